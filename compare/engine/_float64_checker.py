@@ -1,6 +1,6 @@
 """Judge the values of one run by float64."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -53,42 +53,30 @@ class Float64Checker:
         self._computes = computes
         self._exported = exported
         self._lower_precision = lower_precision
-        self._replaced = replaced
         graph = run.graph
         dtypes = {name: getattr(torch, graph.values[name].dtype or "", None) for name in graph.constants}
         dtypes |= {name: tensor.dtype for name, tensor in run.inputs.items()}
-        self._own_units = {
-            name: self._unit(name, dtype) for name, dtype in dtypes.items() if isinstance(dtype, torch.dtype)
+        model_units = {name: self._model_unit(name) for name in dtypes}
+        own_units = {
+            name: unit_of(dtype) if lower_precision else model_units[name]
+            for name, dtype in dtypes.items()
+            if isinstance(dtype, torch.dtype)
         }
         if run.lowered is not None:
-            self._own_units |= {
-                name: max(self._own_units.get(name, 0.0), unit) for name, unit in run.lowered.units.items()
-            }
-        self._coarsest_units = dict(self._own_units)
+            own_units |= {name: max(own_units.get(name, 0.0), unit) for name, unit in run.lowered.units.items()}
+        self._units = _CoarsestUnits(graph, own_units, replaced)
+        self._model_units = _CoarsestUnits(graph, model_units, replaced)
 
-    def _unit(self, name: str, dtype: torch.dtype) -> float:
-        return unit_of(dtype) if self._lower_precision else self.float64.unit(self._run.exported_name(name))
+    def _model_unit(self, name: str) -> float:
+        return self.float64.unit(self._run.exported_name(name))
 
     def record_output_dtype(self, node: Node, name: str, dtype: torch.dtype) -> None:
         """Record the dtype of a node's output; call it for each value in the order of execution."""
-        self._own_units[name] = self._unit(name, dtype)
-        inherited = [
-            self._own_units.get(item, 0.0) if item in self._replaced else self._coarsest_unit(item)
-            for item in node.reads
-        ]
+        model_unit = self._model_unit(name)
         input_eps = self._run.compiled.matmul_input_eps
         product_unit = input_eps if input_eps and any(map(is_product, self._computes(node))) else 0.0
-        self._coarsest_units[name] = max(self._own_units[name], product_unit, *inherited, 0.0)
-
-    def _coarsest_unit(self, name: str) -> float:
-        """Return the coarsest unit among a value and its ancestors; a sequence has that of its elements."""
-        if name not in self._coarsest_units:
-            node = self._run.graph.producer.get(name)
-            self._coarsest_units[name] = 0.0  # of an omitted input
-            self._coarsest_units[name] = (
-                max((self._coarsest_unit(item) for item in node.reads), default=0.0) if node else 0.0
-            )
-        return self._coarsest_units[name]
+        self._units.add(node, name, unit_of(dtype) if self._lower_precision else model_unit, product_unit)
+        self._model_units.add(node, name, model_unit)
 
     def verdict(
         self,
@@ -121,7 +109,9 @@ class Float64Checker:
             return None
         if self._lower_precision:
             tensor = replace_masks(reference, tensor)
-        unit = self._coarsest_units.get(name) or exact.unit
+        # The noise in float64 has the units of the model's dtypes on the way to the value.
+        exact = replace(exact, unit=self._model_units.get(name) or exact.unit)
+        unit = self._units.get(name) or exact.unit
         length, sequential = (self._longest_sum(node, count) for count in (reduction_length, running_length))
         return rounding_verdict(
             tensor, reference, exact, unit=unit, length=length, sequential=sequential, spread=spread
@@ -130,6 +120,48 @@ class Float64Checker:
     def _longest_sum(self, node: Node, count: Callable[[Node, Graph], int]) -> int:
         """Return the length of the longest sum that a node computes."""
         return max((count(item, self._exported) for item in self._computes(node)), default=1)
+
+
+class _CoarsestUnits:
+    """The coarsest unit among each value and the values that it is computed from.
+
+    Args:
+        graph: the graph that runs.
+        units: the units of its inputs and weights.
+        replaced: the names of the values whose consumers read the reference, which has only the value's own unit.
+    """
+
+    def __init__(self, graph: Graph, units: Mapping[str, float], replaced: Collection[str]) -> None:
+        self._graph, self._replaced = graph, replaced
+        self._own, self._coarsest = dict(units), dict(units)
+
+    def add(self, node: Node, name: str, unit: float, minimum: float = 0.0) -> None:
+        """Add a value that a node computes, after the values that the node reads.
+
+        Args:
+            node: the node.
+            name: the name of the value.
+            unit: the unit of its dtype.
+            minimum: the least unit of the value itself.
+        """
+        self._own[name] = unit
+        inherited = [
+            self._own.get(item, 0.0) if item in self._replaced else self._of_ancestors(item) for item in node.reads
+        ]
+        self._coarsest[name] = max(unit, minimum, *inherited, 0.0)
+
+    def get(self, name: str) -> float:
+        """Return the coarsest unit of a value that was added; 0 if it has none."""
+        return self._coarsest.get(name, 0.0)
+
+    def _of_ancestors(self, name: str) -> float:
+        """Return the coarsest unit of a value; a sequence has that of its elements."""
+        if name not in self._coarsest:
+            node = self._graph.producer.get(name)
+            self._coarsest[name] = 0.0  # of an omitted input
+            if node is not None:
+                self._coarsest[name] = max(map(self._of_ancestors, node.reads), default=0.0)
+        return self._coarsest[name]
 
 
 def with_verdict(row: Row, verdict: RoundingVerdict | None) -> Row:

@@ -39,13 +39,13 @@ class Float64Evaluator:
         if original is None:
             missing = f": {program.missing!r} is not beside the ONNX file" if program.missing else ""
             raise CompareError(
-                f"truth needs the exported program, which float64 is computed with{missing}; "
+                f"float64 needs the exported program{missing}; "
                 "use what export() returned, or a file saved by Program.save with its .pt2 beside it"
             )
         try:
-            self._units = {name: unit_of(dtype) for name, dtype in original.types.items() if unit_of(dtype)}
+            self._units = _units_of(original)
         except ExportError as error:
-            raise CompareError(f"truth needs the exported program: {error}") from error
+            raise CompareError(f"float64 needs the exported program: {error}") from error
         self._original, self._random = original, original.unpredictable
 
     def of(self, inputs: Mapping[str, torch.Tensor], wanted: Collection[str], *, keep: bool) -> "Float64Values":
@@ -211,6 +211,26 @@ class Float64NodeRun(Float64Values):
     def _read(self, name: str) -> ExactAndNoisy | None:
         reference = self._reference(name)
         return self._get(name) if reference is None else (reference, reference)
+
+
+def _units_of(original: Original) -> Units:
+    """Return half a unit in the last place of each value, relative, by name.
+
+    An input or weight that is only read to be cast to a finer dtype has the unit of that dtype: nothing is rounded to
+    its own.
+    """
+    types, graph = original.types, original.graph
+    readers = {node.name: [user.name for user in node.users] for node in original.program.graph.nodes}
+    casts = {node.name for node in original.program.graph.nodes if node.target == torch.ops.aten._to_copy.default}  # noqa: SLF001
+    casts |= {name for node in graph.nodes if node.op == "Cast" for name in node.outputs}
+    readers |= {name: [node.outputs[0] for node in graph.consumers.get(name, ())] for name in graph.constants}
+    leaves = {node.name for node in original.program.graph.find_nodes(op="placeholder")} | {*graph.constants}
+    units = {name: unit for name, dtype in types.items() if (unit := unit_of(dtype))}
+    for name in leaves & units.keys():
+        if readers.get(name) and casts.issuperset(readers[name]):
+            finest = max(units.get(reader, 0.0) for reader in readers[name])
+            units[name] = min(units[name], finest or units[name])
+    return units
 
 
 def unit_of(dtype: torch.dtype) -> float:

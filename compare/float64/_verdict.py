@@ -76,7 +76,7 @@ class Float64Value:
     Attributes:
         value: the float64 value.
         noisy: the same with every input of the computation changed by half a unit in the last place, up or down.
-        unit: half a unit in the last place of the model's dtype, relative.
+        unit: half a unit in the last place of the coarsest dtype that the noise has, relative.
     """
 
     value: torch.Tensor

@@ -150,7 +150,8 @@ def _in_float64() -> Iterator[None]:
 def _with_float64(module: fx.GraphModule) -> fx.GraphModule:
     """Copy a module and its submodules (branches, loop bodies) with float64 as the dtype argument of each operation."""
     copied = fx.GraphModule(module, copy.deepcopy(module.graph))
-    for node in copied.graph.nodes:
+    for node, original in zip(copied.graph.nodes, module.graph.nodes, strict=True):
+        node.name = original.name  # a copy renames an input that is called `input` or like another builtin
         if node.op == "call_function" and node.target not in _REINTERPRETING:
             node.args = map_aggregate(node.args, _wide_dtype)
             node.kwargs = map_aggregate(node.kwargs, _wide_dtype)

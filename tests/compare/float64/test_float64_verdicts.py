@@ -367,7 +367,7 @@ def test_an_error_that_reaches_no_result_is_told_all_the_same(subject: tuple[Cap
     [
         ({"truth": "float32"}, "truth is 'float64' or None"),
         ({"truth": "float64", "tolerance": 1e-3}, "`truth` and `tolerance` are mutually exclusive"),
-        ({"repeats": 2}, "add truth='float64'"),
+        ({"repeats": 2, "tolerance": 1e-3}, "give no tolerance"),
         ({"truth": "float64", "repeats": 0}, "repeats must be an integer of at least 1, not 0"),
     ],
 )
@@ -381,7 +381,7 @@ def test_what_does_not_go_together_is_refused(
 
 def test_truth_needs_the_exported_program(subject: tuple[Capture, Program]) -> None:
     """A bare ONNX file does not contain the model's computation."""
-    with pytest.raises(FilchError, match="truth needs the exported program"):
+    with pytest.raises(FilchError, match="float64 needs the exported program"):
         compare(subject[0], replace(subject[1], original=None), truth="float64")
 
 
