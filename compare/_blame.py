@@ -1,5 +1,6 @@
 """Add the cause of an error to a report: its culprits and a repro."""
 
+import math
 import os
 from dataclasses import replace
 from typing import Any
@@ -49,11 +50,15 @@ def blame(
         return report
     exported = as_program(program)
     common: dict[str, Any] = {"backend": backend} if backend else {"backend": report.backend, "options": report.options}
-    common |= {"tolerance": failing_tolerance(report, first), "limit": limit}
-    lower, value = report.lower_precision, _value(report, exported, first)
+    common |= {"limit": limit}
+    judged = _judged_row(report, first)
+    value = judged.value if judged.value in exported.graph.producer else None
+    tolerance = failing_tolerance(report, judged)
     notes = list(report.notes)
     try:
-        result = bisect(reference, exported, lower_precision=lower, value=value, **common)
+        result = bisect(
+            reference, exported, lower_precision=report.lower_precision, value=value, tolerance=tolerance, **common
+        )
     except FilchError as error:
         notes.append(f"the search for culprits failed: {error}")
     else:
@@ -61,7 +66,9 @@ def blame(
         report = replace(report, culprits=culprits, switches=None if result.close else len(result.candidates))
     if folder is not None:
         try:
-            repro = write_repro(reference, exported, first.node, folder, **common, call=first.call, stage=first.stage)
+            where: dict[str, Any] = {"call": first.call, "stage": first.stage}
+            tolerance = failing_tolerance(report, first)
+            repro = write_repro(reference, exported, first.node, folder, tolerance=tolerance, **where, **common)
         except FilchError as error:
             notes.append(f"no repro was written: {error}")
         else:
@@ -70,18 +77,19 @@ def blame(
 
 
 def failing_tolerance(report: Report, row: Row) -> Tolerance | None:
-    """Return a tolerance that the difference of a wrong row exceeds.
+    """Return a tolerance that the difference of a wrong row exceeds; None is the default of the dtype.
 
-    The float64 check finds errors within the default tolerance: then the limits are a fourth of the difference.
+    Of a row that float64 judged, it is a fourth of the difference: rounding may exceed the default tolerance, and an
+    error may be within it.
     """
     difference = row.difference
-    if report.tolerance is not None or row.isolated is None or difference is None or not difference.close:
+    if report.tolerance is not None or difference is None or (row.float64 is None and row.isolated is None):
         return report.tolerance
-    return Tolerance(difference.error_max / _SHARE, difference.scale / _SHARE, difference.rms / _SHARE)
+    limits = [limit / _SHARE for limit in (difference.error_max, difference.scale, difference.rms)]
+    return Tolerance(*limits) if all(map(math.isfinite, limits)) else None
 
 
-def _value(report: Report, program: Program, row: Row) -> str | None:
-    """Return the exported value to judge by, or None to judge by the outputs, if these exceed the tolerance."""
-    if any(item.kind == "output" and item.difference is not None and not item.difference.close for item in report.rows):
-        return None
-    return row.value if row.value in program.graph.producer else None
+def _judged_row(report: Report, first: Row) -> Row:
+    """Return the row of the value to judge by: the model's output with the largest error, else the first divergence."""
+    outputs = [row for row in report.rows if row.kind == "output" and row.diverged]
+    return max(outputs, key=lambda row: 0.0 if row.float64 is None else row.float64.ratio, default=first)

@@ -19,7 +19,7 @@ from .engine._interface import UNKNOWN_INTERFACE, interface_problems
 from .engine._options import CompareOptions
 from .engine._prepare import Prepared, prepare
 from .engine._value_comparator import largest_effect
-from .metrics._tolerance import Tolerance, as_tolerance
+from .metrics._tolerance import ToleranceOption, as_tolerance
 from .references._inputs import captured_calls
 from .results._report import Report
 
@@ -34,7 +34,7 @@ def compare(
     *,
     backend: str | Backend = "onnxruntime-cpu",
     options: Mapping[str, Any] | None = None,
-    tolerance: float | Tolerance | None = None,
+    tolerance: ToleranceOption = None,
     lower_precision: bool = False,
     stages: Collection[Stage] | None = None,
     profile: bool = False,
@@ -52,8 +52,13 @@ def compare(
         program: the result of `export`, the path of an ONNX file, an ONNX model, or a graph read from one.
         backend: the backend that runs the program: a name from `filch.export.backends.backend_names()`, or an instance.
         options: keyword arguments of the backend; only for a backend given by name. None is no arguments.
-        tolerance: the largest difference that passes. None selects a default by dtype (float32 1e-5, float16 1e-2,
-            ...); a number is the allowed harmonic error; a `Tolerance` sets each limit.
+        tolerance: the largest difference that passes. A number is the allowed harmonic error; a `Tolerance` sets each
+            limit; `"default"` selects the limits by dtype (float32 1e-5, float16 1e-2, ...). None needs no tolerance
+            if the exported program is available, as in the result of `export` or a file saved with its `.pt2`: it is
+            also evaluated in float64, and each value is judged by its error relative to the model's own rounding error
+            (`Row.float64`). A node whose error rounding does not explain also runs in isolation on its reference
+            inputs, which separates its own error from an inherited one (`Row.isolated`). Without the exported program,
+            and for the few values that float64 gives no reference for, None is `"default"`.
         lower_precision: accept values whose floating-point type is coarser than the model's, or that are quantized.
             The default tolerance is then that of the coarsest type on the path to the value (8-bit integers: 0.1 of
             the tensor's largest magnitude; 4-bit: 0.5).
@@ -62,9 +67,8 @@ def compare(
         profile: also measure the time of each node, in a run without instrumentation.
         statistics: also compute minimum, maximum, mean, standard deviation and a histogram of each value and its
             reference. This takes about a third longer.
-        truth: `"float64"` also evaluates the exported program in float64, and judges each value by its error relative
-            to the model's own rounding error instead of a tolerance (`Row.float64`). Each node also runs in isolation
-            on its reference inputs, which separates its own error from an inherited one (`Row.isolated`).
+        truth: `"float64"` runs every node in isolation, which also finds errors of a node that are smaller than the
+            rounding errors that it inherits, and raises an error if the exported program is missing.
         repeats: how many times to run everything, to separate nondeterminism from errors.
         buffer: how many bytes of values each side may keep in memory, where the backend can return values in parts.
             The values of a single node are kept whatever their size.
@@ -93,13 +97,24 @@ def compare(
     if not isinstance(reference, Records | str | os.PathLike):
         kind = type(reference).__name__
         raise CompareError(f"reference must be a capture, a dump or the path of a dump, not {kind}")
+    if isinstance(tolerance, str) and tolerance != "default":
+        raise CompareError(f"tolerance must be a number, a Tolerance or 'default', not {tolerance!r}")
     records = reference if isinstance(reference, Records) else restore(reference)
-    loaded = as_program(program)
+    loaded = as_program(program).snapshot()
     resolved_backend = resolve_backend(backend, options)
     calls = captured_calls(records, loaded)
     wanted = _ordered_stages(resolved_backend, resolved_backend.stages if stages is None else stages)
+    limits = None if isinstance(tolerance, str) else tolerance
     settings = CompareOptions(
-        wanted, tolerance, lower_precision, profile, statistics, buffer, truth=truth, repeats=repeats
+        wanted,
+        limits,
+        lower_precision,
+        profile,
+        statistics,
+        buffer,
+        truth=truth,
+        repeats=repeats,
+        by_tolerance=tolerance is not None,
     )
     results = []
     with time_limit(loaded, limit):
@@ -127,7 +142,7 @@ def compare(
         outcomes=prepared.outcomes,
         graphs=prepared.graphs,
         options=options or {},
-        tolerance=None if tolerance is None else as_tolerance(tolerance),
+        tolerance=None if limits is None else as_tolerance(limits),
         lower_precision=lower_precision,
     )
 

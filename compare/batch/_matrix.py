@@ -15,7 +15,7 @@ from filch.steal import FilchError
 
 from .._compare_export import compare_export
 from ..common._errors import CompareError
-from ..metrics._tolerance import Tolerance
+from ..metrics._tolerance import ToleranceOption
 from ..models._factory import Factory, find_factory
 from ..models._subject import Subject
 from ..results._cells import Cell, run_cell
@@ -28,7 +28,7 @@ def matrix(
     backends: Sequence[str],
     dtypes: Sequence[str] = (),
     devices: Sequence[str] = (),
-    tolerance: float | Tolerance | None = None,
+    tolerance: ToleranceOption = None,
     lower_precision: bool = False,
     options: Mapping[str, Any] | None = None,
     limit: float | None = None,

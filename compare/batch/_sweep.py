@@ -14,7 +14,7 @@ from filch.steal import Capture
 
 from .._compare_export import compare_export
 from ..common._errors import CompareError
-from ..metrics._tolerance import Tolerance
+from ..metrics._tolerance import ToleranceOption
 from ..models._factory import Factory, find_factory
 from ..models._resize import dimension_names, resized
 from ..models._subject import Subject
@@ -28,7 +28,7 @@ def sweep(
     *,
     backends: Sequence[str] = ("onnxruntime-cpu",),
     options: Mapping[str, Any] | None = None,
-    tolerance: float | Tolerance | None = None,
+    tolerance: ToleranceOption = None,
     lower_precision: bool = False,
     limit: float | None = None,
 ) -> Iterator[Cell]:

@@ -28,7 +28,7 @@ def matrix_command(
     backend: shared.Backends = ["onnxruntime-cpu"],  # noqa: B006  typer copies it
     dtype: Annotated[list[str] | None, typer.Option(help="Dtype of models and inputs; may be repeated.")] = None,
     device: Annotated[list[str] | None, typer.Option(help="Device for eager PyTorch; may be repeated.")] = None,
-    tolerance: shared.Tolerance = None,
+    tolerance: shared.ToleranceOrDefault = None,
     lower_precision: shared.LowerPrecision = False,
     option: shared.Options = None,
     limit: shared.Limit = None,
@@ -45,7 +45,7 @@ def matrix_command(
         backends=backend,
         dtypes=dtype or [],
         devices=device or [],
-        tolerance=tolerance,
+        tolerance=shared.parse_tolerance(tolerance),
         lower_precision=lower_precision,
         options=shared.parse_options(option),
         limit=limit,
@@ -58,7 +58,7 @@ def sweep_command(
     factory: shared.Factory,
     dim: Annotated[list[str], typer.Option("--dim", help="Sizes of a dynamic dimension: batch=1,2,7,64.")],
     backend: shared.Backends = ["onnxruntime-cpu"],  # noqa: B006  typer copies it
-    tolerance: shared.Tolerance = None,
+    tolerance: shared.ToleranceOrDefault = None,
     lower_precision: shared.LowerPrecision = False,
     option: shared.Options = None,
     limit: shared.Limit = None,
@@ -75,7 +75,7 @@ def sweep_command(
         _parse_sizes(dim),
         backends=backend,
         options=shared.parse_options(option),
-        tolerance=tolerance,
+        tolerance=shared.parse_tolerance(tolerance),
         lower_precision=lower_precision,
         limit=limit,
     )

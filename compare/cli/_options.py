@@ -7,6 +7,8 @@ import typer
 
 from filch.steal import FilchError
 
+from ..metrics._tolerance import ToleranceOption
+
 _FACTORY = typer.Argument(
     help="package.module:factory or path.py:factory; it returns (model, args[, kwargs[, dynamic_shapes]])"
 )
@@ -22,14 +24,22 @@ Options = Annotated[
 ]
 Optimized = Annotated[bool, typer.Option("--optimize", help="Apply the exporter's optimizations.")]
 Tolerance = Annotated[float | None, typer.Option(help="Largest harmonic error; by default it depends on the dtype.")]
+ToleranceOrDefault = Annotated[
+    str | None,
+    typer.Option(
+        "--tolerance",
+        metavar="FLOAT|default",
+        help="Judge by the largest harmonic error, or by the default of each dtype, instead of by float64.",
+    ),
+]
 LowerPrecision = Annotated[
     bool, typer.Option("--lower-precision", help="Allow values of a coarser dtype than the model's, or quantized ones.")
 ]
-Truth = Annotated[
+EveryNode = Annotated[
     bool,
-    typer.Option("--truth", help="Judge by float64 instead of a tolerance, and run each node in isolation too."),
+    typer.Option("--all", "--truth", help="Run every node in isolation, not only those with an unexplained error."),
 ]
-Repeats = Annotated[int, typer.Option(help="Number of runs; with --truth, they tell unstable values from wrong ones.")]
+Repeats = Annotated[int, typer.Option(help="Number of runs, which tell unstable values from wrong ones.")]
 Blame = Annotated[
     Path | None, typer.Option("--blame", help="If a value differs, find the cause and write a repro to this folder.")
 ]
@@ -49,6 +59,18 @@ Statistics = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing; use the exit code.")]
 Wide = Annotated[bool, typer.Option("--wide", help="Print all rows and columns, however wide.")]
+
+
+def parse_tolerance(text: str | None) -> ToleranceOption:
+    """Return the tolerance that `ToleranceOrDefault` gives."""
+    if text is None:
+        return None
+    if text == "default":
+        return "default"
+    try:
+        return float(text)
+    except ValueError:
+        raise FilchError(f"--tolerance is a number or 'default', not {text!r}") from None
 
 
 def parse_options(options: list[str] | None) -> dict[str, str]:

@@ -19,7 +19,7 @@ from ..references._resolver import Reference, ReferenceResolver
 from ..results._rows import ModuleRow, Operator, Row
 from ._float64_checker import Float64Checker
 from ._interface import exchanged_output
-from ._isolated_nodes import IsolatedInputs, compare_isolated_nodes
+from ._isolated_nodes import IsolatedInputs, compare_isolated_nodes, unexplained_nodes
 from ._modules import Modules
 from ._prepare import Prepared, attempt
 from ._random import RandomValues
@@ -117,7 +117,8 @@ class _CallComparison:
     ) -> tuple[list[Row], Difference | None]:
         """Return the rows of one stage, and its observer effect.
 
-        The stage runs without and with instrumentation; for float64 verdicts, each node also runs in isolation.
+        The stage runs without and with instrumentation. With float64, nodes whose error rounding does not explain also
+        run in isolation; with `truth`, all nodes.
         """
         prepared = self._prepared
         run = self._run(stage)
@@ -136,11 +137,13 @@ class _CallComparison:
         )
         rows = comparator.rows(observed)
         self._note_problem(checker)
-        if prepared.float64 is not None:
-            inputs = IsolatedInputs(run, rows, references if references.fully_cached else self._references(stage))
+        selected = unexplained_nodes(rows) if self._options.truth is None else None
+        if prepared.float64 is not None and (selected is None or selected):
+            references = references if references.fully_cached else self._references(stage)
+            inputs = IsolatedInputs(run, rows, references, selected)
             isolated_float64 = prepared.float64.isolated(run.inputs, inputs.get_exported)
             checker = self._checker(run, isolated_float64, inputs.replaced)
-            isolated_values = self._repeated(partial(self._isolate, run, inputs.get))
+            isolated_values = self._repeated(partial(self._isolate, run, inputs.get, inputs.nodes))
             try:
                 rows = compare_isolated_nodes(
                     rows, isolated_values, inputs, checker, allowances, prepared.computes(stage), random.unjudged
@@ -180,10 +183,20 @@ class _CallComparison:
             return self._backend.observe(run.compiled, run.inputs, buffer=self._options.buffer)
         return in_order(run.graph, self._backend.run(run.compiled, run.inputs, run.graph.producer))
 
-    def _isolate(self, run: Run, lookup: ReferenceLookup) -> Iterable[tuple[str, torch.Tensor]]:
-        """Run each node of a stage on the references that `lookup` returns for its inputs (see `isolate`)."""
-        optimize, buffer = run.stage == "compiled", self._options.buffer
-        return isolate(self._backend, self._program, run.compiled, run.inputs, lookup, optimize=optimize, buffer=buffer)
+    def _isolate(
+        self, run: Run, lookup: ReferenceLookup, nodes: Collection[str] | None = None
+    ) -> Iterable[tuple[str, torch.Tensor]]:
+        """Run the nodes of a stage, each on the references that `lookup` returns for its inputs (see `isolate`)."""
+        return isolate(
+            self._backend,
+            self._program,
+            run.compiled,
+            run.inputs,
+            lookup,
+            optimize=run.stage == "compiled",
+            nodes=nodes,
+            buffer=self._options.buffer,
+        )
 
     def _repeated(self, observe: Callable[[], Iterable[tuple[str, torch.Tensor]]]) -> Iterable[ObservedValue]:
         """Yield the values of a run, each with the largest difference of its elements between repeated runs."""

@@ -29,15 +29,32 @@ class IsolatedInputs:
         run: the run.
         rows: its rows.
         references: the references of its values.
+        selected: the names of the nodes to judge; None is all.
+
+    Attributes:
+        nodes: the names of the nodes to run: the selected ones, and those that compute values without a reference from
+            which they are computed; None is all.
     """
 
-    def __init__(self, run: Run, rows: Iterable[Row], references: ReferenceResolver) -> None:
-        self.run, self._references = run, references
+    def __init__(
+        self, run: Run, rows: Iterable[Row], references: ReferenceResolver, selected: Collection[str] | None = None
+    ) -> None:
+        self.run, self.selected, self._references = run, selected, references
         self._rows = {row.value: row for row in rows if row.kind != "output" and _has_usable_reference(row)}
-        uses = Counter(name for node in run.graph.nodes for name in {*node.reads} if name in self._rows)
-        self._cache = ValueCache[torch.Tensor](uses, self._rows)
+        self.nodes = None if selected is None else self._required_nodes(selected)
+        nodes = [node for node in run.graph.nodes if self.nodes is None or node.name in self.nodes]
+        uses = Counter(name for node in nodes for name in {*node.reads} if name in self._rows)
+        judged = (name for node in nodes for name in node.outputs if name in self._rows)
+        self._cache = ValueCache[torch.Tensor](uses, judged)
         self._names = frozenset(map(run.exported_name, self._rows))
         self._recomputed: frozenset[str] = frozenset()
+
+    def _required_nodes(self, selected: Collection[str]) -> frozenset[str]:
+        """Return the names of the selected nodes and of those that must run to compute their inputs."""
+        graph = self.run.graph
+        outputs = [name for node in graph.nodes if node.name in selected for name in node.outputs]
+        replaced = {name for name in self._rows if graph.producer[name].reads}  # constants stay constants
+        return frozenset(node.name for node in graph.cone(outputs, replaced))
 
     @property
     def replaced(self) -> frozenset[str]:
@@ -56,8 +73,10 @@ class IsolatedInputs:
         dtype = getattr(torch, row.dtype or "", tensor.dtype)
         if is_coarser(dtype, tensor.dtype):  # masks use the lowest finite number of the dtype, not -inf
             tensor = torch.where(tensor.isfinite(), tensor.clamp(-largest_of(dtype), largest_of(dtype)), tensor)
-        self._cache.put(name, tensor.to(dtype))
-        return self._cache.values[name]
+        tensor = tensor.to(dtype)
+        if self._cache.needs(name):
+            self._cache.put(name, tensor)
+        return tensor
 
     def set_node(self, node: Node, computes: Iterable[Node]) -> None:
         """Select the node to judge next; `get_exported` omits the values that it recomputes internally.
@@ -90,6 +109,15 @@ class IsolatedInputs:
             self._references.release(self.run.exported_name(dropped))
 
 
+def unexplained_nodes(rows: Iterable[Row]) -> frozenset[str]:
+    """Return the names of the nodes with a value whose error rounding does not explain."""
+    return frozenset(
+        row.node
+        for row in rows
+        if row.kind != "output" and (row.diverged if row.float64 is None else not row.float64.sound)
+    )
+
+
 def _has_usable_reference(row: Row) -> bool:
     """Whether a reference of the same shape and dtype can replace a value."""
     return (row.judged or row.random) and row.status != "shape or dtype differs" and row.shape is not None
@@ -119,16 +147,18 @@ def compare_isolated_nodes(  # noqa: PLR0917  called in one place
     by_value = {row.value: row for row in rows if row.kind != "output"}
     verdicts = dict(_shape_errors(by_value, run.graph))
     consumed: set[str] = set()
+    for name, row in by_value.items():
+        if row.dtype is not None:
+            checker.record_output_dtype(run.graph.producer[name], name, getattr(torch, row.dtype))
     for name, tensor, spread in values:
         node = run.graph.producer.get(name)
-        if node is None or name not in by_value:
+        if node is None or name not in by_value or (inputs.nodes is not None and node.name not in inputs.nodes):
             continue
         plain = complex_as_real(tensor)
         inputs.set_node(node, computes(node))
-        checker.record_output_dtype(node, name, plain.dtype)
         reference = inputs.get(name)
         verdict = None
-        if name not in unjudged:
+        if name not in unjudged and (inputs.selected is None or node.name in inputs.selected):
             verdict = _node_verdict(by_value[name], node, reference, plain, spread, inputs, checker, allowances)
         verdicts |= {} if verdict is None else {name: verdict}
         if node.name not in consumed:

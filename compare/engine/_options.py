@@ -11,7 +11,11 @@ from ..metrics._tolerance import Tolerance
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """The options of a comparison; see `compare` for the attributes.
+    """The options of a comparison; see `compare` for those that are not listed here.
+
+    Attributes:
+        tolerance: the tolerance of values that are judged by one; None depends on the dtype.
+        by_tolerance: whether to judge all values by tolerance.
 
     Raises:
         CompareError: an option is invalid, alone or in combination with others.
@@ -25,16 +29,17 @@ class CompareOptions:
     buffer: int
     truth: Literal["float64"] | None = None
     repeats: int = 1
+    by_tolerance: bool = False
 
     def __post_init__(self) -> None:
         if self.truth not in (None, "float64"):
             raise CompareError(f"truth is 'float64' or None, not {self.truth!r}")
-        if self.truth is not None and self.tolerance is not None:
+        if self.truth is not None and self.by_tolerance:
             raise CompareError("`truth` and `tolerance` are mutually exclusive: give one of them")
         if not isinstance(self.repeats, int) or isinstance(self.repeats, bool) or self.repeats < 1:
             raise CompareError(f"repeats must be an integer of at least 1, not {self.repeats!r}")
-        if self.repeats > 1 and self.truth is None:
-            raise CompareError("repeats requires float64 to tell unstable from wrong values: add truth='float64'")
+        if self.repeats > 1 and self.by_tolerance:
+            raise CompareError("repeats requires float64 to tell unstable from wrong values: give no tolerance")
         if not isinstance(self.buffer, int) or isinstance(self.buffer, bool) or self.buffer < 1:
             raise CompareError(f"buffer must be an integer of at least 1 (bytes), not {self.buffer!r}")
 

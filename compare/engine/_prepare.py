@@ -11,6 +11,7 @@ from filch.export import BackendError, Graph, Node, Program
 from filch.export.backends import Backend, Compiled, Stage
 from filch.steal import Records
 
+from ..common._errors import CompareError
 from ..float64 import Float64Evaluator
 from ..metrics._limits import Limits
 from ..provenance._provenance import NodeProvenance
@@ -117,10 +118,26 @@ def prepare(records: Records, program: Program, backend: Backend, options: Compa
         wanted,
         Limits(program.graph, options.tolerance, lower_precision=lower),
         References(records, program, wanted=every, buffer=options.buffer, lower_precision=lower),
-        None if options.truth is None else Float64Evaluator(program),
+        _float64_evaluator(program, options),
         NodeProvenance(program.graph, compiled["compiled"]) if "compiled" in compiled else None,
         tuple(failed),
     )
+
+
+def _float64_evaluator(program: Program, options: CompareOptions) -> Float64Evaluator | None:
+    """Return what evaluates the program in float64; None if a tolerance was given or the exported program is missing.
+
+    Raises:
+        CompareError: it is missing, although `truth` requires it.
+    """
+    if options.by_tolerance:
+        return None
+    try:
+        return Float64Evaluator(program)
+    except CompareError:
+        if options.truth is not None:
+            raise
+        return None
 
 
 def attempt(run: Callable[[], T], failed: list[str], *, required: bool) -> T | None:

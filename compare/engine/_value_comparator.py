@@ -15,7 +15,7 @@ from ..float64._ties import with_ties
 from ..metrics._limits import Limits
 from ..metrics._metrics import Difference, bytes_of, compare_tensors
 from ..metrics._spread import spread_of
-from ..metrics._tolerance import Tolerance, is_quantized
+from ..metrics._tolerance import Tolerance, default_tolerance, is_quantized
 from ..provenance._provenance import NodeProvenance
 from ..references._resolver import Reference, ReferenceResolver
 from ..results._rows import Row, Status
@@ -167,7 +167,7 @@ class ValueComparator:
         reason = lowered.unjudged_reason(node, tensor) if lowered is not None else ""
         if not reason and reference is None and self._provenance is not None and row.kind != "output":
             reason = self._provenance.unmapped_reason(row.value)
-        limit = self._limit(row.value, tensor)
+        limit = self._limit(row.value, tensor, node)
         measure = partial(self._allowances.difference, row.value, node, self._node_inputs.values)
         measure = partial(measure, tolerance=limit, lower_precision=lowered is not None)
         row = _measured_row(row, reference, tensor, measure=measure, reason=reason)
@@ -180,11 +180,20 @@ class ValueComparator:
             row = with_verdict(row, with_ties(verdict, node, node_input, tensor, reference.tensor))
         return replace(row, spread=spread_of(reference.tensor, tensor)) if self._run.statistics else row
 
-    def _limit(self, name: str, tensor: torch.Tensor | None) -> float | Tolerance | None:
-        """Return the tolerance of a value: its own, else that of the exported value that it stands for."""
+    def _limit(self, name: str, tensor: torch.Tensor | None, node: Node) -> float | Tolerance | None:
+        """Return the tolerance of a value: its own, else that of the exported value that it stands for.
+
+        A value that only the compiled graph has gets the tolerance of the coarsest dtype among it and what its node
+        reads: the float32 mean of float16 numbers, for example.
+        """
         dtype = None if tensor is None else tensor.dtype
         own = self._limits.of(self._run.compiled.exported_name(name), dtype)
-        return self._limits.of(self._run.exported_name(name), dtype) if own is None else own
+        limit = self._limits.of(self._run.exported_name(name), dtype) if own is None else own
+        if limit is not None or tensor is None or not tensor.is_floating_point():
+            return limit
+        read = (self._node_inputs.values.get(item) for item in node.reads)
+        dtypes = [tensor.dtype, *(item.dtype for item in read if item is not None and item.is_floating_point())]
+        return max(map(default_tolerance, dtypes), key=lambda item: item.harmonic)
 
     def _row(self, name: str, node: Node, index: int, kind: str) -> Row:
         run, module, source = self._run, node.module, node.source

@@ -3,6 +3,7 @@
 import math
 import sys
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -34,6 +35,9 @@ class Tolerance:
             if not (isinstance(limit, int | float) and 0 <= limit < math.inf):
                 raise CompareError(f"a tolerance is a number from 0 on, not {limit!r}")
 
+
+# The argument `tolerance` of `compare`: "default" is the tolerance of each dtype, None needs no tolerance.
+ToleranceOption = float | Tolerance | Literal["default"] | None
 
 _EXACT = Tolerance(0.0, 0.0)
 # float32 and float16 are those of the hidet documentation; the others follow from their epsilons. bfloat16 has 8

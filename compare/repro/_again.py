@@ -10,7 +10,7 @@ from filch.export import Program
 from filch.steal.text import python_literal
 
 from ..common._errors import CompareError
-from ..metrics._tolerance import Tolerance
+from ..metrics._tolerance import Tolerance, ToleranceOption
 
 _SCRIPT = '''\
 """Compare program.onnx with the recorded model; needs only filch, and exits with 1 if a value differs."""
@@ -39,7 +39,7 @@ def write_comparison(
     folder: Path,
     *,
     options: Mapping[str, Any] | None = None,
-    tolerance: float | Tolerance | None = None,
+    tolerance: ToleranceOption = None,
     lower_precision: bool = False,
 ) -> Path:
     """Write the program, the dump of the model, and a script that compares them again.

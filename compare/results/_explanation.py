@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from filch.export import Graph
@@ -33,7 +33,7 @@ class Explanation:
         ties: integer values that rounding decides.
         suspicious: rows whose own node's error is slightly larger than rounding.
         unknown: the number of values that differ and were judged by the tolerance, as they have no float64 reference.
-        worst: the row with the largest error of its own node.
+        worst: the row with the largest error as a multiple of rounding: of its own node, if all nodes ran in isolation.
         culprits: the transformations without which there is no error (see `blame`).
         switches: the number of transformations that could be disabled; None if `blame` tried none.
         repro: the folder of the repro; `""` if there is none.
@@ -93,13 +93,14 @@ class Explanation:
             differ = "1 value differs" if count == 1 else f"{count} values differ"
             amount = first.reason if first.float64 is None else _error_text(first.float64, first.dtype)
             return f"No node is wrong by itself, but {differ}; the first is {_node_text(first)}: {amount}."
-        if self.worst is None or self.worst.isolated is None or self.worst.isolated.verdict == "same":
+        level = None if self.worst is None else self.worst.isolated or self.worst.float64
+        if self.worst is None or level is None or level.verdict == "same":
             return "No value differs from the model's."
-        worst, level = self.worst, self.worst.isolated
         suspicious = f", {len(self.suspicious)} of them only barely" if self.suspicious else ""
+        error = "error" if self.worst.isolated is None else "error that a node introduces"
         return (
-            f"Rounding explains all differences{suspicious}: the largest error that a node introduces is "
-            f"{format_ratio(level.ratio)} times its rounding, at {_node_text(worst)}.{self._unknown_text()}"
+            f"Rounding explains all differences{suspicious}: the largest {error} is {format_ratio(level.ratio)} times "
+            f"its rounding, at {_node_text(self.worst)}.{self._unknown_text()}"
         )
 
     def _unknown_text(self) -> str:
@@ -153,7 +154,7 @@ class Explanation:
 
 
 def explain(all_rows: Sequence[Row], wrong_nodes: Sequence[Row], graphs: Mapping[Stage, Graph]) -> Explanation | None:
-    """Return the explanation of a comparison by float64; None if `truth` was not given.
+    """Return the explanation of a comparison by float64; None if no value was judged by it.
 
     Args:
         all_rows: the rows of a report.
@@ -185,12 +186,19 @@ def explain(all_rows: Sequence[Row], wrong_nodes: Sequence[Row], graphs: Mapping
             row for row in rows if row.isolated is not None and row.isolated.verdict == "suspicious"
         ),
         unknown=sum(bool(row.error) and row.float64 is None for row in rows),
-        worst=max(
-            (row for row in rows if row.isolated is not None),
-            key=lambda row: row.isolated.ratio if row.isolated is not None else 0.0,
-            default=None,
-        ),
+        worst=_worst(rows),
     )
+
+
+def _worst(rows: Sequence[Row]) -> Row | None:
+    """Return the row with the largest error as a multiple of rounding; see `Explanation.worst`."""
+    some_not_isolated = any(row.float64 is not None and row.isolated is None for row in rows)
+    verdicts = [(row.float64 if some_not_isolated else row.isolated, row) for row in rows]
+    known = [(verdict.ratio, row) for verdict, row in verdicts if verdict is not None]
+    worst = max(known, key=lambda item: item[0], default=None)
+    if worst is None:
+        return None
+    return replace(worst[1], isolated=None) if some_not_isolated else worst[1]
 
 
 def _first_of_each_node(rows: Iterable[Row]) -> tuple[Row, ...]:

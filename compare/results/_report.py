@@ -109,8 +109,8 @@ class Report(Result):
     def first_divergence(self) -> Row | None:
         """The first row that differs, in the exported graph if one differs there, else in the compiled graph.
 
-        Every value that it depends on and that could be judged is close. With `truth`, which runs each node in
-        isolation, it is the first row whose own node is wrong, if there is one.
+        Every value that it depends on and that could be judged is close. If nodes ran in isolation, it is the first row
+        whose own node is wrong, if there is one.
         """
         if self.introduced:
             return self.introduced[0]
@@ -138,7 +138,7 @@ class Report(Result):
 
     @cached_property
     def explanation(self) -> Explanation | None:
-        """The explanation of a comparison by float64, as text and as facts; None without `truth`."""
+        """The explanation of a comparison by float64, as text and as facts; None if no value was judged by it."""
         base = explain(self.rows, self.introduced, self.graphs)
         if base is None:
             return None
@@ -198,7 +198,7 @@ class Report(Result):
         return [*self.interface, *self._values_verdict()]
 
     def verdict(self) -> list[str]:
-        """Return the verdict in a few lines, with the explanation by float64 if `truth` was given."""
+        """Return the verdict in a few lines, with the explanation by float64, if there is one."""
         return [*self.summary(), *(["", str(self.explanation)] if self.explanation is not None else [])]
 
     def blocks(self, *, wide: bool = False, view: str = "nodes") -> Iterable[Block]:

@@ -54,9 +54,9 @@ class Row:
         code: the line of generated code that computes it, `file:line`; None if there is none.
         seconds: the run time of the node, with `profile`; the same for each of its values.
         spread: statistics of the value and its reference, with `statistics`.
-        float64: the verdict on its distance from float64, with `truth`, if the float64 value is known.
-        isolated: the verdict on the node itself, run on correct inputs, with `truth`: by float64, or by the tolerance
-            without a float64 value.
+        float64: the verdict on its distance from float64; None if it was judged by tolerance.
+        isolated: the verdict on the node itself, run on correct inputs: by float64, or by the tolerance without a
+            float64 value; None if the node did not run in isolation.
         random: whether its node draws random numbers; then only shape, dtype and, of drawn numbers, the distribution
             are compared.
     """

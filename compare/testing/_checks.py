@@ -16,7 +16,7 @@ from filch.steal.text import for_terminal
 from .._compare import compare
 from .._compare_export import compare_with_fallback
 from ..common._errors import CompareError
-from ..metrics._tolerance import Tolerance
+from ..metrics._tolerance import Tolerance, ToleranceOption
 from ..models._subject import Subject
 from ..repro import write_comparison
 from ..results._dump_diff import DumpDiff
@@ -49,7 +49,7 @@ class Checks:
         backends: Backends = None,
         dynamic_shapes: Any = None,
         program: Program | str | Path | None = None,
-        tolerance: float | Tolerance | None = None,
+        tolerance: ToleranceOption = None,
         lower_precision: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> tuple[Report, ...]:
@@ -189,7 +189,7 @@ class _Setup:
 
     dump: Path
     program: Program
-    tolerance: float | Tolerance | None
+    tolerance: ToleranceOption
     options: Mapping[str, Any]
     lower_precision: bool
     statistics: bool

@@ -108,7 +108,13 @@ class Isolates(Protocol):
     """A backend that can run each node on reference inputs, instead of what the nodes before it computed."""
 
     def isolate(
-        self, compiled: Compiled, inputs: Values, references: ReferenceLookup, *, buffer: int
+        self,
+        compiled: Compiled,
+        inputs: Values,
+        references: ReferenceLookup,
+        *,
+        nodes: Collection[str] | None = None,
+        buffer: int,
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """Run a compiled program, each node on reference inputs.
 
@@ -121,6 +127,8 @@ class Isolates(Protocol):
                 and dtype in which the backend returns the value. If it returns None, or a tensor of another shape or
                 dtype, the computed value is kept: the node that computes it and those that read it then run as one.
                 It is called in the order in which the values are computed.
+            nodes: the names of the nodes of `compiled.graph` to run; None is all. Each value that they read and that no
+                other of them computes has a reference, or is an input or weight. A backend may run further nodes.
             buffer: how many bytes of values, references included, may be in memory at a time, if the backend can
                 limit that. The outputs of a single node may exceed it.
 

@@ -66,6 +66,7 @@ class EagerBackend:
         inputs: Values,
         references: ReferenceLookup,
         *,
+        nodes: Collection[str] | None = None,  # noqa: ARG002  it runs all
         buffer: int,  # noqa: ARG002  the whole run is inside of `_settings`, which must not apply to the caller's code
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """See `Isolates.isolate`."""

@@ -1,6 +1,6 @@
 """Run each node of a compiled graph on reference inputs, with any backend."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -23,6 +23,7 @@ def isolate(
     references: ReferenceLookup,
     *,
     optimize: bool,
+    nodes: Collection[str] | None = None,
     buffer: int = _BUFFER,
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Run a compiled program, each node on reference inputs instead of what the nodes before it computed.
@@ -38,6 +39,7 @@ def isolate(
         inputs: see `Backend.run`.
         references: returns the reference of a value of the compiled graph by its name, or None; see `Isolates.isolate`.
         optimize: the argument with which the program was compiled.
+        nodes: the names of the nodes to run, if the backend can run some of them; see `Isolates.isolate`.
         buffer: how many bytes of values may be in memory at a time, if the backend can limit that.
 
     Returns:
@@ -47,7 +49,7 @@ def isolate(
         BackendError: running fails, or the backend refuses the cut program.
     """
     if isinstance(backend, Isolates):
-        return backend.isolate(compiled, inputs, references, buffer=buffer)
+        return backend.isolate(compiled, inputs, references, nodes=nodes, buffer=buffer)
     cut = CutProgram.of(program, compiled, inputs, references, optimize=optimize)
     return cut.computed_values(backend.run(backend.compile(cut.program, optimize=optimize), cut.inputs))
 

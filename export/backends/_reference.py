@@ -54,6 +54,7 @@ class ReferenceBackend:
         inputs: Values,
         references: ReferenceLookup,
         *,
+        nodes: Collection[str] | None = None,  # noqa: ARG002  it runs all
         buffer: int,  # noqa: ARG002  all values are in memory anyway
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """See `Isolates.isolate`."""

@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,10 @@ class Program:
             raise ProgramError(f"{name} can't be used: {reason(error)}") from error
         class_name = self.model_type.rpartition(":")[2].rpartition(".")[2]
         return replace(graph, name=class_name) if class_name and graph.name == _DEFAULT_NAME else graph
+
+    def snapshot(self) -> "Program":
+        """Return the program with a `graph` that is read once, for use while its model does not change."""
+        return _Snapshot(**{item.name: getattr(self, item.name) for item in fields(self)})
 
     def __str__(self) -> str:
         """Return the graph as text, one line per node (see `Graph.text`)."""
@@ -179,6 +183,14 @@ class Program:
         contents |= {_MODEL: self.model_type, _STRATEGY: self.strategy}
         contents[_OPERATORS] = [astuple(operator) for operator in self.operators]
         return {key: json.dumps(value) for key, value in contents.items()}
+
+
+class _Snapshot(Program):
+    """A program whose model does not change."""
+
+    @cached_property
+    def graph(self) -> Graph:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return super().graph
 
 
 def _equal(value: ir.Value, other: ir.Value) -> bool:

@@ -105,6 +105,7 @@ class InductorBackend:
         inputs: Values,
         references: ReferenceLookup,
         *,
+        nodes: Collection[str] | None = None,  # noqa: ARG002  it runs all
         buffer: int,  # noqa: ARG002  all kernels run before the values are returned
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """See `Isolates.isolate`: the buffers are overwritten with the references after each kernel."""

@@ -156,25 +156,40 @@ class OnnxRuntimeBackend:
         return self._run_parts(compiled, inputs, buffer)
 
     def isolate(
-        self, compiled: Compiled, inputs: Values, references: ReferenceLookup, *, buffer: int
+        self,
+        compiled: Compiled,
+        inputs: Values,
+        references: ReferenceLookup,
+        *,
+        nodes: Collection[str] | None = None,
+        buffer: int,
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """See `Isolates.isolate`: like `observe`, but nodes read the references."""
-        return self._run_parts(compiled, inputs, buffer, references)
+        return self._run_parts(compiled, inputs, buffer, references, nodes)
 
     def _run_parts(
-        self, compiled: Compiled, inputs: Values, buffer: int, references: ReferenceLookup | None = None
+        self,
+        compiled: Compiled,
+        inputs: Values,
+        buffer: int,
+        references: ReferenceLookup | None = None,
+        selected: Collection[str] | None = None,
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Run the graph part by part and yield each value; nodes read references if given."""
+        """Run the graph, or the selected nodes, part by part and yield each value; nodes read references if given."""
         handle: _Handle = compiled.handle
         available = feeds_of(handle.inputs, inputs)
         handle.release_session(buffer)
         nodes = handle.graph.nodes
         size = buffer if references is None else buffer // 2  # the other half is for the references
-        parts = segments(handle.graph, handle.order, value_sizes(handle.graph, inputs), size)
+        order = [index for index in handle.order if selected is None or nodes[index].name in selected]
+        parts = segments(handle.graph, order, value_sizes(handle.graph, inputs), size)
         last_part = {name: number for number, part in enumerate(parts) for index in part for name in nodes[index].reads}
         for number, part in enumerate(parts):
             tensors = {} if references is None else _references_of(handle.graph, part, references)
             read = {name for index in part for name in nodes[index].reads}
+            if references is not None and selected is not None:
+                computed = {name for index in part for name in nodes[index].outputs}
+                available |= handle.given_values(read - computed - available.keys(), references)
             feeds = {name: available[name] for name in read & available.keys()}
             values, replaced = self._run_part(handle, part, feeds, tensors, keep=handle.weights <= buffer)
             for name in list(values):
@@ -383,6 +398,13 @@ class _Handle:
         known = {name: tensor for name, tensor in values.items() if name in self.specs}
         tensors = {name: self.form(name).to_compiled(tensor, self.specs[name]) for name, tensor in known.items()}
         return {name: to_ort(tensor) for name, tensor in tensors.items() if tensor is not None}
+
+    def given_values(self, names: Collection[str], references: ReferenceLookup) -> dict[str, ort.OrtValue]:
+        """Return the references of values that are not computed, in the form that they have in the graph."""
+        tensors = {name: tensor for name in names if (tensor := references(name)) is not None}
+        for name in tensors.keys() - self.forms.keys():
+            self.specs.setdefault(name, spec_of(tensors[name]))
+        return self.to_ort_values(tensors)
 
     @cached_property
     def model(self) -> onnx.ModelProto:

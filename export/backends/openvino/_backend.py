@@ -70,6 +70,7 @@ class OpenVinoBackend:
         inputs: Values,
         references: ReferenceLookup,
         *,
+        nodes: Collection[str] | None = None,  # noqa: ARG002  it runs all
         buffer: int,  # noqa: ARG002  OpenVINO returns all outputs at once
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """See `Isolates.isolate`: the program is compiled once more, cut at the values that have references."""

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from filch.compare import CompareError, Report, compare, compiled_graph, load_report, tiny_llm
+from filch.compare import CompareError, Report, Row, compare, compiled_graph, load_report, tiny_llm
 from filch.compare.metrics._spread import spread_of
 from filch.export import Program, export
 from filch.export.views import draw
@@ -46,6 +46,12 @@ def wrong() -> Report:
     return compare(capture, export(model, (x,)), backend=WrongBackend({"linear": lambda t: t + 1}), statistics=True)
 
 
+def measures(row: Row) -> dict[str, float]:
+    """Return the measures of a row's difference, and its error as a multiple of rounding."""
+    measured = dict(row.difference.measures) if row.difference else {}
+    return measured if row.float64 is None else measured | {"times rounding": row.float64.ratio}
+
+
 def test_the_graph_of_a_report_has_every_row_at_its_value(report: Report) -> None:
     """It is the compiled graph, with the exported one as its source; all numbers are those of the report."""
     drawn = report.graph
@@ -59,7 +65,7 @@ def test_the_graph_of_a_report_has_every_row_at_its_value(report: Report) -> Non
             assert any(
                 value == row.value
                 and (one.status, one.error, one.kind, one.call) == (row.status, row.error, row.kind, row.call)
-                and one.measures == (row.difference.measures if row.difference else {})
+                and one.measures == measures(row)
                 for value, one in found
             )
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import onnx
 import onnxruntime as ort
 import torch
 
 from filch.export import AGAIN, Program
-from filch.export.backends import Compiled, Stage, get_backend
+from filch.export.backends import Compiled, ReferenceLookup, Stage, get_backend
 
 Fault = Callable[[torch.Tensor], torch.Tensor | None]
 
@@ -79,3 +80,8 @@ class PlantedBackend:
         self, compiled: Compiled, inputs: Mapping[str, torch.Tensor], watch: Collection[str] = ()
     ) -> Mapping[str, torch.Tensor]:
         return get_backend("onnxruntime-cpu").run(compiled, inputs, watch)
+
+    def isolate(
+        self, compiled: Compiled, inputs: Mapping[str, torch.Tensor], references: ReferenceLookup, **options: Any
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        return get_backend("onnxruntime-cpu").isolate(compiled, inputs, references, **options)

@@ -1,0 +1,251 @@
+"""The default verdict of `compare`: by float64 where the exported program is available, else by tolerance."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from filch.compare import CompareError, compare
+from filch.export import Program, export
+from filch.export.backends import get_backend
+from filch.steal import Capture, argument_tensors, steal_forward
+from support.faults.fakes import WrongBackend
+
+WIDTH = 32
+
+
+class Chain(nn.Module):
+    """Layers whose second half is independent of the first."""
+
+    def __init__(self, scale: float = 1.0) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.norm = nn.LayerNorm(WIDTH)
+        self.scale = scale
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.norm(torch.tanh(self.first(x))) * self.scale, torch.relu(self.second(x) + x).cumsum(-1)
+
+
+def subject(scale: float = 1.0) -> tuple[Capture, Program, torch.Tensor]:
+    """Return a capture, the exported program and the input."""
+    torch.manual_seed(0)
+    model, x = Chain(scale).eval(), torch.randn(4, WIDTH)
+    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
+        model(x)
+    return capture, export(model, (x,)), x
+
+
+def test_rounding_of_any_size_is_close() -> None:
+    """The sine of a large number has the absolute error of that number, 1e-2 here."""
+
+    class Large(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sin(1e5 * nn.functional.gelu(x).softmax(-1))
+
+    torch.manual_seed(0)
+    model, x = Large(), torch.randn(64, 64)
+    with steal_forward(model) as capture:
+        model(x)
+    program = export(model, (x,))
+
+    report = compare(capture, program)
+    assert report.close
+    assert report.worst is not None
+    assert report.worst.error > 1e-3
+    assert "Rounding explains all differences" in str(report.explanation)
+
+
+def test_an_error_within_the_tolerance_is_found() -> None:
+    """A LayerNorm with an epsilon of 8e-6 instead of 1e-5 is within the default tolerance."""
+    capture, program, x = subject()
+    wrong = with_epsilon(program, x, 8e-6)
+
+    assert compare(capture, wrong, tolerance="default").close
+    report = compare(capture, wrong)
+    assert not report.close
+    assert report.first_divergence is not None
+    assert report.first_divergence.module == "norm"
+
+
+def with_epsilon(program: Program, x: torch.Tensor, epsilon: float) -> Program:
+    """Return the program with another epsilon of the LayerNorm; its `original` is the right one."""
+    other = Chain()
+    other.load_state_dict(dict(program.exported_program.state_dict))
+    other.norm.eps = epsilon
+    return replace(export(other.eval(), (x,)), original=program.original)
+
+
+def test_only_nodes_that_rounding_does_not_explain_run_in_isolation() -> None:
+    """A clean run isolates none; with a fault, its node is named, and independent nodes are not isolated."""
+    capture, program, x = subject()
+    clean = compare(capture, program)
+    assert clean.close
+    assert not [row for row in clean.rows if row.isolated is not None]
+    assert all(row.float64 is not None for row in clean.rows if row.judged and row.dtype == "float32")
+
+    report = compare(capture, with_epsilon(program, x, 1e-3))
+    assert not report.close
+    assert {row.value for row in report.introduced} == {"layer_norm"}
+    isolated = {row.value: row for row in report.rows if row.isolated is not None and row.stage == "exported"}
+    assert isolated.keys() == {"layer_norm", "mul"}
+    assert isolated["mul"].diverged
+    assert isolated["mul"].isolated.sound
+    every_node = compare(capture, program, truth="float64")
+    assert all(row.isolated is not None for row in every_node.rows if row.judged and row.kind != "output")
+
+
+def test_a_fault_that_is_only_suspicious_in_the_whole_run_is_not_close() -> None:
+    """The node in isolation decides: its error is large compared with its own rounding."""
+    capture, program, _ = subject()
+    clean = {row.value: row for row in compare(capture, program, stages=["exported"]).rows}
+    verdict = clean["cumsum"].float64
+    assert verdict is not None
+    step = 4 * verdict.rounding if verdict.rounding else 4 * verdict.error
+
+    def shift(tensor: torch.Tensor) -> torch.Tensor:
+        changed = tensor.clone()
+        changed[..., -1] += step
+        return changed
+
+    report = compare(capture, program, backend=WrongBackend({"cumsum": shift}), stages=["exported"])
+    row = next(row for row in report.rows if row.value == "cumsum")
+    assert row.float64 is not None
+    assert not row.float64.sound
+    assert row.isolated is not None
+
+
+def test_without_the_exported_program_the_tolerance_decides() -> None:
+    """`truth` refuses such a program."""
+    capture, program, _ = subject()
+    bare = replace(program, original=None)
+
+    report = compare(capture, bare)
+
+    assert report.close
+    assert not [row for row in report.rows if row.float64 is not None]
+    assert report.explanation is None
+    with pytest.raises(CompareError, match="float64 needs the exported program"):
+        compare(capture, bare, truth="float64")
+
+
+def test_a_tolerance_replaces_float64() -> None:
+    """Any number, any `Tolerance` and the default of each dtype; nothing else is a tolerance."""
+    capture, program, _ = subject()
+    for tolerance in (1e-3, "default"):
+        report = compare(capture, program, tolerance=tolerance)
+        assert report.close
+        assert not [row for row in report.rows if row.float64 is not None or row.isolated is not None]
+    with pytest.raises(CompareError, match="tolerance must be a number, a Tolerance or 'default', not 'none'"):
+        compare(capture, program, tolerance="none")  # type: ignore[arg-type]
+
+
+def test_coarse_weights_that_are_cast_before_they_are_used_get_no_rounding_of_their_own_dtype() -> None:
+    """Weights of float16 in a float32 model are exact: other weights within float16's rounding are wrong."""
+
+    class Half(nn.Module):
+        def __init__(self, weight: torch.Tensor) -> None:
+            super().__init__()
+            self.register_buffer("weight", weight)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.weight.float().T
+
+    torch.manual_seed(0)
+    weight, x = torch.randn(16, WIDTH).half(), torch.randn(4, WIDTH)
+    with steal_forward(model := Half(weight)) as capture:
+        model(x)
+    program = export(model, (x,))
+    assert compare(capture, program).close
+
+    changed = copy.deepcopy(weight)
+    changed[3, 5] = torch.nextafter(changed[3, 5], torch.tensor(torch.inf).half())
+    wrong = replace(export(Half(changed), (x,)), original=program.original)
+    assert not compare(capture, wrong).close
+
+
+def test_float32_values_computed_from_float16_have_its_rounding_once() -> None:
+    """An error of a hundred times float16's rounding is found, and so is a cast that is off by one of them."""
+
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.narrow = nn.Linear(64, 64).half()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.narrow(x.half()).float() * 2
+
+    torch.manual_seed(0)
+    model, x = Mixed().eval(), torch.randn(4, 64)
+    with torch.no_grad(), steal_forward(model) as capture:
+        model(x)
+    program = export(model, (x,))
+    assert compare(capture, program).close
+    for error, options in ((0.1, {}), (1e-3, {"truth": "float64"})):
+        report = compare(capture, program, backend=WrongBackend({"_to_copy_1": lambda t, e=error: t + e}), **options)
+        assert [row.value for row in report.introduced] == ["_to_copy_1"]
+
+
+def test_an_input_named_like_a_builtin_has_the_rounding_of_its_dtype() -> None:
+    """FX renames `input` in a copy of a graph."""
+    torch.manual_seed(0)
+    model, x = nn.Linear(8, 8).double(), torch.randn(2, 8, dtype=torch.float64)
+    with torch.no_grad(), steal_forward(model) as capture:
+        model(x)
+    program = export(model, (x,))
+    assert program.graph.inputs == ("input",)
+
+    report = compare(capture, program, backend=WrongBackend({"linear": lambda tensor: tensor + 1e-11}))
+
+    assert [row.value for row in report.introduced] == ["linear"]
+
+
+def test_values_that_only_a_kernel_has_are_judged_by_the_coarsest_dtype_that_it_reads() -> None:
+    """Inductor's kernel stores the mean of float16 numbers in float32."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.outer = nn.Linear(64, 64), nn.Linear(64, 64)
+            self.before, self.after = nn.LayerNorm(64), nn.LayerNorm(64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.outer(self.after(x + self.inner(self.before(x))))
+
+    torch.manual_seed(0)
+    model, x = Block().half().eval(), 8 * torch.randn(4, 16, 64).half()
+    with torch.no_grad(), steal_forward(model) as capture:
+        model(x)
+
+    report = compare(capture, export(model, (x,)), backend="inductor")
+
+    means = [row for row in report.rows if row.evidence == "derived" and row.dtype == "float32"]
+    assert any(row.error > 1e-5 for row in means)
+    assert report.close
+
+
+@pytest.mark.parametrize("optimize", [False, True])
+def test_isolation_of_some_nodes_gives_the_same_values_as_of_all(optimize: bool) -> None:
+    """ONNX Runtime then runs no other node; the values that they read are given."""
+    _, program, x = subject()
+    inputs = dict(zip(program.graph.inputs, argument_tensors(["x"], (x,), {}).values(), strict=True))
+    backend = get_backend("onnxruntime-cpu")
+    compiled = backend.compile(program, optimize=optimize)
+    observed = dict(backend.observe(compiled, inputs, buffer=2**20))
+    every = dict(backend.isolate(compiled, inputs, observed.get, buffer=2**20))
+    fresh = backend.compile(program, optimize=optimize)  # has not run before
+    for node in compiled.graph.nodes:
+        if not node.reads or node.op == "Constant":
+            continue
+        some = dict(fresh_isolate(backend, fresh, inputs, observed, node.name))
+        assert some.keys() == {*node.outputs} & every.keys()
+        assert all(torch.equal(some[name], every[name]) for name in some)
+
+
+def fresh_isolate(backend, compiled, inputs, observed, name):
+    """Run one node in isolation."""
+    return backend.isolate(compiled, inputs, observed.get, nodes={name}, buffer=2**20)
