@@ -385,6 +385,20 @@ def test_truth_needs_the_exported_program(subject: tuple[Capture, Program]) -> N
         compare(subject[0], replace(subject[1], original=None), truth="float64")
 
 
+@pytest.mark.parametrize(("exact", "verdict"), [(65519.0, "rounding"), (65521.0, "rounding"), (70000.0, "wrong")])
+def test_rounding_decides_whether_a_number_at_the_limit_of_its_dtype_overflows(exact: float, verdict: str) -> None:
+    """A mask of float16's lowest number plus a score may become -inf; a number far beyond the limit has to."""
+    unit = 2.0**-11
+    value = torch.tensor([1.0, exact, -exact], dtype=torch.float64)
+    finite = torch.tensor([1.0, 65504.0, -65504.0]).half()
+    infinite = torch.tensor([1.0, math.inf, -math.inf]).half()
+    truth = Float64Value(value, value * (1 + unit), unit)
+
+    for actual, eager in ((finite, infinite), (infinite, finite)):
+        assert rounding_verdict(actual, eager, truth, unit=unit).verdict == verdict
+    assert rounding_verdict(-infinite, finite, truth, unit=unit).verdict == "wrong"
+
+
 def test_a_number_where_the_model_has_none_is_not_explained_by_rounding() -> None:
     """This holds for the whole run and for a node in isolation; NaN in the model, too, is no fault."""
 
