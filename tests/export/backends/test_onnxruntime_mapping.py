@@ -21,7 +21,7 @@ from filch.export import Program, export, load_program, optimize
 from filch.export.backends import get_backend
 from filch.export.lowering._integers import products_saturate
 from filch.steal import Capture, steal_forward
-from support.faults.fakes import PlantedBackend
+from support.faults.fakes import IsolatingPlantedBackend
 from support.models.compiled_graphs import measure
 
 
@@ -120,7 +120,7 @@ def weights_of(capture: Capture, program: Program) -> dict[str, str]:
             if own and node.name:
                 found[node.name] = own[0]
 
-    compare(capture, program, backend=PlantedBackend(look), stages=["compiled"])
+    compare(capture, program, backend=IsolatingPlantedBackend(look), stages=["compiled"])
     return found
 
 
@@ -131,12 +131,14 @@ def test_a_wrong_weight_inside_the_compiled_graph_is_found_at_its_node(
     """Of every node that has one: blocked, fused, moved, reshaped, cast. A sound graph has none."""
     capture, program = request.getfixturevalue("net" if dtype == "float32" else "half")
     weights = weights_of(capture, program)
-    sound = compare(capture, program, backend=PlantedBackend(lambda model: None))
+    sound = compare(capture, program, backend=IsolatingPlantedBackend(lambda model: None))
 
     assert sound.close
     assert len(weights) >= 5
     for node, weight in weights.items():
-        report = compare(capture, program, backend=PlantedBackend(partial(scale, weight=weight)), stages=["compiled"])
+        report = compare(
+            capture, program, backend=IsolatingPlantedBackend(partial(scale, weight=weight)), stages=["compiled"]
+        )
         assert report.first_divergence.node == node, weight
 
 
@@ -164,7 +166,7 @@ def test_a_wrong_attribute_inside_the_compiled_graph_is_found_at_its_node(
     """Also of a node that only permutes: its value is compared with the exported value that it permutes."""
     changed: list[str] = []
 
-    report = compare(*net, backend=PlantedBackend(lambda model: changed.append(change(model, op, name, to))))
+    report = compare(*net, backend=IsolatingPlantedBackend(lambda model: changed.append(change(model, op, name, to))))
 
     assert next(row.node for row in report.diverged if row.stage == "compiled") == changed[0]
 

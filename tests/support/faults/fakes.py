@@ -81,6 +81,10 @@ class PlantedBackend:
     ) -> Mapping[str, torch.Tensor]:
         return get_backend("onnxruntime-cpu").run(compiled, inputs, watch)
 
+
+class IsolatingPlantedBackend(PlantedBackend):
+    """A `PlantedBackend` that runs each node of the changed graph in isolation."""
+
     def isolate(
         self, compiled: Compiled, inputs: Mapping[str, torch.Tensor], references: ReferenceLookup, **options: Any
     ) -> Iterator[tuple[str, torch.Tensor]]:
