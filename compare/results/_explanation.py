@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from filch.export import Graph
@@ -33,7 +33,8 @@ class Explanation:
         ties: integer values that rounding decides.
         suspicious: rows whose own node's error is slightly larger than rounding.
         unknown: the number of values that differ and were judged by the tolerance, as they have no float64 reference.
-        worst: the row with the largest error as a multiple of rounding: of its own node, if all nodes ran in isolation.
+        worst: the row with the largest error as a multiple of rounding, and the verdict that has it: on the row's own
+            node if all nodes ran in isolation, else on the value; None if there is no verdict.
         culprits: the transformations without which there is no error (see `blame`).
         switches: the number of transformations that could be disabled; None if `blame` tried none.
         repro: the folder of the repro; `""` if there is none.
@@ -50,7 +51,7 @@ class Explanation:
     ties: tuple[Row, ...]
     suspicious: tuple[Row, ...]
     unknown: int
-    worst: Row | None
+    worst: tuple[Row, RoundingVerdict] | None
     culprits: tuple[str, ...] = ()
     switches: int | None = None
     repro: str = ""
@@ -93,14 +94,14 @@ class Explanation:
             differ = "1 value differs" if count == 1 else f"{count} values differ"
             amount = first.reason if first.float64 is None else _error_text(first.float64, first.dtype)
             return f"No node is wrong by itself, but {differ}; the first is {_node_text(first)}: {amount}."
-        level = None if self.worst is None else self.worst.isolated or self.worst.float64
-        if self.worst is None or level is None or level.verdict == "same":
+        if self.worst is None or self.worst[1].verdict == "same":
             return "No value differs from the model's."
+        row, verdict = self.worst
         suspicious = f", {len(self.suspicious)} of them only barely" if self.suspicious else ""
-        error = "error" if self.worst.isolated is None else "error that a node introduces"
+        error = "error that a node introduces" if verdict is row.isolated else "error"
         return (
-            f"Rounding explains all differences{suspicious}: the largest {error} is {format_ratio(level.ratio)} times "
-            f"its rounding, at {_node_text(self.worst)}.{self._unknown_text()}"
+            f"Rounding explains all differences{suspicious}: the largest {error} is {format_ratio(verdict.ratio)} "
+            f"times its rounding, at {_node_text(row)}.{self._unknown_text()}"
         )
 
     def _unknown_text(self) -> str:
@@ -190,15 +191,12 @@ def explain(all_rows: Sequence[Row], wrong_nodes: Sequence[Row], graphs: Mapping
     )
 
 
-def _worst(rows: Sequence[Row]) -> Row | None:
+def _worst(rows: Sequence[Row]) -> tuple[Row, RoundingVerdict] | None:
     """Return the row with the largest error as a multiple of rounding; see `Explanation.worst`."""
-    some_not_isolated = any(row.float64 is not None and row.isolated is None for row in rows)
-    verdicts = [(row.float64 if some_not_isolated else row.isolated, row) for row in rows]
-    known = [(verdict.ratio, row) for verdict, row in verdicts if verdict is not None]
-    worst = max(known, key=lambda item: item[0], default=None)
-    if worst is None:
-        return None
-    return replace(worst[1], isolated=None) if some_not_isolated else worst[1]
+    all_isolated = all(row.isolated is not None or row.float64 is None for row in rows)
+    verdicts = ((row, row.isolated if all_isolated else row.float64) for row in rows)
+    known = [(row, verdict) for row, verdict in verdicts if verdict is not None]
+    return max(known, key=lambda item: item[1].ratio, default=None)
 
 
 def _first_of_each_node(rows: Iterable[Row]) -> tuple[Row, ...]:
