@@ -292,6 +292,9 @@ class BackendContract:
             plain = dict(backend.isolate(compiled, self._case.inputs, lambda _: None, buffer=_ALL))
             self._in_order(f"{stage}: `isolate`", graph, [*plain])
             self._close(f"{stage}, isolated", compiled, plain, self._case.values)
+            last = graph.nodes[-1]
+            selected = dict(backend.isolate(compiled, self._case.inputs, plain.get, nodes={last.name}, buffer=_ALL))
+            _same_bits(f"{stage}: isolated alone, value", {name: selected[name] for name in last.outputs}, plain)
             # Comparisons, for example, may return the same for different inputs.
             floats = {name: tensor for name, tensor in plain.items() if tensor.is_floating_point() and tensor.numel()}
             for name, tensor in floats.items():

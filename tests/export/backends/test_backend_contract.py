@@ -36,9 +36,9 @@ class Sound:
         values = self.run(compiled, inputs, compiled.graph.producer)
         yield from ((name, values[name]) for name in compiled.graph.producer)
 
-    def isolate(self, compiled, inputs, given, *, buffer):
+    def isolate(self, compiled, inputs, given, *, nodes=None, buffer):
         made = REFERENCE.compile(compiled.handle, optimize=False)
-        yield from REFERENCE.isolate(made, inputs, given, buffer=buffer)
+        yield from REFERENCE.isolate(made, inputs, given, nodes=nodes, buffer=buffer)
 
     def profile(self, compiled, inputs):
         return dict.fromkeys(compiled.graph.node_indices, 0.5)
@@ -264,12 +264,12 @@ def raising(error, method):
     return of(**{method: call})
 
 
-def ignoring_what_is_given(self, compiled, inputs, given, *, buffer):
-    return Sound.isolate(self, compiled, inputs, lambda _: None, buffer=buffer)
+def ignoring_what_is_given(self, compiled, inputs, given, *, nodes=None, buffer):
+    return Sound.isolate(self, compiled, inputs, lambda _: None, nodes=nodes, buffer=buffer)
 
 
-def giving_to_whoever_makes_it(self, compiled, inputs, given, *, buffer):
-    for name, tensor in Sound.isolate(self, compiled, inputs, given, buffer=buffer):
+def giving_to_whoever_makes_it(self, compiled, inputs, given, *, nodes=None, buffer):
+    for name, tensor in Sound.isolate(self, compiled, inputs, given, nodes=nodes, buffer=buffer):
         there = given(name)
         yield name, tensor if there is None else there
 
