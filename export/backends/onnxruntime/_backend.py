@@ -367,6 +367,7 @@ class _Handle:
     def session(self) -> ort.InferenceSession:
         """The session that runs the graph without watched values; created again if it was released."""
         if self.running is None:
+            release_memory()  # what the run of another session has freed
             self.running = self.start()
         return self.running
 
