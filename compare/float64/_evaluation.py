@@ -1,5 +1,6 @@
 """Evaluate an exported program in float64, value by value: of the whole model, and of each node in isolation."""
 
+import functools
 import math
 import zlib
 from abc import ABC, abstractmethod
@@ -239,8 +240,10 @@ def unit_of(dtype: torch.dtype) -> float:
     return torch.finfo(real).eps / 2 if real.is_floating_point and real.itemsize > 1 else 0.0
 
 
-def _noise(units: Units, others: Iterable[str] = ()) -> Callable[[str, Any], Any]:
+def _noise(units: Units, others: Iterable[str] = ()) -> Callable[..., Any]:
     """Return a function that changes each number of a value by about half a unit in the last place, up or down.
+
+    The function takes the name and the value, or a block of a large weight and where it begins (see `walk_eager`).
 
     Args:
         units: see `Float64Values`.
@@ -248,12 +251,18 @@ def _noise(units: Units, others: Iterable[str] = ()) -> Callable[[str, Any], Any
     """
     default = max((units[name] for name in others if name in units), default=_FLOAT32_UNIT)
 
-    def add_noise(name: str, value: Any) -> Any:
+    @functools.lru_cache(maxsize=2)  # of the weight whose blocks are read, and of one more value
+    def factors(name: str, count: int) -> torch.Tensor:
+        random = torch.Generator().manual_seed(zlib.crc32(name.encode()))  # every reader gets the same noise
+        pattern = torch.rand(count, generator=random, dtype=torch.float64)
+        return pattern.mul_(2).sub_(1).mul_(_NOISE_WIDTH * units.get(name, default)).add_(1.0)
+
+    def add_noise(name: str, value: Any, start: int | None = None) -> Any:
         if not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
             return value
-        random = torch.Generator().manual_seed(zlib.crc32(name.encode()))  # every reader gets the same noise
-        pattern = torch.rand(min(value.numel(), _PATTERN_SIZE), generator=random, dtype=torch.float64)
-        return _multiply(value, pattern.mul_(2).sub_(1).mul_(_NOISE_WIDTH * units.get(name, default)).add_(1.0))
+        if start is None:
+            return _multiply(value, factors(name, min(value.numel(), _PATTERN_SIZE)))
+        return _multiply(value, factors(name, _PATTERN_SIZE).roll(-start))
 
     return add_noise
 
@@ -265,7 +274,7 @@ def _multiply(tensor: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
     whole = flat.numel() - flat.numel() % max(1, pattern.numel())
     if whole:
         flat[:whole].view(-1, pattern.numel()).mul_(pattern)
-        flat[whole:].mul_(pattern[: flat.numel() - whole])
+    flat[whole:].mul_(pattern[: flat.numel() - whole])
     return product
 
 

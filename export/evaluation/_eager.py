@@ -10,11 +10,12 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.fx.node import Target, map_arg
 
 from .._errors import ExportError
+from ._blockwise import blockwise
 from ._unpredictable import fixed_seed, has_random_subgraph, is_random, is_uninitialized, zero_filled
 
 Visit = Callable[[str, torch.Tensor], None]
 Replace = Callable[[str, torch.Tensor], torch.Tensor]
-Read = Callable[[str, Any], Any]
+Read = Callable[[str, Any, int | None], Any]
 _MAX_BITS = 64  # limit for integers that a program computes; an untrusted one could multiply integers for hours
 
 
@@ -37,7 +38,9 @@ def walk_eager(
         known: values to use instead of running their nodes, by node name. Nodes that only they need are not run.
         wanted: the names of the nodes to yield; None for all.
         replace: called with a node's name and tensor; later nodes read the result in its place.
-        read: called with the name and value of everything that a node reads; the node gets the result in its place.
+        read: called with the name and value of everything that a node reads, and None; the node gets the result in its
+            place. Of a large weight, it may be called with one block after the other, and the index of the block's
+            first element in the flat weight.
     """
     known = known or {}
     interpreter = Interpreter(program.graph_module, read)
@@ -124,7 +127,7 @@ class Interpreter(fx.Interpreter):
         read = self.read
         if read is None:
             return super().fetch_args_kwargs_from_env(n)
-        args, kwargs = map_arg((n.args, n.kwargs), lambda item: read(item.name, self.env[item]))
+        args, kwargs = map_arg((n.args, n.kwargs), lambda item: read(item.name, self.env[item], None))
         return args, kwargs
 
     def run_node(self, n: fx.Node) -> Any:
@@ -132,6 +135,8 @@ class Interpreter(fx.Interpreter):
         if is_random(n) or has_random_subgraph(n):
             with fixed_seed(n):
                 return super().run_node(n)
+        if self.read is not None and (compute := blockwise(n, self.env)) is not None:
+            return compute(n, self.env, self.read)
         value = super().run_node(n)
         return zero_filled(value) if is_uninitialized(n) else value
 

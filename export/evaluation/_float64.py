@@ -43,8 +43,8 @@ class Float64Program:
         Args:
             inputs: the inputs in their own dtypes, by the names of the program's placeholders.
             wanted: the names of the nodes to yield.
-            read: called with the name and the float64 value of everything that a node reads; the node gets the result
-                in its place.
+            read: called with the name and the float64 value of everything that a node reads, or of blocks of it (see
+                `walk_eager`); the node gets the result in its place.
 
         Raises:
             ExportError: an operation can't be run.
@@ -119,9 +119,9 @@ def in_float64(value: Any) -> Any:
 def _read_float64(read: Read | None) -> Read:
     """Return a function that converts a value to float64 before it calls `read`."""
 
-    def convert(name: str, value: Any) -> Any:
+    def convert(name: str, value: Any, start: int | None) -> Any:
         converted = in_float64(value)
-        return converted if read is None else read(name, converted)
+        return converted if read is None else read(name, converted, start)
 
     return convert
 

@@ -60,7 +60,7 @@ def test_a_node_is_computed_from_given_values() -> None:
 
     alone = float64.node(tanh, inputs, {relu: two}.get)
     further = float64.node(sigmoid, inputs, {relu: two}.get)
-    changed = float64.node(tanh, inputs, {}.get, lambda name, value: value * 3 if name == relu else value)
+    changed = float64.node(tanh, inputs, {}.get, lambda name, value, _start: value * 3 if name == relu else value)
 
     assert alone.tolist() == two.to(DOUBLE).tanh().tolist()
     assert further.tolist() == two.to(DOUBLE).tanh().sigmoid().tolist()

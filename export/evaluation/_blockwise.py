@@ -1,0 +1,62 @@
+"""Compute operations on large weights block by block, so that no copy of a weight in float64 is made."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+_LARGE = 2**20  # bytes of a weight; smaller ones are converted whole
+_BLOCK = 2**18  # elements, which fit in the processor's cache in float64
+Read = Callable[[str, torch.Tensor, int | None], torch.Tensor]  # see `walk_eager`
+Compute = Callable[[fx.Node, Mapping[fx.Node, Any], Read], torch.Tensor]
+
+
+def blockwise(node: fx.Node, env: Mapping[fx.Node, Any]) -> Compute | None:
+    """Return the function that computes a node block by block; None if there is none, or its weight is small.
+
+    Args:
+        node: the node.
+        env: the values of the nodes that it reads.
+    """
+    if node.target not in _OPERATORS:
+        return None
+    index, compute = _OPERATORS[node.target]
+    weight_node: Any = node.args[index]
+    weight = env[weight_node]
+    is_large = weight.nbytes >= _LARGE and weight.dim() > 1 and weight.is_contiguous()
+    return compute if is_large else None
+
+
+def _linear(node: fx.Node, env: Mapping[fx.Node, Any], read: Read) -> torch.Tensor:
+    """Compute `aten.linear(input, weight, bias)`."""
+    arguments: Any = node.args
+    x_node, weight_node, *bias_nodes = arguments
+    x, weight = read(x_node.name, env[x_node], None), env[weight_node]
+    count, width = weight.shape
+    result = x.new_empty(*x.shape[:-1], count)
+    rows = max(1, _BLOCK // width)
+    for start in range(0, count, rows):
+        block = read(weight_node.name, weight[start : start + rows], start * width)
+        result[..., start : start + rows] = x @ block.T
+    for bias_node in bias_nodes:
+        result = result if bias_node is None else result.add_(read(bias_node.name, env[bias_node], None))
+    return result
+
+
+def _embedding(node: fx.Node, env: Mapping[fx.Node, Any], read: Read) -> torch.Tensor:
+    """Compute `aten.embedding(weight, indices, …)`; its other arguments concern gradients."""
+    arguments: Any = node.args
+    weight_node, indices_node = arguments[:2]
+    weight, indices = env[weight_node], env[indices_node]
+    width = weight.shape[1]
+    used, places = indices.unique(return_inverse=True)
+    rows = [read(weight_node.name, weight[row], row * width) for row in used.tolist()]
+    return torch.stack(rows)[places] if rows else torch.empty(*indices.shape, width, dtype=torch.float64)
+
+
+# The index of the weight among the arguments, and the function.
+_OPERATORS: dict[Any, tuple[int, Compute]] = {
+    torch.ops.aten.linear.default: (1, _linear),
+    torch.ops.aten.embedding.default: (0, _embedding),
+}
