@@ -5,7 +5,7 @@ value counts only if the compilation without further outputs has the layer that 
 """
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from ._scalars import move_scalars
 _PRECISION = "INFERENCE_PRECISION_HINT"
 _PERF_COUNT = "PERF_COUNT"
 _ATTEMPTS = 4  # compilations in search of outputs that change no layer
+_LARGE = 2**27  # bytes of weights, of which each compiled model has a copy: larger models are compiled for each run
 _AS_ARRAY = '''\
 def as_array(result, kind):
     """Return a result; bfloat16, which NumPy lacks, becomes float32."""
@@ -87,9 +88,9 @@ class OpenVinoBackend:
         plain = self._compile_with(model, (), owners)
         layers = plain.layers
         compilations, ports = self._search(model, owners, layers, layers.borders(exported)) if watched else ([], {})
-        handle = _Handle(program, plain.compiled, tuple(item.compiled for item in compilations))
+        handle = _Handle(program, plain, tuple(compilations))
         graph = layers.graph(exported, ports)
-        notes = (*self._precision_notes(plain.compiled), *_float64_note(exported, self.device))
+        notes = (*plain.notes, *_float64_note(exported, self.device))
         return Compiled(graph, handle, layers.origins(exported, ports), notes=notes)
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
@@ -99,8 +100,8 @@ class OpenVinoBackend:
         whose outputs differ from those of the plain one are left out, unless all compilations differ; then the changed
         outputs are returned, too.
         """
-        outputs = _infer(compiled.handle.plain, inputs)
-        results = [_infer(observing, inputs) for observing in compiled.handle.observing] if watch else []
+        outputs = _infer(compiled.handle.plain.model(), inputs)
+        results = [_infer(observing.model(), inputs) for observing in compiled.handle.observing] if watch else []
         unchanged = [values for values in results if all(_same_bits(values[name], outputs[name]) for name in outputs)]
         observed: dict[str, torch.Tensor] = {}
         for values in unchanged or results:
@@ -109,7 +110,7 @@ class OpenVinoBackend:
 
     def profile(self, compiled: Compiled, inputs: Values) -> Mapping[str, float]:
         """See `Profiles.profile`."""
-        plain = compiled.handle.plain
+        plain = compiled.handle.plain.model()
         _infer(plain, inputs)
         request = plain.create_infer_request()
         with _backend_errors("can't run the program"):
@@ -196,9 +197,15 @@ class OpenVinoBackend:
             owners: the exported nodes that each layer translates; see `owners_of`.
         """
         extended = model.clone()
+        properties = self._properties()
+
+        def compile_model() -> ov.CompiledModel:
+            with _backend_errors("refuses the program"):
+                return _core(self.device).compile_model(extended, self.device, properties)
+
         with _backend_errors("refuses the program"):
             extended.add_outputs(list(names))
-            compiled = _core(self.device).compile_model(extended, self.device, self._properties())
+            compiled = compile_model()
             results = {  # the names and shape of each output, by the layer that returns it
                 result.get_friendly_name(): (
                     tuple(result.input(0).get_source_output().get_names()),
@@ -206,7 +213,10 @@ class OpenVinoBackend:
                 )
                 for result in extended.get_results()
             }
-            return _Compilation(compiled, ExecutedLayers(compiled.get_runtime_model(), owners, results))
+            layers = ExecutedLayers(compiled.get_runtime_model(), owners, results)
+        constants = (op for op in model.get_ops() if op.get_type_name() == "Constant")
+        kept = compiled if sum(op.get_byte_size() for op in constants) <= _LARGE else None
+        return _Compilation(compile_model, layers, self._precision_notes(compiled), kept)
 
     def _properties(self) -> dict[str, Any]:
         """Return the properties of the compilation; the time of each layer is always measured."""
@@ -230,10 +240,23 @@ class OpenVinoBackend:
 
 @dataclass(frozen=True)
 class _Compilation:
-    """One compilation: the compiled model and its layers."""
+    """One compilation.
 
-    compiled: ov.CompiledModel
+    Attributes:
+        compile: compiles the model again.
+        layers: the layers of the compiled model.
+        notes: remarks on its precision.
+        compiled: the compiled model; None if it is large.
+    """
+
+    compile: Callable[[], ov.CompiledModel]
     layers: ExecutedLayers
+    notes: tuple[str, ...]
+    compiled: ov.CompiledModel | None
+
+    def model(self) -> ov.CompiledModel:
+        """Return the compiled model, compiled again if it was not kept."""
+        return self.compile() if self.compiled is None else self.compiled
 
 
 @dataclass(frozen=True)
@@ -241,8 +264,8 @@ class _Handle:
     """A program, compiled without further outputs and several times with further ones."""
 
     program: Program
-    plain: ov.CompiledModel
-    observing: tuple[ov.CompiledModel, ...]
+    plain: _Compilation
+    observing: tuple[_Compilation, ...]
 
 
 def _float64_note(graph: Graph, device: str) -> tuple[str, ...]:

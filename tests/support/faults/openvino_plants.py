@@ -102,7 +102,7 @@ class OpenVinoPlants:
                 continue
             if any(is_off(*pair) or not is_tolerated(*pair) for pair in pairs):
                 backend, made = self._compiled(model)
-                layers = _layer_of(made.handle.plain.get_runtime_model(), op)
+                layers = _layer_of(made.handle.plain.model().get_runtime_model(), op)
                 node = next(node for node in made.graph.nodes if layers & {*node.attributes["layers"]})
                 return CompiledPlant(kind, node.name, f"{op.get_type_name()} {op.get_friendly_name()}", backend)
         return None
