@@ -22,7 +22,8 @@ class References:
 
     The input or output of a captured module is itself the reference. All other values of the exported program are
     computed from these in eager PyTorch. Values inside an operator's decomposition are computed by the decomposition
-    from eager values, and used only if its output matches the eager value.
+    from eager values, and used only if its output matches the eager value. A transposed weight, which linear layers
+    have inside, is a view of the weight instead: replaying the layer to obtain it would multiply by the weight.
 
     Args:
         reference: the capture or dump.
@@ -70,7 +71,9 @@ class References:
             return ReferenceResolver(known)
         if self._decompositions is None:
             sizes = value_sizes(original.graph, call.inputs)
-            self._decompositions = DecompositionReplay(original, self._wanted, sizes, self._buffer)
+            wanted_inside = self._wanted - self._transposed_weights.keys()
+            self._decompositions = DecompositionReplay(original, wanted_inside, sizes, self._buffer)
+        known = {**{name: Reference(item, "derived") for name, item in self._transposed_weights.items()}, **known}
         replay = original, self._decompositions, call.inputs, captured, wanted, self._buffer
         return EagerReplay(known, *replay, self._note)
 
@@ -111,6 +114,21 @@ class References:
             if name in self._wanted and all(known.issuperset(user.outputs) for user in graph.consumers.get(name, ()))
         )
         return {name: tensor for name in unfolded if (tensor := exported.constant(name)) is not None}
+
+    @cached_property
+    def _transposed_weights(self) -> Mapping[str, torch.Tensor]:
+        """The wanted values that are transposed weights of the exported program, as views, by name."""
+        original = self._program.original
+        if original is None:
+            return {}
+        graph, computed = original.graph, frozenset(original.names)
+        transposed = {}
+        for node in (node for node in graph.nodes if node.op == "Transpose"):
+            (weight_name,), (name,) = node.inputs, node.outputs
+            weight = original.constant(weight_name) if name in self._wanted and name not in computed else None
+            if weight is not None:
+                transposed[name] = weight.permute(*(node.attributes.get("perm") or range(weight.ndim)[::-1]))
+        return transposed
 
     def _note(self, text: str) -> None:
         if text not in self.notes:

@@ -1,5 +1,6 @@
 """Where the reference of a value comes from: which source takes precedence, and what is noted if one is missing."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import onnx_ir as ir
@@ -7,10 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from filch.compare.references._inputs import CapturedCall
+from filch.compare import compare
+from filch.compare.references._decomposition_replay import DecompositionReplay
+from filch.compare.references._inputs import CapturedCall, captured_calls
 from filch.compare.references._references import References, captured_values
 from filch.compare.references._resolver import Reference, ReferenceResolver
-from filch.export import ModuleCall, Port, Program
+from filch.export import ModuleCall, Port, Program, export
 from filch.steal import steal_forward
 
 X = torch.arange(1.0, 5.0)
@@ -81,3 +84,33 @@ def test_without_the_exported_program_only_modules_are_references_and_this_is_no
     evidence = {name: found.evidence for name in "abwx" if (found := resolver.get(name)) is not None}
     assert evidence == {"a": "module", "w": "given", "x": "given"}
     assert references.notes == ["'model.pt2' is not beside the ONNX file: only modules have reference values"]
+
+
+def test_a_transposed_weight_is_a_view_of_the_weight_and_runs_no_decomposition(monkeypatch):
+    """The layer is not replayed for it, and the backend's own Transpose is judged by it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Tanh(), nn.Linear(4, 4, bias=False))
+    x = torch.randn(2, 3, 4)
+    program = export(model, (x,))
+    names = {node.outputs[0] for node in program.graph.nodes if node.op == "Transpose"}
+    assert len(names) == 2
+    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
+        model(x)
+    call = captured_calls(capture, program).calls[0]
+    wanted = frozenset(program.graph.producer)
+    monkeypatch.setattr(DecompositionReplay, "run", lambda *_: pytest.fail("a decomposition was replayed"))
+
+    resolver = References(capture, program, wanted=wanted, buffer=2**20).of(call, wanted)
+
+    found = {name: resolver.get(name) for name in names}
+    for reference in found.values():
+        assert reference is not None
+        assert reference.evidence == "derived"
+        assert reference.tensor.stride() == (1, 4)
+        assert any(torch.equal(reference.tensor, weight.T) for weight in model.state_dict().values())
+    wrong = replace(program, model=ir.from_proto(ir.to_proto(program.model)))
+    for node in wrong.model.graph:
+        if node.op_type == "Transpose" and node.outputs[0].name == max(names):
+            node.attributes["perm"] = ir.AttrInt64s("perm", [0, 1])
+    monkeypatch.undo()
+    assert compare(capture, wrong, stages=["exported"]).first_divergence.value == max(names)
