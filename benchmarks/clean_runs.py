@@ -1,6 +1,7 @@
 """Count the rows that a comparison flags although nothing is wrong, for the models of the zoo on each backend.
 
-Each model is exported and compared with its own eager run, by the default tolerance and by float64. A row that is
+Each model is exported and compared with its own eager run: by tolerance, by the default verdict (float64, and isolated
+runs of the nodes whose error rounding does not explain), and by float64 with each node in isolation. A row that is
 reported as different, wrong or suspicious is a false alarm, and so is a problem of the program's inputs and outputs. A
 backend that refuses a model is listed with the reason; one whose library or device is missing is skipped.
 """
@@ -13,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -38,7 +40,11 @@ BACKENDS = {
     "onnxruntime-cuda": lambda: get_backend("onnxruntime-cuda"),
     "onnxruntime-cuda-float32": lambda: get_backend("onnxruntime-cuda", tf32=False),
 }
-MODES = {"tolerance": None, "float64": "float64"}
+MODES: dict[str, dict[str, Any]] = {
+    "tolerance": {"tolerance": "default"},
+    "default": {},
+    "float64": {"truth": "float64"},
+}
 SHOWN = 3  # flagged rows to print of each comparison
 
 
@@ -70,7 +76,7 @@ def main() -> int:
         for label, backend in backends.items():
             for mode in options.modes:
                 try:
-                    report = compare(capture, program, backend=backend, truth=MODES[mode])
+                    report = compare(capture, program, backend=backend, **MODES[mode])
                 except FilchError as error:
                     print(f"{name} on {label} by {mode}: refused: {error}", flush=True)
                     counts[label, mode, "refused"] += 1
