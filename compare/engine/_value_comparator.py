@@ -191,9 +191,14 @@ class ValueComparator:
         limit = self._limits.of(self._run.exported_name(name), dtype) if own is None else own
         if limit is not None or tensor is None or not tensor.is_floating_point():
             return limit
-        read = (self._node_inputs.values.get(item) for item in node.reads)
-        dtypes = [tensor.dtype, *(item.dtype for item in read if item is not None and item.is_floating_point())]
+        dtypes = [tensor.dtype, *filter(None, map(self._float_dtype, node.reads))]
         return max(map(default_tolerance, dtypes), key=lambda item: item.harmonic)
+
+    def _float_dtype(self, name: str) -> torch.dtype | None:
+        """Return the dtype of an available value or of a weight; None if it is not known or no floating-point type."""
+        tensor, value = self._node_inputs.values.get(name), self._graph.values.get(name)
+        known = getattr(torch, (value and value.dtype) or "", None) if tensor is None else tensor.dtype
+        return known if isinstance(known, torch.dtype) and known.is_floating_point else None
 
     def _row(self, name: str, node: Node, index: int, kind: str) -> Row:
         run, module, source = self._run, node.module, node.source

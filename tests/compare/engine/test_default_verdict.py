@@ -237,6 +237,30 @@ def test_values_that_only_a_kernel_has_are_judged_by_the_coarsest_dtype_that_it_
     assert report.close
 
 
+def test_a_kernel_that_reads_only_weights_is_judged_by_their_dtype() -> None:
+    """Inductor adds bfloat16 embeddings in float32, where eager PyTorch rounds each sum to bfloat16."""
+
+    class Embeddings(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.places, self.types = (nn.Embedding(50, 64) for _ in range(3))
+            self.norm = nn.LayerNorm(64)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.norm(self.words(ids) + self.places(ids) + self.types(ids))
+
+    torch.manual_seed(0)
+    model, ids = Embeddings().bfloat16().eval(), torch.randint(0, 50, (2, 16))
+    with torch.no_grad(), steal_forward(model) as capture:
+        model(ids)
+
+    report = compare(capture, export(model, (ids,)), backend="inductor")
+
+    sums = [row for row in report.rows if row.evidence == "derived" and row.dtype == "float32"]
+    assert any(row.error > 1e-4 for row in sums)
+    assert report.close
+
+
 @pytest.mark.parametrize("optimize", [False, True])
 def test_isolation_of_some_nodes_gives_the_same_values_as_of_all(optimize: bool) -> None:
     """ONNX Runtime then runs no other node; the values that they read are given."""
