@@ -9,6 +9,7 @@ import torch
 
 from filch.export import BackendError, Graph, value_sizes
 from filch.export.backends import Compiled, Observes, Profiles, ProvidesReferences, ReferenceLookup, Stage, isolate
+from filch.steal import phase
 
 from ..common._complex import complex_as_real
 from ..float64 import Float64Values
@@ -25,6 +26,7 @@ from ._prepare import Prepared, attempt
 from ._random import RandomValues
 from ._run import ObservedValue, Run
 from ._value_comparator import ValueComparator, allowances_of, in_order, with_covered
+from ._work import counted, value_work
 
 _OBSERVER_EFFECT_NOTE = (
     "without instrumentation the {} graph's outputs differ by up to {}; the rows describe the instrumented run"
@@ -135,7 +137,9 @@ class _CallComparison:
         comparator = ValueComparator(
             run, references, provenance, prepared.limits, modules.compare, checker, allowances, random
         )
-        rows = comparator.rows(observed)
+        work = value_work(run)
+        with phase(f"{stage} graph: value", len(work), work=sum(work.values())) as progress:
+            rows = comparator.rows(counted(observed, progress, work))
         self._note_problem(checker)
         selected = unexplained_nodes(rows) if self._options.truth is None else None
         if prepared.float64 is not None and (selected is None or selected):
@@ -143,11 +147,20 @@ class _CallComparison:
             inputs = IsolatedInputs(run, rows, references, selected)
             isolated_float64 = prepared.float64.isolated(run.inputs, inputs.get_exported)
             checker = self._checker(run, isolated_float64, inputs.replaced)
+            isolated = [node for node in run.graph.nodes if inputs.nodes is None or node.name in inputs.nodes]
+            work = {name: work[name] for node in isolated for name in node.outputs[:1] if name in work}
             isolated_values = self._repeated(partial(self._isolate, run, inputs.get, inputs.nodes))
             try:
-                rows = compare_isolated_nodes(
-                    rows, isolated_values, inputs, checker, allowances, prepared.computes(stage), random.unjudged
-                )
+                with phase(f"{stage} graph: isolated node", len(work), work=sum(work.values())) as progress:
+                    rows = compare_isolated_nodes(
+                        rows,
+                        counted(isolated_values, progress, work),
+                        inputs,
+                        checker,
+                        allowances,
+                        prepared.computes(stage),
+                        random.unjudged,
+                    )
             except BackendError as error:
                 self._notes[f"{stage} nodes were not run in isolation: {error}"] = None
             self._note_problem(checker)
@@ -158,9 +171,12 @@ class _CallComparison:
         """Run a stage without instrumentation."""
         compiled, options = self._prepared.compiled[stage], self._options
         inputs = self._cast_inputs(compiled)
-        outputs = {name: complex_as_real(tensor) for name, tensor in self._backend.run(compiled, inputs).items()}
-        timed = options.profile and isinstance(self._backend, Profiles)
-        seconds = self._backend.profile(compiled, inputs) if timed else {}  # type: ignore[attr-defined]
+        with phase(f"{stage} graph: running"):
+            outputs = {name: complex_as_real(tensor) for name, tensor in self._backend.run(compiled, inputs).items()}
+        seconds: Mapping[str, float] = {}
+        if options.profile and isinstance(self._backend, Profiles):
+            with phase(f"{stage} graph: measuring the time of each node"):
+                seconds = self._backend.profile(compiled, inputs)
         lowered = self._prepared.lowered[stage]
         return Run(self._call.index, stage, compiled, inputs, outputs, seconds, lowered, options.statistics)
 
