@@ -10,10 +10,9 @@ import onnx_ir as ir
 
 from filch.export import Graph, Program, TimeLimit, as_program, default_limit
 from filch.export.backends import Backend, Stage, get_backend, limit_backend
-from filch.steal import Records, restore
+from filch.steal import Records, phase, restore
 
 from .common._errors import CompareError
-from .common._progress import step
 from .engine._compare_call import CallResult, compare_call
 from .engine._interface import UNKNOWN_INTERFACE, interface_problems
 from .engine._options import CompareOptions
@@ -119,9 +118,10 @@ def compare(
     results = []
     with time_limit(loaded, limit):
         prepared = prepare(records, loaded, resolved_backend, settings)
-        for number, call in enumerate(calls.calls):
-            step(f"call {call.index}", number, len(calls.calls))
-            results.append(compare_call(prepared, call))
+        with phase("call", len(calls.calls)) as progress:
+            for call in calls.calls:
+                progress.next()
+                results.append(compare_call(prepared, call))
     return Report(
         backend=resolved_backend.name,
         reference=records.source if records.source != "memory" else "the capture",

@@ -9,6 +9,7 @@
 
 from ._errors import DumpError, FilchError, NonFiniteError, NotADumpError
 from ._key import Key
+from ._phases import Phase, is_watched, phase, watch_phases
 from ._records import Call, ModuleInfo, Origin, Record, Records, Totals
 from ._steal import Capture, is_stealing, steal_append, steal_forward
 from .dump._dump import Dump, restore
@@ -38,6 +39,7 @@ __all__ = [
     "NonFiniteError",
     "NotADumpError",
     "Origin",
+    "Phase",
     "Record",
     "Records",
     "Scratch",
@@ -47,11 +49,13 @@ __all__ = [
     "argument_tensors",
     "describe",
     "is_stealing",
+    "is_watched",
     "missing_tensors",
     "named_arguments",
     "open_companion",
     "open_untrusted",
     "parse_json",
+    "phase",
     "read_untrusted",
     "recover",
     "refuse_link_out",
@@ -63,5 +67,6 @@ __all__ = [
     "structure",
     "tensors",
     "unexpand",
+    "watch_phases",
     "write_output",
 ]

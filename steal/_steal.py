@@ -9,6 +9,7 @@ from typing import Any
 
 from ._errors import DumpError, FilchError
 from ._key import Key
+from ._phases import phase
 from ._records import LazyRecords, ModuleInfo, Records, Totals
 from .capture._options import Iterations, Options
 from .capture._recorder import Extra, Recorder
@@ -153,11 +154,12 @@ def steal_forward(
     extras = _create_extras(modules if parameters else None, operators, watch, on_nonfinite, gradients=gradients)
     infos = {name: ModuleInfo.of(module) for name, module in chosen}
     with ExitStack() as stack:
+        progress = stack.enter_context(phase("capture"))
         store: Store = MemoryStore() if sink is None else SinkStore(sink)
         if dump_file is not None:
             store = stack.enter_context(DumpWriter(dump_file, infos, buffer=buffer, compress=compress))
         printer = ProgressPrinter(verbose)
-        recorder = Recorder(chosen, store, options, printer)
+        recorder = Recorder(chosen, store, options, printer, progress)
         capture = Capture(recorder, infos, store)
         if dump_file is not None:
             capture.dump_file = capture.source = os.fspath(dump_file)

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map
 
 from filch.export import BackendError
 from filch.export.backends import Backend, backend_names, get_backend
-from filch.steal import FilchError
+from filch.steal import FilchError, phase
 
 from .._compare_export import compare_export
 from ..common._errors import CompareError
@@ -57,17 +57,22 @@ def matrix(
     dtypes_by_name: dict[str, torch.dtype | None] = {name: _dtype(name) for name in dtypes} or {"": None}
     devices_by_name: dict[str, torch.device | None] = {name: _device(name) for name in devices} or {"": None}
     compare = partial(compare_export, tolerance=tolerance, lower_precision=lower_precision, limit=limit)
-    for factory, dtype, device in product(models, dtypes_by_name, devices_by_name):
-        comparison = _prepare(factory, dtypes_by_name[dtype], devices_by_name[device], compare)
-        for name, backend in backends_by_name.items():
-            titles = {"model": factory.name, "dtype": dtype, "device": device, "backend": name}
-            labels = {title: label for title, label in titles.items() if label}
-            if isinstance(comparison, Cell):
-                yield replace(comparison, labels=labels)
-            elif isinstance(backend, Cell):
-                yield replace(backend, labels=labels)
-            else:
-                yield run_cell(labels, partial(comparison, backend=backend))
+    variants = [*product(models, dtypes_by_name, devices_by_name)]
+    with phase("cell", len(variants) * len(backends_by_name)) as progress:
+        for factory, dtype, device in variants:
+            comparison: Callable[..., Report] | Cell | None = None
+            for name, backend in backends_by_name.items():
+                titles = {"model": factory.name, "dtype": dtype, "device": device, "backend": name}
+                labels = {title: label for title, label in titles.items() if label}
+                progress.next(" ".join(labels.values()))
+                if comparison is None:
+                    comparison = _prepare(factory, dtypes_by_name[dtype], devices_by_name[device], compare)
+                if isinstance(comparison, Cell):
+                    yield replace(comparison, labels=labels)
+                elif isinstance(backend, Cell):
+                    yield replace(backend, labels=labels)
+                else:
+                    yield run_cell(labels, partial(comparison, backend=backend))
 
 
 def _prepare(

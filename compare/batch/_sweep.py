@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from filch.export.backends import get_backend
-from filch.steal import Capture
+from filch.steal import Capture, phase
 
 from .._compare_export import compare_export
 from ..common._errors import CompareError
@@ -63,14 +63,17 @@ def sweep(
     compare = partial(
         compare_export, program=subject.export(), tolerance=tolerance, lower_precision=lower_precision, limit=limit
     )
-    for combination in product(*sizes.values()):
-        chosen = dict(zip(sizes, combination, strict=True))
-        labels = {name: str(size) for name, size in chosen.items()}
-        make = partial(maker.make, **chosen) if arguments else partial(resized, subject, chosen)
-        capture = cache(partial(_capture, make, subject.model))
-        for name, backend in backends_by_name.items():
-            label = {"backend": name} if len(backends_by_name) > 1 else {}
-            yield run_cell(labels | label, partial(_compare_captured, capture, partial(compare, backend=backend)))
+    combinations = [*product(*sizes.values())]
+    with phase("cell", len(combinations) * len(backends_by_name)) as progress:
+        for combination in combinations:
+            chosen = dict(zip(sizes, combination, strict=True))
+            labels = {name: str(size) for name, size in chosen.items()}
+            make = partial(maker.make, **chosen) if arguments else partial(resized, subject, chosen)
+            capture = cache(partial(_capture, make, subject.model))
+            for name, backend in backends_by_name.items():
+                progress.next(" ".join((*(f"{title}={size}" for title, size in labels.items()), name)))
+                label = {"backend": name} if len(backends_by_name) > 1 else {}
+                yield run_cell(labels | label, partial(_compare_captured, capture, partial(compare, backend=backend)))
 
 
 def _capture(make: Callable[[], Subject], model: nn.Module) -> Capture:

@@ -8,10 +8,9 @@ import torch
 
 from filch.export import Program, fingerprint
 from filch.export.backends import Backend, Compiled, CompiledVariant, RunsOtherVersions, Switch, Switches
-from filch.steal import FilchError
+from filch.steal import FilchError, phase
 
 from ..common._errors import CompareError
-from ..common._progress import step as report_progress
 from ..results._bisection import Step, Version
 from ..results._precision import Outcome
 from ._criterion import Criterion
@@ -58,15 +57,15 @@ class VariantRunner:
         """
         key = frozenset(off)
         if key not in self._steps:
-            report_progress(f"run {len(self._steps) + 1}, {len(key)} off", 0, 1)
             stored = self.journal.steps.get(key)
             if stored is None:
-                try:
-                    self._steps[key] = self._run(tuple(off))
-                except FilchError as error:
-                    if not off:
-                        raise
-                    self._steps[key] = Step(tuple(off), Outcome.failed(str(error)))
+                with phase(f"run {len(self._steps) + 1} with {len(key)} transformations off"):
+                    try:
+                        self._steps[key] = self._run(tuple(off))
+                    except FilchError as error:
+                        if not off:
+                            raise
+                        self._steps[key] = Step(tuple(off), Outcome.failed(str(error)))
                 self.journal.add(self._steps[key])
             else:
                 self._steps[key] = stored
@@ -109,10 +108,10 @@ def run_versions(
         raise CompareError(f"backend {backend.name!r} can't run in another interpreter")
     if criterion.watch:
         raise CompareError("other interpreters return only the outputs: `interpreters` can't be used with `value`")
-    for number, interpreter in enumerate(interpreters):
-        report_progress(interpreter, number, len(interpreters))
+    for interpreter in interpreters:
         try:
-            version, results = backend.run_in(interpreter, program, criterion.inputs)
+            with phase(f"running in {interpreter}"):
+                version, results = backend.run_in(interpreter, program, criterion.inputs)
         except FilchError as error:
             yield Version(interpreter, "", Outcome.failed(str(error)))
         else:

@@ -15,9 +15,9 @@ import typer
 from rich.filesize import decimal
 
 from filch import __version__
-from filch.export import end_process_if_stuck, export, optimize, read_graph
+from filch.export import Program, end_process_if_stuck, export, optimize, read_graph
 from filch.export.backends import get_backend
-from filch.steal import FilchError, NotADumpError, describe, recover, restore, steal_forward
+from filch.steal import FilchError, NotADumpError, describe, phase, recover, restore, steal_forward
 from filch.steal.text import for_terminal
 
 from .._blame import blame
@@ -279,22 +279,25 @@ def check(
         program = subject.export()
         program = optimize(program) if optimized else program
         capture = subject.steal()
-        compared = [
-            compare_with_fallback(
-                capture,
-                program,
-                backend=name,
-                options=shared.parse_options(option),
-                tolerance=shared.parse_tolerance(tolerance),
-                lower_precision=lower_precision,
-                profile=profile,
-                truth="float64" if every_node else None,
-                repeats=repeats,
-                limit=limit,
-                statistics=needs_statistics(output, requested=statistics),
-            )
-            for name in backend
-        ]
+        compared: list[tuple[Report, Program]] = []
+        with phase("backend", len(backend)) as backends:
+            for name in backend:
+                backends.next(name)
+                compared.append(
+                    compare_with_fallback(
+                        capture,
+                        program,
+                        backend=name,
+                        options=shared.parse_options(option),
+                        tolerance=shared.parse_tolerance(tolerance),
+                        lower_precision=lower_precision,
+                        profile=profile,
+                        truth="float64" if every_node else None,
+                        repeats=repeats,
+                        limit=limit,
+                        statistics=needs_statistics(output, requested=statistics),
+                    )
+                )
         reports = [report for report, _ in compared]
         if blamed is not None:
             folders = [blamed / name if len(reports) > 1 else blamed for name in backend]

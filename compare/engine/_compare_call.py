@@ -9,22 +9,25 @@ import torch
 
 from filch.export import BackendError, Graph, value_sizes
 from filch.export.backends import Compiled, Observes, Profiles, ProvidesReferences, ReferenceLookup, Stage, isolate
+from filch.steal import phase
 
 from ..common._complex import complex_as_real
-from ..float64 import Float64Values
+from ..float64 import Float64Evaluator, Float64Values
 from ..metrics._metrics import Difference
 from ..references._inputs import CapturedCall, cast_inputs, cast_notes
 from ..references._references import captured_results, result_references, without_random
 from ..references._resolver import Reference, ReferenceResolver
 from ..results._rows import ModuleRow, Operator, Row
+from ._allowances import Allowances
 from ._float64_checker import Float64Checker
 from ._interface import exchanged_output
-from ._isolated_nodes import IsolatedInputs, compare_isolated_nodes, unexplained_nodes
+from ._isolated_nodes import IsolatedInputs, compare_isolated_nodes, unblamed_nodes, unexplained_nodes
 from ._modules import Modules
 from ._prepare import Prepared, attempt
 from ._random import RandomValues
 from ._run import ObservedValue, Run
 from ._value_comparator import ValueComparator, allowances_of, in_order, with_covered
+from ._work import counted, value_work
 
 _OBSERVER_EFFECT_NOTE = (
     "without instrumentation the {} graph's outputs differ by up to {}; the rows describe the instrumented run"
@@ -118,7 +121,7 @@ class _CallComparison:
         """Return the rows of one stage, and its observer effect.
 
         The stage runs without and with instrumentation. With float64, nodes whose error rounding does not explain also
-        run in isolation; with `truth`, all nodes.
+        run in isolation, and those before the first value that differs if none of them is wrong; with `truth`, all.
         """
         prepared = self._prepared
         run = self._run(stage)
@@ -135,32 +138,59 @@ class _CallComparison:
         comparator = ValueComparator(
             run, references, provenance, prepared.limits, modules.compare, checker, allowances, random
         )
-        rows = comparator.rows(observed)
+        work = value_work(run)
+        with phase(f"{stage} graph: value", len(work), work=sum(work.values())) as progress:
+            rows = comparator.rows(counted(observed, progress, work))
         self._note_problem(checker)
-        selected = unexplained_nodes(rows) if self._options.truth is None else None
-        if prepared.float64 is not None and (selected is None or selected):
-            references = references if references.fully_cached else self._references(stage)
-            inputs = IsolatedInputs(run, rows, references, selected)
-            isolated_float64 = prepared.float64.isolated(run.inputs, inputs.get_exported)
-            checker = self._checker(run, isolated_float64, inputs.replaced)
-            isolated_values = self._repeated(partial(self._isolate, run, inputs.get, inputs.nodes))
-            try:
-                rows = compare_isolated_nodes(
-                    rows, isolated_values, inputs, checker, allowances, prepared.computes(stage), random.unjudged
-                )
-            except BackendError as error:
-                self._notes[f"{stage} nodes were not run in isolation: {error}"] = None
-            self._note_problem(checker)
+        if prepared.float64 is not None:
+            isolated = partial(self._isolated_rows, run, prepared.float64, references, allowances, random.unjudged)
+            if self._options.truth is not None:
+                rows = isolated(rows, None)
+            elif selected := unexplained_nodes(rows):
+                rows = isolated(rows, selected)
+                rows = isolated(rows, selected) if (selected := unblamed_nodes(rows, run.graph)) else rows
         rows = rows if provenance is None else with_covered(rows, run.graph, provenance)
         return rows, comparator.observer_effect
+
+    def _isolated_rows(  # noqa: PLR0917  called in one place
+        self,
+        run: Run,
+        float64: Float64Evaluator,
+        references: ReferenceResolver,
+        allowances: Allowances,
+        unjudged: Collection[str],
+        rows: Sequence[Row],
+        selected: Collection[str] | None,
+    ) -> list[Row]:
+        """Return the rows with the verdicts on the selected nodes, or all, in isolation."""
+        references = references if references.fully_cached else self._references(run.stage)
+        inputs = IsolatedInputs(run, rows, references, selected)
+        checker = self._checker(run, float64.isolated(run.inputs, inputs.get_exported), inputs.replaced)
+        values = self._repeated(partial(self._isolate, run, inputs.get, inputs.nodes))
+        work = value_work(run)
+        nodes = [node for node in run.graph.nodes if inputs.nodes is None or node.name in inputs.nodes]
+        work = {name: work[name] for node in nodes for name in node.outputs[:1] if name in work}
+        try:
+            with phase(f"{run.stage} graph: isolated node", len(work), work=sum(work.values())) as progress:
+                values = counted(values, progress, work)
+                computes = self._prepared.computes(run.stage)
+                return compare_isolated_nodes(rows, values, inputs, checker, allowances, computes, unjudged)
+        except BackendError as error:
+            self._notes[f"{run.stage} nodes were not run in isolation: {error}"] = None
+            return [*rows]
+        finally:
+            self._note_problem(checker)
 
     def _run(self, stage: Stage) -> Run:
         """Run a stage without instrumentation."""
         compiled, options = self._prepared.compiled[stage], self._options
         inputs = self._cast_inputs(compiled)
-        outputs = {name: complex_as_real(tensor) for name, tensor in self._backend.run(compiled, inputs).items()}
-        timed = options.profile and isinstance(self._backend, Profiles)
-        seconds = self._backend.profile(compiled, inputs) if timed else {}  # type: ignore[attr-defined]
+        with phase(f"{stage} graph: running"):
+            outputs = {name: complex_as_real(tensor) for name, tensor in self._backend.run(compiled, inputs).items()}
+        seconds: Mapping[str, float] = {}
+        if options.profile and isinstance(self._backend, Profiles):
+            with phase(f"{stage} graph: measuring the time of each node"):
+                seconds = self._backend.profile(compiled, inputs)
         lowered = self._prepared.lowered[stage]
         return Run(self._call.index, stage, compiled, inputs, outputs, seconds, lowered, options.statistics)
 

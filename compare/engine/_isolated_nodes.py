@@ -118,6 +118,19 @@ def unexplained_nodes(rows: Iterable[Row]) -> frozenset[str]:
     )
 
 
+def unblamed_nodes(rows: Sequence[Row], graph: Graph) -> frozenset[str]:
+    """Return the names of the nodes that compute the first value that differs, if none of them is wrong by itself.
+
+    Rounding explains the errors of the values before it, which may hide the error of a node: an error of 1e-6 is within
+    the rounding of numbers around 10, but the exponential of numbers around -1e-3 is then off by more than rounding.
+    """
+    first = next((row for row in rows if row.diverged and row.kind != "output"), None)
+    if first is None:
+        return frozenset()
+    names = frozenset(node.name for node in graph.cone([first.value], graph.constant_values))
+    return frozenset() if any(row.introduced and row.node in names for row in rows) else names
+
+
 def _has_usable_reference(row: Row) -> bool:
     """Whether a reference of the same shape and dtype can replace a value."""
     return (row.judged or row.random) and row.status != "shape or dtype differs" and row.shape is not None

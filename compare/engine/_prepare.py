@@ -9,7 +9,7 @@ import torch
 
 from filch.export import BackendError, Graph, Node, Program
 from filch.export.backends import Backend, Compiled, Stage
-from filch.steal import Records
+from filch.steal import Records, phase
 
 from ..common._errors import CompareError
 from ..float64 import Float64Evaluator
@@ -96,7 +96,8 @@ def prepare(records: Records, program: Program, backend: Backend, options: Compa
     failed: list[str] = []
     for stage in options.stages:
         compile_stage = partial(backend.compile, program, optimize=stage == "compiled")
-        compiled_stage = attempt(compile_stage, failed, required=not compiled)
+        with phase(f"{stage} graph: compiling"):
+            compiled_stage = attempt(compile_stage, failed, required=not compiled)
         if compiled_stage is not None:
             compiled[stage] = compiled_stage
     lower = options.lower_precision

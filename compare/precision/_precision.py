@@ -9,11 +9,10 @@ import torch
 
 from filch.export import BackendError, Lowering, Precision, Program, as_program
 from filch.export.backends import Backend
-from filch.steal import Records, restore
+from filch.steal import Records, phase, restore
 
 from .._compare import resolve_backend, time_limit
 from ..common._delta_debugging import minimize
-from ..common._progress import step
 from ..metrics._tolerance import Tolerance
 from ..references._inputs import captured_calls
 from ..results._precision import Goal, PrecisionReport
@@ -69,17 +68,17 @@ def keep_precise(
     ranges = calibration or [call.inputs for call in calls]
     trial_of = partial(Trial, calls, expected_outputs(records, exported, calls), backend=resolved_backend, goal=goal)
     trial = trial_of(Lowering(exported, to, calibration=ranges, simulate=simulated))
-    step("all nodes lowered", 0, 1)
     with time_limit(exported, limit):
-        before, best = trial.keeping(()), trial.keeping(trial.lowering.nodes)
-        order = measure_isolated(exported, to, resolved_backend, calls, simulate=simulated)
+        with phase("all nodes lowered"):
+            before, best = trial.keeping(()), trial.keeping(trial.lowering.nodes)
+            order = measure_isolated(exported, to, resolved_backend, calls, simulate=simulated)
         if before.passes or best.passes:
             order = measure_alone(trial, order, _MEASURED if measure is None else measure)
         names = list(dict.fromkeys((*(item.node for item in order), *trial.lowering.nodes)))  # highest cost first
 
         def passes(kept: Sequence[str]) -> bool:
-            step(f"{len(kept)} of {len(names)} nodes kept", 0, 1)
-            return trial.keeping(kept).passes
+            with phase(f"{len(kept)} of {len(names)} nodes kept"):
+                return trial.keeping(kept).passes
 
         keep = minimize(names, passes) if best.passes and not before.passes else []
         note = (_SIMULATED.format(to, _unsimulated(trial_of(Lowering(exported, to)), keep)),) if simulated else ()

@@ -8,8 +8,8 @@ import torch
 
 from filch.export import AGAIN, Cutter, Lowering, Precision, Program
 from filch.export.backends import Backend
+from filch.steal import phase
 
-from ..common._progress import step
 from ..metrics._metrics import Difference, compare_tensors
 from ..references._inputs import CapturedCall
 from ..results._precision import Sensitivity
@@ -19,10 +19,11 @@ from ._trial import Trial
 def measure_alone(trial: Trial, nodes: Sequence[Sensitivity], most: int) -> tuple[Sensitivity, ...]:
     """Lower each of the first `most` nodes alone, measure the outputs, and return all nodes, highest cost first."""
     most, measured = max(most, 0), list[Sensitivity]()
-    for number, item in enumerate(nodes[:most]):
-        step(f"{item.node} alone", number, min(most, len(nodes)))
-        outcome = trial.keeping([name for name in trial.lowering.nodes if name != item.node])
-        measured.append(replace(item, alone=outcome))
+    with phase("node lowered alone", min(most, len(nodes))) as progress:
+        for item in nodes[:most]:
+            progress.next(item.node)
+            outcome = trial.keeping([name for name in trial.lowering.nodes if name != item.node])
+            measured.append(replace(item, alone=outcome))
     return tuple(sorted((*measured, *nodes[most:]), key=lambda item: item.cost))
 
 

@@ -8,11 +8,10 @@ from typing import Any
 
 from filch.export import Program, as_program
 from filch.export.backends import Backend, Stage
-from filch.steal import Records, restore
+from filch.steal import Records, phase, restore
 
 from .._compare import resolve_backend, time_limit
 from ..common._errors import CompareError
-from ..common._progress import step
 from ..metrics._limits import Limits
 from ..metrics._tolerance import Tolerance, tolerance_for
 from ..references._inputs import CapturedCall, captured_calls
@@ -75,15 +74,17 @@ def write_repro(
     exported, resolved_backend = as_program(program), resolve_backend(backend, options)
     limits = Limits(exported.graph, tolerance)
     with time_limit(exported, limit):
-        step("finding a part that is wrong alone", 0, 4)
-        captured = _call(records, exported, call)
-        region = find_fault_region(records, exported, resolved_backend, captured, node=node, limits=limits, stage=stage)
+        with phase("finding a part that is wrong alone"):
+            captured = _call(records, exported, call)
+            region = find_fault_region(
+                records, exported, resolved_backend, captured, node=node, limits=limits, stage=stage
+            )
         runner, source = region.runner, region.expected_source
         reduction = Reduction(region, runs=_RUNS[runner.script.takes])
-        step("fewer nodes", 1, 4)
-        reduction.remove_nodes()
-        step("smaller", 2, 4)
-        reduction.simplify_inputs()
+        with phase("removing nodes"):
+            reduction.remove_nodes()
+        with phase("simplifying inputs"):
+            reduction.simplify_inputs()
         case = reduction.case
         culprit, error = runner.culprit(case, source), runner.error(case, source)
         expected = runner.expected(case, source) or {}
@@ -96,8 +97,8 @@ def write_repro(
     allowed = tolerance_for(expected[first].dtype, limits.of(first, expected[first].dtype)).harmonic
     script = target / "repro.py"
     repro = Repro(target, script, case.operators, error, source, culprit, before=region.case.size, after=case.size)
-    step("in a separate process", 3, 4)
-    write_folder(repro, case, runner, options or {}, allowed)
+    with phase("running in a separate process"):
+        write_folder(repro, case, runner, options or {}, allowed)
     return repro
 
 

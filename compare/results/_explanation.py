@@ -27,6 +27,8 @@ class Explanation:
         results: the model outputs whose error exceeds rounding.
         inherits: the intermediate values whose error exceeds rounding although no node is wrong by itself, one for each
             node.
+        largest: if no node is wrong by itself, the row with the largest error of its own node among the nodes that
+            compute the first value that differs; None if rounding explains all of them.
         sound: the names of the stages without an error.
         grows: the row at which the error grows most; None if it grows by less than ten times.
         growth: the factor, relative to the typical magnitude of each tensor (see `RoundingVerdict.magnitude`).
@@ -45,6 +47,7 @@ class Explanation:
     others: tuple[Row, ...]
     results: tuple[Row, ...]
     inherits: tuple[Row, ...]
+    largest: Row | None
     sound: tuple[str, ...]
     grows: Row | None
     growth: float
@@ -78,6 +81,7 @@ class Explanation:
             "others": [_row_facts(row) for row in self.others],
             "results": [_row_facts(row) for row in self.results],
             "inherits": [_row_facts(row) for row in self.inherits],
+            "largest": None if self.largest is None else _row_facts(self.largest),
             "sound": self.sound,
             "grows": None if self.grows is None else _row_facts(self.grows) | {"growth": self.growth},
             "ties": [_row_facts(row) for row in self.ties],
@@ -93,7 +97,8 @@ class Explanation:
             first, count = self.inherits[0], len(self.inherits)
             differ = "1 value differs" if count == 1 else f"{count} values differ"
             amount = first.reason if first.float64 is None else _error_text(first.float64, first.dtype)
-            return f"No node is wrong by itself, but {differ}; the first is {_node_text(first)}: {amount}."
+            inherited = f"No node is wrong by itself, but {differ}; the first is {_node_text(first)}: {amount}."
+            return f"{inherited}{self._largest_text()}"
         if self.worst is None or self.worst[1].verdict == "same":
             return "No value differs from the model's."
         row, verdict = self.worst
@@ -110,10 +115,16 @@ class Explanation:
         values = "1 value has" if self.unknown == 1 else f"{self.unknown} values have"
         return f" {values} no float64 reference and are judged by the tolerance."
 
+    def _largest_text(self) -> str:
+        if self.largest is None or self.largest.isolated is None:
+            return ""
+        amount = _error_text(self.largest.isolated, self.largest.dtype)
+        return f" Before the first difference, {_node_text(self.largest)} has the largest error of its own: {amount}."
+
     def _start_text(self) -> str:
         sound = f"The {self.sound[0]} graph is sound. " if self.sound else ""
         if self.starts is None:
-            return f"{sound}No node is wrong by itself."
+            return f"{sound}No node is wrong by itself.{self._largest_text()}"
         row, own = self.starts, self.starts.isolated
         exported = "The exported graph is already wrong. " if row.stage == "exported" else ""
         changes = ""
@@ -177,6 +188,7 @@ def explain(all_rows: Sequence[Row], wrong_nodes: Sequence[Row], graphs: Mapping
         others=tuple(introduced[1:]),
         results=tuple(row for row in results if row.stage == (last if last in wrong else row.stage)),
         inherits=() if introduced or results else _first_of_each_node(row for row in rows if row.diverged),
+        largest=None if introduced else _largest_before_divergence(rows, graphs),
         sound=tuple(stage for stage in stages if stage not in wrong) if wrong else (),
         grows=grows,
         growth=growth,
@@ -188,6 +200,21 @@ def explain(all_rows: Sequence[Row], wrong_nodes: Sequence[Row], graphs: Mapping
         ),
         unknown=sum(bool(row.error) and row.float64 is None for row in rows),
         worst=_worst(rows),
+    )
+
+
+def _largest_before_divergence(rows: Sequence[Row], graphs: Mapping[Stage, Graph]) -> Row | None:
+    """Return the row of `Explanation.largest`."""
+    first = next((row for row in rows if row.diverged), None)
+    if first is None or first.stage not in graphs:
+        return None
+    graph = graphs[first.stage]
+    names = {node.name for node in graph.cone([first.value], graph.constant_values)}
+    before = (row for row in rows if (row.call, row.stage) == (first.call, first.stage) and row.node in names)
+    return max(
+        (row for row in before if row.isolated is not None and row.isolated.verdict == "suspicious"),
+        key=lambda row: 0.0 if row.isolated is None else row.isolated.ratio,
+        default=None,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, overload
 import onnx
 import onnx_ir as ir
 
-from filch.steal import FilchError
+from filch.steal import FilchError, Phase, phase
 
 from .._errors import PassError, reason
 from ..graph._graph import Graph
@@ -51,6 +51,11 @@ def optimize(program: Program | Graph | ir.Model | onnx.ModelProto, passes: Pass
 def _optimized(program: Program, passes: Passes | None) -> Program:
     """Run the passes on a copy of a program, and notify the instruments."""
     steps = find_passes(default_passes() if passes is None else passes)
+    with phase("pass", len(steps)) as progress:
+        return _run(steps, program, progress)
+
+
+def _run(steps: Sequence[Pass], program: Program, progress: Phase) -> Program:
     context = PassContext.current()
     instruments = context.instruments if context is not None else ()
     reversed_instruments = instruments[::-1]
@@ -59,6 +64,7 @@ def _optimized(program: Program, passes: Passes | None) -> Program:
     current = replace(program, model=program.model.clone())
     notify(instruments, "before_all_passes", snapshot)
     for number, step in enumerate(steps, 1):
+        progress.next(step.name)
         notify(instruments, "before_pass", step.name, snapshot)
         started = perf_counter()
         try:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 import torch
 from torch.export import ExportedProgram
 
-from filch.steal import parse_json, refuse_link_out
+from filch.steal import parse_json, phase, refuse_link_out
 
 from .._errors import ExportError, ProgramError, reason
 from ..common._arrays import same_tensor
@@ -133,6 +133,7 @@ class Program:
         """Return a weight of the graph; None if it has no weight of this name."""
         return weight(self.model, name)
 
+    @phase("saving")
     def save(self, path: str | os.PathLike[str], *, original: bool = True) -> None:
         """Write the ONNX file. If its weights are larger than 64 MB in total, they are written to `<path>.data`.
 

@@ -15,6 +15,7 @@ from torch import nn
 
 from .._errors import FilchError
 from .._key import Key, PlainKey
+from .._phases import Phase
 from .._records import Origin, Totals
 from ..values._decode import decode
 from ..values._dtypes import dtype_name, reason_not_storable
@@ -44,7 +45,7 @@ _is_compiling = torch.compiler.is_compiling
 _is_tracing: Callable[[], bool] = torch._C._is_tracing  # noqa: SLF001  as torch.jit itself
 
 _NOT_LAZY = False, False  # of a tensor that is neither a lazy conjugate nor a lazy negative
-_PROGRESS_INTERVAL = 64  # records between two log messages for progress displays
+_PROGRESS_INTERVAL = 64  # records between two reports of progress
 
 _active_recorders: "weakref.WeakSet[Recorder]" = weakref.WeakSet()
 _filch_hooks: set[int] = set()  # the ids of all recorders' hooks, which change no values
@@ -82,7 +83,12 @@ class Recorder:
     """
 
     def __init__(
-        self, chosen: list[tuple[str, nn.Module]], store: Store, options: Options, printer: ProgressPrinter
+        self,
+        chosen: list[tuple[str, nn.Module]],
+        store: Store,
+        options: Options,
+        printer: ProgressPrinter,
+        phase: Phase,
     ) -> None:
         self.failed: dict[Key, str] = {}
         self.totals = Totals()
@@ -90,6 +96,7 @@ class Recorder:
         self._store = store
         self.options = options
         self._printer = printer
+        self._phase = phase
         limits = options.storage_limit, options.total_limit
         self._is_whole = limits == (None, None) and not (options.statistics_only or options.to_sink or printer.verbose)
         self._stored_tensors = StoredTensors()
@@ -316,8 +323,7 @@ class Recorder:
         totals = self.totals
         totals.records += 1
         if not totals.records % _PROGRESS_INTERVAL:
-            progress = f"{totals.records:,} values, {totals.nbytes:,} bytes"
-            _log.debug("%s", progress, extra={"filch_step": (totals.records, None)})
+            self._phase.next(f"{totals.records:,} values, {totals.nbytes:,} bytes")
 
     def _store_tensor(self, tensor: torch.Tensor, key: Key, path: str) -> Spec:
         """Store a tensor unless it is stored already, and return its spec."""

@@ -1,5 +1,6 @@
 """Run a session of ONNX Runtime and leave the results on the device, or measure the time of each node."""
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,9 @@ from ._values import to_ort
 OrtValues = Mapping[str, ort.OrtValue]
 _PROFILED_RUNS = 5
 _KERNEL = "_kernel_time"  # suffix of the events of nodes in a profile
+_GRAPH_ID = "gpu_graph_id"  # option of a run: the CUDA graph to record or to replay
+_NO_GRAPH = "-1"
+_graph_ids = itertools.count(1)
 
 
 def feeds_of(wanted: Sequence[str], inputs: Values) -> dict[str, ort.OrtValue]:
@@ -46,11 +50,11 @@ def run(
     """
     names = [entry.name for entry in session.get_outputs()]
     try:
-        with _run_options() as options:
-            if device is None:
+        if device is None:
+            with _run_options() as options:
                 results = session.run_with_ort_values(names, feeds, options)
-            else:
-                results = _run_bound(session, feeds, device, options, replay=replay)
+        else:
+            results = _run_bound(session, feeds, device, replay=replay)
     except Exception as error:  # ONNX Runtime's exceptions have no common base
         raise BackendError(f"ONNX Runtime can't run the program: {first_line(error)}") from error
     return dict(zip(names, results, strict=True))
@@ -88,24 +92,29 @@ def _run_options() -> Iterator[ort.RunOptions]:
         yield options
 
 
-def _run_bound(
-    session: ort.InferenceSession, feeds: OrtValues, device: str, options: ort.RunOptions, *, replay: bool
-) -> list[ort.OrtValue]:
-    """Run with inputs and outputs on a device; with `replay`, return the outputs of a replayed CUDA graph."""
+def _run_bound(session: ort.InferenceSession, feeds: OrtValues, device: str, *, replay: bool) -> list[ort.OrtValue]:
+    """Run with inputs and outputs on a device; with `replay`, return the outputs of a replayed CUDA graph.
+
+    A session keeps each CUDA graph under its id (by default 0) and replays it with the addresses of the inputs and
+    outputs that were bound when it was recorded. So each call records a graph under an id of its own.
+    """
     binding = session.io_binding()
     bound = {name: _to_device(value, device) if replay else value for name, value in feeds.items()}
     for name, value in bound.items():
         binding.bind_ortvalue_input(name, value)
     for entry in session.get_outputs():
         binding.bind_output(entry.name, device if entry.type.startswith("tensor") else "cpu")
-    if replay:
-        options.add_run_config_entry("gpu_graph_id", "-1")  # neither records a CUDA graph nor replays one
-    session.run_with_iobinding(binding, options)
+    with _run_options() as options:
+        if replay:
+            options.add_run_config_entry(_GRAPH_ID, _NO_GRAPH)
+        session.run_with_iobinding(binding, options)
     if replay:  # a CUDA graph always uses the same memory, so the outputs are bound to those of the first run
         for entry, value in zip(session.get_outputs(), binding.get_outputs(), strict=True):
             binding.bind_ortvalue_output(entry.name, value)
-        for _ in ("record", "replay"):
-            session.run_with_iobinding(binding)
+        with _run_options() as options:
+            options.add_run_config_entry(_GRAPH_ID, str(next(_graph_ids)))
+            for _ in ("record", "replay"):
+                session.run_with_iobinding(binding, options)
     binding.synchronize_outputs()
     return list(binding.get_outputs())
 

@@ -128,6 +128,46 @@ def test_a_fault_that_is_only_suspicious_in_the_whole_run_is_not_close() -> None
     assert not report.close
 
 
+class Decay(nn.Module):
+    """Decays as in a state space model: large steps decide how they are rounded, and small ones what the decays are."""
+
+    def __init__(self, offset: float) -> None:
+        super().__init__()
+        self.linear = nn.Linear(256, 256)
+        self.offset = nn.Parameter(torch.tensor(offset))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rounded = (8 * self.linear(x) + 64) - 64
+        return torch.exp(-24 * (nn.functional.softplus(rounded) + self.offset))
+
+
+@pytest.mark.parametrize(("offset", "own"), [(7e-7, "suspicious"), (2e-6, "wrong")])
+def test_an_error_that_rounding_hides_until_a_later_node_is_found(offset: float, own: str) -> None:
+    """No unexplained node is wrong by itself, so those before the first value that differs run in isolation, too."""
+    torch.manual_seed(0)
+    right, wrong, x = Decay(0.01).eval(), Decay(0.01 + offset).eval(), torch.randn(8, 256)
+    wrong.linear.load_state_dict(right.linear.state_dict())
+    with torch.no_grad(), steal_forward(right) as capture:
+        right(x)
+    program = replace(export(wrong, (x,)), original=export(right, (x,)).original)
+
+    report = compare(capture, program, stages=["exported"])
+
+    rows = {row.op: row for row in report.rows if row.kind != "output"}
+    add, exp = rows["Add"], rows["Exp"]  # the last of each
+    assert add.float64 is not None and add.float64.sound
+    assert exp.diverged and exp.isolated is not None and exp.isolated.sound
+    assert add.isolated is not None and add.isolated.verdict == own
+    text = str(report.explanation)
+    if own == "wrong":
+        assert report.first_divergence is add
+        assert text.startswith(f"The exported graph is already wrong. Divergence starts at `{add.node}`")
+    else:
+        assert report.explanation is not None and report.explanation.largest is add
+        assert f"Before the first difference, `{add.node}` (Add, " in text
+    assert not report.close
+
+
 def test_without_the_exported_program_the_tolerance_decides() -> None:
     """`truth` refuses such a program."""
     capture, program, _ = subject()

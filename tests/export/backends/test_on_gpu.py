@@ -9,6 +9,7 @@ from torch import nn
 from filch.compare import compare
 from filch.export import export
 from filch.export.backends import get_backend
+from filch.export.backends.onnxruntime._run import feeds_of, run
 from filch.steal import steal_forward
 from support.processes.compilers import needs_compiler
 from support.processes.gpu import needs_tf32, ort_cuda
@@ -204,6 +205,21 @@ def test_a_cuda_graph_computes_what_its_kernels_do(name):
         assert first.keys() == second.keys() and first
         for output in first:
             torch.testing.assert_close(second[output], first[output], rtol=1e-6, atol=1e-6)
+
+
+def test_a_session_replays_no_cuda_graph_of_other_inputs():
+    """The second run has other inputs at other addresses, while the inputs and outputs of the first are alive."""
+    case, backend = Case(), ort_cuda(tf32=False, use_cuda_graph=True)
+    compiled = backend.compile(case.program, optimize=True)
+    handle, inputs = compiled.handle, [case.x, 1 - case.x]
+    feeds = [feeds_of(handle.inputs, dict.fromkeys(case.inputs, x)) for x in inputs]
+
+    results = [run(handle.session, feed, "cuda", replay=True) for feed in feeds]
+
+    for x, values in zip(inputs, results, strict=True):
+        (actual,) = values.values()
+        with torch.no_grad():
+            torch.testing.assert_close(torch.from_numpy(actual.numpy()), case.model(x), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

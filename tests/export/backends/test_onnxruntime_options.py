@@ -241,3 +241,23 @@ def test_results_that_stay_on_their_device_are_the_same(program: Program, replay
 
     assert plain.keys() == bound.keys()
     assert all(torch.equal(to_torch(plain[name]), to_torch(bound[name])) for name in plain)
+
+
+def test_each_call_records_a_cuda_graph_of_its_own(program: Program) -> None:
+    """A graph that was recorded for other inputs would be replayed with their addresses."""
+    content = serde.serialize_model(program.model).SerializeToString()
+    session = ort.InferenceSession(content, providers=["CPUExecutionProvider"])
+    ids: list[int] = []
+    run_bound = session.run_with_iobinding
+
+    def record(binding: ort.IOBinding, options: ort.RunOptions) -> None:
+        ids.append(int(options.get_run_config_entry("gpu_graph_id")))
+        run_bound(binding, options)
+
+    session.run_with_iobinding = record
+    for x in torch.randn(2, 2, 3, 4):
+        run(session, feeds_of(["input"], {"input": x}), "cpu", replay=True)
+
+    (first, recorded, replayed), (second, recorded_again, replayed_again) = ids[:3], ids[3:]
+    assert first == second == -1  # without a graph
+    assert 0 < recorded == replayed < recorded_again == replayed_again

@@ -1,0 +1,88 @@
+"""What a terminal shows while a command runs."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from contextlib import redirect_stderr
+
+import pytest
+from rich.console import Console
+
+from filch.compare.common._progress import PhaseDisplay, progress
+from filch.steal import Phase, phase, watch_phases
+
+
+class Terminal(io.StringIO):
+    """A terminal that remembers what was written to it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def xterm(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def _lines(display: PhaseDisplay) -> list[str]:
+    console = Console(width=80, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(display.table())
+    return captured.get().splitlines()
+
+
+def _halfway(values: Phase) -> None:
+    values.next(work=5.0)
+    values._started -= 60.0  # noqa: SLF001  a minute ago
+    values.next()
+
+
+def test_a_terminal_of_80_columns_shows_the_cell_the_phase_and_the_time_left() -> None:
+    """One line each, also if a name is longer than the terminal."""
+    display = PhaseDisplay("matrix")
+    model = "my_models.py:a_model_with_a_name_that_is_longer_than_a_line_of_the_terminal"
+    with watch_phases(display.update), phase("cell", 12) as cells:
+        cells.next(f"{model} float16 openvino")
+        with phase("call", 1) as calls:
+            calls.next()
+            with phase("compiled graph: value", 1_400, work=10.0) as values:
+                _halfway(values)
+                title, cell, value = _lines(display)
+
+    assert title.split() == ["⠋", "matrix", "0:00:00"]
+    assert cell.strip().startswith("cell 1 of 12: my_models.py:a_model") and "…" in cell
+    assert value.strip().startswith("compiled graph: value 2 of 1,400")
+    assert value.endswith("0:01:00 left")
+
+
+def test_a_name_from_a_model_can_not_control_the_terminal() -> None:
+    """Neither by control characters nor by markup."""
+    display = PhaseDisplay("check")
+    with watch_phases(display.update), phase("[red]x\x1b[2J"):
+        assert _lines(display)[1].strip() == "[red]x\\u001b[2J"
+
+
+def test_a_terminal_is_shown_the_phases_and_left_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the export redirects standard error; the lines are erased at the end."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with progress("check"), redirect_stderr(io.StringIO()) as redirected, phase("exporting"):
+        time.sleep(0.3)
+    assert "check" in terminal.getvalue() and "exporting" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\x1b[2K")
+    assert not redirected.getvalue()
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_nothing_is_written_when_quiet_or_without_a_terminal(quiet: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file receives nothing, nor does a terminal with `--quiet`."""
+    target = Terminal() if quiet else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", target)
+    with progress("check", quiet=quiet), phase("value", 2) as values:
+        values.next("first")
+    assert not target.getvalue()
