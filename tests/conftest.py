@@ -20,7 +20,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     What takes longest comes first: files are shared out in this order, and the last ones should keep nobody waiting.
     """
-    items.sort(key=lambda item: ("house" not in item.path.parts, "dump" not in item.path.parts))
+    slow = ("exporting", "house", "dump")
+    items.sort(key=lambda item: [folder not in item.path.parts for folder in slow])
     wanting = [item for item in items if item.get_closest_marker("gpu")]
     if not wanting:
         return
