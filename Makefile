@@ -13,8 +13,9 @@ PAGE := $(if $(shell command -v npm),page,no-page)
 CASES ?= 20000
 # It uses timer signals, which would end the workers of pytest-xdist. pytest exits with 5 if ARGS selects no test.
 ALONE := tests/steal/dump/test_fuzz.py
-# Tests of one file share their models, so a file stays in one process.
-XDIST := -n auto --maxprocesses 4 --dist loadfile
+# Tests of one file share their models, so a file stays in one process. Left to itself, pytest-xdist runs the files with
+# the fewest tests last, and some of these take long; tests/conftest.py knows the order.
+XDIST := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fuzz lint fix docs coverage bench gpu clean \
