@@ -18,7 +18,7 @@ from .engine._interface import UNKNOWN_INTERFACE, interface_problems
 from .engine._options import CompareOptions
 from .engine._prepare import Prepared, prepare
 from .engine._value_comparator import largest_effect
-from .metrics._tolerance import ToleranceOption, as_tolerance
+from .metrics._tolerance import ToleranceOption, as_tolerance, given_limits
 from .references._inputs import captured_calls
 from .results._report import Report
 
@@ -96,14 +96,12 @@ def compare(
     if not isinstance(reference, Records | str | os.PathLike):
         kind = type(reference).__name__
         raise CompareError(f"reference must be a capture, a dump or the path of a dump, not {kind}")
-    if isinstance(tolerance, str) and tolerance != "default":
-        raise CompareError(f"tolerance must be a number, a Tolerance or 'default', not {tolerance!r}")
+    limits = given_limits(tolerance)
     records = reference if isinstance(reference, Records) else restore(reference)
     loaded = as_program(program).snapshot()
     resolved_backend = resolve_backend(backend, options)
     calls = captured_calls(records, loaded)
     wanted = _ordered_stages(resolved_backend, resolved_backend.stages if stages is None else stages)
-    limits = None if isinstance(tolerance, str) else tolerance
     settings = CompareOptions(
         wanted,
         limits,

@@ -3,8 +3,15 @@
 from ._errors import BackendError, ExportError, PassError, ProgramError, TraceError, ViewError
 from .common._telemetry import is_off as _is_off  # noqa: F401  runs before anything imports ONNX Runtime
 from .common._time_limit import TimeLimit, default_limit, end_process_if_stuck
-from .evaluation._unpredictable import Unpredictable, random_nodes
+from .evaluation._unpredictable import (
+    Unpredictable,
+    draws_random,
+    random_nodes,
+    returns_uninitialized,
+    uninitialized_nodes,
+)
 from .exporting._export import export
+from .graph._arguments import written_arguments
 from .graph._cutting import AGAIN, Cutter
 from .graph._finding import Finding, Histogram
 from .graph._fingerprint import fingerprint
@@ -53,6 +60,7 @@ __all__ = [
     "check_trace",
     "clear_trace_data",
     "default_limit",
+    "draws_random",
     "dump_trace_data",
     "end_process_if_stuck",
     "export",
@@ -67,9 +75,12 @@ __all__ = [
     "optimize",
     "random_nodes",
     "read_graph",
+    "returns_uninitialized",
     "save_trace",
     "shared_calls",
     "trace",
     "trace_graph",
+    "uninitialized_nodes",
     "value_sizes",
+    "written_arguments",
 ]

@@ -79,14 +79,14 @@ def _by_backend(
         return _checked(through, lambda values: through.report(values, settings.tolerance), settings)
     compiled = backend.compile_graph(module, inputs)
     _draw(drawings, module, compiled)
-    tolerance = default_tolerance(torch.float16) if settings.use_fp16 else None
-    limit = tolerance if settings.tolerance is None else settings.tolerance
+    lowered = default_tolerance(torch.float16) if settings.use_fp16 else None
+    tolerance = lowered if settings.tolerance is None else settings.tolerance
 
     def on_backward(run: BackwardRun) -> None:
         if drawings is not None:
             drawings.backward(run)
         if settings.correctness_report is not False:
-            _deliver(backward_report(run, name, backend_name, limit), settings)
+            _deliver(backward_report(run, name, backend_name, tolerance), settings)
 
     if settings.correctness_report is not False or drawings is not None:
         compiled.handle.watch_backward(on_backward)
@@ -94,7 +94,7 @@ def _by_backend(
     def compile_another(other: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         return backend.compile_graph(other, example_inputs).handle
 
-    check = GraphCheck(name, module, compiled.handle, compile_another, backend_name, (backend, compiled), limit)
+    check = GraphCheck(name, module, compiled.handle, compile_another, backend_name, (backend, compiled), tolerance)
     return _checked(compiled.handle, check.report, settings)
 
 

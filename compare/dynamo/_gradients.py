@@ -16,13 +16,14 @@ from filch.export.backends import Compiled
 from ..common._errors import CompareError
 from ..engine._run import Run
 from ..engine._value_comparator import compare_values
+from ..float64 import Float64Values, float64_values
 from ..metrics._limits import Limits
-from ..metrics._tolerance import Tolerance
+from ..metrics._tolerance import Tolerance, ToleranceOption, given_limits
 from ..references._resolver import Reference
 from ..results._joined import joined
 from ..results._report import Report
 from ._backend import filch
-from ._graph_check import BACKWARD, copies
+from ._graph_check import BACKWARD, copies, problem_notes
 
 Loss = Callable[[Any], torch.Tensor]
 
@@ -34,7 +35,7 @@ def compare_gradients(
     *,
     inner: str | Callable[..., Any] = "inductor",
     loss: Loss | None = None,
-    tolerance: float | Tolerance | None = None,
+    tolerance: ToleranceOption = None,
 ) -> Report:
     """Run `model` forward and backward in eager PyTorch and compiled, and compare the gradients.
 
@@ -55,6 +56,7 @@ def compare_gradients(
         CompareError: no gradient reaches a parameter.
         FilchError: the compiler is unknown or not available.
     """
+    limits = given_limits(tolerance)
     loss = loss or _weighted_sum
     reports: list[Report] = []
     options = {"correctness_report": reports, "inner": inner, "tolerance": tolerance}
@@ -63,17 +65,23 @@ def compare_gradients(
         expected = _gradients(model, model, args, kwargs or {}, loss)
     if not expected:
         raise CompareError("no gradient reaches a parameter of the model: is it frozen, or the loss detached?")
+
+    def gradients() -> Mapping[str, torch.Tensor]:
+        with _preserve_state(model):
+            return {f"{name}.grad": item for name, item in _gradients(model, model, args, kwargs or {}, loss).items()}
+
+    float64 = float64_values(gradients) if tolerance is None else None
     with _preserve_state(model):
         compiled = torch.compile(model, backend=partial(filch, options=options))
         actual = _gradients(model, compiled, args, kwargs or {}, loss)
-    notes = [note for report in reports for note in report.notes]
+    notes = [*(note for report in reports for note in report.notes), *problem_notes(float64)]
     if any(report.program.endswith(BACKWARD) for report in reports):
         notes.append(
             "backward kernels are compared with the backward graph after its operations were decomposed: "
             "a wrong decomposition shows only in the gradients of the parameters"
         )
     effects = (report.observer_effect for report in reports if report.observer_effect is not None)
-    rows, graphs = joined([*reports, _parameter_report(expected, actual, output_gradients, tolerance)])
+    rows, graphs = joined([*reports, _parameter_report(expected, actual, output_gradients, limits, float64)])
     return Report(
         backend=reports[0].backend if reports else str(inner),
         reference="eager PyTorch",
@@ -91,6 +99,7 @@ def _parameter_report(
     actual: Mapping[str, torch.Tensor],
     output_gradients: Mapping[str, torch.Tensor],
     tolerance: float | Tolerance | None,
+    float64: Float64Values | None,
 ) -> Report:
     """Return a report with a row for each parameter, the last one first, in the order of the backward pass.
 
@@ -100,15 +109,20 @@ def _parameter_report(
     """
     owners = {name: name.rpartition(".")[0] for name in reversed([*expected])}
     nodes = [Node(name, "gradient", (path,), (f"{name}.grad",), module=name) for name, path in owners.items()]
-    values = {value: Value(value) for node in nodes for value in node.outputs}
-    graph = Graph("gradients", tuple(dict.fromkeys(owners.values())), (), (), tuple(nodes), values)
+    values = {f"{name}.grad": _value(f"{name}.grad", tensor) for name, tensor in expected.items()}
+    inputs = {path: _value(path, tensor) for path, tensor in output_gradients.items()}
+    graph = Graph("gradients", tuple(dict.fromkeys(owners.values())), (), (), tuple(nodes), {**inputs, **values})
     gradients = {f"{name}.grad": tensor for name, tensor in actual.items()}
     references = {f"{name}.grad": Reference(tensor, "eager") for name, tensor in expected.items()}
     run = Run(0, "compiled", Compiled(graph, None), output_gradients, {})
-    rows, _ = compare_values(run, gradients, references, None, Limits(graph, tolerance))
+    rows, _ = compare_values(run, gradients, references, None, Limits(graph, tolerance), float64=float64)
     bare_nodes = tuple(replace(node, inputs=()) for node in nodes)  # the inputs are paths, not values
-    bare_graph = replace(graph, inputs=(), nodes=bare_nodes)
+    bare_graph = replace(graph, inputs=(), nodes=bare_nodes, values=values)
     return Report("", "", "parameters", tuple(rows), graphs={"compiled": bare_graph})
+
+
+def _value(name: str, tensor: torch.Tensor) -> Value:
+    return Value(name, shape=tuple(tensor.shape))
 
 
 def _gradients(

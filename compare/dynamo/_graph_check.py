@@ -9,15 +9,16 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from filch.export import Graph, graph_from_fx, random_nodes
+from filch.export import Graph, graph_from_fx, random_nodes, uninitialized_nodes
 from filch.export.backends import Backend, BackwardRun, Compiled, ProvidesReferences, Stage
 
 from ..common._complex import complex_as_real
 from ..engine._run import Run
 from ..engine._value_comparator import compare_values
+from ..float64 import Float64Values, float64_values
 from ..metrics._limits import Limits
 from ..metrics._metrics import Difference
-from ..metrics._tolerance import Tolerance
+from ..metrics._tolerance import ToleranceOption, given_limits
 from ..provenance._provenance import NodeProvenance
 from ..references._resolver import Reference
 from ..results._report import Report
@@ -48,21 +49,24 @@ class GraphCheck:
     compile: Compile
     backend: str
     kernels: tuple[Backend, Compiled] | None = None
-    tolerance: float | Tolerance | None = None
+    tolerance: ToleranceOption = None
 
     def report(self, inputs: Sequence[Any]) -> Report:
         """Run the graph in eager PyTorch, compiled, and compiled to return every value; on copies of `inputs`."""
         graph = graph_from_fx(self.module.graph, self.name)
         arguments = dict(zip(graph.inputs, inputs, strict=True))
         with _same_random_numbers():
-            eager = _eager_values(self.module, copies(inputs))
+            eager = _eager_values(self.module, inputs)
+        float64 = self._float64(arguments)
         with _same_random_numbers():
             outputs = dict(zip(graph.outputs, _node_results(self.module, self.run(*copies(inputs))), strict=True))
         references = {name: Reference(complex_as_real(tensor), "eager") for name, tensor in eager.items()}
-        limits = Limits(graph, self.tolerance)
+        settings = _Settings(
+            Limits(graph, given_limits(self.tolerance)), float64, frozenset(uninitialized_nodes(self.module.graph))
+        )
         run = Run(0, "exported", Compiled(graph, None), _tensors_only(arguments), outputs)
-        rows, effect = compare_values(run, self._all_values(inputs), references, None, limits)
-        notes = []
+        rows, effect = settings.compare(run, self._all_values(inputs), references, None)
+        notes = problem_notes(float64)
         if effect is not None:
             amount = effect.problem or f"{effect.error_max:.1e}"
             notes.append(
@@ -74,7 +78,7 @@ class GraphCheck:
         if self.kernels is not None:
             backend, compiled = self.kernels
             origins = NodeProvenance(graph, compiled)
-            kernel_rows, effect = _compare_kernels(backend, compiled, arguments, outputs, references, limits, origins)
+            kernel_rows, effect = _compare_kernels(backend, compiled, arguments, outputs, references, settings, origins)
             rows = [*rows, *kernel_rows]
             graphs["compiled"] = origins.annotated()
             notes += compiled.notes
@@ -92,6 +96,18 @@ class GraphCheck:
             graphs={stage: _with_weights(item, arguments) for stage, item in graphs.items()},
         )
 
+    def _float64(self, arguments: Mapping[str, Any]) -> Float64Values | None:
+        """Return the float64 values of the graph and of those that only its kernels have; None with a tolerance."""
+        if self.tolerance is not None:
+            return None
+
+        def run() -> Mapping[str, torch.Tensor]:
+            with _same_random_numbers():
+                derived = {} if self.kernels is None else _derived(*self.kernels, arguments)
+            return {**derived, **_eager_values(self.module, [*arguments.values()])}
+
+        return float64_values(run)
+
     def _all_values(self, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
         """Return every value of the graph from a compilation that returns them all, which may fuse differently."""
         names, module = return_all_values(self.module)
@@ -101,26 +117,58 @@ class GraphCheck:
         return {name: complex_as_real(value.detach()) for name, value in zip(names, values, strict=True)}
 
 
+@dataclass(frozen=True)
+class _Settings:
+    """How the values of a graph and of its kernels are compared; see `compare_values`."""
+
+    limits: Limits
+    float64: Float64Values | None
+    uninitialized: frozenset[str]
+
+    def compare(
+        self,
+        run: Run,
+        values: Mapping[str, torch.Tensor],
+        references: Mapping[str, Reference],
+        provenance: NodeProvenance | None,
+    ) -> tuple[list[Row], Difference | None]:
+        """See `compare_values`."""
+        float64, uninitialized = self.float64, self.uninitialized
+        return compare_values(
+            run, values, references, provenance, self.limits, float64=float64, uninitialized=uninitialized
+        )
+
+
 def _compare_kernels(  # noqa: PLR0917  called in one place
     backend: Backend,
     compiled: Compiled,
     arguments: Mapping[str, Any],
     outputs: Mapping[str, torch.Tensor],
     eager: Mapping[str, Reference],
-    limits: Limits,
+    settings: _Settings,
     origins: NodeProvenance,
 ) -> tuple[list[Row], Difference | None]:
     """Return the rows of the values that a compiled graph's own kernels store, and the observer effect."""
     with _same_random_numbers():
         values = backend.run(compiled, arguments, compiled.graph.producer)
     with _same_random_numbers():
-        derived = backend.reference(compiled, arguments) if isinstance(backend, ProvidesReferences) else {}
+        derived = _derived(backend, compiled, arguments)
     inputs = _tensors_only(arguments)
     references = {name: Reference(tensor, "given") for name, tensor in inputs.items()}
     references |= {name: Reference(tensor, "derived") for name, tensor in derived.items()}
-    return compare_values(
-        Run(0, "compiled", compiled, inputs, outputs), values, {**references, **eager}, origins, limits
-    )
+    return settings.compare(Run(0, "compiled", compiled, inputs, outputs), values, {**references, **eager}, origins)
+
+
+def _derived(backend: Backend, compiled: Compiled, arguments: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
+    """Return the references of the values that only a compiled graph has."""
+    return backend.reference(compiled, arguments) if isinstance(backend, ProvidesReferences) else {}
+
+
+def problem_notes(float64: Float64Values | None) -> list[str]:
+    """Return a note if some values have no float64 value, because an operation can't be computed in float64."""
+    if float64 is None or not float64.problem:
+        return []
+    return [f"some values were judged by tolerance, not by float64: {float64.problem}"]
 
 
 def _with_weights(graph: Graph, arguments: Mapping[str, Any]) -> Graph:
@@ -130,20 +178,23 @@ def _with_weights(graph: Graph, arguments: Mapping[str, Any]) -> Graph:
     return replace(graph, inputs=inputs, constants=(*graph.constants, *sorted(weights.intersection(graph.inputs))))
 
 
-def backward_report(run: BackwardRun, name: str, backend: str, tolerance: float | Tolerance | None) -> Report:
+def backward_report(run: BackwardRun, name: str, backend: str, tolerance: ToleranceOption) -> Report:
     """Compare the kernels of a backward pass with the same pass in eager PyTorch, on the same inputs."""
     compiled = run.compiled
     inputs = {name: value for name, value in run.values.items() if name not in compiled.graph.producer}
-    references = {name: Reference(tensor, "eager") for name, tensor in run.expected.items()}
+    references = {name: Reference(tensor, "eager") for name, tensor in run.reference().items()}
+    float64 = float64_values(run.reference) if tolerance is None else None
     origins = NodeProvenance(run.graph, compiled)
+    limits = Limits(run.graph, given_limits(tolerance))
     backward = Run(0, "compiled", compiled, inputs, run.outputs)
-    rows, effect = compare_values(backward, run.values, references, origins, Limits(run.graph, tolerance))
+    rows, effect = compare_values(backward, run.values, references, origins, limits, float64=float64)
     return Report(
         backend=backend,
         reference="eager PyTorch",
         program=name + BACKWARD,
         rows=tuple(rows),
         observer_effect=effect,
+        notes=tuple(problem_notes(float64)),
         graphs={"exported": run.graph, "compiled": origins.annotated()},
     )
 
@@ -172,7 +223,7 @@ def copies(values: Any) -> Any:
 
 
 def _eager_values(module: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
-    """Return every tensor that the graph computes in eager PyTorch, copied before an in-place operation."""
+    """Return every tensor that the graph computes in eager PyTorch from copies, copied before in-place operations."""
     values: dict[str, torch.Tensor] = {}
 
     class Recorder(fx.Interpreter):
@@ -182,7 +233,7 @@ def _eager_values(module: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, to
                 values[n.name] = value.detach().clone()
             return value
 
-    Recorder(module).run(*inputs)
+    Recorder(module).run(*copies(inputs))
     return values
 
 

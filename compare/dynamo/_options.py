@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ..common._errors import CompareError
-from ..metrics._tolerance import Tolerance
+from ..metrics._tolerance import ToleranceOption, given_limits
 from ..results._report import Report
 
 Collect = bool | list[Report] | Callable[[Report], object]
@@ -30,7 +30,7 @@ class DynamoOptions:
             name, or a function that is one.
         config: settings of Inductor by their own names.
         mode: the mode of `torch.compile`.
-        tolerance: see `compare`.
+        tolerance: see `compare`; None judges by float64, with `use_fp16` by the tolerance of float16.
     """
 
     correctness_report: Collect = False
@@ -43,13 +43,14 @@ class DynamoOptions:
     inner: str | Callable[..., Any] = "inductor"
     config: Mapping[str, Any] = field(default_factory=dict)
     mode: str | None = None
-    tolerance: float | Tolerance | None = None
+    tolerance: ToleranceOption = None
 
     def __post_init__(self) -> None:
         if not (isinstance(self.correctness_report, bool | list) or callable(self.correctness_report)):
             raise CompareError(
                 f"correctness_report is True, a list or a function that takes a report, not {self.correctness_report!r}"
             )
+        given_limits(self.tolerance)
 
     @classmethod
     def of(cls, options: Mapping[str, Any], mode: str | None) -> "DynamoOptions":

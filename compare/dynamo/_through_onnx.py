@@ -14,7 +14,7 @@ from filch.steal import ModuleInfo, argument_tensors, steal_forward
 
 from .._compare import compare
 from ..common._errors import CompareError
-from ..metrics._tolerance import Tolerance
+from ..metrics._tolerance import ToleranceOption
 from ..results._report import Report
 
 
@@ -41,7 +41,7 @@ class ThroughOnnx:
         results = self._backend.run(self._compiled, feeds)
         return tuple(results[value].to(tensors[0].device) for value in self._program.graph.outputs)
 
-    def report(self, inputs: Sequence[Any], tolerance: float | Tolerance | None) -> Report:
+    def report(self, inputs: Sequence[Any], tolerance: ToleranceOption) -> Report:
         """Compare the program with the graph in eager PyTorch (see `compare`)."""
         tensors = self._copies(inputs)
         with torch.no_grad(), steal_forward(self._module) as capture:

@@ -8,6 +8,7 @@ import torch
 
 from filch.export import Node
 
+from ..common._operators import CHOICES, MOVES, operator_name
 from ..metrics._metrics import Difference, compare_tensors, typical_magnitude
 
 Values = Mapping[str, torch.Tensor]
@@ -70,10 +71,10 @@ class Allowances:
         differs = expected != actual.to(expected.dtype)
         result = typical_magnitude(expected[differs])
         inputs = {item: values[item] for item in node.reads if _is_float(values.get(item))}
-        if all(_operator_name(item.op) in _ADDITIONS for item in nodes):
+        if all(operator_name(item.op) in _ADDITIONS for item in nodes):
             differs &= _cancels(expected, inputs.values())
         sizes = {item: _magnitude_where(tensor, differs) for item, tensor in inputs.items()}
-        is_exponential = any(_operator_name(item.op) in _EXPONENTIAL for item in nodes)
+        is_exponential = any(operator_name(item.op) in _EXPONENTIAL for item in nodes)
         steepness = max([1.0, *sizes.values()]) if is_exponential else 1.0
         growth = max((self._growth.get(item, 1.0) for item in node.reads), default=1.0)
         factors = self._factors(self._exported_name(name), nodes)
@@ -98,7 +99,7 @@ class Allowances:
             is_last = end in node.outputs or (end not in outputs and node is nodes[-1])
             factor = max([without_sum.get(name, 0.0) for name in node.outputs] + [float(is_last)])
             sum_factor = max(with_sum.get(name, 0.0) for name in node.outputs)
-            if _operator_name(node.op) not in _RELATIVE:  # the node adds
+            if operator_name(node.op) not in _RELATIVE:  # the node adds
                 sum_factor = max(sum_factor, factor)
             constant = self._constant_factor(node)
             for name in node.reads:
@@ -116,12 +117,7 @@ class Allowances:
 
 def adds(operators: Iterable[str]) -> bool:
     """Whether any of these operators adds numbers; unknown operators count as additions."""
-    return any(_operator_name(op) not in _RELATIVE for op in operators)
-
-
-def _operator_name(op: str) -> str:
-    """Return the operator without domain and overload: `aten.mul.Tensor` becomes `mul`."""
-    return op.split(".")[1] if op.startswith("aten.") else op.rpartition("::")[2]
+    return any(operator_name(op) not in _RELATIVE for op in operators)
 
 
 def _is_float(tensor: torch.Tensor | None) -> bool:
@@ -164,22 +160,4 @@ _ACTIVATIONS = frozenset(
         *("erf", "leaky_relu", "prelu", "relu", "tanh"),
     }
 )
-_CHOICES = frozenset(
-    {
-        *("Clip", "Dropout", "Max", "MaxPool", "Min", "ReduceMax", "ReduceMin", "TopK", "Where"),
-        *("amax", "amin", "clamp", "clamp_max", "clamp_min", "dropout", "masked_fill", "max_pool2d", "maximum"),
-        *("minimum", "topk", "where"),
-    }
-)
-_MOVES = frozenset(
-    {
-        *("Cast", "CastLike", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND"),
-        *("Identity", "Pad", "ReorderInput", "ReorderOutput", "Reshape", "ScatterElements", "ScatterND", "Slice"),
-        *("SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze"),
-        *("_to_copy", "alias", "cat", "chunk", "clone", "constant_pad_nd", "contiguous", "embedding", "expand"),
-        *("flatten", "gather", "getitem", "index", "index_put", "index_select", "masked_scatter", "pad", "permute"),
-        *("repeat", "reshape", "scatter", "select", "select_scatter", "slice", "slice_scatter", "split"),
-        *("split_with_sizes", "squeeze", "stack", "t", "transpose", "tril", "triu", "unbind", "unsqueeze", "view"),
-    }
-)
-_RELATIVE = _EXPONENTIAL | _PRODUCTS | _ACTIVATIONS | _CHOICES | _MOVES
+_RELATIVE = _EXPONENTIAL | _PRODUCTS | _ACTIVATIONS | CHOICES | MOVES

@@ -1,7 +1,7 @@
 """Compare the values of a graph with their references."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -11,7 +11,8 @@ from filch.export import Graph, Node, Unpredictable
 
 from ..common._complex import complex_as_real
 from ..common._value_cache import ValueCache
-from ..float64._ties import with_ties
+from ..float64 import Float64Values
+from ..float64._ties import selecting_node, with_ties
 from ..metrics._limits import Limits
 from ..metrics._metrics import Difference, bytes_of, compare_tensors
 from ..metrics._spread import spread_of
@@ -176,8 +177,9 @@ class ValueComparator:
             return row
         if self._checker is not None and not is_quantized(limit):
             verdict = self._checker.verdict(row.value, node, reference.tensor, tensor, spread)
-            node_input = self._node_inputs.values.get(node.inputs[0]) if node.inputs else None
-            row = with_verdict(row, with_ties(verdict, node, node_input, tensor, reference.tensor))
+            selecting = selecting_node(node, self._nodes)
+            node_input = self._node_inputs.values.get(selecting.inputs[0]) if selecting.inputs else None
+            row = with_verdict(row, with_ties(verdict, selecting, node_input, tensor, reference.tensor))
         return replace(row, spread=spread_of(reference.tensor, tensor)) if self._run.statistics else row
 
     def _limit(self, name: str, tensor: torch.Tensor | None, node: Node) -> float | Tolerance | None:
@@ -249,9 +251,26 @@ def compare_values(
     references: Mapping[str, Reference],
     provenance: NodeProvenance | None,
     limits: Limits,
+    *,
+    float64: Float64Values | None = None,
+    uninitialized: Collection[str] = (),
 ) -> tuple[list[Row], Difference | None]:
-    """Return the rows of a completed run, and the difference that instrumentation makes to its outputs."""
-    comparator = ValueComparator(run, ReferenceResolver(references), provenance, limits)
+    """Return the rows of a completed run, and the difference that instrumentation makes to its outputs.
+
+    Args:
+        run: the run.
+        values: the values of the instrumented run.
+        references: see `ValueComparator`.
+        provenance: see `ValueComparator`.
+        limits: see `ValueComparator`.
+        float64: the float64 values by exported name; None judges by tolerance.
+        uninitialized: the exported names of the values that are uninitialized memory.
+    """
+    computes: Callable[[Node], Sequence[Node]] = (lambda node: (node,)) if provenance is None else provenance.of
+    exported = run.graph if provenance is None else provenance.exported
+    checker = None if float64 is None else Float64Checker(float64, run, computes, exported)
+    random = RandomValues(run, Unpredictable(uninitialized=frozenset(uninitialized)), computes)
+    comparator = ValueComparator(run, ReferenceResolver(references), provenance, limits, checker=checker, random=random)
     rows = comparator.rows((name, tensor, None) for name, tensor in in_order(run.graph, values))
     return rows, comparator.observer_effect
 

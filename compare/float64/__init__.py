@@ -1,7 +1,10 @@
 """Tell rounding from errors by evaluating in float64."""
 
-from ._evaluation import Float64Evaluator, Float64Values, unit_of
+from ._evaluation import Float64Evaluator
+from ._mode import float64_values
+from ._noise import unit_of
 from ._reductions import is_product, reduction_length, running_length
+from ._values import Float64Values, RecordedValues
 from ._verdict import (
     Float64Value,
     RoundingLevel,
@@ -18,9 +21,11 @@ __all__ = [
     "Float64Evaluator",
     "Float64Value",
     "Float64Values",
+    "RecordedValues",
     "RoundingLevel",
     "RoundingVerdict",
     "Verdict",
+    "float64_values",
     "format_ratio",
     "identical_verdict",
     "is_product",

@@ -1,9 +1,8 @@
 """Evaluate an exported program in float64, value by value: of the whole model, and of each node in isolation."""
 
-import functools
 import math
 import zlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
@@ -15,11 +14,11 @@ from filch.export import ExportError, Node, Original, Program
 from ..common._complex import complex_as_real
 from ..common._errors import CompareError
 from ..common._value_cache import ValueCache
+from ._noise import unit_of, with_noise
+from ._values import Float64Values
 from ._verdict import Float64Value
 
 _FLOAT32_UNIT = 2.0**-24
-_PATTERN_SIZE = 65521  # numbers of noise, which repeat: a prime, so that no dimension of a tensor repeats with them
-_NOISE_WIDTH = 3.0**0.5  # a uniform distribution that wide has a root mean square of 1
 Units = Mapping[str, float]
 TensorLookup = Callable[[str], torch.Tensor | None]
 ExactAndNoisy = tuple[torch.Tensor, torch.Tensor]  # a value in float64, and the same computed with noise
@@ -58,30 +57,25 @@ class Float64Evaluator:
         return Float64NodeRun(self._original, inputs, self._units, self._random.replaced, reference=reference)
 
 
-class Float64Values(ABC):
-    """The float64 values of one call, each also computed with noise in everything that its computation reads.
+class _ProgramValues(Float64Values):
+    """The values of one call of a program.
 
     Args:
         original: the exported program.
         inputs: the inputs of the call, by name.
         units: half a unit in the last place of each value, relative, by name: the root mean square of its noise.
         unknown: the names of values without a float64 value.
-
-    Attributes:
-        problem: why a value could not be computed, or `""`.
-        fully_cached: whether all values are still available.
     """
 
     def __init__(
         self, original: Original, inputs: Mapping[str, torch.Tensor], units: Units, unknown: Collection[str]
     ) -> None:
-        self.problem = ""
-        self.fully_cached = True
+        super().__init__()
         self._original, self._inputs, self._units, self._unknown = original, inputs, units, unknown
         self._eager_names = frozenset(original.names)
 
     def get(self, name: str) -> Float64Value | None:
-        """Return the float64 value of the exported graph's value `name`, or None if there is none."""
+        """See `Float64Values.get`."""
         try:
             both = None if name in self._unknown else self._get(name)
         except ExportError as error:
@@ -92,12 +86,8 @@ class Float64Values(ABC):
         return Float64Value(*both, self._units.get(name, _FLOAT32_UNIT))
 
     def unit(self, name: str) -> float:
-        """Return half a unit in the last place of the exported graph's value `name`, relative; 0 if it has none."""
+        """See `Float64Values.unit`."""
         return self._units.get(name, 0.0)
-
-    @abstractmethod
-    def release(self, name: str) -> None:
-        """Declare that a value will not be requested again."""
 
     @abstractmethod
     def _get(self, name: str) -> ExactAndNoisy | None: ...
@@ -119,14 +109,14 @@ class Float64Values(ABC):
         return {name: (_in_float64(outputs[name]), _in_float64(noisy_outputs[name])) for name in names}
 
 
-class Float64Run(Float64Values):
+class Float64Run(_ProgramValues):
     """The values of one call of a program, each computed from earlier values in float64.
 
     Request them roughly in program order. Operations run in PyTorch; values inside an operation's ONNX decomposition
     are computed from those by the ONNX reference evaluator, node by node.
 
     Args:
-        *args: see `Float64Values`.
+        *args: see `_ProgramValues`.
         wanted: the names of the values that will be requested.
         keep: whether to keep all values for a second pass.
     """
@@ -184,11 +174,11 @@ class Float64Run(Float64Values):
             self._producers.pop(name, None)
 
 
-class Float64NodeRun(Float64Values):
+class Float64NodeRun(_ProgramValues):
     """Values computed from reference inputs, each independently and in any order.
 
     Args:
-        *args: see `Float64Values`.
+        *args: see `_ProgramValues`.
         reference: returns the reference of a value by its name, in its own dtype; None has it computed from what its
             node reads.
     """
@@ -234,48 +224,24 @@ def _units_of(original: Original) -> Units:
     return units
 
 
-def unit_of(dtype: torch.dtype) -> float:
-    """Return half a unit in the last place of a floating-point dtype, relative; 0 for other dtypes."""
-    real = dtype.to_real() if dtype.is_complex else dtype
-    return torch.finfo(real).eps / 2 if real.is_floating_point and real.itemsize > 1 else 0.0
-
-
 def _noise(units: Units, others: Iterable[str] = ()) -> Callable[..., Any]:
     """Return a function that changes each number of a value by about half a unit in the last place, up or down.
 
     The function takes the name and the value, or a block of a large weight and where it begins (see `walk_eager`).
 
     Args:
-        units: see `Float64Values`.
+        units: see `_ProgramValues`.
         others: names of values; the largest of their units is that of a value that is not in `units`.
     """
     default = max((units[name] for name in others if name in units), default=_FLOAT32_UNIT)
 
-    @functools.lru_cache(maxsize=2)  # of the weight whose blocks are read, and of one more value
-    def factors(name: str, count: int) -> torch.Tensor:
-        random = torch.Generator().manual_seed(zlib.crc32(name.encode()))  # every reader gets the same noise
-        pattern = torch.rand(count, generator=random, dtype=torch.float64)
-        return pattern.mul_(2).sub_(1).mul_(_NOISE_WIDTH * units.get(name, default)).add_(1.0)
-
     def add_noise(name: str, value: Any, start: int | None = None) -> Any:
         if not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
             return value
-        if start is None:
-            return _multiply(value, factors(name, min(value.numel(), _PATTERN_SIZE)))
-        return _multiply(value, factors(name, _PATTERN_SIZE).roll(-start))
+        seed = zlib.crc32(name.encode())  # the same for every reader
+        return with_noise(value, units.get(name, default), seed=seed, start=start)
 
     return add_noise
-
-
-def _multiply(tensor: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
-    """Multiply the elements by a pattern that repeats."""
-    product = tensor.clone(memory_format=torch.contiguous_format)
-    flat = product.view(-1)
-    whole = flat.numel() - flat.numel() % max(1, pattern.numel())
-    if whole:
-        flat[:whole].view(-1, pattern.numel()).mul_(pattern)
-    flat[whole:].mul_(pattern[: flat.numel() - whole])
-    return product
 
 
 def _in_float64(tensor: torch.Tensor) -> torch.Tensor:

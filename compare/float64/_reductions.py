@@ -13,8 +13,8 @@ def reduction_length(node: Node, graph: Graph) -> int:
     """Return the length of the longest sum in a node's operator; 1 if there is none or shapes are unknown.
 
     Args:
-        node: a node of an exported graph.
-        graph: the exported graph.
+        node: a node of an exported graph or of a torch graph.
+        graph: the graph.
     """
     count = _LENGTHS.get(node.op)
     if count is None:
@@ -27,11 +27,23 @@ def reduction_length(node: Node, graph: Graph) -> int:
 
 
 def running_length(node: Node, graph: Graph) -> int:
-    """Return how many numbers a kernel may add sequentially, as in a reduction along an axis that is not the last."""
-    return reduction_length(node, graph) if node.op.startswith("Reduce") or node.op in _RUNNING else 1
+    """Return how many numbers a kernel may add sequentially, as in a reduction along an axis that is not the last.
+
+    The rounding of partial sums grows with their size. Gradients of one sample often have one sign, and cancel with
+    those of the next: partial sums of the gradient of a bias were found twice as large as those of random numbers.
+    """
+    length = reduction_length(node, graph)
+    if node.op == "convolution_backward" or (node.op == "gradient" and len(_shape(graph, node.outputs[0])) != 2):
+        return 4 * length  # a matrix product computes the gradients of matrices
+    return length if node.op.startswith("Reduce") or node.op in _RUNNING else 1
 
 
-_RUNNING = frozenset({"CumSum", "AveragePool", "GlobalAveragePool", "LpPool", "GlobalLpPool", "LpNormalization"})
+_RUNNING = frozenset(
+    {
+        *("CumSum", "AveragePool", "GlobalAveragePool", "LpPool", "GlobalLpPool", "LpNormalization"),
+        *("batch_norm", "cumsum"),
+    }
+)
 
 
 def is_product(node: Node) -> bool:
@@ -71,5 +83,29 @@ _LENGTHS: Mapping[str, Callable[[Mapping[str, Any], Shapes], float]] = {
         ),
         lambda _, shapes: math.prod(shapes[0]) / math.prod(shapes[-1]),
     ),
+    # Of PyTorch: functions and methods of a model, ATen operators, and the gradients of parameters.
+    **dict.fromkeys(("bmm", "linear", "matmul", "mm"), lambda _, shapes: shapes[0][-1]),
+    **dict.fromkeys(("addmm", "baddbmm"), lambda _, shapes: shapes[1][-1]),
+    "einsum": lambda _, shapes: math.sqrt(math.prod(shapes[0]) * math.prod(shapes[1]) / math.prod(shapes[-1])),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), lambda _, shapes: math.prod(shapes[1][1:])),
+    "convolution_backward": lambda _, shapes: max(math.prod(shape) / shape[1] for shape in (shapes[0], shapes[2])),
+    **dict.fromkeys(
+        (
+            *("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"),
+            "_scaled_dot_product_flash_attention_for_cpu_backward",
+        ),
+        lambda _, shapes: max(shapes[0][-1], shapes[1][-2]),
+    ),
+    **dict.fromkeys(
+        ("layer_norm", "log_softmax", "native_layer_norm", "rms_norm", "softmax"), lambda _, shapes: shapes[0][-1]
+    ),
+    **dict.fromkeys(("group_norm", "instance_norm"), lambda _, shapes: math.prod(shapes[0][1:])),
+    "batch_norm": lambda _, shapes: math.prod(shapes[0]) / shapes[0][1],
+    "cumsum": lambda _, shapes: max(shapes[0]),
+    **dict.fromkeys(
+        ("adaptive_avg_pool2d", "avg_pool2d", "cross_entropy", "logsumexp", "mse_loss"),
+        lambda _, shapes: math.prod(shapes[0]) / math.prod(shapes[-1]),
+    ),
+    "gradient": lambda _, shapes: math.prod(shapes[0]) / shapes[-1][0],
     **dict.fromkeys(("LSTM", "GRU", "RNN"), lambda _, shapes: shapes[0][0] * (shapes[1][-1] + shapes[2][-1])),
 }

@@ -1,5 +1,6 @@
 """Accept different indices where the indexed numbers are equal."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -20,17 +21,19 @@ def with_ties(
 
     Args:
         verdict: the verdict of the output of `node`.
-        node: a TopK, ArgMax or ArgMin; the verdict of any other node is returned unchanged.
+        node: the node that selects, see `selecting_node`; the verdict of any other node is returned unchanged.
         node_input: the first input of the node, from which the indices select.
         actual: the computed indices.
         reference: the expected indices.
     """
     if verdict is None or verdict.sound or node_input is None or reference is None:
         return verdict
-    if node.op not in _DEFAULT_AXES or actual.dtype != torch.int64:
+    if node.op not in _AXES or actual.dtype != torch.int64:
         return verdict
-    axis = int(node.attributes.get("axis", _DEFAULT_AXES[node.op]))
-    lacks_axis = node.op != "TopK" and not node.attributes.get("keepdims", 1)
+    axis = _axis(node)
+    if axis is None:  # torch.argmax of all elements
+        node_input, axis = node_input.flatten(), 0
+    lacks_axis = actual.dim() < node_input.dim()
     try:
         selected, expected = (
             node_input.gather(axis, indices.unsqueeze(axis) if lacks_axis else indices)
@@ -45,4 +48,29 @@ def with_ties(
     return replace(verdict, verdict="rounding", ratio=1.0, note=note)
 
 
-_DEFAULT_AXES = {"ArgMax": 0, "ArgMin": 0, "TopK": -1}
+def selecting_node(node: Node, producers: Mapping[str, Node]) -> Node:
+    """Return the node that selects the indices which `node` returns: the one before it, if it gets one of its results.
+
+    Args:
+        node: a node.
+        producers: the nodes of the graph by the names of their outputs.
+    """
+    before = producers.get(node.inputs[0]) if node.op == "getitem" and node.inputs else None
+    return before if before is not None and before.op in _AXES else node
+
+
+def _axis(node: Node) -> int | None:
+    """Return the dimension along which a node selects; None if it is all dimensions of the flattened input."""
+    position, default = _AXES[node.op]
+    axis = next((node.attributes[name] for name in ("axis", "dim", position) if name in node.attributes), default)
+    return axis if isinstance(axis, int) else None
+
+
+# By operator: the name of the dimension as a positional argument of a torch function, and its default.
+_AXES: Mapping[str, tuple[str, int | None]] = {
+    **dict.fromkeys(("ArgMax", "ArgMin"), ("axis", 0)),
+    "TopK": ("axis", -1),
+    **dict.fromkeys(("argmax", "argmin", "max", "min"), ("arg1", None)),
+    "sort": ("arg1", -1),
+    "topk": ("arg2", -1),
+}

@@ -84,6 +84,19 @@ def as_tolerance(limit: float | Tolerance) -> Tolerance:
     return limit if isinstance(limit, Tolerance) else Tolerance(limit, 100 * limit)
 
 
+def given_limits(tolerance: ToleranceOption) -> float | Tolerance | None:
+    """Return the limits that a `tolerance` sets; None for those of each dtype.
+
+    Raises:
+        CompareError: it is another text than `"default"`.
+    """
+    if not isinstance(tolerance, str):
+        return tolerance
+    if tolerance != "default":
+        raise CompareError(f"tolerance must be a number, a Tolerance or 'default', not {tolerance!r}")
+    return None
+
+
 def is_coarser(dtype: torch.dtype, than: torch.dtype) -> bool:
     """Return whether a floating-point dtype has fewer significant bits than another one."""
     both = dtype.is_floating_point and than.is_floating_point and torch.float4_e2m1fn_x2 not in (dtype, than)

@@ -277,14 +277,14 @@ class BackwardRun:
         graph: the backward graph of AOTAutograd.
         compiled: the kernels that Inductor generated for it.
         values: its inputs, what the kernels stored and the outputs of the watched run, by name.
-        expected: what the nodes of `graph` compute in eager PyTorch from the same inputs, by name.
+        reference: runs `graph` in eager PyTorch on the same inputs, and returns what its nodes compute, by name.
         outputs: the gradients of the run without watched values, by the names of `graph.outputs`.
     """
 
     graph: Graph
     compiled: Compiled
     values: Values
-    expected: Values
+    reference: Callable[[], Values]
     outputs: Values
 
 

@@ -74,6 +74,9 @@ def visit_nodes(graph: fx.Graph, inputs: Sequence[Any], visit: Visit) -> None:
                 visit(n.name, value)
             return value
 
+        def call_function(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return super().call_function(_with_any_layout(target), args, kwargs)
+
     with torch.no_grad():
         Visiting(fx.GraphModule({}, graph)).run(*inputs)
 
@@ -142,12 +145,18 @@ class Interpreter(fx.Interpreter):
 
     def call_function(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """See `fx.Interpreter`."""
-        # The export used views where the layouts allowed them; another attention, dtype or device has other layouts.
-        is_view = target is torch.ops.aten.view.default
-        value = super().call_function(torch.ops.aten.reshape.default if is_view else target, args, kwargs)
+        value = super().call_function(_with_any_layout(target), args, kwargs)
         if type(value) is int and value.bit_length() > _MAX_BITS:
             raise ExportError("an integer of the exported program has more than 64 bits")
         return value
+
+
+def _with_any_layout(target: Target) -> Target:
+    """Return `reshape` in place of `view`: a graph has views where the layouts of its tracing or compiler allow them.
+
+    Another attention, dtype or device has other layouts, and so have the kernels of a compiler.
+    """
+    return torch.ops.aten.reshape.default if target is torch.ops.aten.view.default else target
 
 
 def weight_names(program: ExportedProgram) -> Mapping[str, str]:

@@ -2,7 +2,7 @@
 
 import contextlib
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import getitem
@@ -104,19 +104,22 @@ def outputs_of_random_subgraphs(graph: ir.Graph) -> frozenset[str]:
 
 
 def is_random(node: fx.Node) -> bool:
-    """Whether a node draws random numbers. torch tags attention and recurrent networks even without dropout."""
-    if not node.op.startswith("call_"):  # an input may be named `normal`
-        return False
-    tags = getattr(node.target, "tags", None)
+    """Whether a node draws random numbers."""
+    return node.op.startswith("call_") and draws_random(node.target, node.args, node.kwargs)  # an input has any name
+
+
+def draws_random(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call draws random numbers. torch tags attention and recurrent networks even without dropout."""
+    tags = getattr(target, "tags", None)
     if tags is None:
-        name = str(getattr(node.target, "__name__", node.target)).rstrip("_")
-        is_training = any(item is True for item in (*node.args, *node.kwargs.values()))
+        name = str(getattr(target, "__name__", target)).rstrip("_")
+        is_training = any(item is True for item in (*args, *kwargs.values()))
         return name in _RANDOM_FUNCTIONS or ("dropout" in name and is_training)
     if torch.Tag.nondeterministic_seeded not in tags:
         return False
-    arguments = getattr(node.target, "_schema").arguments  # noqa: B009  what has tags is an operator
+    arguments = getattr(target, "_schema").arguments  # noqa: B009  what has tags is an operator
     settings = {item.name: item.default_value for item in arguments}
-    settings |= named_arguments(node.target, node.args, node.kwargs)
+    settings |= named_arguments(target, args, kwargs)
     has_dropout = all(settings.get(name) != 0 for name in ("p", "dropout", "dropout_p"))
     return has_dropout and settings.get("train") is not False
 
@@ -157,9 +160,19 @@ def random_nodes(graph: fx.Graph) -> tuple[str, ...]:
     return tuple(node.name for node in graph.nodes if is_random(node) or has_random_subgraph(node))
 
 
+def uninitialized_nodes(graph: fx.Graph) -> tuple[str, ...]:
+    """Return the names of a torch graph's nodes that return uninitialized memory, in order."""
+    return tuple(node.name for node in graph.nodes if is_uninitialized(node))
+
+
 def is_uninitialized(node: fx.Node) -> bool:
     """Whether a node returns uninitialized memory."""
-    return node.op == "call_function" and getattr(node.target, "_opname", "") in _ALLOCATE
+    return node.op.startswith("call_") and returns_uninitialized(node.target)
+
+
+def returns_uninitialized(target: Any) -> bool:
+    """Whether a function, operator or method returns uninitialized memory."""
+    return getattr(target, "_opname", getattr(target, "__name__", target)) in _ALLOCATE
 
 
 @contextlib.contextmanager

@@ -352,13 +352,18 @@ def _run_backward(part: Part, inputs: list[Any], callback: Callable[[BackwardRun
     graph = graph_from_fx(aot_graph)
     buffers = BufferMap(aot_graph, part.lowered)
     labels = _labels(buffers, graph, {})
-    arguments = zip(graph.inputs, inputs, strict=True)
+    kept = [_copy(item, None) for item in inputs]  # generated code may reuse the memory of its inputs
+    arguments = zip(graph.inputs, kept, strict=True)
     values = {name: item.detach().cpu() for name, item in arguments if isinstance(item, torch.Tensor)}
-    expected: dict[str, torch.Tensor] = {}
 
     def observe(_: Kernel, tensors: Mapping[str, torch.Tensor]) -> None:
         stored = [labels[name].of(tensor) for name, tensor in tensors.items()]
         values.update({item.name: item.tensor.to("cpu", copy=True) for item in stored})
+
+    def reference() -> Values:
+        expected: dict[str, torch.Tensor] = {}
+        visit_nodes(aot_graph, kept, lambda name, value: expected.update({name: value.detach().cpu()}))
+        return expected
 
     def by_name(results: Sequence[Any]) -> dict[str, torch.Tensor]:
         nodes: Any = aot_graph.output_node().args[0]
@@ -366,9 +371,8 @@ def _run_backward(part: Part, inputs: list[Any], callback: Callable[[BackwardRun
         return {node.name: result.detach().cpu() for node, result in items if isinstance(result, torch.Tensor)}
 
     observed_outputs = part.watched([_copy(item, None) for item in inputs], observe)
-    visit_nodes(aot_graph, inputs, lambda name, value: expected.update({name: value.detach().cpu()}))
     compiled = _as_compiled(part, buffers, graph, {}, None)
     outputs = part.plain(inputs)
     values |= by_name(observed_outputs)
-    callback(BackwardRun(graph, compiled, values, expected, by_name(outputs)))
+    callback(BackwardRun(graph, compiled, values, reference, by_name(outputs)))
     return outputs

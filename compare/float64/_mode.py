@@ -1,0 +1,347 @@
+"""Run PyTorch code in float64 beside its own dtypes, operation by operation."""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import ref
+
+import torch
+from torch._decomp.decompositions import native_batch_norm
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+from filch.export import draws_random, returns_uninitialized, written_arguments
+
+from ..common._complex import complex_as_real
+from ..common._operators import CHOICES, MOVES, operator_name
+from ._noise import unit_of, with_noise
+from ._values import Float64Values, RecordedValues
+from ._verdict import Float64Value
+
+_COPIES = frozenset({"_to_copy", "clone", "convert_element_type", "lift_fresh_copy"})
+_ROUND_NOTHING = _COPIES | MOVES | CHOICES | {"copy", "zero", "max_pool2d_with_indices", "roll", "flip", "sort"}
+
+
+def float64_values(run: Callable[[], Mapping[str, torch.Tensor]]) -> Float64Values:
+    """Run a function twice, in float64 and with noise, and return the float64 values of the tensors that it returns.
+
+    The random number state is the same at the beginning of each run, and restored at the end.
+
+    Args:
+        run: runs PyTorch code in eager mode, on the same inputs each time, and returns tensors by name.
+    """
+    exact, noisy = (_recorded(run, noisy=noisy) for noisy in (False, True))
+    names = exact.values.keys() & noisy.values.keys()
+    values = {name: (exact.values[name], noisy.values[name], exact.units[name]) for name in names}
+    return RecordedValues(
+        {name: Float64Value(*item) for name, item in values.items() if item[0].shape == item[1].shape},
+        exact.problem or noisy.problem,
+    )
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """The values of one run in float64, the coarsest unit on the way to each, and why some are missing."""
+
+    values: Mapping[str, torch.Tensor]
+    units: Mapping[str, float]
+    problem: str
+
+
+def _recorded(run: Callable[[], Mapping[str, torch.Tensor]], *, noisy: bool) -> _Recorded:
+    values: dict[str, torch.Tensor] = {}
+    units: dict[str, float] = {}
+    mode = Float64Mode(noisy=noisy)
+    try:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())), _native_kernels(), mode:
+            tensors = {**run()}
+            while tensors:  # the float64 counterpart of a tensor is freed with it
+                name, tensor = tensors.popitem()
+                values[name], units[name] = mode.value(tensor), mode.unit(tensor)
+    except Exception as error:  # noqa: BLE001  operators that a mode can't run raise errors of all types
+        return _Recorded({}, {}, _reason(error))
+    return _Recorded(values, units, mode.problem)
+
+
+@contextlib.contextmanager
+def _native_kernels() -> Iterator[None]:
+    """Let PyTorch choose kernels that exist for float64: those of oneDNN and cuDNN for LSTMs do not."""
+    with (
+        torch.backends.mkldnn.flags(enabled=False, allow_tf32=None),  # pyright: ignore[reportArgumentType]  None keeps it
+        torch.backends.cudnn.flags(enabled=False),
+        sdpa_kernel(SDPBackend.MATH),
+    ):
+        yield
+
+
+@dataclass
+class _Shadow:
+    """The float64 counterpart of a storage.
+
+    Attributes:
+        flat: an element for each real number of the storage; integers keep their dtype.
+        dtype: the real dtype of the storage.
+        unit: the coarsest unit among the values and what they are computed from.
+        pending: the unit of the noise that the numbers get before they are read; 0 is none.
+    """
+
+    flat: torch.Tensor
+    dtype: torch.dtype
+    unit: float = 0.0
+    pending: float = 0.0
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether the run did not compute it, and nothing but casts to a finer dtype has read it."""
+        return self.unit < self.pending
+
+    def fits(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor of this storage has its dtype, and its size is that of the storage."""
+        size = tensor.untyped_storage().nbytes()
+        return _real_dtype(tensor) == self.dtype and size == self.flat.numel() * self.dtype.itemsize
+
+    def view(self, like: torch.Tensor) -> torch.Tensor:
+        """Return the part that corresponds to a tensor."""
+        flat = torch.view_as_complex(self.flat.view(-1, 2)) if like.is_complex() else self.flat
+        part = flat.as_strided(like.shape, like.stride(), like.storage_offset())
+        return part.conj() if like.is_conj() else part
+
+
+class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Run each operation within the block a second time in float64.
+
+    The code runs in its own dtypes, so that it takes the same branches and draws the same random numbers. Beside each
+    storage there is one in float64 of the same layout, so that views and in-place operations, also those of autograd,
+    have the same effect on both. An operation that float64 has no kernel for results in NaN.
+
+    Args:
+        noisy: whether everything that an operation reads is changed by half a unit in the last place of its dtype.
+
+    Attributes:
+        problem: which operation could not run in float64, and why; or `""`.
+    """
+
+    def __init__(self, *, noisy: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.problem = ""
+        self._noisy = noisy
+        # torch keeps the Python object of a storage alive.
+        self._shadows: Any = WeakIdKeyDictionary(ref_type=ref)  # pyright: ignore[reportArgumentType]  it takes any
+        self._patterns = 0  # of noise so far
+
+    def value(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a copy of the float64 counterpart of a tensor, complex numbers as pairs; integers in their dtype."""
+        shadow = self._shadow(tensor)
+        return complex_as_real(tensor.detach() if shadow is None else shadow.view(tensor)).clone()
+
+    def unit(self, tensor: torch.Tensor) -> float:
+        """Return half a unit in the last place of the coarsest dtype on the way to a tensor, relative."""
+        shadow = self._shadow(tensor)
+        return unit_of(tensor.dtype) if shadow is None else max(shadow.unit, unit_of(tensor.dtype))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """See `TorchDispatchMode`."""
+        if func is torch.ops.aten.native_batch_norm.default and args[0].dtype == torch.float32:
+            with self:  # the rounding of its sums, which it hides, shifts all results of a channel alike
+                return native_batch_norm(*args, **(kwargs or {}))
+        call = _Call(func, args, kwargs or {})
+        for tensor in call.read:
+            if _is_float(tensor) and self._shadow(tensor) is None:
+                self._add_leaf(tensor)
+        reads_float64 = any(self._shadow(tensor) is not None for tensor in call.read)
+        for tensor in call.written if reads_float64 else ():
+            if self._shadow(tensor) is None:
+                self._add_leaf(tensor)
+        result = func(*args, **call.kwargs)
+        results = _tensors(result)
+        if not call.returns_views and (reads_float64 or any(map(_is_float, results))):
+            self._follow(call, results)
+        return result
+
+    def _follow(self, call: "_Call", results: Sequence[torch.Tensor]) -> None:
+        """Compute in float64 what an operation has computed or written."""
+        new = [item for item in results if self._shadow(item) is None]
+        if not new and not call.written:
+            return
+        read = [shadow for item in call.read if (shadow := self._shadow(item)) is not None]
+        if call.name in _COPIES and read and read[0].is_leaf and unit_of(new[0].dtype) <= read[0].pending:
+            self._add(new[0], self._read(call.read[0]), pending=unit_of(new[0].dtype))
+            return
+        for shadow in read:
+            self._add_noise(shadow)
+        computed = self._computed(call, results)
+        unit = max((shadow.unit for shadow in read), default=0.0)
+        for item, value in zip(results, computed, strict=True):
+            if value is not None and any(item is other for other in new):
+                self._add(item, value, unit=max(unit, unit_of(item.dtype)), pending=call.rounding(item, value))
+        for item in call.written:
+            if (shadow := self._shadow(item)) is not None:
+                shadow.pending = call.rounding(item, shadow.view(item))
+                shadow.unit = max(unit, shadow.unit, unit_of(item.dtype))
+
+    def _computed(self, call: "_Call", results: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+        """Return the results in float64, and write them to the float64 counterparts of the written arguments."""
+        written = [shadow.view(item) for item in call.written if (shadow := self._shadow(item)) is not None]
+        if call.name == "native_dropout" and call.is_random:
+            mask = results[1]
+            return [self._read(call.args[0]) * mask / (1 - call.args[1]), mask]
+        if call.is_random:
+            for part, item in zip(written, call.written, strict=False):
+                part.copy_(item)
+            return [_in_float64(item) for item in results]
+        if returns_uninitialized(call.func):
+            return [torch.zeros_like(_in_float64(item)) for item in results]
+        try:
+            computed = _tensors(call.in_float64(self._read))
+            if self._noisy and call.name in ("mean", "sum", "var_mean") and _is_float(results[0]):
+                self._add_noise_of_sums(call, computed)
+            if [item.shape for item in computed] == [item.shape for item in results]:
+                return [*computed]
+            problem = "another shape, which depends on rounding"
+        except Exception as error:  # noqa: BLE001  operators raise errors of all types
+            problem = _reason(error)
+        self.problem = self.problem or f"{call.func} in float64: {problem}"
+        for part in written:
+            if part.is_floating_point() or part.is_complex():
+                part.fill_(math.nan)
+        return [torch.full_like(_in_float64(item), math.nan) if _is_float(item) else None for item in results]
+
+    def _add_noise_of_sums(self, call: "_Call", results: Sequence[torch.Tensor]) -> None:
+        """Add to sums the rounding of their partial sums, as if all terms were added one by one."""
+        terms = self._read(call.read[0])
+        given = call.args[1] if len(call.args) > 1 else None
+        dims = sorted(dim % terms.dim() for dim in given or range(terms.dim())) if terms.dim() else []
+        others = [dim for dim in range(terms.dim()) if dim not in dims]
+        rows = terms.permute(*others, *dims).reshape(*(terms.shape[dim] for dim in others), -1)
+        count = rows.shape[-1]
+        unit = min(unit_of(call.read[0].dtype), unit_of(torch.float32))  # float16 is summed in float32
+        summed = [(rows - rows.mean(-1, keepdim=True)).square(), rows] if call.name == "var_mean" else [rows]
+        for result, item in zip(results, summed if count > 1 else (), strict=False):
+            typical = item.cumsum(-1).square_().mean(-1).sqrt_().mul_(1.0 if call.name == "sum" else 1 / count)
+            self._patterns += 1
+            noise = with_noise(torch.ones_like(typical), math.sqrt(count) * unit, seed=self._patterns).sub_(1)
+            result.add_(typical.mul_(noise).reshape(result.shape))
+
+    def _read(self, tensor: torch.Tensor) -> torch.Tensor:
+        shadow = self._shadow(tensor)
+        return tensor if shadow is None else shadow.view(tensor)
+
+    def _shadow(self, tensor: torch.Tensor) -> _Shadow | None:
+        """Return the float64 counterpart of a tensor's storage; None if there is none or its bits are reinterpreted."""
+        shadow = self._shadows.get(tensor.untyped_storage())
+        return shadow if shadow is not None and shadow.fits(tensor) else None
+
+    def _add(self, tensor: torch.Tensor, value: torch.Tensor, *, unit: float = 0.0, pending: float = 0.0) -> None:
+        """Add the float64 counterpart of a tensor's storage.
+
+        Args:
+            tensor: the tensor.
+            value: its float64 value.
+            unit: the coarsest unit of what it is computed from.
+            pending: see `_Shadow`.
+        """
+        real = _real_dtype(tensor)
+        count = tensor.untyped_storage().nbytes() // real.itemsize
+        dtype = torch.float64 if real.is_floating_point else real
+        shadow = _Shadow(value.new_zeros(count, dtype=dtype), real, unit, pending)
+        shadow.view(tensor).copy_(value)
+        self._shadows[tensor.untyped_storage()] = shadow
+
+    def _add_leaf(self, tensor: torch.Tensor) -> None:
+        """Add the float64 counterpart of a storage that the run has not computed; other tensors may share it."""
+        real = _real_dtype(tensor)
+        storage = tensor.untyped_storage()
+        count = storage.nbytes() // real.itemsize
+        whole = torch.empty(0, dtype=real, device=tensor.device).set_(storage, 0, (count,), (1,))
+        self._shadows[storage] = _Shadow(_in_float64(whole).clone(), real, pending=unit_of(real))
+
+    def _add_noise(self, shadow: _Shadow) -> None:
+        """Add the pending noise."""
+        if shadow.pending and self._noisy:
+            self._patterns += 1
+            shadow.flat.copy_(with_noise(shadow.flat, shadow.pending, seed=self._patterns))
+        shadow.unit, shadow.pending = max(shadow.unit, shadow.pending), 0.0
+
+
+class _Call:
+    """One call of an operator.
+
+    Attributes:
+        func: the operator.
+        args: the positional arguments.
+        kwargs: the keyword arguments.
+        name: the name of the operator without an underscore at its end.
+        read: the tensors among the arguments.
+        written: those that it writes to.
+        is_random: whether it draws random numbers.
+    """
+
+    def __init__(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self.func, self.args, self.kwargs = func, args, kwargs
+        self.name = operator_name(func._schema.name).removesuffix("_")  # noqa: SLF001  it has no other access
+        self.read = _tensors((args, kwargs))
+        self.written = _tensors(written_arguments(func, args, kwargs))
+        self.is_random = draws_random(func, args, kwargs)
+
+    @property
+    def returns_views(self) -> bool:
+        """Whether it computes nothing: it returns views of its arguments, or changes how they view their storage."""
+        returns = [item.alias_info for item in self.func._schema.returns]  # noqa: SLF001  as above
+        is_view = bool(returns) and all(info is not None and not info.is_write for info in returns)
+        return is_view or torch.Tag.inplace_view in self.func.tags
+
+    def in_float64(self, read: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+        """Call the operator with float64 in place of each dtype, and with what `read` returns for each tensor."""
+
+        def convert(item: Any) -> Any:
+            if isinstance(item, torch.dtype):
+                return torch.float64 if item.is_floating_point else torch.complex128 if item.is_complex else item
+            return read(item) if isinstance(item, torch.Tensor) else item
+
+        args, kwargs = pytree.tree_map(convert, (tuple(self.args), dict(self.kwargs)))
+        if self.name in ("_softmax", "_log_softmax"):
+            args = (*args[:2], False)  # whether to convert float16 to float32
+        return self.func(*args, **kwargs)
+
+    def rounding(self, result: torch.Tensor, value: torch.Tensor) -> float:
+        """Return half a unit in the last place of a result, relative; 0 if no number of it was rounded.
+
+        Args:
+            result: the result.
+            value: its float64 value.
+        """
+        own = unit_of(result.dtype)
+        if not own or self.is_random or returns_uninitialized(self.func):
+            return 0.0
+        read = [unit_of(item.dtype) for item in self.read if _is_float(item)]
+        if not read:
+            return 0.0 if torch.equal(value, _in_float64(result)) else own
+        return 0.0 if self.name in _ROUND_NOTHING and own <= min(read) else own
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [item for item in pytree.tree_leaves(values) if isinstance(item, torch.Tensor)]
+
+
+def _is_float(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _real_dtype(tensor: torch.Tensor) -> torch.dtype:
+    return tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype
+
+
+def _in_float64(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_complex():
+        return tensor.to(torch.complex128)
+    return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
+
+
+def _reason(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__

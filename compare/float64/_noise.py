@@ -1,0 +1,45 @@
+"""Noise of half a unit in the last place."""
+
+import functools
+
+import torch
+
+_PATTERN_SIZE = 65521  # numbers of noise, which repeat: a prime, so that no dimension of a tensor repeats with them
+_NOISE_WIDTH = 3.0**0.5  # a uniform distribution that wide has a root mean square of 1
+
+
+def unit_of(dtype: torch.dtype) -> float:
+    """Return half a unit in the last place of a floating-point dtype, relative; 0 for other dtypes."""
+    real = dtype.to_real() if dtype.is_complex else dtype
+    return torch.finfo(real).eps / 2 if real.is_floating_point and real.itemsize > 1 else 0.0
+
+
+def with_noise(tensor: torch.Tensor, unit: float, *, seed: int, start: int | None = None) -> torch.Tensor:
+    """Return a copy with each number changed by about `unit`, relative, up or down.
+
+    Args:
+        tensor: the numbers, or a block of them.
+        unit: the root mean square of the change.
+        seed: selects the change of each number.
+        start: the index of the first number of a block; None for a whole tensor.
+    """
+    count = _PATTERN_SIZE if start is not None else min(tensor.numel(), _PATTERN_SIZE)
+    factors = _pattern(seed, count).mul(_NOISE_WIDTH * unit).add_(1.0)
+    return _multiply(tensor, (factors.roll(-start) if start else factors).to(tensor.device))
+
+
+@functools.lru_cache(maxsize=2)  # blocks of one weight are read one after the other
+def _pattern(seed: int, count: int) -> torch.Tensor:
+    """Return random numbers between -1 and 1, which must not be changed."""
+    return torch.rand(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).mul_(2).sub_(1)
+
+
+def _multiply(tensor: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
+    """Multiply the elements by a pattern that repeats."""
+    product = tensor.clone(memory_format=torch.contiguous_format)
+    flat = product.view(-1)
+    whole = flat.numel() - flat.numel() % max(1, pattern.numel())
+    if whole:
+        flat[:whole].view(-1, pattern.numel()).mul_(pattern)
+    flat[whole:].mul_(pattern[: flat.numel() - whole])
+    return product

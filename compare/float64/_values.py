@@ -1,0 +1,57 @@
+"""The float64 values of one run."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from ._verdict import Float64Value
+
+
+class Float64Values(ABC):
+    """The float64 values of one run, each also computed with noise.
+
+    Attributes:
+        problem: why a value could not be computed, or `""`.
+        fully_cached: whether all values are still available.
+    """
+
+    def __init__(self) -> None:
+        self.problem = ""
+        self.fully_cached = True
+
+    @abstractmethod
+    def get(self, name: str) -> Float64Value | None:
+        """Return the float64 value of the exported graph's value `name`, or None if there is none."""
+
+    @abstractmethod
+    def unit(self, name: str) -> float:
+        """Return half a unit in the last place of the exported graph's value `name`, relative; 0 if it has none."""
+
+    @abstractmethod
+    def release(self, name: str) -> None:
+        """Declare that a value will not be requested again."""
+
+
+class RecordedValues(Float64Values):
+    """Float64 values that were all computed before.
+
+    Args:
+        values: the values by name.
+        problem: see `Float64Values`.
+    """
+
+    def __init__(self, values: Mapping[str, Float64Value], problem: str = "") -> None:
+        super().__init__()
+        self.problem = problem
+        self._values = values
+
+    def get(self, name: str) -> Float64Value | None:
+        """See `Float64Values.get`."""
+        return self._values.get(name)
+
+    def unit(self, name: str) -> float:
+        """See `Float64Values.unit`."""
+        value = self._values.get(name)
+        return 0.0 if value is None else value.unit
+
+    def release(self, name: str) -> None:
+        """See `Float64Values.release`: does nothing, because a value may be requested for several graphs."""

@@ -1,0 +1,142 @@
+"""PyTorch code that runs in float64 beside its own dtypes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from filch.compare.float64 import Float64Value, float64_values, unit_of
+
+HALF, SINGLE = unit_of(torch.float16), unit_of(torch.float32)
+
+
+def value_of(run: Callable[[], torch.Tensor]) -> Float64Value:
+    """Return the float64 value of one tensor."""
+    values = float64_values(lambda: {"it": run()})
+    assert not values.problem
+    value = values.get("it")
+    assert value is not None
+    return value
+
+
+def test_in_place_operations_and_views_have_the_same_effect_as_in_a_float64_model() -> None:
+    """Slices, expanded gradients, complex numbers and a memory format; forward and backward."""
+
+    class Written(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.linear = nn.Conv2d(2, 4, 3), nn.Linear(4, 4)
+            self.register_buffer("seen", torch.zeros(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.conv(x).to(memory_format=torch.channels_last).mean((2, 3))
+            self.seen.mul_(0.5).add_(y.detach().amax(0))
+            z = torch.zeros_like(y)
+            z[:, 1:] = self.linear(y)[:, :-1]
+            z[:, 0] += self.seen[1]
+            turned = torch.polar(z.abs() + 1, z.transpose(0, 1).contiguous().t())
+            return torch.view_as_real(turned * turned.conj() * 1j).flatten(1)
+
+    def run(model: nn.Module, x: torch.Tensor) -> Mapping[str, torch.Tensor]:
+        model = copy.deepcopy(model)
+        result = model(x)
+        result.square().sum().backward()
+        gradients = {name: item.grad for name, item in model.named_parameters()}
+        return {"result": result.detach(), "seen": model.seen, **gradients}
+
+    torch.manual_seed(0)
+    model, x = Written(), torch.randn(3, 2, 6, 6)
+    values = float64_values(lambda: run(model, x))
+    for name, expected in run(model.double(), x.double()).items():
+        value = values.get(name)
+        assert value is not None
+        torch.testing.assert_close(value.value, expected, rtol=1e-12, atol=1e-12)
+        error = (value.noisy - expected).abs().max() / expected.abs().max()
+        assert 1e-9 < error < 1e-5, name
+
+
+def test_random_numbers_are_those_of_the_run() -> None:
+    """A dropout has the same mask; the random number state is unchanged."""
+    torch.manual_seed(0)
+    x = torch.randn(50)
+    before = torch.get_rng_state()
+
+    value = value_of(lambda: functional.dropout(x, 0.5) * torch.rand(50))
+
+    assert torch.equal(before, torch.get_rng_state())
+    dropped = functional.dropout(x, 0.5)
+    torch.testing.assert_close(value.value, dropped.double() * torch.rand(50).double())
+
+
+def test_a_run_takes_the_branches_of_its_own_dtype() -> None:
+    """Code that asks for a dtype gets the model's; the result is in float64 nevertheless."""
+    x = torch.tensor([0.1])
+    value = value_of(lambda: x * 3 if x.dtype == torch.float32 else x)
+    assert value.value.item() == x.double().item() * 3
+
+
+def test_the_noise_is_that_of_the_dtype_of_each_value() -> None:
+    """A cast to float16 within a float32 model rounds; a float16 weight that is only cast to float32 is exact."""
+    torch.manual_seed(0)
+    x, weight = torch.randn(1000), torch.randn(1000).half()
+
+    through_half = value_of(lambda: x.half().float() * 1)
+    single = value_of(lambda: x * weight.float() * 1)
+    read_in_half = value_of(lambda: weight * 2)
+
+    for value, unit in ((through_half, HALF), (single, SINGLE), (read_in_half, HALF)):
+        assert value.unit == unit
+        noise = ((value.noisy - value.value) / value.value).square().mean().sqrt().item()
+        assert 0.5 * unit < noise < 4 * unit
+    torch.testing.assert_close(through_half.value, x.double(), rtol=1e-15, atol=0.0)
+
+
+def test_numbers_that_are_only_moved_have_the_noise_of_one_rounding() -> None:
+    """Gathering, concatenating and transposing round nothing."""
+    x = torch.randn(64, generator=torch.Generator().manual_seed(0))
+    value = value_of(lambda: torch.cat([x[torch.arange(63, -1, -1)], x]).view(2, 64).t().contiguous())
+    noise = ((value.noisy - value.value) / value.value).abs().max().item()
+    assert 0 < noise < 1.75 * SINGLE
+
+
+def test_a_sum_that_cancels_has_the_noise_of_its_partial_sums() -> None:
+    """Ones and then minus ones: the sum is exact, and its kernel may not be."""
+    x = torch.cat([torch.full((512,), 0.1), torch.full((512,), -0.1)])
+    value = value_of(x.sum)
+    assert value.value.item() == 0.0
+    few = value_of(x[::256].sum)
+    assert abs(value.noisy.item()) > 10 * abs(few.noisy.item())
+
+
+def test_what_depends_on_an_operation_without_float64_is_nan() -> None:
+    """Everything else has its value, and the problem names the operation."""
+
+    @torch.library.custom_op("filch_tests::needs_float32", mutates_args=())
+    def needs_float32(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype != torch.float32:
+            raise TypeError("expected float32")
+        return x.clone()
+
+    x = torch.ones(3)
+    values = float64_values(lambda: {"before": x * 2, "after": needs_float32(x * 2) + 1})
+    before, after = values.get("before"), values.get("after")
+    assert before is not None and after is not None
+    assert before.value.tolist() == [2.0, 2.0, 2.0]
+    assert after.value.isnan().all()
+    assert values.problem == "filch_tests.needs_float32.default in float64: expected float32"
+
+
+def test_code_that_can_not_run_has_no_values() -> None:
+    """The problem is the error's first line."""
+
+    def fail() -> Mapping[str, torch.Tensor]:
+        raise RuntimeError("no such thing\nmore")
+
+    values = float64_values(fail)
+    assert values.problem == "no such thing"
+    assert values.get("it") is None
+    assert values.unit("it") == 0.0
