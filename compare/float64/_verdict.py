@@ -24,7 +24,9 @@ _SMALLEST_NORMAL = {2.0**-24: 2.0**-126, 2.0**-8: 2.0**-126, 2.0**-53: _TINY}
 _NOISE_SAMPLE, _MAGNITUDE_SAMPLE = 2**14, 2**10  # elements that suffice to estimate a root mean square
 _CHUNK = 2**16  # elements at a time, which fit in the processor's cache
 _FEW, _MANY = 10, 1_000_000  # limits of the number formats of `format_ratio`
-_MASK_GAP, _MASK = 256, 1000  # a mask is so many times as large as the next smaller number, and as the unit
+# A mask is larger than this. It is so many times as large as the next smaller number, and at most so many times as
+# large as the other masks, which may have been added to scores or to each other.
+_MASK, _MASK_GAP, _MASK_SPREAD = 1000, 256, 64
 
 
 @dataclass(frozen=True)
@@ -236,7 +238,8 @@ class _Errors:
         self._unit, self._noise_factor = unit, unit / truth.unit
         count = self._value.numel()
         sample = slice(None, None, max(1, count // _NOISE_SAMPLE))
-        self._typical_noise = _typical((self._noisy[sample] - self._value[sample]).abs() * self._noise_factor, unit)
+        noise = (self._noisy[sample] - self._value[sample]).abs() * self._noise_factor
+        self._typical_noise = _typical(noise, self._value[sample].abs())
         self._smallest_normal = _SMALLEST_NORMAL.get(unit, 0.0)
         self._is_exact = self._reference_is_exact()
         self.value_error, self.reference_error, self.noise_change, self.run_difference = (
@@ -245,7 +248,8 @@ class _Errors:
         self.lacks_float64 = False
         self._nonfinite: Counter[str] = Counter()
         self.error = self.rounding = self.largest_error = self.eager = 0.0
-        self.magnitude = _typical(self._value[:: max(1, count // _MAGNITUDE_SAMPLE)].abs(), 1.0)
+        magnitudes = self._value[:: max(1, count // _MAGNITUDE_SAMPLE)].abs()
+        self.magnitude = _typical(magnitudes, magnitudes)
         for chunk in self.chunks():
             self._add(chunk)
         largest = typical = 1.0
@@ -376,17 +380,33 @@ def _integer_verdict(
     return RoundingVerdict("unstable" if distance else "wrong", math.inf, error, spread=distance, note=note)
 
 
-def _typical(sizes: torch.Tensor, unit: float) -> float:
-    """Return the root mean square of the nonzero elements, without masks.
+def _typical(sizes: torch.Tensor, magnitudes: torch.Tensor) -> float:
+    """Return the root mean square of the nonzero sizes, without those of masks.
 
-    Masks are numbers several powers of ten larger than the scores beside them. Included, they would explain any error
-    of the scores.
+    Args:
+        sizes: the sizes of some elements, or of their errors.
+        magnitudes: the magnitudes of these elements.
     """
-    sample = sizes[(sizes > 0) & sizes.isfinite()].sort().values
+    known = (sizes > 0) & sizes.isfinite()
+    sample, magnitudes = sizes[known], magnitudes[known]
     if not sample.numel():
         return 0.0
-    above, below = sample[1:], sample[:-1]
-    gaps = ((above > _MASK_GAP * below) & (above > _MASK * unit)).nonzero()
-    sample = sample[: 1 + int(gaps[0])] if gaps.numel() else sample
-    largest = sample[-1]  # squares may leave float64's range
+    if float(magnitudes.max()) > _MASK:
+        sample = _without_masks(sample, magnitudes)
+    largest = sample.max()  # squares may leave float64's range
     return float((sample / largest).square().mean().sqrt() * largest)
+
+
+def _without_masks(sizes: torch.Tensor, magnitudes: torch.Tensor) -> torch.Tensor:
+    """Return the sizes without those of masks, which would explain any error of the scores beside them.
+
+    Masks are large numbers of nearly the same magnitude, and their sizes are far from the other ones. Data of different
+    scales, as of several heads in one tensor, spread over many magnitudes.
+    """
+    sizes, order = sizes.sort()
+    gaps = (sizes[1:] > _MASK_GAP * sizes[:-1]).nonzero()
+    for index in gaps.flatten().tolist():
+        masks = magnitudes[order[index + 1 :]]
+        if float(masks.min()) > _MASK and float(masks.max()) <= _MASK_SPREAD * float(masks.min()):
+            return sizes[: index + 1]
+    return sizes

@@ -451,3 +451,27 @@ def test_the_growth_of_an_error_is_not_relative_to_masks(subject: tuple[Capture,
     assert words.growth == pytest.approx(250)
     assert f"The error grows most at `{last.name}`" in str(words) and str(words).count("by a factor of 250.") == 1
     assert "by a factor of 2.8e+37." in str(replace(words, growth=2.8e37))
+
+
+def test_data_of_different_scales_is_no_mask() -> None:
+    """Of two heads in one tensor, one has numbers of 1e-9; rounding errors of the other one are not wrong.
+
+    The rounding of each number is known from one sample of noise, which is small for some numbers by chance.
+    """
+    made = torch.Generator().manual_seed(0)
+    steps = torch.rand(2, 64, 256, generator=made) * torch.tensor([1e-9, 3e3]).view(2, 1, 1)
+    exact = steps.double().cumsum(-1)
+    noise = (torch.rand(steps.shape, generator=made, dtype=torch.float64) * 2 - 1) * 3**0.5 * UNIT
+    truth = Float64Value(exact, exact * (1 + 300 * noise), UNIT)
+    eager = exact * (1 + 100 * UNIT * torch.randn(steps.shape, generator=made, dtype=torch.float64))
+    other = exact * (1 + 100 * UNIT * torch.randn(steps.shape, generator=made, dtype=torch.float64))
+
+    verdict = rounding_verdict(other.float(), eager.float(), truth, unit=UNIT)
+
+    assert verdict is not None
+    assert verdict.sound, verdict
+    wrong = other.clone()
+    wrong[1, 3, 200] *= 1 + 1e-3
+    found = rounding_verdict(wrong.float(), eager.float(), truth, unit=UNIT)
+    assert found is not None
+    assert found.verdict == "wrong"
