@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 TAIL = 4.0  # degrees of freedom of Student's t-distribution: a weight in 10,000 is further than 13 deviations from 0
 OUTLIERS, OUTLIER_GAIN = 0.005, 20.0  # share of the norm gains and of the input channels, and their factor
+BATCH_NORM_GAIN = 0.3  # typical after training; with gains of 1, the sums of residual blocks overflow in float16
 LOGIT_GAIN = 4.0  # factor of the last layer, so that softmax and argmax see large logits
 TOKENS = 32
 
@@ -83,6 +84,9 @@ def trained_like(model: nn.Module) -> None:
                 parameter.copy_(gains)
             elif name.endswith("bias"):
                 parameter.copy_(student.sample(parameter.shape).mul_(0.05))
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.weight.mul_(BATCH_NORM_GAIN)
         for name, buffer in model.named_buffers():
             if name.endswith("running_mean"):
                 buffer.copy_(torch.randn(buffer.shape).mul_(0.1))

@@ -432,7 +432,7 @@ def main() -> None:
     if options.child:
         run_child(options)
         return
-    print(describe_environment("filch", "torch", "onnx", "onnxruntime", "transformers"))
+    print(describe_environment("filch", "torch", "onnx", "onnxruntime-gpu", "transformers"))
     if options.growth:
         options.steps = options.steps or [CHECK]
         print(measure_growth(options, [item for item in arguments if item != "--growth"]))

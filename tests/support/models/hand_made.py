@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from filch.compare.engine._run import Run
-from filch.compare.float64 import Float64Value, Float64Values, unit_of
+from filch.compare.float64 import Float64Value, Float64Values, RecordedValues, unit_of
 from filch.compare.references._resolver import Reference
 from filch.export import Graph, Node, Value
 from filch.export.backends import Compiled
@@ -61,20 +61,15 @@ class HeldReferences:
         self.released.append(name)
 
 
-class HandMadeFloat64(Float64Values):
-    """The float64 values, by name."""
+class HandMadeFloat64(RecordedValues):
+    """Float64 values with given units; integers have none."""
 
     def __init__(self, values: Mapping[str, Float64Value], units: Mapping[str, float]) -> None:
-        self.problem, self._values, self._units = "", values, units
+        super().__init__(values)
+        self._units = units
 
-    def get(self, name: str) -> Float64Value | None:
-        return self._values.get(name)
-
-    def release(self, name: str) -> None:
-        """Nothing is cached."""
-
-    def _get(self, name: str) -> None:
-        raise NotImplementedError
+    def unit(self, name: str) -> float:
+        return self._units.get(name, 0.0)
 
 
 def float64_values(tensors: Tensors) -> Float64Values:
