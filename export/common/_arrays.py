@@ -13,11 +13,23 @@ def torch_to_array(tensor: torch.Tensor) -> np.ndarray:
 
 def array_to_torch(array: np.ndarray | np.generic) -> torch.Tensor:
     """Copy an array to a tensor."""
-    copied = np.array(array)
-    if copied.dtype.isbuiltin != _BY_ML_DTYPES:
-        return torch.from_numpy(copied)
-    dtype = tensor_adapters.to_torch_dtype(ir.DataType.from_numpy(copied.dtype))
-    return torch.from_numpy(copied.view(f"u{copied.itemsize}")).view(dtype)
+    return _shared(np.array(array))
+
+
+def weight_to_torch(weight: ir.TensorProtocol) -> torch.Tensor:
+    """Convert a weight to a tensor, which must not be changed: it shares the weight's memory if possible."""
+    if isinstance(weight, tensor_adapters.TorchTensor):
+        return weight.raw.detach()
+    array = weight.numpy()
+    return _shared(array if array.flags.writeable else np.array(array))  # torch warns of memory that is not writable
+
+
+def _shared(array: np.ndarray) -> torch.Tensor:
+    """Convert an array to a tensor that shares its memory."""
+    if array.dtype.isbuiltin != _BY_ML_DTYPES:
+        return torch.from_numpy(array)
+    dtype = tensor_adapters.to_torch_dtype(ir.DataType.from_numpy(array.dtype))
+    return torch.from_numpy(array.view(f"u{array.itemsize}")).view(dtype)
 
 
 def same_tensor(a: ir.TensorProtocol, b: ir.TensorProtocol) -> bool:

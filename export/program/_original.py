@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from filch.steal import open_companion, parse_json
 
 from .._errors import ExportError, reason
-from ..common._arrays import array_to_torch, same_tensor
+from ..common._arrays import same_tensor, weight_to_torch
 from ..common._quiet import quiet
 from ..common._time_limit import limited_steps
 from ..evaluation._eager import walk_eager, weight_names
@@ -132,7 +132,7 @@ class Original:
         return evaluate(self.model, self._nodes[node], inputs)
 
     def constant(self, name: str) -> torch.Tensor | None:
-        """Return a weight of `graph`; None if it has no weight of this name."""
+        """Return a weight of `graph`, which must not be changed; None if it has no weight of this name."""
         return weight(self.model, name)
 
     @cached_property
@@ -165,9 +165,9 @@ class Original:
 
 
 def weight(model: ir.Model, name: str) -> torch.Tensor | None:
-    """Return a weight of a model; None if it has no weight of this name."""
+    """Return a weight of a model, which must not be changed; None if it has no weight of this name."""
     value = model.graph.initializers.get(name)
-    return None if value is None or value.const_value is None else array_to_torch(value.const_value.numpy())
+    return None if value is None or value.const_value is None else weight_to_torch(value.const_value)
 
 
 def save(original: Original, path: Path, stored: Mapping[str, tuple[Any, ir.ExternalTensor]]) -> bool:

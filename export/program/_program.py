@@ -130,7 +130,7 @@ class Program:
         return of_graph(self.graph, outputs_of_random_subgraphs(self.model.graph))
 
     def constant(self, name: str) -> torch.Tensor | None:
-        """Return a weight of the graph; None if it has no weight of this name."""
+        """Return a weight of the graph, which must not be changed; None if it has no weight of this name."""
         return weight(self.model, name)
 
     @phase("saving")

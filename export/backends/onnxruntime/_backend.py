@@ -307,6 +307,8 @@ class OnnxRuntimeBackend:
         `changed`, if given. See `OrtOptions.provider_settings` for `replay`.
         """
         options = self.options.session(level)
+        if level != _OFF and self._is_frugal(path):
+            release_memory()  # what was freed by now, before the weights take as much memory again
         if changed is not None:
             options.log_severity_level = 1
         if profile:
@@ -367,7 +369,6 @@ class _Handle:
     def session(self) -> ort.InferenceSession:
         """The session that runs the graph without watched values; created again if it was released."""
         if self.running is None:
-            release_memory()  # what the run of another session has freed
             self.running = self.start()
         return self.running
 
