@@ -23,7 +23,7 @@ class References:
     The input or output of a captured module is itself the reference. All other values of the exported program are
     computed from these in eager PyTorch. Values inside an operator's decomposition are computed by the decomposition
     from eager values, and used only if its output matches the eager value. A transposed weight, which linear layers
-    have inside, is a view of the weight instead: replaying the layer to obtain it would multiply by the weight.
+    have inside, is computed from the weight alone: replaying the layer to obtain it would multiply by the weight.
 
     Args:
         reference: the capture or dump.
@@ -73,8 +73,8 @@ class References:
             sizes = value_sizes(original.graph, call.inputs)
             wanted_inside = self._wanted - self._transposed_weights.keys()
             self._decompositions = DecompositionReplay(original, wanted_inside, sizes, self._buffer)
-        known = {**{name: Reference(item, "derived") for name, item in self._transposed_weights.items()}, **known}
-        replay = original, self._decompositions, call.inputs, captured, wanted, self._buffer
+        transposed = self._transposed_weights
+        replay = original, self._decompositions, call.inputs, captured, transposed, wanted, self._buffer
         return EagerReplay(known, *replay, self._note)
 
     def _is_reference(self, original: Original, captured: Mapping[str, torch.Tensor]) -> bool:

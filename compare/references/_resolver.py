@@ -74,6 +74,7 @@ class EagerReplay(ReferenceResolver):
         decompositions: computes the values inside operator decompositions.
         inputs: the inputs of the program, by name.
         captured: inputs and outputs of the model's modules, by value name; they are not recomputed.
+        transposed: views of weights, by the names of the values that are transposed weights.
         wanted: the names of the values that may be requested.
         buffer: the size of the cache in bytes.
         note: called with the message of an error, after which nothing more is computed.
@@ -86,6 +87,7 @@ class EagerReplay(ReferenceResolver):
         decompositions: DecompositionReplay,
         inputs: Mapping[str, torch.Tensor],
         captured: Mapping[str, torch.Tensor],
+        transposed: Mapping[str, torch.Tensor],
         wanted: Collection[str],
         buffer: int,
         note: Callable[[str], None],
@@ -97,7 +99,7 @@ class EagerReplay(ReferenceResolver):
         uses = Counter(need for group in self._pending for need in group.needs)
         self._walk = original.walk(inputs, known=captured, wanted={*wanted, *uses})
         self._last_place = -1
-        self._inputs = inputs
+        self._inputs, self._transposed = inputs, transposed
         self._cache = ValueCache[Reference](uses, wanted, buffer=buffer)
         self._note = note
 
@@ -111,6 +113,10 @@ class EagerReplay(ReferenceResolver):
         self._cache.release(name)
 
     def _compute(self, name: str) -> Reference | None:
+        if (
+            name in self._transposed
+        ):  # copied for each use, as a comparison of another layout takes several times as long
+            return Reference(self._transposed[name].contiguous(), "derived")
         try:
             if name in self._places:
                 self._advance(self._places[name])

@@ -58,7 +58,7 @@ class Derived:
 
 
 def replay(walked, wanted, *, derived=None, buffer=0, captured=None):
-    return EagerReplay({}, walked, derived or Derived(), {"x": X}, captured or {}, wanted, buffer, print)
+    return EagerReplay({}, walked, derived or Derived(), {"x": X}, captured or {}, {}, wanted, buffer, print)
 
 
 def test_the_program_runs_only_as_far_as_it_is_asked():
@@ -135,7 +135,7 @@ def test_an_error_is_noted_once_and_nothing_is_computed_after_it():
             raise ExportError("it needs a GPU")
 
     notes = []
-    eager = EagerReplay({}, Failing(), Derived(), {"x": X}, {}, "abc", 0, notes.append)
+    eager = EagerReplay({}, Failing(), Derived(), {"x": X}, {}, {}, "abc", 0, notes.append)
     eager.set_fallback({"b": Reference(X, "derived")})
     assert eager.get("a").evidence == "eager"
     assert not eager.fully_cached
