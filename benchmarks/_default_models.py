@@ -84,17 +84,21 @@ def trained_like(model: nn.Module) -> None:
                 parameter.copy_(gains)
             elif name.endswith("bias"):
                 parameter.copy_(student.sample(parameter.shape).mul_(0.05))
-        for module in model.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                module.weight.mul_(BATCH_NORM_GAIN)
-        for name, buffer in model.named_buffers():
-            if name.endswith("running_mean"):
-                buffer.copy_(torch.randn(buffer.shape).mul_(0.1))
-            elif name.endswith("running_var"):
-                buffer.copy_(torch.randn(buffer.shape).mul_(0.5).exp_())
+        _train_batch_norms(model)
         head = getattr(model, "get_output_embeddings", lambda: None)()
         if isinstance(head, nn.Module) and isinstance(head.weight, Tensor):
             head.weight.mul_(LOGIT_GAIN)
+
+
+def _train_batch_norms(model: nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            mean, variance = module.running_mean, module.running_var
+            assert mean is not None
+            assert variance is not None
+            mean.copy_(torch.randn(mean.shape).mul_(0.1))
+            variance.copy_(torch.randn(variance.shape).mul_(0.5).exp_())
+            module.weight.mul_(BATCH_NORM_GAIN)
 
 
 WEIGHTS: dict[str, Callable[[nn.Module], object]] = {"fresh": lambda _model: None, "trained-like": trained_like}
