@@ -1,4 +1,8 @@
-"""Models of default size, with fresh weights or with weights whose numbers are distributed as after training."""
+"""Models of the sizes of published checkpoints, with fresh weights or with weights as after training.
+
+The sizes are those of ResNet-50, GPT-2, BERT-base, ViT-B/16, T5-small, Whisper-base, Mamba2-130M, Qwen2-0.5B, and a
+Llama with 1.0 billion parameters.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ class DefaultModel:
 
     def make(self, weights: str, dtype: torch.dtype) -> tuple[nn.Module, dict[str, Tensor]]:
         """Return the model in eval mode and the inputs of a call; the weights are one of `WEIGHTS`."""
-        import transformers
+        import transformers  # takes seconds, and the list of models does not need it
 
         torch.manual_seed(0)
         model_class = getattr(transformers, self.name)

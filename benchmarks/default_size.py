@@ -1,8 +1,8 @@
-"""Judge models of default size by the default verdict: clean ones, of which no row may be flagged, and planted faults.
+"""Judge models of published sizes by the default verdict: clean ones, and those with planted faults.
 
 Each model is exported and compared with its own eager run, with fresh weights and with weights whose numbers are
-distributed as after training, in each dtype. Each model runs in a new process, whose memory is limited: some backends
-need more than a machine has, and the table then says so.
+distributed as after training, in each dtype; no row may be flagged. Each model runs in a new process, whose memory is
+limited: some backends need more than a machine has, and the table then says so.
 """
 
 from __future__ import annotations
@@ -174,8 +174,11 @@ def results_of(arguments: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def measure_clean(options: argparse.Namespace) -> int:
-    """Print a row for each clean comparison; return how many rows were flagged."""
-    rows, flagged = [], 0
+    """Print a row for each clean comparison; return how many rows were flagged or comparisons failed.
+
+    A backend that refuses a program is listed. A process that failed counts as a failure, and so do no comparisons.
+    """
+    rows, flagged, crashed = [], 0, 0
     for model in options.models:
         for weights in options.weights:
             for dtype in options.dtypes:
@@ -185,34 +188,37 @@ def measure_clean(options: argparse.Namespace) -> int:
                     print(label, json.dumps(result), flush=True)
                     backend = result.get("backend", "")
                     if "failed" in result:
-                        rows.append((label, backend, "", "", "", "", "", result["failed"]))
+                        crashed += not backend
+                        rows.append((label, backend or "process failed", "", "", "", "", "", ""))
                         continue
                     flagged += result["flagged"]
                     cells = (f"{result[name]:,}" for name in ("judged", "flagged", "by tolerance"))
                     peak = f"{result['peak'] / GIB:.1f}"
                     rows.append((label, backend, *cells, f"{result['worst']:.2f}", result["seconds"], peak))
     header = ("model", "backend", "judged", "flagged", "by tolerance", "largest ratio", "seconds", "peak GiB")
-    print("", table(header, [row[: len(header)] for row in rows]), sep="\n")
-    print(f"\n{flagged} rows are flagged")
-    return flagged
+    print("", table(header, rows), sep="\n")
+    print(f"\n{flagged} rows are flagged, {crashed} processes failed")
+    return flagged + crashed + (not any(row[2] for row in rows))
 
 
 def measure_planted(options: argparse.Namespace) -> int:
-    """Print how many faults of each kind are named; return 1 if too few, or if a clean run flags a row."""
-    counted, named, flagged = Counter[str](), Counter[str](), 0
+    """Print how many faults of each kind are named; return 1 if too few, or if a clean run or a process fails."""
+    counted, named, flagged, crashed = Counter[str](), Counter[str](), 0, 0
     for model in options.models:
         arguments = ["--models", model, "--weights", "trained-like", "--dtypes", "float32", "--seed", str(options.seed)]
         arguments += ["--plants", str(options.plants), "--memory", str(options.memory)]
         for result in results_of([*arguments, *(["--kinds", *options.kinds] if options.kinds else [])]):
             print(model, json.dumps(result), flush=True)
             flagged += result.get("flagged", 0)
+            crashed += "failed" in result
             if "named" in result:
                 counted[result["kind"]] += 1
                 named[result["kind"]] += result["named"]
     rows = [(kind, counted[kind], named[kind]) for kind in sorted(counted)]
     print("", table(("kind", "counted", "named"), [*rows, ("all", counted.total(), named.total())]), sep="\n")
-    print(f"\n{named.total()} of {counted.total()} named; clean runs flag {flagged} rows")
-    return int(flagged > 0 or not counted.total() or named.total() < MIN_DETECTION_RATE * counted.total())
+    print(f"\n{named.total()} of {counted.total()} named; clean runs flag {flagged} rows, {crashed} processes failed")
+    too_few = not counted.total() or named.total() < MIN_DETECTION_RATE * counted.total()
+    return int(flagged > 0 or crashed > 0 or too_few)
 
 
 def main() -> int:

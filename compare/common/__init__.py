@@ -1,1 +1,1 @@
-"""Helpers that know nothing of comparisons: errors, progress, value lifetimes, complex numbers."""
+"""Helpers that know nothing of comparisons: errors, progress, value lifetimes, complex numbers, operator names."""

@@ -1,4 +1,4 @@
-"""The kinds of ONNX and PyTorch operators that round nothing."""
+"""Names of ONNX and PyTorch operators, and which of them move or select numbers."""
 
 
 def operator_name(op: str) -> str:

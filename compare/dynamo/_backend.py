@@ -80,7 +80,7 @@ def _by_backend(
     compiled = backend.compile_graph(module, inputs)
     _draw(drawings, module, compiled)
     lowered = default_tolerance(torch.float16) if settings.use_fp16 else None
-    tolerance = lowered if settings.tolerance is None else settings.tolerance
+    tolerance = lowered if lowered is not None and settings.tolerance in (None, "default") else settings.tolerance
 
     def on_backward(run: BackwardRun) -> None:
         if drawings is not None:

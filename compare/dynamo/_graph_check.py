@@ -168,7 +168,7 @@ def problem_notes(float64: Float64Values | None) -> list[str]:
     """Return a note if some values have no float64 value, because an operation can't be computed in float64."""
     if float64 is None or not float64.problem:
         return []
-    return [f"some values were judged by tolerance, not by float64: {float64.problem}"]
+    return [f"values without a float64 value were judged by tolerance: {float64.problem}"]
 
 
 def _with_weights(graph: Graph, arguments: Mapping[str, Any]) -> Graph:

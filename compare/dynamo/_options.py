@@ -30,7 +30,8 @@ class DynamoOptions:
             name, or a function that is one.
         config: settings of Inductor by their own names.
         mode: the mode of `torch.compile`.
-        tolerance: see `compare`; None judges by float64, with `use_fp16` by the tolerance of float16.
+        tolerance: see `compare`; None judges by float64. With `use_fp16`, None and `"default"` are the tolerance of
+            float16.
     """
 
     correctness_report: Collect = False

@@ -12,7 +12,7 @@ from filch.export import Graph, Node
 from ..common._complex import complex_as_real
 from ..common._value_cache import ValueCache
 from ..float64 import RoundingVerdict, Verdict, identical_verdict, largest_distance
-from ..float64._ties import with_ties
+from ..float64._ties import selecting_node, with_ties
 from ..metrics._metrics import Difference
 from ..metrics._tolerance import is_coarser, is_quantized, largest_of
 from ..references._resolver import ReferenceResolver
@@ -118,7 +118,7 @@ def unexplained_nodes(rows: Iterable[Row]) -> frozenset[str]:
     )
 
 
-def unblamed_nodes(rows: Sequence[Row], graph: Graph) -> frozenset[str]:
+def nodes_of_first_difference(rows: Sequence[Row], graph: Graph) -> frozenset[str]:
     """Return the names of the nodes that compute the first value that differs, if none of them is wrong by itself.
 
     Rounding explains the errors of the values before it, which may hide the error of a node: an error of 1e-6 is within
@@ -199,8 +199,9 @@ def _node_verdict(  # noqa: PLR0917  called in one place
     if not is_quantized(tolerance):  # the error of quantized values is relative to their step, not to rounding
         verdict = checker.verdict(row.value, node, reference, actual, spread)
         if verdict is not None:
-            node_input = inputs.get(node.inputs[0]) if node.inputs else None
-            return with_ties(verdict, node, node_input, actual, reference)
+            selecting = selecting_node(row.value, node, inputs.run.graph.producer)
+            node_input = None if selecting is None else inputs.get(selecting.inputs[0])
+            return with_ties(verdict, selecting, node_input, actual, reference)
     if reference is None:
         return None
     difference = allowances.difference(row.value, node, inputs.of(node), reference, actual, tolerance=tolerance)

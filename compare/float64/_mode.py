@@ -59,9 +59,9 @@ def _recorded(run: Callable[[], Mapping[str, torch.Tensor]], *, noisy: bool) -> 
     try:
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())), _native_kernels(), mode:
             tensors = {**run()}
-            while tensors:  # the float64 counterpart of a tensor is freed with it
-                name, tensor = tensors.popitem()
-                values[name], units[name] = mode.value(tensor), mode.unit(tensor)
+        while tensors:  # the float64 counterpart of a tensor is freed with it
+            name, tensor = tensors.popitem()
+            values[name], units[name] = mode.value(tensor), mode.unit(tensor)
     except Exception as error:  # noqa: BLE001  operators that a mode can't run raise errors of all types
         return _Recorded({}, {}, _reason(error))
     return _Recorded(values, units, mode.problem)
@@ -108,7 +108,8 @@ class _Shadow:
         """Return the part that corresponds to a tensor."""
         flat = torch.view_as_complex(self.flat.view(-1, 2)) if like.is_complex() else self.flat
         part = flat.as_strided(like.shape, like.stride(), like.storage_offset())
-        return part.conj() if like.is_conj() else part
+        part = part.conj() if like.is_conj() else part
+        return torch._neg_view(part) if like.is_neg() else part  # noqa: SLF001  there is no other way to set this bit
 
 
 class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -189,8 +190,8 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Return the results in float64, and write them to the float64 counterparts of the written arguments."""
         written = [shadow.view(item) for item in call.written if (shadow := self._shadow(item)) is not None]
         if call.name == "native_dropout" and call.is_random:
-            mask = results[1]
-            return [self._read(call.args[0]) * mask / (1 - call.args[1]), mask]
+            mask, kept = results[1], 1 - call.args[1]
+            return [self._read(call.args[0]) * mask / (kept or 1), mask]
         if call.is_random:
             for part, item in zip(written, call.written, strict=False):
                 part.copy_(item)
@@ -214,16 +215,22 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _add_noise_of_sums(self, call: "_Call", results: Sequence[torch.Tensor]) -> None:
         """Add to sums the rounding of their partial sums, as if all terms were added one by one."""
-        terms = self._read(call.read[0])
+        terms = self._read(call.read[0]).to(results[0].dtype)
+        if not terms.numel():
+            return
         given = call.args[1] if len(call.args) > 1 else None
         dims = sorted(dim % terms.dim() for dim in given or range(terms.dim())) if terms.dim() else []
         others = [dim for dim in range(terms.dim()) if dim not in dims]
-        rows = terms.permute(*others, *dims).reshape(*(terms.shape[dim] for dim in others), -1)
+        rows = (
+            terms.permute(*others, *dims).reshape(*(terms.shape[dim] for dim in others), -1)
+            if dims
+            else terms[..., None]
+        )
         count = rows.shape[-1]
         unit = min(unit_of(call.read[0].dtype), unit_of(torch.float32))  # float16 is summed in float32
-        summed = [(rows - rows.mean(-1, keepdim=True)).square(), rows] if call.name == "var_mean" else [rows]
+        summed = [(rows - rows.mean(-1, keepdim=True)).abs().square(), rows] if call.name == "var_mean" else [rows]
         for result, item in zip(results, summed if count > 1 else (), strict=False):
-            typical = item.cumsum(-1).square_().mean(-1).sqrt_().mul_(1.0 if call.name == "sum" else 1 / count)
+            typical = item.cumsum(-1).abs().square_().mean(-1).sqrt_().mul_(1.0 if call.name == "sum" else 1 / count)
             self._patterns += 1
             noise = with_noise(torch.ones_like(typical), math.sqrt(count) * unit, seed=self._patterns).sub_(1)
             result.add_(typical.mul_(noise).reshape(result.shape))
@@ -249,7 +256,7 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         real = _real_dtype(tensor)
         count = tensor.untyped_storage().nbytes() // real.itemsize
         dtype = torch.float64 if real.is_floating_point else real
-        shadow = _Shadow(value.new_zeros(count, dtype=dtype), real, unit, pending)
+        shadow = _Shadow(torch.zeros(count, dtype=dtype, device=tensor.device), real, unit, pending)
         shadow.view(tensor).copy_(value)
         self._shadows[tensor.untyped_storage()] = shadow
 
@@ -296,6 +303,13 @@ class _Call:
         is_view = bool(returns) and all(info is not None and not info.is_write for info in returns)
         return is_view or torch.Tag.inplace_view in self.func.tags
 
+    @property
+    def _accumulates(self) -> bool:
+        """Whether it adds to numbers, although others of its name only move them."""
+        accumulate = self.args[3] if len(self.args) > 3 else self.kwargs.get("accumulate")
+        is_put = self.name in ("index_put", "_index_put_impl")
+        return bool(is_put and accumulate) or "reduce" in self.func._overloadname  # noqa: SLF001  as above
+
     def in_float64(self, read: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         """Call the operator with float64 in place of each dtype, and with what `read` returns for each tensor."""
 
@@ -317,12 +331,14 @@ class _Call:
             value: its float64 value.
         """
         own = unit_of(result.dtype)
+        if self.name == "native_dropout":
+            return own
         if not own or self.is_random or returns_uninitialized(self.func):
             return 0.0
         read = [unit_of(item.dtype) for item in self.read if _is_float(item)]
         if not read:
             return 0.0 if torch.equal(value, _in_float64(result)) else own
-        return 0.0 if self.name in _ROUND_NOTHING and own <= min(read) else own
+        return 0.0 if self.name in _ROUND_NOTHING and not self._accumulates and own <= min(read) else own
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:

@@ -29,12 +29,13 @@ def reduction_length(node: Node, graph: Graph) -> int:
 def running_length(node: Node, graph: Graph) -> int:
     """Return how many numbers a kernel may add sequentially, as in a reduction along an axis that is not the last.
 
-    The rounding of partial sums grows with their size. Gradients of one sample often have one sign, and cancel with
-    those of the next: partial sums of the gradient of a bias were found twice as large as those of random numbers.
+    The rounding level grows with the square root of this length. Gradients of one sample often have one sign, and
+    cancel with those of the next, so that partial sums, and with them the error, are twice as large as those of random
+    numbers: the length is four times as large.
     """
     length = reduction_length(node, graph)
     if node.op == "convolution_backward" or (node.op == "gradient" and len(_shape(graph, node.outputs[0])) != 2):
-        return 4 * length  # a matrix product computes the gradients of matrices
+        return 4 * length  # gradients of matrices are computed by matrix products, which add in blocks
     return length if node.op.startswith("Reduce") or node.op in _RUNNING else 1
 
 

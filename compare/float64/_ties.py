@@ -12,7 +12,7 @@ from . import RoundingVerdict
 
 def with_ties(
     verdict: RoundingVerdict | None,
-    node: Node,
+    node: Node | None,
     node_input: torch.Tensor | None,
     actual: torch.Tensor,
     reference: torch.Tensor | None,
@@ -21,14 +21,14 @@ def with_ties(
 
     Args:
         verdict: the verdict of the output of `node`.
-        node: the node that selects, see `selecting_node`; the verdict of any other node is returned unchanged.
+        node: the node that selects (see `selecting_node`); the verdict is returned unchanged if it is None.
         node_input: the first input of the node, from which the indices select.
         actual: the computed indices.
         reference: the expected indices.
     """
-    if verdict is None or verdict.sound or node_input is None or reference is None:
+    if verdict is None or verdict.sound or node is None or node_input is None or reference is None:
         return verdict
-    if node.op not in _AXES or actual.dtype != torch.int64:
+    if actual.dtype != torch.int64:
         return verdict
     axis = _axis(node)
     if axis is None:  # torch.argmax of all elements
@@ -48,15 +48,19 @@ def with_ties(
     return replace(verdict, verdict="rounding", ratio=1.0, note=note)
 
 
-def selecting_node(node: Node, producers: Mapping[str, Node]) -> Node:
-    """Return the node that selects the indices which `node` returns: the one before it, if it gets one of its results.
+def selecting_node(name: str, node: Node, producers: Mapping[str, Node]) -> Node | None:
+    """Return the node that selects the numbers whose indices a value has; None if the value has no such indices.
 
     Args:
-        node: a node.
+        name: the name of the value.
+        node: the node that returns it: the one that selects, or one that gets one of its results.
         producers: the nodes of the graph by the names of their outputs.
     """
+    if node.op in _INDICES or (node.op == "TopK" and name in node.outputs[1:]):
+        return node
     before = producers.get(node.inputs[0]) if node.op == "getitem" and node.inputs else None
-    return before if before is not None and before.op in _AXES else node
+    is_second = node.attributes.get("arg1") == 1  # the first result has the numbers
+    return before if before is not None and before.op in _AXES and is_second else None
 
 
 def _axis(node: Node) -> int | None:
@@ -66,6 +70,7 @@ def _axis(node: Node) -> int | None:
     return axis if isinstance(axis, int) else None
 
 
+_INDICES = frozenset({"ArgMax", "ArgMin", "argmax", "argmin"})
 # By operator: the name of the dimension as a positional argument of a torch function, and its default.
 _AXES: Mapping[str, tuple[str, int | None]] = {
     **dict.fromkeys(("ArgMax", "ArgMin"), ("axis", 0)),

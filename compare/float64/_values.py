@@ -20,11 +20,11 @@ class Float64Values(ABC):
 
     @abstractmethod
     def get(self, name: str) -> Float64Value | None:
-        """Return the float64 value of the exported graph's value `name`, or None if there is none."""
+        """Return the float64 value of the value `name`, or None if there is none."""
 
     @abstractmethod
     def unit(self, name: str) -> float:
-        """Return half a unit in the last place of the exported graph's value `name`, relative; 0 if it has none."""
+        """Return half a unit in the last place of the value `name`, relative; 0 if it has none."""
 
     @abstractmethod
     def release(self, name: str) -> None:

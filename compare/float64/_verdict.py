@@ -24,9 +24,9 @@ _SMALLEST_NORMAL = {2.0**-24: 2.0**-126, 2.0**-8: 2.0**-126, 2.0**-53: _TINY}
 _NOISE_SAMPLE, _MAGNITUDE_SAMPLE = 2**14, 2**10  # elements that suffice to estimate a root mean square
 _CHUNK = 2**16  # elements at a time, which fit in the processor's cache
 _FEW, _MANY = 10, 1_000_000  # limits of the number formats of `format_ratio`
-# A mask is larger than this. It is so many times as large as the next smaller number, and at most so many times as
-# large as the other masks, which may have been added to scores or to each other.
-_MASK, _MASK_GAP, _MASK_SPREAD = 1000, 256, 64
+_MASK = 1000  # a mask is larger than this
+_MASK_GAP = 256  # a mask is more than so many times as large as the next smaller number
+_MASK_SPREAD = 64  # the largest mask is at most so many times as large as the smallest: masks may be added up
 
 
 @dataclass(frozen=True)
@@ -400,8 +400,8 @@ def _typical(sizes: torch.Tensor, magnitudes: torch.Tensor) -> float:
 def _without_masks(sizes: torch.Tensor, magnitudes: torch.Tensor) -> torch.Tensor:
     """Return the sizes without those of masks, which would explain any error of the scores beside them.
 
-    Masks are large numbers of nearly the same magnitude, and their sizes are far from the other ones. Data of different
-    scales, as of several heads in one tensor, spread over many magnitudes.
+    Masks are large numbers whose magnitudes differ by at most `_MASK_SPREAD` times, and whose sizes are far from the
+    other ones. Data of different scales, as of several heads in one tensor, spread over more.
     """
     sizes, order = sizes.sort()
     gaps = (sizes[1:] > _MASK_GAP * sizes[:-1]).nonzero()

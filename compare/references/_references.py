@@ -1,7 +1,7 @@
 """Resolve the reference of each value of a graph."""
 
-from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property, partial
 from typing import TypeVar
 
 import torch
@@ -116,23 +116,30 @@ class References:
         return {name: tensor for name in unfolded if (tensor := exported.constant(name)) is not None}
 
     @cached_property
-    def _transposed_weights(self) -> Mapping[str, torch.Tensor]:
-        """The wanted values that are transposed weights of the exported program, as views, by name."""
+    def _transposed_weights(self) -> Mapping[str, Callable[[], torch.Tensor | None]]:
+        """Functions that compute the wanted values which are transposed weights of the exported program, by name."""
         original = self._program.original
         if original is None:
             return {}
         graph, computed = original.graph, frozenset(original.names)
         transposed = {}
         for node in (node for node in graph.nodes if node.op == "Transpose"):
-            (weight_name,), (name,) = node.inputs, node.outputs
-            weight = original.constant(weight_name) if name in self._wanted and name not in computed else None
-            if weight is not None:
-                transposed[name] = weight.permute(*(node.attributes.get("perm") or range(weight.ndim)[::-1]))
+            (weight,), (name,) = node.inputs, node.outputs
+            if name in self._wanted and name not in computed and weight in original.model.graph.initializers:
+                transposed[name] = partial(_transposed, original, weight, node.attributes.get("perm"))
         return transposed
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
+
+
+def _transposed(original: Original, name: str, order: Sequence[int] | None) -> torch.Tensor | None:
+    """Return a weight with its dimensions in another order (None reverses them); None if there is no such weight."""
+    weight = original.constant(name)
+    if weight is None:
+        return None
+    return weight.permute([*(range(weight.ndim)[::-1] if order is None else order)]).contiguous()
 
 
 def without_random(values: Mapping[str, T], unpredictable: Unpredictable) -> dict[str, T]:

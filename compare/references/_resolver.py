@@ -74,7 +74,7 @@ class EagerReplay(ReferenceResolver):
         decompositions: computes the values inside operator decompositions.
         inputs: the inputs of the program, by name.
         captured: inputs and outputs of the model's modules, by value name; they are not recomputed.
-        transposed: views of weights, by the names of the values that are transposed weights.
+        transposed: computes each value that is a transposed weight, by name; they are not cached.
         wanted: the names of the values that may be requested.
         buffer: the size of the cache in bytes.
         note: called with the message of an error, after which nothing more is computed.
@@ -87,7 +87,7 @@ class EagerReplay(ReferenceResolver):
         decompositions: DecompositionReplay,
         inputs: Mapping[str, torch.Tensor],
         captured: Mapping[str, torch.Tensor],
-        transposed: Mapping[str, torch.Tensor],
+        transposed: Mapping[str, Callable[[], torch.Tensor | None]],
         wanted: Collection[str],
         buffer: int,
         note: Callable[[str], None],
@@ -113,10 +113,9 @@ class EagerReplay(ReferenceResolver):
         self._cache.release(name)
 
     def _compute(self, name: str) -> Reference | None:
-        if (
-            name in self._transposed
-        ):  # copied for each use, as a comparison of another layout takes several times as long
-            return Reference(self._transposed[name].contiguous(), "derived")
+        if name in self._transposed:
+            tensor = self._transposed[name]()
+            return None if tensor is None else Reference(tensor, "derived")
         try:
             if name in self._places:
                 self._advance(self._places[name])

@@ -19,9 +19,9 @@ def blockwise(node: fx.Node, env: Mapping[fx.Node, Any]) -> Compute | None:
         node: the node.
         env: the values of the nodes that it reads.
     """
-    if node.target not in _OPERATORS:
+    index, compute = _OPERATORS.get(node.target, (len(node.args), _linear))
+    if len(node.args) <= index:  # another operator, or a call with keywords
         return None
-    index, compute = _OPERATORS[node.target]
     weight_node: Any = node.args[index]
     weight = env[weight_node]
     is_large = weight.nbytes >= _LARGE and weight.dim() > 1 and weight.is_contiguous()
@@ -51,8 +51,11 @@ def _embedding(node: fx.Node, env: Mapping[fx.Node, Any], read: Read) -> torch.T
     weight, indices = env[weight_node], env[indices_node]
     width = weight.shape[1]
     used, places = indices.unique(return_inverse=True)
+    if used.numel() and not 0 <= int(used[0]) <= int(used[-1]) < len(weight):
+        raise IndexError(f"embedding indices are from 0 to {len(weight) - 1}, not {int(used[0])} to {int(used[-1])}")
     rows = [read(weight_node.name, weight[row], row * width) for row in used.tolist()]
-    return torch.stack(rows)[places] if rows else torch.empty(*indices.shape, width, dtype=torch.float64)
+    none = read(weight_node.name, weight[:0], 0).new_empty(0, width)
+    return (torch.stack(rows) if rows else none)[places]
 
 
 # The index of the weight among the arguments, and the function.

@@ -105,7 +105,8 @@ def outputs_of_random_subgraphs(graph: ir.Graph) -> frozenset[str]:
 
 def is_random(node: fx.Node) -> bool:
     """Whether a node draws random numbers."""
-    return node.op.startswith("call_") and draws_random(node.target, node.args, node.kwargs)  # an input has any name
+    is_call = node.op in ("call_function", "call_method")  # an input or a module has any name
+    return is_call and draws_random(node.target, node.args, node.kwargs)
 
 
 def draws_random(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -167,7 +168,7 @@ def uninitialized_nodes(graph: fx.Graph) -> tuple[str, ...]:
 
 def is_uninitialized(node: fx.Node) -> bool:
     """Whether a node returns uninitialized memory."""
-    return node.op.startswith("call_") and returns_uninitialized(node.target)
+    return node.op in ("call_function", "call_method") and returns_uninitialized(node.target)
 
 
 def returns_uninitialized(target: Any) -> bool:

@@ -362,7 +362,8 @@ def _run_backward(part: Part, inputs: list[Any], callback: Callable[[BackwardRun
 
     def reference() -> Values:
         expected: dict[str, torch.Tensor] = {}
-        visit_nodes(aot_graph, kept, lambda name, value: expected.update({name: value.detach().cpu()}))
+        copied = [_copy(item, None) for item in kept]  # the graph may write to its inputs
+        visit_nodes(aot_graph, copied, lambda name, value: expected.update({name: value.detach().cpu()}))
         return expected
 
     def by_name(results: Sequence[Any]) -> dict[str, torch.Tensor]:

@@ -140,3 +140,55 @@ def test_code_that_can_not_run_has_no_values() -> None:
     assert values.problem == "no such thing"
     assert values.get("it") is None
     assert values.unit("it") == 0.0
+
+
+def test_the_negative_bit_of_a_view_is_followed() -> None:
+    """The imaginary part of a conjugate is a view of the imaginary part with this bit."""
+    torch.manual_seed(0)
+    z = torch.randn(8, dtype=torch.complex64)
+
+    value = value_of(lambda: (z * 1j).conj().imag * 2)
+
+    torch.testing.assert_close(value.value, (z.to(torch.complex128) * 1j).conj().imag * 2)
+
+
+def test_sums_of_integers_of_nothing_and_of_complex_numbers_have_float64_values() -> None:
+    """Their partial sums round like those of any sum, or not at all."""
+    torch.manual_seed(0)
+    mask, z = torch.rand(4, 300) < 0.5, torch.randn(4, 300, dtype=torch.complex64)
+
+    counts = value_of(lambda: mask.sum(1, dtype=torch.float32) / 3)
+    empty = value_of(lambda: torch.ones(0, 4).sum(1) + torch.ones(0))
+    sums = value_of(lambda: torch.view_as_real(z.sum(1)))
+
+    torch.testing.assert_close(counts.value, mask.sum(1).double() / 3)
+    assert empty.value.shape == (0,)
+    torch.testing.assert_close(sums.value, torch.view_as_real(z.to(torch.complex128).sum(1)))
+    assert not torch.equal(sums.noisy, sums.value)
+
+
+def test_numbers_that_are_added_at_indices_are_rounded() -> None:
+    """The gradient of an indexed table is a sum, although `index_put` often only moves numbers."""
+    torch.manual_seed(0)
+    table, indices = torch.zeros(2), torch.zeros(1000, dtype=torch.int64)
+    terms = torch.rand(1000)
+
+    def run(*, accumulate: bool) -> torch.Tensor:
+        result = torch.ops.aten.index_put(table, [indices], terms, accumulate)
+        return result * 1  # a value gets its noise when it is read
+
+    added, put = value_of(lambda: run(accumulate=True)), value_of(lambda: run(accumulate=False))
+
+    # The noise of the terms, and of the sum and the product.
+    def units(value: Float64Value) -> float:
+        return float((value.noisy - value.value)[0].abs() / value.value[0] / SINGLE)
+
+    assert units(added) > 0.2
+    assert units(put) < 2 * 3**0.5 + 1e-6
+
+
+def test_dropout_of_everything_is_zero() -> None:
+    """Not 0 / 0."""
+    value = value_of(lambda: functional.dropout(torch.ones(8), 1.0, training=True))
+
+    assert value.value.tolist() == [0.0] * 8

@@ -1,0 +1,49 @@
+"""Which values are indices of selected numbers, so that other indices of equal numbers are right."""
+
+import pytest
+import torch
+
+from filch.compare.float64 import RoundingVerdict
+from filch.compare.float64._ties import selecting_node, with_ties
+from filch.export import Node
+
+TOP = Node("top", "topk", ("x",), ("top",), {"arg1": 2})
+SORT = Node("sort", "sort", ("x",), ("sort",))
+LARGEST = Node("largest", "max", ("x",), ("largest",))
+PRODUCERS = {node.outputs[0]: node for node in (TOP, SORT, LARGEST)}
+
+
+def item_of(node: Node, index: int) -> Node:
+    """Return the node that gets one of the results of another."""
+    return Node("item", "getitem", node.outputs, ("item",), {"arg1": index})
+
+
+@pytest.mark.parametrize("node", [TOP, SORT, LARGEST])
+def test_only_the_second_result_has_indices(node: Node) -> None:
+    """The first result has the numbers, which may be integers as well."""
+    assert selecting_node("item", item_of(node, 1), PRODUCERS) is node
+    assert selecting_node("item", item_of(node, 0), PRODUCERS) is None
+    assert selecting_node(node.outputs[0], node, PRODUCERS) is None  # max(x) and max(x, y) return numbers
+
+
+def test_a_node_with_several_outputs_has_indices_in_the_second() -> None:
+    """TopK of ONNX; ArgMax has nothing else."""
+    node, indices = Node("n", "TopK", ("x", "k"), ("values", "indices")), Node("m", "ArgMax", ("x",), ("i",))
+
+    assert selecting_node("values", node, {}) is None
+    assert selecting_node("indices", node, {}) is node
+    assert selecting_node("i", indices, {}) is indices
+
+
+def test_wrong_integers_are_not_taken_for_indices() -> None:
+    """[2, 1] in place of [3, 2] would select equal numbers of [5, 0, 0, 0]."""
+    wrong = RoundingVerdict("wrong", ratio=10.0)
+    x, actual, expected = torch.tensor([5, 0, 0, 0]), torch.tensor([2, 1]), torch.tensor([3, 2])
+
+    def verdict(index: int) -> str:
+        node = selecting_node("item", item_of(SORT, index), PRODUCERS)
+        found = with_ties(wrong, node, x, actual, expected)
+        assert found is not None
+        return found.verdict
+
+    assert [verdict(0), verdict(1)] == ["wrong", "rounding"]
