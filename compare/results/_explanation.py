@@ -119,7 +119,8 @@ class Explanation:
         if self.largest is None or self.largest.isolated is None:
             return ""
         amount = _error_text(self.largest.isolated, self.largest.dtype)
-        return f" Of the nodes that compute it, {_node_text(self.largest)} has the largest error of its own: {amount}."
+        node = _node_text(self.largest)
+        return f" Of the nodes that compute the first difference, {node} has the largest error of its own: {amount}."
 
     def _start_text(self) -> str:
         sound = f"The {self.sound[0]} graph is sound. " if self.sound else ""

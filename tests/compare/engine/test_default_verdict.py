@@ -164,7 +164,7 @@ def test_an_error_that_rounding_hides_until_a_later_node_is_found(offset: float,
         assert text.startswith(f"The exported graph is already wrong. Divergence starts at `{add.node}`")
     else:
         assert report.explanation is not None and report.explanation.largest is add
-        assert f"Before the first difference, `{add.node}` (Add, " in text
+        assert f"Of the nodes that compute the first difference, `{add.node}` (Add, " in text
     assert not report.close
 
 
