@@ -63,6 +63,10 @@ def composite_operators_are_listed_once() -> Iterator[None]:
     for 21 kinds of devices: over half of what is left of exporting a small model.
     """
     import torch
+
+    if not torch.__version__.startswith("2.13."):  # what is replaced is private, and another version may lack it
+        yield
+        return
     from torch._export import utils
     from torch.export import decomp_utils, exported_program
 

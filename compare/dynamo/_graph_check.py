@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -61,11 +62,14 @@ class GraphCheck:
         with _same_random_numbers():
             outputs = dict(zip(graph.outputs, _node_results(self.module, self.run(*copies(inputs))), strict=True))
         references = {name: Reference(complex_as_real(tensor), "eager") for name, tensor in eager.items()}
-        settings = _Settings(
-            Limits(graph, given_limits(self.tolerance)), float64, frozenset(uninitialized_nodes(self.module.graph))
+        compare_run = partial(
+            compare_values,
+            limits=Limits(graph, given_limits(self.tolerance)),
+            float64=float64,
+            uninitialized=uninitialized_nodes(self.module.graph),
         )
         run = Run(0, "exported", Compiled(graph, None), _tensors_only(arguments), outputs)
-        rows, effect = settings.compare(run, self._all_values(inputs), references, None)
+        rows, effect = compare_run(run, self._all_values(inputs), references, None)
         notes = problem_notes(float64)
         if effect is not None:
             amount = effect.problem or f"{effect.error_max:.1e}"
@@ -78,7 +82,9 @@ class GraphCheck:
         if self.kernels is not None:
             backend, compiled = self.kernels
             origins = NodeProvenance(graph, compiled)
-            kernel_rows, effect = _compare_kernels(backend, compiled, arguments, outputs, references, settings, origins)
+            kernel_rows, effect = _compare_kernels(
+                backend, compiled, arguments, outputs, references, compare_run, origins
+            )
             rows = [*rows, *kernel_rows]
             graphs["compiled"] = origins.annotated()
             notes += compiled.notes
@@ -117,35 +123,13 @@ class GraphCheck:
         return {name: complex_as_real(value.detach()) for name, value in zip(names, values, strict=True)}
 
 
-@dataclass(frozen=True)
-class _Settings:
-    """How the values of a graph and of its kernels are compared; see `compare_values`."""
-
-    limits: Limits
-    float64: Float64Values | None
-    uninitialized: frozenset[str]
-
-    def compare(
-        self,
-        run: Run,
-        values: Mapping[str, torch.Tensor],
-        references: Mapping[str, Reference],
-        provenance: NodeProvenance | None,
-    ) -> tuple[list[Row], Difference | None]:
-        """See `compare_values`."""
-        float64, uninitialized = self.float64, self.uninitialized
-        return compare_values(
-            run, values, references, provenance, self.limits, float64=float64, uninitialized=uninitialized
-        )
-
-
 def _compare_kernels(  # noqa: PLR0917  called in one place
     backend: Backend,
     compiled: Compiled,
     arguments: Mapping[str, Any],
     outputs: Mapping[str, torch.Tensor],
     eager: Mapping[str, Reference],
-    settings: _Settings,
+    compare_run: Callable[..., tuple[list[Row], Difference | None]],
     origins: NodeProvenance,
 ) -> tuple[list[Row], Difference | None]:
     """Return the rows of the values that a compiled graph's own kernels store, and the observer effect."""
@@ -156,7 +140,7 @@ def _compare_kernels(  # noqa: PLR0917  called in one place
     inputs = _tensors_only(arguments)
     references = {name: Reference(tensor, "given") for name, tensor in inputs.items()}
     references |= {name: Reference(tensor, "derived") for name, tensor in derived.items()}
-    return settings.compare(Run(0, "compiled", compiled, inputs, outputs), values, {**references, **eager}, origins)
+    return compare_run(Run(0, "compiled", compiled, inputs, outputs), values, {**references, **eager}, origins)
 
 
 def _derived(backend: Backend, compiled: Compiled, arguments: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:

@@ -221,12 +221,8 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = call.args[1] if len(call.args) > 1 else None
         dims = sorted(dim % terms.dim() for dim in given or range(terms.dim())) if terms.dim() else []
         others = [dim for dim in range(terms.dim()) if dim not in dims]
-        rows = (
-            terms.permute(*others, *dims).reshape(*(terms.shape[dim] for dim in others), -1)
-            if dims
-            else terms[..., None]
-        )
-        count = rows.shape[-1]
+        count = math.prod(terms.shape[dim] for dim in dims)
+        rows = terms.permute([*others, *dims]).reshape([*(terms.shape[dim] for dim in others), count])
         unit = min(unit_of(call.read[0].dtype), unit_of(torch.float32))  # float16 is summed in float32
         summed = [(rows - rows.mean(-1, keepdim=True)).abs().square(), rows] if call.name == "var_mean" else [rows]
         for result, item in zip(results, summed if count > 1 else (), strict=False):

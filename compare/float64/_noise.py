@@ -24,8 +24,11 @@ def with_noise(tensor: torch.Tensor, unit: float, *, seed: int, start: int | Non
         start: the index of the first number of a block; None for a whole tensor.
     """
     count = _PATTERN_SIZE if start is not None else min(tensor.numel(), _PATTERN_SIZE)
-    factors = _pattern(seed, count).mul(_NOISE_WIDTH * unit).add_(1.0)
-    return _multiply(tensor, (factors.roll(-start) if start else factors).to(tensor.device))
+    first = (start or 0) % _PATTERN_SIZE
+    changes = _pattern(seed, count)
+    fits = first + tensor.numel() <= count  # a row of a table needs few of them
+    changes = changes[first : first + tensor.numel()] if fits else changes.roll(-first)
+    return _multiply(tensor, changes.mul(_NOISE_WIDTH * unit).add_(1.0).to(tensor.device))
 
 
 @functools.lru_cache(maxsize=2)  # blocks of one weight are read one after the other

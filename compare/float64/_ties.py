@@ -60,7 +60,9 @@ def selecting_node(name: str, node: Node, producers: Mapping[str, Node]) -> Node
         return node
     before = producers.get(node.inputs[0]) if node.op == "getitem" and node.inputs else None
     is_second = node.attributes.get("arg1") == 1  # the first result has the numbers
-    return before if before is not None and before.op in _AXES and is_second else None
+    # max(x, y)[1] is a row of numbers, as is argmax(x)[1] of indices.
+    selects = before is not None and before.op in _WITH_INDICES and len(before.inputs) == 1
+    return before if selects and is_second else None
 
 
 def _axis(node: Node) -> int | None:
@@ -71,6 +73,7 @@ def _axis(node: Node) -> int | None:
 
 
 _INDICES = frozenset({"ArgMax", "ArgMin", "argmax", "argmin"})
+_WITH_INDICES = frozenset({"max", "min", "sort", "topk"})  # of torch: they return numbers and their indices
 # By operator: the name of the dimension as a positional argument of a torch function, and its default.
 _AXES: Mapping[str, tuple[str, int | None]] = {
     **dict.fromkeys(("ArgMax", "ArgMin"), ("axis", 0)),

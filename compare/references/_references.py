@@ -121,13 +121,14 @@ class References:
         original = self._program.original
         if original is None:
             return {}
-        graph, computed = original.graph, frozenset(original.names)
-        transposed = {}
-        for node in (node for node in graph.nodes if node.op == "Transpose"):
-            (weight,), (name,) = node.inputs, node.outputs
-            if name in self._wanted and name not in computed and weight in original.model.graph.initializers:
-                transposed[name] = partial(_transposed, original, weight, node.attributes.get("perm"))
-        return transposed
+        weights, inside = {*original.graph.constants}, {*self._wanted}.difference(original.names)
+        return {
+            node.outputs[0]: partial(_transposed, original, node.inputs[0], node.attributes.get("perm"))
+            for node in original.graph.nodes
+            if node.op == "Transpose"
+            and weights.intersection(node.inputs[:1])
+            and inside.intersection(node.outputs[:1])
+        }
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
@@ -135,11 +136,11 @@ class References:
 
 
 def _transposed(original: Original, name: str, order: Sequence[int] | None) -> torch.Tensor | None:
-    """Return a weight with its dimensions in another order (None reverses them); None if there is no such weight."""
+    """Return a weight with its dimensions in another order (None reverses them); None if there is no such tensor."""
     weight = original.constant(name)
-    if weight is None:
-        return None
-    return weight.permute([*(range(weight.ndim)[::-1] if order is None else order)]).contiguous()
+    dims = [] if weight is None else [*range(weight.ndim)]
+    order = dims[::-1] if order is None else order
+    return None if weight is None or sorted(order) != dims else weight.permute([*order]).contiguous()
 
 
 def without_random(values: Mapping[str, T], unpredictable: Unpredictable) -> dict[str, T]:

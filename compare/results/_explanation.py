@@ -189,7 +189,7 @@ def explain(all_rows: Sequence[Row], wrong_nodes: Sequence[Row], graphs: Mapping
         others=tuple(introduced[1:]),
         results=tuple(row for row in results if row.stage == (last if last in wrong else row.stage)),
         inherits=() if introduced or results else _first_of_each_node(row for row in rows if row.diverged),
-        largest=None if introduced else _largest_before_divergence(rows, graphs),
+        largest=None if introduced else _largest_of_first_difference(rows, graphs),
         sound=tuple(stage for stage in stages if stage not in wrong) if wrong else (),
         grows=grows,
         growth=growth,
@@ -204,16 +204,16 @@ def explain(all_rows: Sequence[Row], wrong_nodes: Sequence[Row], graphs: Mapping
     )
 
 
-def _largest_before_divergence(rows: Sequence[Row], graphs: Mapping[Stage, Graph]) -> Row | None:
+def _largest_of_first_difference(rows: Sequence[Row], graphs: Mapping[Stage, Graph]) -> Row | None:
     """Return the row of `Explanation.largest`."""
     first = next((row for row in rows if row.diverged), None)
     if first is None or first.stage not in graphs:
         return None
     graph = graphs[first.stage]
     names = {node.name for node in graph.cone([first.value], graph.constant_values)}
-    before = (row for row in rows if (row.call, row.stage) == (first.call, first.stage) and row.node in names)
+    candidates = (row for row in rows if (row.call, row.stage) == (first.call, first.stage) and row.node in names)
     return max(
-        (row for row in before if row.isolated is not None and row.isolated.verdict == "suspicious"),
+        (row for row in candidates if row.isolated is not None and row.isolated.verdict == "suspicious"),
         key=lambda row: 0.0 if row.isolated is None else row.isolated.ratio,
         default=None,
     )

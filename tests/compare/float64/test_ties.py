@@ -26,6 +26,15 @@ def test_only_the_second_result_has_indices(node: Node) -> None:
     assert selecting_node(node.outputs[0], node, PRODUCERS) is None  # max(x) and max(x, y) return numbers
 
 
+def test_a_row_of_one_result_is_not_a_second_result() -> None:
+    """`torch.max(x, y)[1]` and `x.argmax(0)[1]` index a tensor."""
+    larger, index = Node("n", "max", ("x", "y"), ("n",)), Node("m", "argmax", ("x",), ("m",), {"arg1": 0})
+    producers = {"n": larger, "m": index}
+
+    assert selecting_node("item", item_of(larger, 1), producers) is None
+    assert selecting_node("item", item_of(index, 1), producers) is None
+
+
 def test_a_node_with_several_outputs_has_indices_in_the_second() -> None:
     """TopK of ONNX; ArgMax has nothing else."""
     node, indices = Node("n", "TopK", ("x", "k"), ("values", "indices")), Node("m", "ArgMax", ("x",), ("i",))

@@ -13,7 +13,7 @@ from filch.compare.references._decomposition_replay import DecompositionReplay
 from filch.compare.references._inputs import CapturedCall, captured_calls
 from filch.compare.references._references import References, captured_values
 from filch.compare.references._resolver import Reference, ReferenceResolver
-from filch.export import ModuleCall, Port, Program, export
+from filch.export import ModuleCall, Original, Port, Program, export
 from filch.steal import steal_forward
 
 X = torch.arange(1.0, 5.0)
@@ -113,3 +113,23 @@ def test_a_transposed_weight_is_computed_without_a_decomposition(monkeypatch):
             node.attributes["perm"] = ir.AttrInt64s("perm", [0, 1])
     monkeypatch.undo()
     assert compare(capture, wrong, stages=["exported"]).first_divergence.value == max(names)
+
+
+@pytest.mark.parametrize("perm", [[0, 0], [1], [2, 0]])
+def test_a_transpose_of_impossible_dimensions_has_no_reference(perm):
+    """The file of the original may declare any order."""
+    torch.manual_seed(0)
+    model, x = nn.Linear(4, 4, bias=False), torch.randn(2, 3, 4)
+    program = export(model, (x,))
+    with torch.no_grad(), steal_forward(model) as capture:
+        model(x)
+    changed = ir.from_proto(ir.to_proto(program.original.model))
+    names = [node.outputs[0].name for node in changed.graph if node.op_type == "Transpose"]
+    for node in changed.graph:
+        if node.op_type == "Transpose":
+            node.attributes["perm"] = ir.AttrInt64s("perm", perm)
+
+    original = Original(lambda: (program.exported_program, changed), program.original.identity)
+    report = compare(capture, replace(program, original=original), stages=["exported"])
+
+    assert [row.judged for row in report.rows if row.value in names] == [False]
