@@ -25,8 +25,9 @@ _NOISE_SAMPLE, _MAGNITUDE_SAMPLE = 2**14, 2**10  # elements that suffice to esti
 _CHUNK = 2**16  # elements at a time, which fit in the processor's cache
 _FEW, _MANY = 10, 1_000_000  # limits of the number formats of `format_ratio`
 _MASK = 1000  # a mask is larger than this
-_MASK_GAP = 256  # a mask is more than so many times as large as the next smaller number
+_MASK_GAP = 256  # a mask is more than so many times as large as any number that is not one
 _MASK_SPREAD = 64  # the largest mask is at most so many times as large as the smallest: masks may be added up
+_MASK_NOISE = 4.0  # units that the noise of masks typically has at most: they are constants, to which scores are added
 
 
 @dataclass(frozen=True)
@@ -239,7 +240,7 @@ class _Errors:
         count = self._value.numel()
         sample = slice(None, None, max(1, count // _NOISE_SAMPLE))
         noise = (self._noisy[sample] - self._value[sample]).abs() * self._noise_factor
-        self._typical_noise = _typical(noise, self._value[sample].abs())
+        self._typical_noise = _typical(noise, self._value[sample].abs(), _MASK_NOISE * unit)
         self._smallest_normal = _SMALLEST_NORMAL.get(unit, 0.0)
         self._is_exact = self._reference_is_exact()
         self.value_error, self.reference_error, self.noise_change, self.run_difference = (
@@ -249,7 +250,7 @@ class _Errors:
         self._nonfinite: Counter[str] = Counter()
         self.error = self.rounding = self.largest_error = self.eager = 0.0
         magnitudes = self._value[:: max(1, count // _MAGNITUDE_SAMPLE)].abs()
-        self.magnitude = _typical(magnitudes, magnitudes)
+        self.magnitude = _typical(magnitudes, magnitudes, 1.0)
         for chunk in self.chunks():
             self._add(chunk)
         largest = typical = 1.0
@@ -380,33 +381,39 @@ def _integer_verdict(
     return RoundingVerdict("unstable" if distance else "wrong", math.inf, error, spread=distance, note=note)
 
 
-def _typical(sizes: torch.Tensor, magnitudes: torch.Tensor) -> float:
+def _typical(sizes: torch.Tensor, magnitudes: torch.Tensor, mask_size: float) -> float:
     """Return the root mean square of the nonzero sizes, without those of masks.
 
     Args:
         sizes: the sizes of some elements, or of their errors.
         magnitudes: the magnitudes of these elements.
+        mask_size: the largest typical size of masks, relative to their magnitudes.
     """
     known = (sizes > 0) & sizes.isfinite()
     sample, magnitudes = sizes[known], magnitudes[known]
     if not sample.numel():
         return 0.0
     if float(magnitudes.max()) > _MASK:
-        sample = _without_masks(sample, magnitudes)
-    largest = sample.max()  # squares may leave float64's range
-    return float((sample / largest).square().mean().sqrt() * largest)
+        sample = _without_masks(sample, magnitudes, mask_size)
+    return _root_mean_square(sample)
 
 
-def _without_masks(sizes: torch.Tensor, magnitudes: torch.Tensor) -> torch.Tensor:
-    """Return the sizes without those of masks, which would explain any error of the scores beside them.
+def _without_masks(sizes: torch.Tensor, magnitudes: torch.Tensor, mask_size: float) -> torch.Tensor:
+    """Return the sizes without those of masks, which would explain any error of the scores beside them; see `_typical`.
 
-    Masks are large numbers whose magnitudes differ by at most `_MASK_SPREAD` times, and whose sizes are far from the
-    other ones. Data of different scales, as of several heads in one tensor, spread over more.
+    Masks are large numbers whose magnitudes differ by at most `_MASK_SPREAD` times, and are far from the other ones.
+    Data of different scales, as of several heads or channels in one tensor, spread over more, or have larger errors.
     """
-    sizes, order = sizes.sort()
-    gaps = (sizes[1:] > _MASK_GAP * sizes[:-1]).nonzero()
-    for index in gaps.flatten().tolist():
-        masks = magnitudes[order[index + 1 :]]
-        if float(masks.min()) > _MASK and float(masks.max()) <= _MASK_SPREAD * float(masks.min()):
-            return sizes[: index + 1]
-    return sizes
+    magnitudes, order = magnitudes.sort()
+    above, below = magnitudes[1:], magnitudes[:-1]
+    starts = ((above > _MASK) & (above > _MASK_GAP * below) & (magnitudes[-1] <= _MASK_SPREAD * above)).nonzero()
+    if not starts.numel():
+        return sizes
+    start = 1 + int(starts[0])
+    are_masks = _root_mean_square(sizes[order[start:]] / magnitudes[start:]) <= mask_size
+    return sizes[order[:start]] if are_masks else sizes
+
+
+def _root_mean_square(sizes: torch.Tensor) -> float:
+    largest = sizes.max()  # squares may leave float64's range
+    return float((sizes / largest).square().mean().sqrt() * largest)

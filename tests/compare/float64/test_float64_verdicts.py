@@ -475,3 +475,48 @@ def test_data_of_different_scales_is_no_mask() -> None:
     found = rounding_verdict(wrong.float(), eager.float(), truth, unit=UNIT)
     assert found is not None
     assert found.verdict == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "mask"), [(torch.float16, -65504.0), (torch.float32, -1e4), (torch.float32, -3.4e38)]
+)
+def test_an_error_of_a_score_is_found_beside_masks_of_any_size(dtype: torch.dtype, mask: float) -> None:
+    """Also masks that do not absorb the score which is added to them."""
+    unit = torch.finfo(dtype).eps / 2
+    made = torch.Generator().manual_seed(0)
+
+    def noise() -> torch.Tensor:
+        return unit * (torch.rand(4, 64, 64, generator=made, dtype=torch.float64) * 2 - 1) * 3**0.5
+
+    scores = 3 * torch.randn(4, 64, 64, generator=made, dtype=torch.float64)
+    exact = torch.where(torch.ones(64, 64, dtype=torch.bool).triu(1), scores + mask, scores)
+    truth = Float64Value(exact, exact * (1 + noise()), unit)
+    eager, other = exact.to(dtype), (exact * (1 + noise() / 2)).to(dtype)
+
+    clean = rounding_verdict(other, eager, truth, unit=unit)
+    other[1, 40, 3] += 500 * unit
+    wrong = rounding_verdict(other, eager, truth, unit=unit)
+
+    assert clean is not None
+    assert clean.sound, clean
+    assert wrong is not None
+    assert wrong.verdict == "wrong", wrong
+
+
+def test_a_channel_of_large_numbers_is_no_mask() -> None:
+    """Its errors have accumulated, so that rounding explains more than half a unit of each number."""
+    made = torch.Generator().manual_seed(0)
+    exact = torch.randn(64, 256, generator=made, dtype=torch.float64)
+    exact[:, ::16] = 2000 + 1000 * torch.rand(64, 16, generator=made, dtype=torch.float64)
+    growth = torch.ones(256)
+    growth[::16] = 300
+
+    def changed() -> torch.Tensor:
+        return exact * (1 + growth * UNIT * torch.randn(exact.shape, generator=made, dtype=torch.float64))
+
+    truth = Float64Value(exact, changed(), UNIT)
+
+    verdict = rounding_verdict(changed().float(), exact.float(), truth, unit=UNIT)
+
+    assert verdict is not None
+    assert verdict.verdict != "wrong", verdict
