@@ -58,16 +58,22 @@ class NoisyOnnxRuntime:
         return self.inner.run(compiled, inputs, watch)
 
     def isolate(
-        self, compiled: Compiled, inputs: Values, reference_of: ReferenceOf, *, buffer: int
+        self,
+        compiled: Compiled,
+        inputs: Values,
+        reference_of: ReferenceOf,
+        *,
+        nodes: Collection[str] | None = None,
+        buffer: int,
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Run each node in isolation, and add noise to its results."""
+        """Run nodes in isolation, and add noise to their results."""
         references: dict[str, torch.Tensor] = {}  # `reference_of` may return a reference only once
 
         def cached_reference(name: str) -> torch.Tensor | None:
             reference = references.get(name, reference_of(name))
             return reference if reference is None else references.setdefault(name, reference)
 
-        for name, tensor in self.inner.isolate(compiled, inputs, cached_reference, buffer=buffer):
+        for name, tensor in self.inner.isolate(compiled, inputs, cached_reference, nodes=nodes, buffer=buffer):
             yield name, self.noise(name, tensor, cached_reference)
 
 
@@ -90,9 +96,9 @@ class Tf32OnnxRuntime:
         """Run with ONNX Runtime."""
         return self.inner.run(compiled, inputs, watch)
 
-    def isolate(self, compiled: Compiled, inputs: Any, reference_of: Any, *, buffer: int) -> Any:
-        """Run each node in isolation with ONNX Runtime."""
-        return self.inner.isolate(compiled, inputs, reference_of, buffer=buffer)
+    def isolate(self, compiled: Compiled, inputs: Any, reference_of: Any, **options: Any) -> Any:
+        """Run nodes in isolation with ONNX Runtime."""
+        return self.inner.isolate(compiled, inputs, reference_of, **options)
 
 
 def round_factors(model: ir.Model) -> ir.Model:
