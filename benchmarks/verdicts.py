@@ -208,10 +208,10 @@ class NoisePlanter:
         unit, all_elements = NOISE_KINDS[kind]
         value = exact.value
         if unit == "the level":
-            length, sums = (
+            length, sequential = (
                 count(self._graph.producer[name], self._graph) for count in (reduction_length, running_length)
             )
-            level = rounding_level(reference, exact, unit=FLOAT32_EPS, length=length, sums=sums)
+            level = rounding_level(reference, exact, unit=FLOAT32_EPS, length=length, sequential=sequential)
             size = level.scale * (level.typical if all_elements else level.largest)
         else:
             error = (reference.double() - value)[value.isfinite()]

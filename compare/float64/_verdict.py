@@ -341,7 +341,9 @@ class _Errors:
         self.lacks_float64 |= bool((differs & finite & expected_finite & ~value.isfinite()).any())
 
     def _may_overflow(self, actual: torch.Tensor, reference: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """Return where rounding decides between the largest finite number of the dtype and infinity."""
+        """Return where rounding decides between the largest finite number of the dtype and infinity; not of a copy."""
+        if self._is_exact:
+            return torch.zeros_like(actual, dtype=torch.bool)
         largest = torch.finfo(self._reference.dtype).max
         is_largest = (value.abs() - largest).abs() <= WRONG * self._unit * largest
         return is_largest & (actual * value > 0) & (reference * value > 0)

@@ -399,6 +399,17 @@ def test_rounding_decides_whether_a_number_at_the_limit_of_its_dtype_overflows(e
     assert rounding_verdict(-infinite, finite, truth, unit=unit).verdict == "wrong"
 
 
+def test_a_copied_mask_does_not_become_infinite_by_rounding() -> None:
+    """No arithmetic takes place: a mask of -inf in place of the lowest number is another mask."""
+    mask = torch.zeros(8, 8).masked_fill(torch.ones(8, 8).triu(1).bool(), torch.finfo(torch.float32).min)
+    truth = Float64Value(mask.double(), mask.double() * (1 + UNIT), UNIT)
+
+    verdict = rounding_verdict(1.04 * mask, mask, truth, unit=UNIT)
+
+    assert verdict is not None
+    assert (verdict.verdict, verdict.note) == ("wrong", "not finite in 28 elements")
+
+
 def test_a_number_where_the_model_has_none_is_not_explained_by_rounding() -> None:
     """This holds for the whole run and for a node in isolation; NaN in the model, too, is no fault."""
 
