@@ -8,9 +8,12 @@ import torch
 from filch.export import Graph, Node
 
 from ..float64 import (
+    Decisions,
+    Float64Value,
     Float64Values,
     RoundingVerdict,
     identical_verdict,
+    is_decision,
     is_product,
     largest_distance,
     reduction_length,
@@ -49,6 +52,7 @@ class Float64Checker:
         replaced: Collection[str] = frozenset(),
     ) -> None:
         self.float64 = float64
+        self._decisions = Decisions(float64)
         self._run = run
         self._computes = computes
         self._exported = exported
@@ -95,10 +99,29 @@ class Float64Checker:
             tensor: the actual tensor.
             spread: the largest difference of each element between repeated runs.
         """
+        exported_name = self._run.exported_name(name)
+        values = name, node, reference, tensor, spread
+        verdict = self._verdict_by(self.float64.get, *values)
+        if verdict is not None and (verdict.verdict == "same" or (verdict.sound and not is_decision(tensor))):
+            self._decisions.record_unaffected(exported_name)
+        elif verdict is None or self._decisions.may_affect(exported_name):
+            verdict = self._verdict_by(self.float64.get_with_changed_decisions, *values)
+        return verdict
+
+    def _verdict_by(  # noqa: PLR0917  called in one place
+        self,
+        get: Callable[[str], Float64Value | None],
+        name: str,
+        node: Node,
+        reference: torch.Tensor | None,
+        tensor: torch.Tensor,
+        spread: torch.Tensor | None,
+    ) -> RoundingVerdict | None:
+        """Return the verdict on a value (see `verdict`) by the float64 value that `get` returns."""
         steady = not largest_distance(spread)
         if steady and reference is not None and tensor.dtype == reference.dtype and torch.equal(tensor, reference):
             return identical_verdict(spread)  # whatever the float64 value is
-        exact = self.float64.get(self._run.exported_name(name))
+        exact = get(self._run.exported_name(name))
         if exact is None or exact.value.is_floating_point() != tensor.is_floating_point():
             return None
         if reference is None:

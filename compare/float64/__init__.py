@@ -1,5 +1,6 @@
 """Tell rounding from errors by evaluating in float64."""
 
+from ._decisions import Decisions, is_decision
 from ._evaluation import Float64Evaluator
 from ._mode import float64_values
 from ._noise import unit_of
@@ -18,6 +19,7 @@ from ._verdict import (
 )
 
 __all__ = [
+    "Decisions",
     "Float64Evaluator",
     "Float64Value",
     "Float64Values",
@@ -28,6 +30,7 @@ __all__ = [
     "float64_values",
     "format_ratio",
     "identical_verdict",
+    "is_decision",
     "is_product",
     "largest_distance",
     "reduction_length",

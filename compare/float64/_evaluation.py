@@ -4,7 +4,7 @@ import math
 import zlib
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from filch.export import ExportError, Node, Original, Program
 from ..common._complex import complex_as_real
 from ..common._errors import CompareError
 from ..common._value_cache import ValueCache
+from ._decisions import is_decision
 from ._noise import unit_of, with_noise
 from ._values import Float64Values
 from ._verdict import Float64Value
@@ -65,12 +66,20 @@ class _ProgramValues(Float64Values):
         inputs: the inputs of the call, by name.
         units: half a unit in the last place of each value, relative, by name: the root mean square of its noise.
         unknown: the names of values without a float64 value.
+        change_decisions: whether noisy values are computed from the decisions that noise changed (see `Decisions`).
     """
 
     def __init__(
-        self, original: Original, inputs: Mapping[str, torch.Tensor], units: Units, unknown: Collection[str]
+        self,
+        original: Original,
+        inputs: Mapping[str, torch.Tensor],
+        units: Units,
+        unknown: Collection[str],
+        *,
+        change_decisions: bool,
     ) -> None:
         super().__init__()
+        self._change_decisions = change_decisions
         self._original, self._inputs, self._units, self._unknown = original, inputs, units, unknown
         self._eager_names = frozenset(original.names)
 
@@ -92,6 +101,10 @@ class _ProgramValues(Float64Values):
     @abstractmethod
     def _get(self, name: str) -> ExactAndNoisy | None: ...
 
+    def reads(self, name: str) -> Sequence[str]:
+        """See `Float64Values.reads`."""
+        return self._original.reads.get(name, ())
+
     def _evaluate(self, node: Node, lookup: Callable[[str], ExactAndNoisy | None]) -> dict[str, ExactAndNoisy]:
         """Return the outputs of an ONNX node by name; `lookup` returns what it reads, except inputs and weights."""
         add_noise = _noise(self._units, (*node.reads, *node.outputs))
@@ -103,7 +116,9 @@ class _ProgramValues(Float64Values):
                 if (weight := self._original.constant(name)) is None:
                     return {}
                 both = weight, weight
-            exact[name], noisy[name] = _in_float64(both[0]), add_noise(name, _in_float64(both[1]))
+            keeps_exact = is_decision(both[0]) and not self._change_decisions
+            exact[name] = _in_float64(both[0])
+            noisy[name] = exact[name] if keeps_exact else add_noise(name, _in_float64(both[1]))
         outputs, noisy_outputs = (self._original.evaluate(node.name, inputs) for inputs in (exact, noisy))
         names = outputs.keys() & noisy_outputs.keys()
         return {name: (_in_float64(outputs[name]), _in_float64(noisy_outputs[name])) for name in names}
@@ -119,22 +134,60 @@ class Float64Run(_ProgramValues):
         *args: see `_ProgramValues`.
         wanted: the names of the values that will be requested.
         keep: whether to keep all values for a second pass.
+        change_decisions: see `_ProgramValues`.
     """
 
-    def __init__(self, *args: Any, wanted: Collection[str], keep: bool) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: Any, wanted: Collection[str], keep: bool, change_decisions: bool = False) -> None:
+        super().__init__(*args, change_decisions=change_decisions)
         self.fully_cached = keep
+        self._wanted = {*wanted}
+        self._with_changed_decisions: Float64Run | None = None
         nodes = self._decomposition_nodes(wanted)
         uses = Counter(name for node in nodes for name in {*node.reads})
         self._cache = ValueCache[ExactAndNoisy](uses, wanted, buffer=math.inf if keep else 0)
         self._producers = {name: node for node in nodes for name in node.outputs if name}
-        walk, needed = self._original.float64.walk, (uses.keys() | {*wanted}) & self._eager_names
-        exact, noisy = (walk(self._inputs, wanted=needed, read=read) for read in (None, _noise(self._units)))
-        self._eager: Iterator[tuple[tuple[str, torch.Tensor], ...]] = zip(exact, noisy, strict=True)
+        self._eager = self._walk((uses.keys() | self._wanted) & self._eager_names)
+
+    def get_with_changed_decisions(self, name: str) -> Float64Value | None:
+        """See `Float64Values.get_with_changed_decisions`: a further run, which begins with the first request."""
+        if not self.changed_decisions:
+            return None
+        if self._with_changed_decisions is None:
+            args = self._original, self._inputs, self._units, self._unknown
+            self._with_changed_decisions = Float64Run(
+                *args, wanted=self._wanted, keep=self.fully_cached, change_decisions=True
+            )
+        return self._with_changed_decisions.get(name)
 
     def release(self, name: str) -> None:
         """See `Float64Values.release`."""
         self._cache.release(name)
+        if not self.fully_cached:
+            self._wanted.discard(name)
+        if self._with_changed_decisions is not None:
+            self._with_changed_decisions.release(name)
+
+    def _walk(self, names: Collection[str]) -> Iterator[tuple[str, ExactAndNoisy]]:
+        """Yield values by name, as soon as they are computed, and the decisions that they are computed from."""
+        decisions = {name for name, dtype in self._original.types.items() if not unit_of(dtype)}
+        needed = {*names}
+        for node in reversed(self._original.program.graph.nodes):
+            if node.name in needed:
+                needed.update(item.name for item in node.all_input_nodes)
+        walk, wanted = self._original.float64.walk, {*names, *(decisions & needed & self._eager_names)}
+        exact_decisions: dict[str, torch.Tensor] = {}
+        exact = walk(self._inputs, wanted=wanted)
+        noisy = walk(
+            self._inputs,
+            wanted=wanted,
+            read=_noise(self._units),
+            replace=None if self._change_decisions else exact_decisions.pop,
+        )
+        for (name, value), (_, noisy_value) in zip(exact, noisy, strict=True):
+            exact_decisions.clear()
+            if is_decision(value):
+                exact_decisions[name] = value
+            yield name, (complex_as_real(value), complex_as_real(noisy_value))
 
     def _decomposition_nodes(self, wanted: Collection[str]) -> list[Node]:
         """Return the ONNX nodes that compute the wanted values which PyTorch does not compute, in order."""
@@ -158,20 +211,23 @@ class Float64Run(_ProgramValues):
     def _advance(self, name: str) -> None:
         """Run the program until it has computed a value; after an error it computes nothing more."""
         try:
-            while name not in self._cache.values and (both := next(self._eager, None)):
-                (computed, exact), (_, noisy) = both
-                if self._cache.needs(computed):
-                    self._cache.put(computed, (complex_as_real(exact), complex_as_real(noisy)))
+            while name not in self._cache.values and (item := next(self._eager, None)):
+                self._put(*item)
         except ExportError as error:
             self.problem, self._eager = str(error), iter(())
 
     def _compute(self, node: Node) -> None:
         for name, both in self._evaluate(node, self._get).items():
-            if self._cache.needs(name):
-                self._cache.put(name, both)
+            self._put(name, both)
         self._cache.consume({*node.reads})
         for name in node.outputs:  # compute each node once, even if it failed
             self._producers.pop(name, None)
+
+    def _put(self, name: str, both: ExactAndNoisy) -> None:
+        if is_decision(both[0]) and not torch.equal(*both):
+            self.changed_decisions.add(name)
+        if self._cache.needs(name):
+            self._cache.put(name, both)
 
 
 class Float64NodeRun(_ProgramValues):
@@ -184,7 +240,7 @@ class Float64NodeRun(_ProgramValues):
     """
 
     def __init__(self, *args: Any, reference: TensorLookup) -> None:
-        super().__init__(*args)
+        super().__init__(*args, change_decisions=True)
         self._reference = reference
 
     def release(self, name: str) -> None:

@@ -1,7 +1,7 @@
 """The float64 values of one run."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ._verdict import Float64Value
 
@@ -12,15 +12,26 @@ class Float64Values(ABC):
     Attributes:
         problem: why a value could not be computed, or `""`.
         fully_cached: whether all values are still available.
+        changed_decisions: the names of the decisions (see `Decisions`) that the noise changed in the values so far.
+            They are changed in their own noisy value alone: what is computed from them reads the exact one.
     """
 
     def __init__(self) -> None:
         self.problem = ""
         self.fully_cached = True
+        self.changed_decisions: set[str] = set()
 
     @abstractmethod
     def get(self, name: str) -> Float64Value | None:
         """Return the float64 value of the value `name`, or None if there is none."""
+
+    def get_with_changed_decisions(self, name: str) -> Float64Value | None:  # noqa: ARG002  for subclasses
+        """Return a value whose noisy value is computed from the changed decisions; None if noise has changed none."""
+        return None
+
+    def reads(self, name: str) -> Sequence[str]:  # noqa: ARG002  for subclasses
+        """Return the names of what a value is computed from, if decisions may have changed."""
+        return ()
 
     @abstractmethod
     def unit(self, name: str) -> float:

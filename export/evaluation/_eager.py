@@ -37,7 +37,8 @@ def walk_eager(
         inputs: the program's inputs, by the names of its placeholders.
         known: values to use instead of running their nodes, by node name. Nodes that only they need are not run.
         wanted: the names of the nodes to yield; None for all.
-        replace: called with a node's name and tensor; later nodes read the result in its place.
+        replace: called with the name and tensor of each wanted node, after it was yielded; later nodes read the result
+            in its place.
         read: called with the name and value of everything that a node reads, and None; the node gets the result in its
             place. Of a large weight, it may be called with one block after the other, and the index of the block's
             first element in the flat weight.

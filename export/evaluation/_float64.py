@@ -12,7 +12,7 @@ from torch.fx.node import map_aggregate
 
 from .._errors import ExportError, reason
 from ..common._time_limit import limited
-from ._eager import Interpreter, Read, placeholder_values, walk_eager
+from ._eager import Interpreter, Read, Replace, placeholder_values, walk_eager
 
 _STEP = "eager PyTorch", "to run an operation of the exported program in float64"
 
@@ -36,7 +36,12 @@ class Float64Program:
         self._cache: tuple[Mapping[str, torch.Tensor], Mapping[fx.Node, Any]] | None = None
 
     def walk(
-        self, inputs: Mapping[str, torch.Tensor], *, wanted: Collection[str], read: Read | None = None
+        self,
+        inputs: Mapping[str, torch.Tensor],
+        *,
+        wanted: Collection[str],
+        read: Read | None = None,
+        replace: Replace | None = None,
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """Run the program and yield each wanted node's name and value as soon as it is computed.
 
@@ -45,11 +50,13 @@ class Float64Program:
             wanted: the names of the nodes to yield.
             read: called with the name and the float64 value of everything that a node reads, or of blocks of it (see
                 `walk_eager`); the node gets the result in its place.
+            replace: called with the name and value of each wanted node, after it was yielded; later nodes read the
+                result in its place.
 
         Raises:
             ExportError: an operation can't be run.
         """
-        walk = walk_eager(self._program, inputs, wanted=wanted, read=_read_float64(read))
+        walk = walk_eager(self._program, inputs, wanted=wanted, read=_read_float64(read), replace=replace)
         while True:  # the default dtype is process-wide, so it is restored before each value is yielded
             with limited(*_STEP, error=ExportError), _in_float64():
                 item = next(walk, None)

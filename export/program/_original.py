@@ -7,7 +7,7 @@ import logging
 import tempfile
 import uuid
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,13 @@ class Original:
         """
         nodes = (node for node in self.program.graph.nodes if node.op == "call_function")
         return [node.name for node in nodes if not isinstance(node.meta.get("val"), list | tuple)]
+
+    @cached_property
+    def reads(self) -> Mapping[str, Sequence[str]]:
+        """What each value is computed from, by name: values of the program, or else of `graph`."""
+        in_graph = {name: node.reads for node in self.graph.nodes for name in node.outputs}
+        nodes = self.program.graph.nodes
+        return in_graph | {node.name: [item.name for item in node.all_input_nodes] for node in nodes}
 
     def walk(
         self,

@@ -1,0 +1,145 @@
+"""Integers that rounding decides: they explain the errors of what depends on them only where they may differ."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from torch import nn
+
+from filch.compare import compare
+from filch.compare.float64 import Decisions, Float64Evaluator, RecordedValues
+from filch.export import Program, export
+from filch.steal import Capture, steal_forward
+from support.faults.fakes import WrongBackend
+
+COUNT, WIDTH = 64, 16
+ALMOST_TEN = np.nextafter(np.float32(10), np.float32(0))
+
+
+class Buckets(nn.Module):
+    """Adds the embeddings of rounded numbers to its input, as models with relative positions do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias, self.norm, self.down = nn.Embedding(COUNT + 1, WIDTH), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+        return self.down(self.norm(x + self.bias((numbers * 10).long())).tanh())
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A capture and the program of `Buckets`, and the names of two of its values.
+
+    Attributes:
+        inputs: the inputs by name.
+        buckets: the name of the integers; noise changes some of them.
+        sums: the name of the values to which their embeddings were added.
+    """
+
+    capture: Capture
+    program: Program
+    inputs: Mapping[str, torch.Tensor]
+    buckets: str
+    sums: str
+
+
+@pytest.fixture(scope="module")
+def subject() -> Subject:
+    """Return a model with numbers so near to the next lower integer that noise changes the integer."""
+    torch.manual_seed(0)
+    model, x = Buckets().eval(), torch.randn(COUNT, WIDTH)
+    numbers = torch.nextafter(torch.arange(1, COUNT + 1) / 10, torch.tensor(torch.inf))
+    program = export(model, (x, numbers))
+    values = {name: node for node in program.graph.nodes for name in node.outputs}
+    buckets = next(read for node in values.values() if node.op == "Gather" for read in node.reads[1:])
+    sums = next(name for name, node in values.items() if node.op == "Add")
+    value = Float64Evaluator(program).of({"x": x, "numbers": numbers}, [buckets], keep=True).get(buckets)
+    assert value is not None
+    changed = value.value != value.noisy
+    assert 0 < int(changed.sum()) < COUNT
+    numbers = torch.where(changed, numbers, numbers + 0.05)  # only these are near an integer
+    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
+        model(x, numbers)
+    return Subject(capture, program, {"x": x, "numbers": numbers}, buckets, sums)
+
+
+def test_a_small_error_is_found_although_noise_changes_decisions_before_it(subject: Subject) -> None:
+    """The error is a hundredth of what another bucket would change."""
+    assert compare(subject.capture, subject.program).close
+
+    backend = WrongBackend({subject.sums: lambda tensor: tensor * (1 + 3e-5)})
+    report = compare(subject.capture, subject.program, backend=backend)
+
+    assert {row.value for row in report.introduced} == {subject.sums}
+    (row,) = report.introduced
+    assert row.float64 is not None
+    assert row.float64.verdict == "wrong"
+
+
+def test_another_decision_of_a_backend_explains_the_values_that_depend_on_it(subject: Subject) -> None:
+    """The backend multiplies by a number one unit below 10, so that each number near an integer is rounded down."""
+    model = subject.program.model.clone()
+    (multiply,) = (node for node in model.graph if node.op_type == "Mul")
+    other = ir.Value(name="almost_ten", const_value=ir.tensor(ALMOST_TEN, name="almost_ten"))
+    model.graph.register_initializer(other)
+    multiply.replace_input_with(1, other)
+
+    report = compare(subject.capture, replace(subject.program, model=model), stages=["exported"])
+
+    rows = {row.value: row for row in report.rows if row.kind == "node"}
+    assert "near-tie" in str(rows[subject.buckets].float64)
+    assert rows[subject.sums].difference is not None
+    assert rows[subject.sums].difference.absolute > 0.1
+    assert report.close, str(report)
+
+
+def test_noise_changes_a_decision_in_its_own_value_alone(subject: Subject) -> None:
+    """Both kinds of noisy values are available, and are of the same exact ones."""
+    values = Float64Evaluator(subject.program).of(subject.inputs, [subject.buckets, subject.sums], keep=False)
+
+    frozen, changed = values.get(subject.sums), values.get_with_changed_decisions(subject.sums)
+
+    assert values.changed_decisions == {subject.buckets}
+    assert frozen is not None
+    assert changed is not None
+    assert torch.equal(frozen.value, changed.value)
+    assert float((frozen.noisy - frozen.value).abs().max()) < 1e-5
+    assert float((changed.noisy - changed.value).abs().max()) > 0.1
+
+
+class Chain(RecordedValues):
+    """Values that are computed from each other: a from b from c and d."""
+
+    def __init__(self, changed: set[str]) -> None:
+        super().__init__({})
+        self.changed_decisions = changed
+
+    def reads(self, name: str) -> tuple[str, ...]:
+        return {"a": ("b",), "b": ("c", "d")}.get(name, ())
+
+
+@pytest.mark.parametrize(
+    ("changed", "unaffected", "expected"),
+    [
+        ({"c"}, (), True),
+        ({"a"}, ("b",), True),
+        ({"c"}, ("b",), False),
+        ({"c"}, ("c",), False),
+        ({"c"}, ("d",), True),
+        ({"c", "d"}, ("d",), True),
+        ({"x"}, (), False),
+        (set(), (), False),
+    ],
+)
+def test_an_unaffected_value_stands_between(changed: set[str], unaffected: tuple[str, ...], expected: bool) -> None:
+    """A value may be affected by what it is computed from, unless a value on the way shows no error."""
+    decisions = Decisions(Chain(changed))
+    for name in unaffected:
+        decisions.record_unaffected(name)
+
+    assert decisions.may_affect("a") is expected
+    assert decisions.may_affect("a") is expected
