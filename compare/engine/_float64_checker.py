@@ -140,6 +140,10 @@ class Float64Checker:
             tensor, reference, exact, unit=unit, length=length, sequential=sequential, spread=spread
         )
 
+    def sums(self, node: Node) -> bool:
+        """Return whether a node sums numbers."""
+        return max(self._longest_sum(node, count) for count in (reduction_length, running_length)) > 1
+
     def _longest_sum(self, node: Node, count: Callable[[Node, Graph], int]) -> int:
         """Return the length of the longest sum that a node computes."""
         return max((count(item, self._exported) for item in self._computes(node)), default=1)

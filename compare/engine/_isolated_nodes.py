@@ -11,7 +11,7 @@ from filch.export import Graph, Node
 
 from ..common._complex import complex_as_real
 from ..common._value_cache import ValueCache
-from ..float64 import RoundingVerdict, Verdict, identical_verdict, largest_distance
+from ..float64 import RoundingVerdict, Verdict, confirmed_verdict, identical_verdict, largest_distance
 from ..float64._ties import selecting_node, with_ties
 from ..metrics._metrics import Difference
 from ..metrics._tolerance import is_coarser, is_quantized, largest_of
@@ -201,6 +201,7 @@ def _node_verdict(  # noqa: PLR0917  called in one place
         if verdict is not None:
             selecting = selecting_node(row.value, node, inputs.run.graph.producer)
             node_input = None if selecting is None else inputs.get(selecting.inputs[0])
+            verdict = confirmed_verdict(verdict, row.float64, sums=checker.sums(node))
             return with_ties(verdict, selecting, node_input, actual, reference)
     if reference is None:
         return None

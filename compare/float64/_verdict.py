@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -14,6 +14,9 @@ Verdict = Literal["same", "rounding", "suspicious", "unstable", "wrong"]
 # The error divided by the rounding level from which on a value is suspicious or wrong. In correct runs of the test
 # models, all but 0.1 % of the nodes are below the former.
 SUSPICIOUS, WRONG = 2.0, 8.0
+# The same ratio of a node by itself, from which on it is wrong if its value is suspicious in the whole run, too: of a
+# node that sums (kernels sum in different orders, whose errors are up to 4.6 levels), and of any other (up to 2.3).
+_CONFIRMED_SUM, _CONFIRMED = 5.0, 2.5
 _MIN_LARGEST, _MIN_TYPICAL = 3.0, 0.5  # the least rounding levels: correct functions have errors of so many units
 _MAX_COPIED = 2.0  # units by which noise may change a number that is only moved or selected: up to 1.73
 _UNRELIABLE = 64.0  # times the typical rounding level: eager PyTorch itself computes something else
@@ -352,6 +355,20 @@ class _Errors:
 def identical_verdict(spread: torch.Tensor | None = None) -> RoundingVerdict:
     """Return the verdict of a value that is bitwise equal to the reference."""
     return RoundingVerdict("same", spread=largest_distance(spread))
+
+
+def confirmed_verdict(isolated: RoundingVerdict, whole: RoundingVerdict | None, *, sums: bool) -> RoundingVerdict:
+    """Return the verdict on a node by itself: `wrong` instead of `suspicious` if its value in the whole run agrees.
+
+    Args:
+        isolated: the verdict on what the node computes from correct inputs.
+        whole: the verdict on its value in the whole run.
+        sums: whether the node sums numbers.
+    """
+    both = whole is not None and whole.verdict == isolated.verdict == "suspicious"
+    if not both or isolated.ratio < (_CONFIRMED_SUM if sums else _CONFIRMED):
+        return isolated
+    return replace(isolated, verdict="wrong", note="suspicious in the whole run, too")
 
 
 def format_ratio(ratio: float) -> str:

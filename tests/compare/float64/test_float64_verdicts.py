@@ -13,7 +13,13 @@ import torch
 from torch import nn
 
 from filch.compare import compare, compare_tensors, load_report
-from filch.compare.float64 import Float64Value, RoundingVerdict, identical_verdict, rounding_verdict
+from filch.compare.float64 import (
+    Float64Value,
+    RoundingVerdict,
+    confirmed_verdict,
+    identical_verdict,
+    rounding_verdict,
+)
 from filch.compare.float64._verdict import SUSPICIOUS
 from filch.export import Program, export
 from filch.steal import Capture, FilchError, steal_forward
@@ -531,3 +537,46 @@ def test_a_channel_of_large_numbers_is_no_mask() -> None:
 
     assert verdict is not None
     assert verdict.verdict != "wrong", verdict
+
+
+@pytest.mark.parametrize(
+    ("isolated", "whole", "sums", "expected"),
+    [
+        (RoundingVerdict("suspicious", 3.0), RoundingVerdict("suspicious", 2.5), False, "wrong"),
+        (RoundingVerdict("suspicious", 3.0), RoundingVerdict("suspicious", 2.5), True, "suspicious"),
+        (RoundingVerdict("suspicious", 6.0), RoundingVerdict("suspicious", 2.5), True, "wrong"),
+        (RoundingVerdict("suspicious", 2.2), RoundingVerdict("suspicious", 2.5), False, "suspicious"),
+        (RoundingVerdict("suspicious", 6.0), RoundingVerdict("rounding", 1.9), False, "suspicious"),
+        (RoundingVerdict("suspicious", 6.0), RoundingVerdict("wrong", 20.0), False, "suspicious"),
+        (RoundingVerdict("suspicious", 6.0), None, False, "suspicious"),
+        (RoundingVerdict("rounding", 1.0), RoundingVerdict("suspicious", 2.5), False, "rounding"),
+    ],
+)
+def test_a_node_that_is_suspicious_by_itself_and_in_the_whole_run_is_wrong(
+    isolated: RoundingVerdict, whole: RoundingVerdict | None, sums: bool, expected: str
+) -> None:
+    """Kernels sum in different orders, so a sum has to be further off."""
+    verdict = confirmed_verdict(isolated, whole, sums=sums)
+
+    assert verdict == replace(isolated, verdict=expected, note=verdict.note)
+    assert bool(verdict.note) is (expected == "wrong")
+
+
+def test_an_error_of_three_times_the_rounding_level_is_found(subject: tuple[Capture, Program]) -> None:
+    """The first node inherits no error, so that its own rounding level is that of the whole run."""
+    capture, program = subject
+    (name,) = (node.outputs[0] for node in program.graph.nodes if node.op == "Gelu")
+    factor = 1e-6
+    for _ in range(3):  # the error is proportional to the factor, except for its rounding
+        backend = WrongBackend({name: lambda tensor, by=1 + factor: tensor * by})
+        report = compare(capture, program, backend=backend)
+        row = next(row for row in report.rows if row.value == name)
+        assert row.float64 is not None
+        factor *= 3 / row.float64.ratio
+
+    assert 2.7 < row.float64.ratio < 3.3
+    assert row.float64.verdict == "suspicious"
+    assert row.introduced
+    assert report.first_divergence == row
+    assert not report.close
+    assert "suspicious in the whole run, too" in " ".join(str(report).split())
