@@ -98,7 +98,7 @@ def count_rows(report: Report) -> Counter[str]:
     """Count the rows that were judged, and the false alarms among them."""
     return Counter(
         judged=sum(row.judged for row in report.rows),
-        flagged=sum(row.diverged for row in report.rows),
+        flagged=sum(row.diverged or row.introduced for row in report.rows),
         suspicious=sum(row.isolated is not None and row.isolated.verdict == "suspicious" for row in report.rows),
         interface=len(report.interface),
     )
@@ -112,7 +112,11 @@ def print_flagged(title: str, report: Report) -> None:
     print(f"{title}: {counts['flagged']} flagged, {counts['suspicious']} suspicious of {counts['judged']}", flush=True)
     for problem in report.interface[:SHOWN]:
         print(f"  {problem}")
-    flagged = [row for row in report.rows if row.diverged or (row.isolated and row.isolated.verdict == "suspicious")]
+    flagged = [
+        row
+        for row in report.rows
+        if row.diverged or row.introduced or (row.isolated and row.isolated.verdict == "suspicious")
+    ]
     for row in flagged[:SHOWN]:
         print(f"  {row}: {row.isolated or row.difference}", flush=True)
 

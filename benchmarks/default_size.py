@@ -66,7 +66,7 @@ def judge_clean(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         except FilchError as error:
             yield {"backend": backend, "failed": " ".join(str(error).split())[:200]}
             continue
-        flagged = [row for row in report.rows if row.diverged]
+        flagged = [row for row in report.rows if row.diverged or row.introduced]
         yield {
             "backend": backend,
             "judged": sum(row.judged for row in report.rows),
@@ -128,7 +128,7 @@ def judge_planted(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     capture, program, inputs = capture_and_export(options)
     random = Random(f"{options.seed} {options.models[0]}")  # noqa: S311  not for security
     clean = compare(capture, program, stages=["exported"])
-    yield {"kind": "clean", "flagged": len(clean.diverged)}
+    yield {"kind": "clean", "flagged": sum(row.diverged or row.introduced for row in clean.rows)}
     small = SmallFaults(capture, program, clean)
     planter = Planter(serde.serialize_model(program.model), {name: x.numpy() for name, x in inputs.items()})
     kinds = [SMALL, *KINDS] if not options.kinds else options.kinds

@@ -177,6 +177,8 @@ class ValueComparator:
             return row
         if self._checker is not None and not is_quantized(limit):
             verdict = self._checker.verdict(row.value, node, reference.tensor, tensor, spread)
+            if verdict is None and row.diverged:
+                verdict = self._checker.compiled_verdict(row.value, node, reference.tensor, tensor, spread)
             selecting = selecting_node(row.value, node, self._nodes)
             node_input = None if selecting is None else self._node_inputs.values.get(selecting.inputs[0])
             row = with_verdict(row, with_ties(verdict, selecting, node_input, tensor, reference.tensor))

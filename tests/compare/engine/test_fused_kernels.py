@@ -84,3 +84,63 @@ def test_a_fault_in_a_kernel_that_computes_its_inputs_is_found(rotated, factor):
     )
     assert not report.close
     assert [row.value for row in report.introduced] == [end]
+
+
+class Residuals(nn.Module):
+    """Adds large numbers that nearly cancel; Inductor keeps the sum in float32, where eager PyTorch has float16."""
+
+    def __init__(self):
+        super().__init__()
+        self.linears, self.norm = nn.ModuleList(nn.Linear(64, 64) for _ in range(4)), nn.LayerNorm(64)
+
+    def forward(self, x):
+        total = x
+        for linear in self.linears:
+            total = total + linear(x)
+        return self.norm(total)
+
+
+@pytest.fixture(scope="module")
+def residuals():
+    """Return a capture of the model in float16, its program, Inductor, and the name of the sum in the kernel."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        model, x = Residuals().eval(), torch.randn(4, 64)
+        for first, second in ((0, 1), (2, 3)):
+            model.linears[first].weight.mul_(30)
+            model.linears[second].weight.copy_(-model.linears[first].weight)
+        model, x = model.half(), x.half()
+        with steal_forward(model) as capture:
+            model(x)
+    program, backend = export(model, (x,)), get_backend("inductor")
+    backend = changing(backend, backend.compile(program, optimize=True))
+    rows = compare(capture, program, backend=backend).rows
+    name = next(row.value for row in rows if row.value not in program.graph.values and row.dtype == "float32")
+    return capture, program, backend, name
+
+
+def test_rounding_that_only_eager_pytorch_has_is_no_fault_of_a_kernel(residuals):
+    """The sum exceeds the tolerance, so its float64 value is computed from Inductor's own graph."""
+    capture, program, backend, name = residuals
+
+    report = compare(capture, program, backend=backend)
+
+    row = next(row for row in report.rows if row.value == name)
+    assert row.evidence == "derived"
+    assert not row.difference.close
+    assert row.float64.verdict == "rounding"
+    assert report.close, str(report)
+    assert compare(capture, program, backend=backend, truth="float64").close
+    assert not compare(capture, program, backend=backend, tolerance="default").close
+
+
+def test_a_wrong_value_that_only_a_kernel_has_is_found(residuals):
+    """An error as large as the largest number is more than rounding."""
+    capture, program, backend, name = residuals
+    wrong = changing(backend, backend.made, **{name: lambda tensor: tensor + tensor.abs().max()})
+
+    report = compare(capture, program, backend=wrong)
+
+    row = next(row for row in report.rows if row.value == name)
+    assert row.float64.verdict == "wrong"
+    assert report.first_divergence == row
