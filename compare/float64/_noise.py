@@ -39,10 +39,11 @@ def _pattern(seed: int, count: int) -> torch.Tensor:
 
 def _multiply(tensor: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
     """Multiply the elements by a pattern that repeats."""
-    product = tensor.clone(memory_format=torch.contiguous_format)
-    flat = product.view(-1)
+    flat = tensor.reshape(-1)  # a copy if the tensor is not contiguous
+    product = torch.empty_like(flat)
     whole = flat.numel() - flat.numel() % max(1, pattern.numel())
     if whole:
-        flat[:whole].view(-1, pattern.numel()).mul_(pattern)
-    flat[whole:].mul_(pattern[: flat.numel() - whole])
-    return product
+        rows = -1, pattern.numel()
+        torch.mul(flat[:whole].view(rows), pattern, out=product[:whole].view(rows))
+    torch.mul(flat[whole:], pattern[: flat.numel() - whole], out=product[whole:])
+    return product.view(tensor.shape)

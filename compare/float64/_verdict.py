@@ -21,6 +21,7 @@ _MIN_LARGEST, _MIN_TYPICAL = 3.0, 0.5  # the least rounding levels: correct func
 _MAX_COPIED = 2.0  # units by which noise may change a number that is only moved or selected: up to 1.73
 _UNRELIABLE = 64.0  # times the typical rounding level: eager PyTorch itself computes something else
 _SMALLEST_UNIT = {2.0**-11: 2.0**-25}  # absolute: half of float16's smallest number
+_DTYPES = {2.0**-11: torch.float16, 2.0**-8: torch.bfloat16}  # of coarse units
 _TINY = torch.finfo(torch.float64).tiny
 # The smallest normal numbers of float32, bfloat16 and float64 by their units: processors may flush what is less to 0.
 _SMALLEST_NORMAL = {2.0**-24: 2.0**-126, 2.0**-8: 2.0**-126, 2.0**-53: _TINY}
@@ -192,7 +193,7 @@ class _Accumulator:
 
     def add(self, units: torch.Tensor) -> bool:
         """Add errors and return whether they include a new maximum."""
-        largest = float(units.max())
+        largest = float(units.amax())
         is_new = largest > self.largest
         self.largest = max(self.largest, largest)
         self._squares += float(torch.dot(units, units))
@@ -285,13 +286,13 @@ class _Errors:
         return own.add_(_TINY) if noise is None else own.add_(noise.clamp(min=self._typical_noise + _TINY))
 
     def _own_unit(self, chunk: slice) -> torch.Tensor:
-        size = torch.nan_to_num_(self._value[chunk].abs(), 0.0, 0.0, 0.0)
-        return size.mul_(self._unit).clamp_(min=_SMALLEST_UNIT.get(self._unit, 0.0))
+        size = _without_nonfinite(self._value[chunk].abs()).mul_(self._unit)
+        return size.clamp_(min=_SMALLEST_UNIT[self._unit]) if self._unit in _SMALLEST_UNIT else size
 
     def _noise(self, chunk: slice) -> torch.Tensor:
         """Return the change of the float64 value when its inputs change."""
-        change = (self._noisy[chunk] - self._value[chunk]).abs_().mul_(self._noise_factor)
-        return torch.nan_to_num_(change, 0.0, 0.0, 0.0)
+        change = (self._noisy[chunk] - self._value[chunk]).abs_()
+        return _without_nonfinite(change if self._noise_factor == 1.0 else change.mul_(self._noise_factor))
 
     def _reference_is_exact(self) -> bool:
         """Return whether the reference equals the float64 value, and each number in it is one of the inputs."""
@@ -305,16 +306,19 @@ class _Errors:
 
     def _add(self, chunk: slice) -> None:
         """Add the errors of a chunk, as multiples of its rounding, to the accumulators."""
+        value = self._value[chunk]
         # float8 has no arithmetic of its own
-        actual, reference, value = (tensor[chunk].double() for tensor in (self._actual, self._reference, self._value))
-        error, reference_error = (actual - value).abs_(), (reference - value).abs_()
-        largest, eager = float(error.max()), float(reference_error.max())
+        error, reference_error = (
+            tensor[chunk].to(torch.float64, copy=True).sub_(value).abs_() for tensor in (self._actual, self._reference)
+        )
+        largest, eager = float(error.amax()), float(reference_error.amax())
         if not math.isfinite(largest + eager):  # by far the usual case is that it is
+            actual, reference = (tensor[chunk].double() for tensor in (self._actual, self._reference))
             self._count_nonfinite(actual, reference, value)
             known = value.isfinite()
             error = torch.where(known & actual.isfinite(), error, 0.0)
             reference_error = torch.where(known & reference.isfinite(), reference_error, 0.0)
-            largest, eager = float(error.max()), float(reference_error.max())
+            largest, eager = float(error.amax()), float(reference_error.amax())
         self.largest_error, self.eager = max(self.largest_error, largest), max(self.eager, eager)
         noise = None if self._is_exact else self._noise(chunk)
         scale = self._scale(chunk, noise)
@@ -344,12 +348,17 @@ class _Errors:
         self.lacks_float64 |= bool((differs & finite & expected_finite & ~value.isfinite()).any())
 
     def _may_overflow(self, actual: torch.Tensor, reference: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """Return where rounding decides between the largest finite number of the dtype and infinity; not of a copy."""
+        """Return where rounding decides between the largest finite number of a dtype and infinity; not of a copy.
+
+        The dtype is that of the value, or the coarsest on the way to it: a float16 number may be cast to float32.
+        """
+        near_largest = torch.zeros_like(actual, dtype=torch.bool)
         if self._is_exact:
-            return torch.zeros_like(actual, dtype=torch.bool)
-        largest = torch.finfo(self._reference.dtype).max
-        is_largest = (value.abs() - largest).abs() <= WRONG * self._unit * largest
-        return is_largest & (actual * value > 0) & (reference * value > 0)
+            return near_largest
+        for dtype in {self._reference.dtype, _DTYPES.get(self._unit, self._reference.dtype)}:
+            largest = torch.finfo(dtype).max
+            near_largest |= (value.abs() - largest).abs() <= WRONG * self._unit * largest
+        return near_largest & (actual * value > 0) & (reference * value > 0)
 
 
 def identical_verdict(spread: torch.Tensor | None = None) -> RoundingVerdict:
@@ -398,6 +407,11 @@ def _integer_verdict(
     instead = f"{actual[differs][0].item()} instead of {reference[differs][0].item()}"
     note = f"{instead} in {count} of {actual.numel()} elements"
     return RoundingVerdict("unstable" if distance else "wrong", math.inf, error, spread=distance, note=note)
+
+
+def _without_nonfinite(sizes: torch.Tensor) -> torch.Tensor:
+    """Replace numbers that are not finite by 0, in place."""
+    return sizes if math.isfinite(float(sizes.sum())) else torch.nan_to_num_(sizes, 0.0, 0.0, 0.0)
 
 
 def _typical(sizes: torch.Tensor, magnitudes: torch.Tensor, mask_size: float) -> float:

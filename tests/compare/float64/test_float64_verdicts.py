@@ -405,6 +405,18 @@ def test_rounding_decides_whether_a_number_at_the_limit_of_its_dtype_overflows(e
     assert rounding_verdict(-infinite, finite, truth, unit=unit).verdict == "wrong"
 
 
+@pytest.mark.parametrize(("unit", "verdict"), [(2.0**-11, "rounding"), (UNIT, "wrong")])
+def test_a_number_that_overflowed_before_it_was_cast_to_a_finer_dtype_may_be_finite(unit: float, verdict: str) -> None:
+    """A kernel computes in float32 what eager PyTorch computes in float16 and then casts."""
+    value = torch.tensor([1.0, -65534.0], dtype=torch.float64)
+    truth = Float64Value(value, value * (1 + 2 * unit), unit)
+
+    found = rounding_verdict(value.float(), torch.tensor([1.0, -math.inf]), truth, unit=unit)
+
+    assert found is not None
+    assert found.verdict == verdict
+
+
 def test_a_copied_mask_does_not_become_infinite_by_rounding() -> None:
     """No arithmetic takes place: a mask of -inf in place of the lowest number is another mask."""
     mask = torch.zeros(8, 8).masked_fill(torch.ones(8, 8).triu(1).bool(), torch.finfo(torch.float32).min)
