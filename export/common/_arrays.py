@@ -11,17 +11,17 @@ def torch_to_array(tensor: torch.Tensor) -> np.ndarray:
     return tensor_adapters.TorchTensor(tensor.detach().contiguous()).numpy()
 
 
-def array_to_torch(array: np.ndarray | np.generic) -> torch.Tensor:
-    """Copy an array to a tensor."""
-    return _shared(np.array(array))
+def array_to_torch(array: np.ndarray | np.generic, *, copy: bool = True) -> torch.Tensor:
+    """Convert an array to a tensor; without `copy`, it shares the array's memory if that is writable."""
+    array = np.asarray(array)
+    return _shared(array if array.flags.writeable and not copy else np.array(array))  # torch warns if it is not
 
 
 def weight_to_torch(weight: ir.TensorProtocol) -> torch.Tensor:
     """Convert a weight to a tensor, which must not be changed: it shares the weight's memory if possible."""
     if isinstance(weight, tensor_adapters.TorchTensor):
         return weight.raw.detach()
-    array = weight.numpy()
-    return _shared(array if array.flags.writeable else np.array(array))  # torch warns of memory that is not writable
+    return array_to_torch(weight.numpy(), copy=False)
 
 
 def _shared(array: np.ndarray) -> torch.Tensor:

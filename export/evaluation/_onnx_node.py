@@ -25,7 +25,8 @@ def evaluate(model: ir.Model, node: ir.Node, inputs: Mapping[str, torch.Tensor])
         inputs: the values that it reads, by name: float64, and integers.
 
     Returns:
-        the outputs by name; empty if the evaluator does not support the operator, or the node has a subgraph.
+        the outputs by name, which must not be changed: they may share the memory of inputs. Empty if the evaluator does
+        not support the operator, or the node has a subgraph.
     """
     if subgraphs(node):
         return {}
@@ -47,4 +48,5 @@ def evaluate(model: ir.Model, node: ir.Node, inputs: Mapping[str, torch.Tensor])
     except Exception:  # noqa: BLE001  it raises NotImplementedError and whatever NumPy raises
         return {}
     pairs = zip(outputs, results, strict=True)
-    return {name: array_to_torch(value) for name, value in pairs if isinstance(value, np.ndarray | np.generic)}
+    arrays = ((name, value) for name, value in pairs if isinstance(value, np.ndarray | np.generic))
+    return {name: array_to_torch(value, copy=False) for name, value in arrays}
