@@ -5,7 +5,9 @@ import functools
 import torch
 
 _PATTERN_SIZE = 65521  # numbers of noise, which repeat: a prime, so that no dimension of a tensor repeats with them
-_NOISE_WIDTH = 3.0**0.5  # a uniform distribution that wide has a root mean square of 1
+# The sizes of noise in units: none is near 0, where an exponential of the number would seem exact. Numbers that are
+# uniformly distributed between them have a root mean square of 1.
+_LEAST, _MOST = 0.5, 1.427
 
 
 def unit_of(dtype: torch.dtype) -> float:
@@ -28,13 +30,14 @@ def with_noise(tensor: torch.Tensor, unit: float, *, seed: int, start: int | Non
     changes = _pattern(seed, count)
     fits = first + tensor.numel() <= count  # a row of a table needs few of them
     changes = changes[first : first + tensor.numel()] if fits else changes.roll(-first)
-    return _multiply(tensor, changes.mul(_NOISE_WIDTH * unit).add_(1.0).to(tensor.device))
+    return _multiply(tensor, changes.mul(unit).add_(1.0).to(tensor.device))
 
 
 @functools.lru_cache(maxsize=2)  # blocks of one weight are read one after the other
 def _pattern(seed: int, count: int) -> torch.Tensor:
-    """Return random numbers between -1 and 1, which must not be changed."""
-    return torch.rand(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).mul_(2).sub_(1)
+    """Return noise in units, which must not be changed."""
+    numbers = torch.rand(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).mul_(2).sub_(1)
+    return numbers.abs().mul_(_MOST - _LEAST).add_(_LEAST).copysign_(numbers)
 
 
 def _multiply(tensor: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:

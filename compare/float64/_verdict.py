@@ -18,7 +18,7 @@ SUSPICIOUS, WRONG = 2.0, 8.0
 # node that sums (kernels sum in different orders, whose errors are up to 4.6 levels), and of any other (up to 2.3).
 _CONFIRMED_SUM, _CONFIRMED = 5.0, 2.5
 _MIN_LARGEST, _MIN_TYPICAL = 3.0, 0.5  # the least rounding levels: correct functions have errors of so many units
-_MAX_COPIED = 2.0  # units by which noise may change a number that is only moved or selected: up to 1.73
+_MAX_COPIED = 2.0  # units by which noise may change a number that is only moved or selected: up to 1.43
 _UNRELIABLE = 64.0  # times the typical rounding level: eager PyTorch itself computes something else
 _SMALLEST_UNIT = {2.0**-11: 2.0**-25}  # absolute: half of float16's smallest number
 _DTYPES = {2.0**-11: torch.float16, 2.0**-8: torch.bfloat16}  # of coarse units
@@ -255,6 +255,8 @@ class _Errors:
         self.error = self.rounding = self.largest_error = self.eager = 0.0
         magnitudes = self._value[:: max(1, count // _MAGNITUDE_SAMPLE)].abs()
         self.magnitude = _typical(magnitudes, magnitudes, 1.0)
+        # A decay of 1e-30 beside one of 1, which is exact, would have no other rounding level than its own.
+        self._least_noise = max(self._typical_noise, unit * unit * self.magnitude)
         for chunk in self.chunks():
             self._add(chunk)
         largest = typical = 1.0
@@ -283,7 +285,7 @@ class _Errors:
 
     def _scale(self, chunk: slice, noise: torch.Tensor | None) -> torch.Tensor:
         own = self._own_unit(chunk)
-        return own.add_(_TINY) if noise is None else own.add_(noise.clamp(min=self._typical_noise + _TINY))
+        return own.add_(_TINY) if noise is None else own.add_(noise.clamp(min=self._least_noise + _TINY))
 
     def _own_unit(self, chunk: slice) -> torch.Tensor:
         size = _without_nonfinite(self._value[chunk].abs()).mul_(self._unit)

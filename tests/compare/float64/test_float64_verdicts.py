@@ -586,9 +586,26 @@ def test_an_error_of_three_times_the_rounding_level_is_found(subject: tuple[Capt
         assert row.float64 is not None
         factor *= 3 / row.float64.ratio
 
-    assert 2.7 < row.float64.ratio < 3.3
+    assert 2.5 < row.float64.ratio < 4
     assert row.float64.verdict == "suspicious"
     assert row.introduced
     assert report.first_divergence == row
     assert not report.close
     assert "suspicious in the whole run, too" in " ".join(str(report).split())
+
+
+def test_an_error_that_is_negligible_beside_exact_numbers_is_rounding() -> None:
+    """Exponentials of sums are exact where the sum is 0; errors of the others grow by more than their noise."""
+    unit = 2.0**-8
+    exact, noisy, eager, actual = (torch.ones(4, dtype=torch.float64) for _ in range(4))
+    exact[3], noisy[3], eager[3], actual[3] = 1.6e-32, 3.3e-31, 1.1e-31, 1.1e-28
+    truth = Float64Value(exact, noisy, unit)
+
+    found = rounding_verdict(actual.float(), eager.float(), truth, unit=unit)
+    actual[3] = 1e-3
+    wrong = rounding_verdict(actual.float(), eager.float(), truth, unit=unit)
+
+    assert found is not None
+    assert found.verdict == "rounding"
+    assert wrong is not None
+    assert wrong.verdict == "wrong"
