@@ -16,7 +16,7 @@ Verdict = Literal["same", "rounding", "suspicious", "unstable", "wrong"]
 SUSPICIOUS, WRONG = 2.0, 8.0
 # The same ratio of a node by itself, from which on it is wrong if its value is suspicious in the whole run, too: of a
 # node that sums (kernels sum in different orders, whose errors are up to 4.6 levels), and of any other (up to 2.3).
-_CONFIRMED_SUM, _CONFIRMED = 5.0, 2.5
+_CONFIRMED_SUM, _CONFIRMED = 6.0, 2.5
 _MIN_LARGEST, _MIN_TYPICAL = 3.0, 0.5  # the least rounding levels: correct functions have errors of so many units
 _MAX_COPIED = 2.0  # units by which noise may change a number that is only moved or selected: up to 1.43
 _UNRELIABLE = 64.0  # times the typical rounding level: eager PyTorch itself computes something else
