@@ -21,7 +21,13 @@ from ..results._rows import ModuleRow, Operator, Row
 from ._allowances import Allowances
 from ._float64_checker import Float64Checker
 from ._interface import exchanged_output
-from ._isolated_nodes import IsolatedInputs, compare_isolated_nodes, nodes_of_first_difference, unexplained_nodes
+from ._isolated_nodes import (
+    IsolatedInputs,
+    compare_isolated_nodes,
+    nodes_of_first_difference,
+    unexplained_nodes,
+    with_accumulated_rounding,
+)
 from ._modules import Modules
 from ._prepare import Prepared, attempt
 from ._random import RandomValues
@@ -149,6 +155,7 @@ class _CallComparison:
             elif selected := unexplained_nodes(rows):
                 rows = isolated(rows, selected)
                 rows = isolated(rows, selected) if (selected := nodes_of_first_difference(rows, run.graph)) else rows
+            rows = with_accumulated_rounding(rows, run.graph)
         rows = rows if provenance is None else with_covered(rows, run.graph, provenance)
         return rows, comparator.observer_effect
 

@@ -21,6 +21,8 @@ from ._allowances import Allowances
 from ._float64_checker import Float64Checker
 from ._run import ObservedValue, Run
 
+_ACCUMULATED = 16.0  # rounding levels, up to which rounding errors may add up in one direction
+
 
 class IsolatedInputs:
     """The reference inputs of the nodes of one run, each cached until its last use.
@@ -129,6 +131,39 @@ def nodes_of_first_difference(rows: Sequence[Row], graph: Graph) -> frozenset[st
         return frozenset()
     names = frozenset(node.name for node in graph.cone([first.value], graph.constant_values))
     return frozenset() if any(row.introduced and row.node in names for row in rows) else names
+
+
+def with_accumulated_rounding(rows: Sequence[Row], graph: Graph) -> list[Row]:
+    """Return the rows of a stage; values that differ are only suspicious if rounding may have added up to their errors.
+
+    Rounding errors may add up in one direction, which the noise of the float64 run does not show. This explains errors
+    of up to `_ACCUMULATED` rounding levels, if each node that computes the first of these values is right by itself,
+    and so is each other node that ran in isolation.
+    """
+    differing = [row for row in rows if row.diverged]
+    first = next((row for row in differing if row.kind != "output"), None)
+    verdicts = [row.float64 for row in differing]
+    explained = all(item and item.verdict == "wrong" and item.ratio < _ACCUMULATED for item in verdicts)
+    if first is None or not explained:
+        return [*rows]
+    names = {node.name for node in graph.cone([first.value], graph.constant_values)}
+    if not all(_is_right(row) for row in rows if row.node in names or row.isolated is not None):
+        return [*rows]
+    return [_as_suspicious(row) if row.diverged else row for row in rows]
+
+
+def _is_right(row: Row) -> bool:
+    """Whether a node is right by itself; one that can't be judged is judged with the nodes that read its value."""
+    if row.isolated is not None:
+        return row.isolated.sound
+    is_same = row.float64 is not None and row.float64.verdict == "same"
+    return row.kind == "output" or not row.judged or is_same
+
+
+def _as_suspicious(row: Row) -> Row:
+    note = "each node is right by itself"
+    verdict = None if row.float64 is None else replace(row.float64, verdict="suspicious", note=note)
+    return replace(row, status="same", float64=verdict)
 
 
 def _has_usable_reference(row: Row) -> bool:

@@ -7,7 +7,13 @@ import torch
 
 from filch.compare.engine._allowances import Allowances
 from filch.compare.engine._float64_checker import Float64Checker
-from filch.compare.engine._isolated_nodes import IsolatedInputs, compare_isolated_nodes, tolerance_verdict
+from filch.compare.engine._isolated_nodes import (
+    IsolatedInputs,
+    compare_isolated_nodes,
+    tolerance_verdict,
+    with_accumulated_rounding,
+)
+from filch.compare.float64 import RoundingVerdict
 from filch.compare.metrics._metrics import compare_tensors
 from filch.compare.results._rows import Row
 from support.models.hand_made import HeldReferences, chain, float64_values, run_of
@@ -120,3 +126,37 @@ def test_the_tolerance_is_a_verdict_where_float64_is_unknown(actual, spread, ver
     """Up to twice the largest distance between runs is unstable; non-finite values are wrong."""
     distances = None if spread is None else torch.full((4,), spread)
     assert tolerance_verdict(compare_tensors(X, actual), distances).verdict == verdict
+
+
+RIGHT, DOUBTFUL = RoundingVerdict("rounding", 1.5), RoundingVerdict("suspicious", 2.2)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "isolated", "expected"),
+    [
+        (9.0, {"a": RIGHT, "b": RIGHT}, "same"),
+        (17.0, {"a": RIGHT, "b": RIGHT}, "different"),
+        (math.inf, {"a": RIGHT, "b": RIGHT}, "different"),
+        (9.0, {"a": DOUBTFUL, "b": RIGHT}, "different"),
+        (9.0, {"b": RIGHT}, "different"),
+        (9.0, {"a": RIGHT, "b": RIGHT, "c": DOUBTFUL}, "different"),
+    ],
+)
+def test_rounding_may_add_up_if_each_node_is_right_by_itself(ratio, isolated, expected):
+    """`b` differs, `a` is computed before it; `c` is computed from `b`."""
+    wrong, sound = RoundingVerdict("wrong", ratio), RoundingVerdict("rounding", 1.0)
+    rows = [row_of(name, float64=sound, isolated=isolated.get(name)) for name in "ac"]
+    rows.insert(1, row_of("b", status="different", float64=wrong, isolated=isolated.get("b")))
+
+    found = {row.value: row for row in with_accumulated_rounding(rows, GRAPH)}
+
+    assert found["b"].status == expected
+    assert found["b"].float64.verdict == ("suspicious" if expected == "same" else "wrong")
+    assert [found["a"], found["c"]] == [rows[0], rows[2]]
+
+
+def test_a_value_without_a_float64_value_is_not_explained_by_rounding_that_adds_up():
+    """The tolerance has judged it; nor is one that differs from run to run."""
+    for float64 in (None, RoundingVerdict("unstable", 9.0)):
+        rows = [row_of("a", status="different", float64=float64, isolated=RIGHT)]
+        assert with_accumulated_rounding(rows, GRAPH) == rows
