@@ -14,9 +14,9 @@ Verdict = Literal["same", "rounding", "suspicious", "unstable", "wrong"]
 # The error divided by the rounding level from which on a value is suspicious or wrong. In correct runs of the test
 # models, all but 0.1 % of the nodes are below the former.
 SUSPICIOUS, WRONG = 2.0, 8.0
-# A node whose value is suspicious in the whole run and by itself is wrong from this ratio by itself on if it sums (as
-# kernels sum in different orders, up to 4.6 levels), and else from this product of both ratios on (correct: up to 5.2).
-_CONFIRMED_SUM, _CONFIRMED_PRODUCT = 6.0, 7.5
+# A node whose value is suspicious in the whole run and by itself is wrong from this ratio by itself on, if the product
+# of both ratios is as large as this. Kernels sum in different orders: correct sums are up to 4.6 levels off.
+_CONFIRMED, _CONFIRMED_SUM, _CONFIRMED_PRODUCT = 2.5, 6.0, 7.5
 _MIN_LARGEST, _MIN_TYPICAL = 3.0, 0.5  # the least rounding levels: correct functions have errors of so many units
 _MAX_COPIED = 2.0  # units by which noise may change a number that is only moved or selected: up to 1.43
 _UNRELIABLE = 64.0  # times the typical rounding level: eager PyTorch itself computes something else
@@ -378,7 +378,8 @@ def confirmed_verdict(isolated: RoundingVerdict, whole: RoundingVerdict | None, 
     """
     if whole is None or not whole.verdict == isolated.verdict == "suspicious":
         return isolated
-    if isolated.ratio < _CONFIRMED_SUM if sums else isolated.ratio * whole.ratio < _CONFIRMED_PRODUCT:
+    is_large = isolated.ratio >= (_CONFIRMED_SUM if sums else _CONFIRMED)
+    if not is_large or isolated.ratio * whole.ratio < _CONFIRMED_PRODUCT:
         return isolated
     return replace(isolated, verdict="wrong", note="suspicious in the whole run, too")
 

@@ -558,6 +558,7 @@ def test_a_channel_of_large_numbers_is_no_mask() -> None:
         (RoundingVerdict("suspicious", 3.0), RoundingVerdict("suspicious", 2.5), True, "suspicious"),
         (RoundingVerdict("suspicious", 7.0), RoundingVerdict("suspicious", 2.5), True, "wrong"),
         (RoundingVerdict("suspicious", 2.5), RoundingVerdict("suspicious", 2.5), False, "suspicious"),
+        (RoundingVerdict("suspicious", 2.4), RoundingVerdict("suspicious", 7.0), False, "suspicious"),
         (RoundingVerdict("suspicious", 6.0), RoundingVerdict("rounding", 1.9), False, "suspicious"),
         (RoundingVerdict("suspicious", 6.0), RoundingVerdict("wrong", 20.0), False, "suspicious"),
         (RoundingVerdict("suspicious", 6.0), None, False, "suspicious"),
