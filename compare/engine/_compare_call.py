@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, partial
 
 import torch
 
@@ -12,7 +12,7 @@ from filch.export.backends import Compiled, Observes, Profiles, ProvidesReferenc
 from filch.steal import phase
 
 from ..common._complex import complex_as_real
-from ..float64 import Float64Evaluator, Float64Values, float64_values
+from ..float64 import Float64Evaluator, Float64Values, RecordedValues, float64_values
 from ..metrics._metrics import Difference
 from ..references._inputs import CapturedCall, cast_inputs, cast_notes
 from ..references._references import captured_results, result_references, without_random
@@ -147,7 +147,7 @@ class _CallComparison:
         work = value_work(run)
         with phase(f"{stage} graph: value", len(work), work=sum(work.values())) as progress:
             rows = comparator.rows(counted(observed, progress, work))
-        self._note_problem(checker)
+        self._note_problem(float64)
         if prepared.float64 is not None:
             isolated = partial(self._isolated_rows, run, prepared.float64, references, allowances, random.unjudged)
             if self._options.truth is not None:
@@ -186,7 +186,7 @@ class _CallComparison:
             self._notes[f"{run.stage} nodes were not run in isolation: {error}"] = None
             return [*rows]
         finally:
-            self._note_problem(checker)
+            self._note_problem(checker.float64)
 
     def _run(self, stage: Stage) -> Run:
         """Run a stage without instrumentation."""
@@ -255,22 +255,15 @@ class _CallComparison:
     def _backend_references(self) -> dict[str, Reference]:
         """Return the references that a backend computes for values that only its compiled graph has."""
         compiled = self._prepared.compiled.get("compiled")
-        if compiled is None:
+        if compiled is None or not isinstance(self._backend, ProvidesReferences):
             return {}
-        values = self._backend_tensors()
+        values = self._backend.reference(compiled, self._cast_inputs(compiled))
         graph, random_names = compiled.graph, self._program.unpredictable.random
         # The backend draws other random numbers for its references than the model did.
         random = graph.computed_from(name for name in graph.known if compiled.exported_name(name) in random_names)
         return {
             name: Reference(complex_as_real(tensor), "derived") for name, tensor in values.items() if name not in random
         }
-
-    def _backend_tensors(self) -> Mapping[str, torch.Tensor]:
-        """Return what eager PyTorch computes for values that only the compiled graph has, by name."""
-        compiled = self._prepared.compiled.get("compiled")
-        if compiled is None or not isinstance(self._backend, ProvidesReferences):
-            return {}
-        return self._backend.reference(compiled, self._cast_inputs(compiled))
 
     def _float64_values(self, *stages: Stage) -> Float64Values | None:
         """Return the float64 values of some stages, or None; those of two stages are kept if they fit in the buffer."""
@@ -285,19 +278,23 @@ class _CallComparison:
         # The backend may run another program than the one that is compared.
         graph: Graph = run.graph if self._prepared.provenance_of(run.stage) is None else self._program.graph
         computes, lower = self._prepared.computes(run.stage), self._options.lower_precision
-        compiled = None if lower or replaced or run.stage != "compiled" else lambda: self._compiled_float64_values
+        is_whole_run = run.stage == "compiled" and not (lower or replaced)
+        compiled = cache(partial(self._compiled_values, run)) if is_whole_run else None
         return Float64Checker(
             float64, run, computes, graph, lower_precision=lower, replaced=replaced, compiled=compiled
         )
 
-    @cached_property
-    def _compiled_float64_values(self) -> Float64Values:
-        """The float64 values of what only the compiled graph has."""
-        return float64_values(self._backend_tensors)
+    def _compiled_values(self, run: Run) -> Float64Values:
+        """Return the float64 values of what only the compiled graph has."""
+        if not isinstance(self._backend, ProvidesReferences):
+            return RecordedValues({})
+        values = float64_values(partial(self._backend.reference, run.compiled, run.inputs))
+        self._note_problem(values)
+        return values
 
-    def _note_problem(self, checker: Float64Checker | None) -> None:
-        if checker is not None and checker.float64.problem:
-            self._notes[f"some values were judged by tolerance, not by float64: {checker.float64.problem}"] = None
+    def _note_problem(self, float64: Float64Values | None) -> None:
+        if float64 is not None and float64.problem:
+            self._notes[f"some values were judged by tolerance, not by float64: {float64.problem}"] = None
 
     def _check_order(self, run: Run) -> None:
         """Note outputs of a foreign program that are in another order, ignoring random outputs."""

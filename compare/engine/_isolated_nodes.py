@@ -239,7 +239,7 @@ def _node_verdict(  # noqa: PLR0917  called in one place
             verdict = confirmed_verdict(verdict, row.float64, sums=checker.sums(node))
             return with_ties(verdict, selecting, node_input, actual, reference)
     if reference is None or (row.float64 is not None and row.float64.sound):
-        return None  # a tolerance can't refute what float64 has shown in the whole run
+        return None  # a tolerance does not override float64, which found only rounding in the whole run
     difference = allowances.difference(row.value, node, inputs.of(node), reference, actual, tolerance=tolerance)
     return tolerance_verdict(difference, spread)
 

@@ -30,7 +30,7 @@ class Float64Values(ABC):
         return None
 
     def reads(self, name: str) -> Sequence[str]:  # noqa: ARG002  for subclasses
-        """Return the names of what a value is computed from, if decisions may have changed."""
+        """Return the names of what a value is computed from; empty if the noise changes no decisions."""
         return ()
 
     @abstractmethod
