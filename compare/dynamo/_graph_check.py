@@ -58,7 +58,7 @@ class GraphCheck:
         arguments = dict(zip(graph.inputs, inputs, strict=True))
         with _same_random_numbers():
             eager = _eager_values(self.module, inputs)
-        float64 = self._float64(arguments)
+        float64 = self._float64(graph, arguments)
         with _same_random_numbers():
             outputs = dict(zip(graph.outputs, _node_results(self.module, self.run(*copies(inputs))), strict=True))
         references = {name: Reference(complex_as_real(tensor), "eager") for name, tensor in eager.items()}
@@ -102,7 +102,7 @@ class GraphCheck:
             graphs={stage: _with_weights(item, arguments) for stage, item in graphs.items()},
         )
 
-    def _float64(self, arguments: Mapping[str, Any]) -> Float64Values | None:
+    def _float64(self, graph: Graph, arguments: Mapping[str, Any]) -> Float64Values | None:
         """Return the float64 values of the graph and of those that only its kernels have; None with a tolerance."""
         if self.tolerance is not None:
             return None
@@ -112,7 +112,7 @@ class GraphCheck:
                 derived = {} if self.kernels is None else _derived(*self.kernels, arguments)
             return {**derived, **_eager_values(self.module, [*arguments.values()])}
 
-        return float64_values(run)
+        return float64_values(run, graph) if self.kernels is None else float64_values(run, self.kernels[1].graph, graph)
 
     def _all_values(self, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
         """Return every value of the graph from a compilation that returns them all, which may fuse differently."""
@@ -167,7 +167,7 @@ def backward_report(run: BackwardRun, name: str, backend: str, tolerance: Tolera
     compiled = run.compiled
     inputs = {name: value for name, value in run.values.items() if name not in compiled.graph.producer}
     references = {name: Reference(tensor, "eager") for name, tensor in run.reference().items()}
-    float64 = float64_values(run.reference) if tolerance is None else None
+    float64 = float64_values(run.reference, run.graph) if tolerance is None else None
     origins = NodeProvenance(run.graph, compiled)
     limits = Limits(run.graph, given_limits(tolerance))
     backward = Run(0, "compiled", compiled, inputs, run.outputs)

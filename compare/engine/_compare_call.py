@@ -288,7 +288,7 @@ class _CallComparison:
         """Return the float64 values of what only the compiled graph has."""
         if not isinstance(self._backend, ProvidesReferences):
             return RecordedValues({})
-        values = float64_values(partial(self._backend.reference, run.compiled, run.inputs))
+        values = float64_values(partial(self._backend.reference, run.compiled, run.inputs), run.graph)
         self._note_problem(values)
         return values
 

@@ -125,7 +125,11 @@ class Float64Checker:
         """
         if self._compiled is None or name != self._run.exported_name(name) or name in self._exported.values:
             return None
-        return self._verdict_by(self._compiled().get, name, node, reference, tensor, spread)
+        float64, values = self._compiled(), (name, node, reference, tensor, spread)
+        verdict = self._verdict_by(float64.get, *values)
+        if float64.changed_decisions and not (verdict is not None and verdict.sound):
+            verdict = self._verdict_by(float64.get_with_changed_decisions, *values)
+        return verdict
 
     def _verdict_by(  # noqa: PLR0917  called in two places
         self,

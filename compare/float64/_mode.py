@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import ref
@@ -14,57 +14,81 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from filch.export import draws_random, returns_uninitialized, written_arguments
+from filch.export import Graph, draws_random, returns_uninitialized, written_arguments
 
 from ..common._complex import complex_as_real
 from ..common._operators import CHOICES, MOVES, operator_name
+from ._decisions import is_decision
 from ._noise import unit_of, with_noise
 from ._values import Float64Values, RecordedValues
 from ._verdict import Float64Value
 
 _COPIES = frozenset({"_to_copy", "clone", "convert_element_type", "lift_fresh_copy"})
+Decided = dict[tuple[int, int], torch.Tensor]  # decisions by the number of the call and their position in it
 _ROUND_NOTHING = _COPIES | MOVES | CHOICES | {"copy", "zero", "max_pool2d_with_indices", "roll", "flip", "sort"}
 
 
-def float64_values(run: Callable[[], Mapping[str, torch.Tensor]]) -> Float64Values:
-    """Run a function twice, in float64 and with noise, and return the float64 values of the tensors that it returns.
+def float64_values(run: Callable[[], Mapping[str, torch.Tensor]], *graphs: Graph) -> Float64Values:
+    """Run a function in float64 without and with noise, and return the float64 values of the tensors that it returns.
 
-    The random number state is the same at the beginning of each run, and restored at the end.
+    The random number state is the same at the beginning of each run, and restored at the end. If noise changes a
+    decision (see `Decisions`), there is a third run, in which the changed decisions are used.
 
     Args:
         run: runs PyTorch code in eager mode, on the same inputs each time, and returns tensors by name.
+        *graphs: tell which values are computed from which; without them, a changed decision may affect each value that
+            the code computes from it, in whatever way.
     """
-    exact, noisy = (_recorded(run, noisy=noisy) for noisy in (False, True))
+    decisions: Decided = {}
+    exact = _recorded(run, Float64Mode(noisy=False, decisions=decisions))
+    noisy = _recorded(run, Float64Mode(noisy=True, decisions=decisions))
+    problem = exact.problem or noisy.problem
+    reads = {name: node.reads for graph in graphs for name, node in graph.producer.items()}
+    values = _joined(exact, noisy)
+    if not noisy.affected:
+        return RecordedValues(values, problem, reads)
+    changed = _recorded(run, Float64Mode(noisy=True, decisions=None))
+    return RecordedValues(values, problem, reads, affected=noisy.affected, changed=_joined(exact, changed))
+
+
+def _joined(exact: "_Recorded", noisy: "_Recorded") -> dict[str, Float64Value]:
     names = exact.values.keys() & noisy.values.keys()
     values = {name: (exact.values[name], noisy.values[name], exact.units[name]) for name in names}
-    return RecordedValues(
-        {name: Float64Value(*item) for name, item in values.items() if item[0].shape == item[1].shape},
-        exact.problem or noisy.problem,
-    )
+    return {name: Float64Value(*item) for name, item in values.items() if item[0].shape == item[1].shape}
 
 
 @dataclass(frozen=True)
 class _Recorded:
-    """The values of one run in float64, the coarsest unit on the way to each, and why some are missing."""
+    """The values of one run in float64.
+
+    Attributes:
+        values: the values by name.
+        units: the coarsest unit on the way to each.
+        affected: the names of those that depend on a decision which noise changed.
+        problem: why some are missing.
+    """
 
     values: Mapping[str, torch.Tensor]
     units: Mapping[str, float]
+    affected: Collection[str]
     problem: str
 
 
-def _recorded(run: Callable[[], Mapping[str, torch.Tensor]], *, noisy: bool) -> _Recorded:
+def _recorded(run: Callable[[], Mapping[str, torch.Tensor]], mode: "Float64Mode") -> _Recorded:
     values: dict[str, torch.Tensor] = {}
     units: dict[str, float] = {}
-    mode = Float64Mode(noisy=noisy)
+    affected = set()
     try:
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())), _native_kernels(), mode:
             tensors = {**run()}
         while tensors:  # the float64 counterpart of a tensor is freed with it
             name, tensor = tensors.popitem()
             values[name], units[name] = mode.value(tensor), mode.unit(tensor)
+            if mode.is_affected(tensor):
+                affected.add(name)
     except Exception as error:  # noqa: BLE001  operators that a mode can't run raise errors of all types
-        return _Recorded({}, {}, _reason(error))
-    return _Recorded(values, units, mode.problem)
+        return _Recorded({}, {}, (), _reason(error))
+    return _Recorded(values, units, affected, mode.problem)
 
 
 @contextlib.contextmanager
@@ -87,12 +111,14 @@ class _Shadow:
         dtype: the real dtype of the storage.
         unit: the coarsest unit among the values and what they are computed from.
         pending: the unit of the noise that the numbers get before they are read; 0 is none.
+        affected: whether they depend on a decision that noise changed.
     """
 
     flat: torch.Tensor
     dtype: torch.dtype
     unit: float = 0.0
     pending: float = 0.0
+    affected: bool = False
 
     @property
     def is_leaf(self) -> bool:
@@ -121,15 +147,18 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Args:
         noisy: whether everything that an operation reads is changed by half a unit in the last place of its dtype.
+        decisions: the decisions of the code (see `Decisions`): a run without noise adds them, one with noise uses them
+            in place of its own; None lets it use its own.
 
     Attributes:
         problem: which operation could not run in float64, and why; or `""`.
     """
 
-    def __init__(self, *, noisy: bool) -> None:
+    def __init__(self, *, noisy: bool, decisions: Decided | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.problem = ""
-        self._noisy = noisy
+        self._noisy, self._decisions = noisy, decisions
+        self._calls = 0  # of operations so far
         # torch keeps the Python object of a storage alive.
         self._shadows: Any = WeakIdKeyDictionary(ref_type=ref)  # pyright: ignore[reportArgumentType]  it takes any
         self._patterns = 0  # of noise so far
@@ -144,10 +173,16 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         shadow = self._shadow(tensor)
         return unit_of(tensor.dtype) if shadow is None else max(shadow.unit, unit_of(tensor.dtype))
 
+    def is_affected(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor depends on a decision that noise changed."""
+        shadow = self._shadow(tensor)
+        return shadow is not None and shadow.affected
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """See `TorchDispatchMode`."""
+        self._calls += 1
         if func is torch.ops.aten.native_batch_norm.default and args[0].dtype == torch.float32:
             with self:  # the rounding of its sums, which it hides, shifts all results of a channel alike
                 return native_batch_norm(*args, **(kwargs or {}))
@@ -178,6 +213,7 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._add_noise(shadow)
         computed = self._computed(call, results)
         unit = max((shadow.unit for shadow in read), default=0.0)
+        affected = any(shadow.affected for shadow in read)
         for item, value in zip(results, computed, strict=True):
             if value is not None and any(item is other for other in new):
                 self._add(item, value, unit=max(unit, unit_of(item.dtype)), pending=call.rounding(item, value))
@@ -185,6 +221,21 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if (shadow := self._shadow(item)) is not None:
                 shadow.pending = call.rounding(item, shadow.view(item))
                 shadow.unit = max(unit, shadow.unit, unit_of(item.dtype))
+        for position, item in enumerate((*new, *call.written)):
+            if (shadow := self._shadow(item)) is not None:
+                changed = is_decision(item) and self._replace_decision(position, shadow.flat)
+                shadow.affected = shadow.affected or affected or changed
+
+    def _replace_decision(self, position: int, decision: torch.Tensor) -> bool:
+        """Record a decision of this call, or replace it by the recorded one; return whether that changes it."""
+        key = self._calls, position
+        if self._decisions is not None and not self._noisy:
+            self._decisions[key] = decision.clone()
+        exact = None if self._decisions is None else self._decisions.get(key)
+        if exact is None or exact.shape != decision.shape or torch.equal(exact, decision):
+            return False
+        decision.copy_(exact)
+        return True
 
     def _computed(self, call: "_Call", results: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         """Return the results in float64, and write them to the float64 counterparts of the written arguments."""

@@ -1,7 +1,8 @@
 """The float64 values of one run."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 
 from ._verdict import Float64Value
 
@@ -48,16 +49,37 @@ class RecordedValues(Float64Values):
     Args:
         values: the values by name.
         problem: see `Float64Values`.
+        reads: the names of what each value is computed from, by its name.
+        affected: the names of the values that depend on a decision which noise changed.
+        changed: the values with changed decisions, by name.
     """
 
-    def __init__(self, values: Mapping[str, Float64Value], problem: str = "") -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Float64Value],
+        problem: str = "",
+        reads: Mapping[str, Sequence[str]] = MappingProxyType({}),
+        *,
+        affected: Collection[str] = (),
+        changed: Mapping[str, Float64Value] = MappingProxyType({}),
+    ) -> None:
         super().__init__()
         self.problem = problem
-        self._values = values
+        self._values, self._reads, self._changed = values, reads, changed
+        # The decision itself may be within a value, and have no name.
+        self.changed_decisions = {name for name in affected if not any(item in affected for item in self.reads(name))}
 
     def get(self, name: str) -> Float64Value | None:
         """See `Float64Values.get`."""
         return self._values.get(name)
+
+    def get_with_changed_decisions(self, name: str) -> Float64Value | None:
+        """See `Float64Values.get_with_changed_decisions`."""
+        return self._changed.get(name)
+
+    def reads(self, name: str) -> Sequence[str]:
+        """See `Float64Values.reads`."""
+        return self._reads.get(name, ())
 
     def unit(self, name: str) -> float:
         """See `Float64Values.unit`."""

@@ -1,16 +1,16 @@
 """Integers that rounding decides: they explain the errors of what depends on them only where they may differ."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 
-from filch.compare import compare
-from filch.compare.float64 import Decisions, Float64Evaluator, RecordedValues
+from filch.compare import Report, compare
+from filch.compare.float64 import Decisions, Float64Evaluator, RecordedValues, float64_values
 from filch.export import Program, export
 from filch.steal import Capture, steal_forward
 from support.faults.fakes import WrongBackend
@@ -52,7 +52,7 @@ def subject() -> Subject:
     """Return a model with numbers so near to the next lower integer that noise changes the integer."""
     torch.manual_seed(0)
     model, x = Buckets().eval(), torch.randn(COUNT, WIDTH)
-    numbers = torch.nextafter(torch.arange(1, COUNT + 1) / 10, torch.tensor(torch.inf))
+    numbers = near_integers()
     program = export(model, (x, numbers))
     values = {name: node for node in program.graph.nodes for name in node.outputs}
     buckets = next(read for node in values.values() if node.op == "Gather" for read in node.reads[1:])
@@ -109,6 +109,91 @@ def test_noise_changes_a_decision_in_its_own_value_alone(subject: Subject) -> No
     assert torch.equal(frozen.value, changed.value)
     assert float((frozen.noisy - frozen.value).abs().max()) < 1e-5
     assert float((changed.noisy - changed.value).abs().max()) > 0.1
+
+
+def near_integers() -> torch.Tensor:
+    """Return numbers that are slightly larger than tenths, so that ten times each is nearly an integer."""
+    return torch.nextafter(torch.arange(1, COUNT + 1) / 10, torch.tensor(torch.inf))
+
+
+def compiled_report(change: Callable[[fx.Node, torch.Tensor], torch.Tensor]) -> Report:
+    """Return the report of a compiler that changes the results of some operations.
+
+    The inputs are nearly integers, as far as noise changes the integers that are computed from them.
+    """
+    numbers = near_integers()
+    integers = float64_values(lambda: {"it": (numbers * 10).long()})
+    exact, noisy = integers.get("it"), integers.get_with_changed_decisions("it")
+    assert exact is not None
+    assert noisy is not None
+    numbers = torch.where(exact.value != noisy.noisy, numbers, numbers + 0.05)
+
+    def compile_wrong(module: fx.GraphModule, _inputs: object) -> Callable[..., object]:
+        class Wrong(fx.Interpreter):
+            def run_node(self, n: fx.Node) -> object:
+                return change(n, super().run_node(n))
+
+        return Wrong(module).run
+
+    torch.manual_seed(0)
+    torch._dynamo.reset()  # noqa: SLF001  torch documents it
+    reports: list[Report] = []
+    options = {"correctness_report": reports, "inner": compile_wrong}
+    with torch.no_grad():
+        torch.compile(Buckets().eval(), backend="filch", options=options)(torch.randn(COUNT, WIDTH), numbers)
+    return reports[0]
+
+
+def test_a_small_error_of_a_compiler_is_found_although_noise_changes_decisions_before_it() -> None:
+    """As for an exported program."""
+    assert compiled_report(lambda _node, tensor: tensor).close
+
+    report = compiled_report(lambda node, tensor: tensor * (1 + 3e-5) if node.name == "add" else tensor)
+
+    first = report.first_divergence
+    assert first is not None
+    assert first.value == "add"
+
+
+def test_another_decision_of_a_compiler_explains_the_values_that_depend_on_it() -> None:
+    """As for an exported program: only the numbers nearest to an integer are rounded down."""
+    report = compiled_report(lambda node, tensor: tensor * (1 - 6e-8) if node.name == "mul" else tensor)
+
+    rows = {row.value: row for row in report.rows}
+    assert "near-tie" in str(rows["long"].float64)
+    assert report.close, str(report)
+
+
+def test_a_tensor_is_affected_by_a_changed_decision_that_it_is_computed_from() -> None:
+    """Also through writes, and without the names of the values in between."""
+    numbers, x = near_integers(), torch.randn(COUNT)
+
+    def run() -> Mapping[str, torch.Tensor]:
+        indices = (numbers * 10).long()
+        written = torch.zeros(COUNT)
+        written[1:] = x[indices - 1][1:]
+        return {"before": numbers * 10, "indices": indices, "after": x[indices - 1] * 2, "written": written[:1] + 1}
+
+    values = float64_values(run)
+
+    assert values.changed_decisions == {"indices", "after", "written"}
+    after, changed = values.get("after"), values.get_with_changed_decisions("after")
+    assert after is not None
+    assert changed is not None
+    assert float((after.noisy - after.value).abs().max()) < 1e-5
+    assert float((changed.noisy - changed.value).abs().max()) > 0.1
+
+
+def test_decisions_that_noise_does_not_change_take_no_third_run() -> None:
+    """The function runs twice."""
+    calls = []
+
+    def run() -> Mapping[str, torch.Tensor]:
+        calls.append(None)
+        return {"it": (torch.tensor([0.25, 0.75]) * 10).long()}
+
+    assert float64_values(run).changed_decisions == set()
+    assert len(calls) == 2
 
 
 class Chain(RecordedValues):
