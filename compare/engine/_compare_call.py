@@ -280,8 +280,16 @@ class _CallComparison:
         computes, lower = self._prepared.computes(run.stage), self._options.lower_precision
         is_whole_run = run.stage == "compiled" and not (lower or replaced)
         compiled = cache(partial(self._compiled_values, run)) if is_whole_run else None
+        evaluator = None if replaced else self._prepared.float64
         return Float64Checker(
-            float64, run, computes, graph, lower_precision=lower, replaced=replaced, compiled=compiled
+            float64,
+            run,
+            computes,
+            graph,
+            lower_precision=lower,
+            replaced=replaced,
+            compiled=compiled,
+            of_nodes=None if evaluator is None else partial(evaluator.isolated, run.inputs),
         )
 
     def _compiled_values(self, run: Run) -> Float64Values:

@@ -21,9 +21,13 @@ from ..float64 import (
     running_length,
     unit_of,
 )
+from ..float64._ties import selecting_node, with_ties
 from ..metrics._metrics import replace_masks
 from ..results._rows import Row
+from ._other_decisions import OtherDecisions
 from ._run import Run
+
+TensorLookup = Callable[[str], torch.Tensor | None]
 
 
 class Float64Checker:
@@ -40,6 +44,8 @@ class Float64Checker:
         lower_precision: whether lower precision is allowed.
         replaced: the names of the values whose consumers read the reference instead.
         compiled: returns float64 values of the values that only the compiled graph has; called when they are needed.
+        of_nodes: returns the float64 outputs of each node, computed from the inputs of the node that a function
+            returns by their exported names.
     """
 
     def __init__(
@@ -52,9 +58,12 @@ class Float64Checker:
         lower_precision: bool = False,
         replaced: Collection[str] = frozenset(),
         compiled: Callable[[], Float64Values] | None = None,
+        of_nodes: Callable[[TensorLookup], Float64Values] | None = None,
     ) -> None:
         self.float64 = float64
-        self._compiled = compiled
+        self._compiled, self._of_nodes = compiled, of_nodes
+        self._wrong: set[str] = set()
+        self._others = OtherDecisions(float64)
         self._decisions = Decisions(float64)
         self._run = run
         self._computes = computes
@@ -79,6 +88,7 @@ class Float64Checker:
 
     def record_output_dtype(self, node: Node, name: str, dtype: torch.dtype) -> None:
         """Record the dtype of a node's output; call it for each value in the order of execution."""
+        self._others.follow(name, node.reads)
         model_unit = self._model_unit(name)
         input_eps = self._run.compiled.matmul_input_eps
         product_unit = input_eps if input_eps and any(map(is_product, self._computes(node))) else 0.0
@@ -92,8 +102,14 @@ class Float64Checker:
         reference: torch.Tensor | None,
         tensor: torch.Tensor,
         spread: torch.Tensor | None = None,
+        *,
+        inputs: TensorLookup = lambda _: None,
+        observed: bool = True,
     ) -> RoundingVerdict | None:
         """Return the verdict on a value; None if there is no float64 value to compare it with.
+
+        Call it for each value in the order of execution: a value may be judged by what float64 computes from other
+        decisions than those of the model (see `Decisions`), if the run has made them.
 
         Args:
             name: its name in the run, as passed to `record_output_dtype`.
@@ -101,15 +117,127 @@ class Float64Checker:
             reference: the expected tensor; None is the float64 value, rounded.
             tensor: the actual tensor.
             spread: the largest difference of each element between repeated runs.
+            inputs: returns what the node has read, by name; None for a weight and what is not known.
+            observed: whether the value is of the same run as the other ones, or equal to that; a run without
+                instrumentation may make other decisions.
         """
         exported_name = self._run.exported_name(name)
         values = name, node, reference, tensor, spread
         verdict = self._verdict_by(self.float64.get, *values)
-        if verdict is not None and (verdict.verdict == "same" or (verdict.sound and not is_decision(tensor))):
+        if verdict is not None and verdict.sound and not is_decision(tensor):
             self._decisions.record_unaffected(exported_name)
-        elif verdict is None or self._decisions.may_affect(exported_name):
-            verdict = self._verdict_by(self.float64.get_with_changed_decisions, *values)
+        if verdict is None or verdict.verdict != "same":
+            verdict = self._verdict_by_other_decisions(verdict, *values, observed=observed)
+        if verdict is None:
+            return verdict
+        if not observed:
+            return self._unobserved_verdict(verdict, name)
+        if is_decision(tensor):
+            verdict = self._decision_verdict(verdict, name, node, reference, tensor, inputs)
+            if verdict.sound and self._others.add(name, exported_name, tensor):
+                self._decisions.record_unaffected(exported_name)
+        if verdict.verdict in ("wrong", "unstable"):
+            self._wrong.add(name)
         return verdict
+
+    def _verdict_by_other_decisions(  # noqa: PLR0917  called in one place
+        self,
+        verdict: RoundingVerdict | None,
+        name: str,
+        node: Node,
+        reference: torch.Tensor | None,
+        tensor: torch.Tensor,
+        spread: torch.Tensor | None,
+        *,
+        observed: bool,
+    ) -> RoundingVerdict | None:
+        """Return the verdict by what float64 computes from the decisions that may have affected a value.
+
+        These are those of the run, as far as they are known; noise changes the other ones.
+        """
+        others_unknown = not observed or self._decisions.may_affect(self._run.exported_name(name))
+        if self._others.values is not None and self._others.affect(name):
+            other = self._verdict_by(self._others.values.get, name, node, None, tensor, spread)
+            if other is not None and (other.sound or not others_unknown):
+                return other
+        if verdict is not None and (verdict.sound or not others_unknown):
+            return verdict
+        changed = self._verdict_by(self.float64.get_with_changed_decisions, name, node, reference, tensor, spread)
+        return verdict if changed is None else changed
+
+    def _unobserved_verdict(self, verdict: RoundingVerdict, name: str) -> RoundingVerdict:
+        if verdict.sound or not self._others.affect(name):
+            return verdict
+        note = "the run without instrumentation may have made other decisions in near-ties"
+        return replace(verdict, verdict="suspicious", note=note)
+
+    def _decision_verdict(  # noqa: PLR0917  called in one place
+        self,
+        verdict: RoundingVerdict,
+        name: str,
+        node: Node,
+        reference: torch.Tensor | None,
+        tensor: torch.Tensor,
+        inputs: TensorLookup,
+    ) -> RoundingVerdict:
+        """Return the verdict on a decision that differs from the model's.
+
+        Rounding decides it if it is the right one for what the node has read, and this is off by no more than rounding.
+        """
+        verdict = self._with_ties(verdict, name, node, reference, tensor, inputs)
+        own = None if verdict.sound else self._verdict_by_inputs(name, node, tensor, inputs)
+        if own is None or not own.sound:
+            return verdict
+        count = tensor.numel() if reference is None else int(torch.ne(tensor, reference).sum())
+        note = f"a near-tie: rounding of what the node reads decides {count} of them"
+        return replace(verdict, verdict="rounding", ratio=1.0, note=note)
+
+    def _verdict_by_inputs(
+        self, name: str, node: Node, tensor: torch.Tensor, inputs: TensorLookup
+    ) -> RoundingVerdict | None:
+        """Return the verdict on a decision by what float64 computes from what the node has read; None if it is wrong.
+
+        It may be None for other reasons, too: the node's inputs are not known, for example.
+        """
+        if self._of_nodes is None or not self._wrong.isdisjoint(node.reads):
+            return None
+        known = {name: inputs(name) for name in node.reads if name not in self._run.graph.constants}
+        if not known or any(item is None for item in known.values()):
+            return None
+        values = self._of_nodes({self._run.exported_name(item): value for item, value in known.items()}.get)
+        verdict = self._verdict_by(values.get, name, node, None, tensor, None)
+        exact = values.get(self._run.exported_name(name))
+        if verdict is None or exact is None:
+            return None
+        return self._with_ties(verdict, name, node, exact.value, tensor, inputs)
+
+    def _with_ties(  # noqa: PLR0917  called in two places
+        self,
+        verdict: RoundingVerdict,
+        name: str,
+        node: Node,
+        reference: torch.Tensor | None,
+        tensor: torch.Tensor,
+        inputs: TensorLookup,
+    ) -> RoundingVerdict:
+        producers, read = self._run.graph.producer, {item: item for item in node.reads}
+        selecting = selecting_node(name, node, producers)
+        if selecting is None:  # a backend's own operator, for example
+            producers, read = self._exported.producer, {self._run.exported_name(item): item for item in node.reads}
+            exported_name = self._run.exported_name(name)
+            if exported_name in producers:
+                selecting = selecting_node(exported_name, producers[exported_name], producers)
+        source = None if selecting is None else selecting.inputs[0]
+        return with_ties(verdict, selecting, inputs(read.get(source or "", source or "")), tensor, reference)
+
+    def release(self, name: str) -> None:
+        """Declare that a value will not be judged again.
+
+        Args:
+            name: its name in the exported graph.
+        """
+        self.float64.release(name)
+        self._others.release(name)
 
     def compiled_verdict(
         self,

@@ -12,7 +12,6 @@ from filch.export import Graph, Node
 from ..common._complex import complex_as_real
 from ..common._value_cache import ValueCache
 from ..float64 import RoundingVerdict, Verdict, confirmed_verdict, identical_verdict, largest_distance
-from ..float64._ties import selecting_node, with_ties
 from ..metrics._metrics import Difference
 from ..metrics._tolerance import is_coarser, is_quantized, largest_of
 from ..references._resolver import ReferenceResolver
@@ -137,19 +136,25 @@ def with_accumulated_rounding(rows: Sequence[Row], graph: Graph) -> list[Row]:
     """Return the rows of a stage; values that differ are only suspicious if rounding may have added up to their errors.
 
     Rounding errors may add up in one direction, which the noise of the float64 run does not show. This explains errors
-    of up to `_ACCUMULATED` rounding levels, if each node that computes the first of these values is right by itself,
-    and so is each other node that ran in isolation.
+    of up to `_ACCUMULATED` rounding levels and other integers, if each node that computes the first of these values is
+    right by itself, and so is each other node that ran in isolation.
     """
     differing = [row for row in rows if row.diverged]
     first = next((row for row in differing if row.kind != "output"), None)
-    verdicts = [row.float64 for row in differing]
-    explained = all(item and item.verdict == "wrong" and item.ratio < _ACCUMULATED for item in verdicts)
+    explained = all(map(_may_be_accumulated, differing))
     if first is None or not explained:
         return [*rows]
     names = {node.name for node in graph.cone([first.value], graph.constant_values)}
     if not all(_is_right(row) for row in rows if row.node in names or row.isolated is not None):
         return [*rows]
     return [_as_suspicious(row) if row.diverged else row for row in rows]
+
+
+def _may_be_accumulated(row: Row) -> bool:
+    verdict = row.float64
+    if verdict is None or verdict.verdict != "wrong":
+        return False
+    return verdict.ratio < _ACCUMULATED or (row.dtype or "").startswith(("int", "uint", "bool"))
 
 
 def _is_right(row: Row) -> bool:
@@ -213,7 +218,7 @@ def compare_isolated_nodes(  # noqa: PLR0917  called in one place
             consumed.add(node.name)
             inputs.consume(node)
         inputs.release(name)
-        checker.float64.release(run.exported_name(name))
+        checker.release(run.exported_name(name))
     return [
         row if row.kind == "output" else replace(row, isolated=verdicts.get(row.value, row.isolated)) for row in rows
     ]
@@ -232,12 +237,9 @@ def _node_verdict(  # noqa: PLR0917  called in one place
     """Return the verdict on a value: by its float64 value, else by the tolerance of its reference, else None."""
     tolerance = None if row.difference is None else row.difference.tolerance
     if not is_quantized(tolerance):  # the error of quantized values is relative to their step, not to rounding
-        verdict = checker.verdict(row.value, node, reference, actual, spread)
+        verdict = checker.verdict(row.value, node, reference, actual, spread, inputs=inputs.get)
         if verdict is not None:
-            selecting = selecting_node(row.value, node, inputs.run.graph.producer)
-            node_input = None if selecting is None else inputs.get(selecting.inputs[0])
-            verdict = confirmed_verdict(verdict, row.float64, sums=checker.sums(node))
-            return with_ties(verdict, selecting, node_input, actual, reference)
+            return confirmed_verdict(verdict, row.float64, sums=checker.sums(node))
     if reference is None or (row.float64 is not None and row.float64.sound):
         return None  # a tolerance does not override float64, which found only rounding in the whole run
     difference = allowances.difference(row.value, node, inputs.of(node), reference, actual, tolerance=tolerance)

@@ -12,7 +12,6 @@ from filch.export import Graph, Node, Unpredictable
 from ..common._complex import complex_as_real
 from ..common._value_cache import ValueCache
 from ..float64 import Float64Values
-from ..float64._ties import selecting_node, with_ties
 from ..metrics._limits import Limits
 from ..metrics._metrics import Difference, bytes_of, compare_tensors
 from ..metrics._spread import spread_of
@@ -138,7 +137,7 @@ class ValueComparator:
         if not self._uses_left[exported_name]:
             self._references.release(exported_name)
             if self._checker is not None:
-                self._checker.float64.release(exported_name)
+                self._checker.release(exported_name)
         return row
 
     def _lowered_reference(
@@ -155,6 +154,8 @@ class ValueComparator:
         tensor: torch.Tensor | None,
         node: Node,
         spread: torch.Tensor | None = None,
+        *,
+        observed: bool = True,
     ) -> Row:
         """Return a row with the difference of its value from the reference, and with the verdict by float64."""
         if tensor is not None:
@@ -176,12 +177,11 @@ class ValueComparator:
         if reference is None or tensor is None:
             return row
         if self._checker is not None and not is_quantized(limit):
-            verdict = self._checker.verdict(row.value, node, reference.tensor, tensor, spread)
+            judge = partial(self._checker.verdict, inputs=self._node_inputs.values.get, observed=observed)
+            verdict = judge(row.value, node, reference.tensor, tensor, spread)
             if verdict is None and row.diverged:
                 verdict = self._checker.compiled_verdict(row.value, node, reference.tensor, tensor, spread)
-            selecting = selecting_node(row.value, node, self._nodes)
-            node_input = None if selecting is None else self._node_inputs.values.get(selecting.inputs[0])
-            row = with_verdict(row, with_ties(verdict, selecting, node_input, tensor, reference.tensor))
+            row = with_verdict(row, verdict)
         return replace(row, spread=spread_of(reference.tensor, tensor)) if self._run.statistics else row
 
     def _limit(self, name: str, tensor: torch.Tensor | None, node: Node) -> float | Tolerance | None:
@@ -236,7 +236,9 @@ class ValueComparator:
         tensor = self._run.outputs.get(name)
         original = self._references.get(self._run.exported_name(name))
         reference = self._lowered_reference(name, original, tensor)
-        return self._compared_row(self._row(name, node, len(graph.nodes), "output"), reference, tensor, node)
+        row = self._row(name, node, len(graph.nodes), "output")
+        observed = self._effects.get(name, row) is None  # the output is that of the instrumented run
+        return self._compared_row(row, reference, tensor, node, observed=observed)
 
 
 def allowances_of(

@@ -5,6 +5,7 @@ import zlib
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -135,10 +136,19 @@ class Float64Run(_ProgramValues):
         wanted: the names of the values that will be requested.
         keep: whether to keep all values for a second pass.
         change_decisions: see `_ProgramValues`.
+        decisions: the decisions that replace those of float64 (see `Float64Values.with_decisions`).
     """
 
-    def __init__(self, *args: Any, wanted: Collection[str], keep: bool, change_decisions: bool = False) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        wanted: Collection[str],
+        keep: bool,
+        change_decisions: bool = False,
+        decisions: Mapping[str, torch.Tensor] = MappingProxyType({}),
+    ) -> None:
         super().__init__(*args, change_decisions=change_decisions)
+        self._decisions = decisions
         self.fully_cached = keep
         self._wanted = {*wanted}
         self._with_changed_decisions: Float64Run | None = None
@@ -153,11 +163,16 @@ class Float64Run(_ProgramValues):
         if not self.changed_decisions:
             return None
         if self._with_changed_decisions is None:
-            args = self._original, self._inputs, self._units, self._unknown
-            self._with_changed_decisions = Float64Run(
-                *args, wanted=self._wanted, keep=self.fully_cached, change_decisions=True
-            )
+            self._with_changed_decisions = self._further_run(change_decisions=True)
         return self._with_changed_decisions.get(name)
+
+    def with_decisions(self, decisions: Mapping[str, torch.Tensor]) -> "Float64Run":
+        """See `Float64Values.with_decisions`: a further run, which begins with the first request."""
+        return self._further_run(decisions=decisions)
+
+    def _further_run(self, **options: Any) -> "Float64Run":
+        args = self._original, self._inputs, self._units, self._unknown
+        return Float64Run(*args, wanted=self._wanted, keep=self.fully_cached, **options)
 
     def release(self, name: str) -> None:
         """See `Float64Values.release`."""
@@ -176,18 +191,27 @@ class Float64Run(_ProgramValues):
                 needed.update(item.name for item in node.all_input_nodes)
         walk, wanted = self._original.float64.walk, {*names, *(decisions & needed & self._eager_names)}
         exact_decisions: dict[str, torch.Tensor] = {}
-        exact = walk(self._inputs, wanted=wanted)
+
+        def chosen(name: str, value: torch.Tensor) -> torch.Tensor:
+            return self._chosen(name, exact_decisions.get(name, value))
+
+        exact = walk(self._inputs, wanted=wanted, replace=chosen)
         noisy = walk(
             self._inputs,
             wanted=wanted,
             read=_noise(self._units),
-            replace=None if self._change_decisions else exact_decisions.pop,
+            replace=None if self._change_decisions else chosen,
         )
         for (name, value), (_, noisy_value) in zip(exact, noisy, strict=True):
             exact_decisions.clear()
             if is_decision(value):
                 exact_decisions[name] = value
             yield name, (complex_as_real(value), complex_as_real(noisy_value))
+
+    def _chosen(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        """Return what later values are computed from in place of a value."""
+        other = self._decisions.get(name)
+        return value if other is None or (other.dtype, other.shape) != (value.dtype, value.shape) else other
 
     def _decomposition_nodes(self, wanted: Collection[str]) -> list[Node]:
         """Return the ONNX nodes that compute the wanted values which PyTorch does not compute, in order."""
@@ -217,11 +241,18 @@ class Float64Run(_ProgramValues):
             self.problem, self._eager = str(error), iter(())
 
     def _compute(self, node: Node) -> None:
-        for name, both in self._evaluate(node, self._get).items():
+        for name, both in self._evaluate(node, self._read).items():
             self._put(name, both)
         self._cache.consume({*node.reads})
         for name in node.outputs:  # compute each node once, even if it failed
             self._producers.pop(name, None)
+
+    def _read(self, name: str) -> ExactAndNoisy | None:
+        both = self._get(name)
+        if both is None or name not in self._decisions:
+            return both
+        chosen = self._chosen(name, both[0])
+        return chosen, chosen
 
     def _put(self, name: str, both: ExactAndNoisy) -> None:
         if is_decision(both[0]) and not torch.equal(*both):

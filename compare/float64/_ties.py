@@ -11,12 +11,12 @@ from . import RoundingVerdict
 
 
 def with_ties(
-    verdict: RoundingVerdict | None,
+    verdict: RoundingVerdict,
     node: Node | None,
     node_input: torch.Tensor | None,
     actual: torch.Tensor,
     reference: torch.Tensor | None,
-) -> RoundingVerdict | None:
+) -> RoundingVerdict:
     """Return the verdict of indices: different ones count as rounding if the numbers that they select are equal.
 
     Args:
@@ -26,7 +26,7 @@ def with_ties(
         actual: the computed indices.
         reference: the expected indices.
     """
-    if verdict is None or verdict.sound or node is None or node_input is None or reference is None:
+    if verdict.sound or node is None or node_input is None or reference is None:
         return verdict
     if actual.dtype != torch.int64:
         return verdict

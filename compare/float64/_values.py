@@ -4,6 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
+import torch
+
 from ._verdict import Float64Value
 
 
@@ -30,7 +32,16 @@ class Float64Values(ABC):
         """Return a value whose noisy value is computed from the changed decisions; None if noise has changed none."""
         return None
 
-    def reads(self, name: str) -> Sequence[str]:  # noqa: ARG002  for subclasses
+    def with_decisions(self, decisions: Mapping[str, torch.Tensor]) -> "Float64Values | None":  # noqa: ARG002  as above
+        """Return the values as computed from other decisions; None if they can't be computed again.
+
+        Args:
+            decisions: the integers that later values are computed from, by name; more may be added before the values
+                that depend on them are requested.
+        """
+        return None
+
+    def reads(self, name: str) -> Sequence[str]:  # noqa: ARG002  as above
         """Return the names of what a value is computed from; empty if the noise changes no decisions."""
         return ()
 

@@ -1,6 +1,7 @@
 """Map the buffers of compiled code to the values of the graph that Inductor compiled."""
 
-from collections.abc import Callable, Container, Iterator, Mapping
+import operator
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from ...graph._from_fx import operator_name
 from ._kernels import Kernel, LoweredGraph
 
 View = Callable[[torch.Tensor], torch.Tensor]
@@ -174,11 +176,28 @@ class BufferMap:
         input_names = [node.name for node in self._nodes.values() if node.op == "placeholder"]
         if len(input_names) == len(inputs):
             result |= {node: [name] for node, name in zip(inputs, input_names, strict=True)}
-        for name, nodes in created.items():
-            node_of_value = _computing_node(self._nodes[name], nodes) if name in self._nodes else None
+        for name, node in self._nodes.items():
+            item = _item(node, created)
+            node_of_value = _computing_node(node, created[name]) if item is None and name in created else item
             if node_of_value is not None:
                 result.setdefault(node_of_value, []).append(name)
         return result
+
+
+def _item(source: fx.Node, created: Mapping[str, Sequence[fx.Node]]) -> fx.Node | None:
+    """Return the item of an operation's result that is the same item of the same operation as `source`, or None."""
+    if source.target is not operator.getitem or not isinstance(before := source.args[0], fx.Node):
+        return None
+    items = (
+        node
+        for node in created.get(before.name, ())
+        if node.target is operator.getitem
+        and node.args[1] == source.args[1]
+        and isinstance(node.args[0], fx.Node)
+        and operator_name(node.args[0].target) == operator_name(before.target)
+        and _type(node) == _type(source)
+    )
+    return next(items, None)
 
 
 def _computing_node(source: fx.Node, created: list[fx.Node]) -> fx.Node | None:

@@ -3,31 +3,17 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
-from torch import fx, nn
+from torch import fx
 
 from filch.compare import Report, compare
 from filch.compare.float64 import Decisions, Float64Evaluator, RecordedValues, float64_values
 from filch.export import Program, export
 from filch.steal import Capture, steal_forward
 from support.faults.fakes import WrongBackend
-
-COUNT, WIDTH = 64, 16
-ALMOST_TEN = np.nextafter(np.float32(10), np.float32(0))
-
-
-class Buckets(nn.Module):
-    """Adds the embeddings of rounded numbers to its input, as models with relative positions do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bias, self.norm, self.down = nn.Embedding(COUNT + 1, WIDTH), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-        return self.down(self.norm(x + self.bias((numbers * 10).long())).tanh())
+from support.models.decisions import ALMOST_TEN, COUNT, WIDTH, Buckets, above_integers
 
 
 @dataclass(frozen=True)
@@ -52,7 +38,7 @@ def subject() -> Subject:
     """Return a model with numbers so near to the next lower integer that noise changes the integer."""
     torch.manual_seed(0)
     model, x = Buckets().eval(), torch.randn(COUNT, WIDTH)
-    numbers = near_integers()
+    numbers = above_integers()
     program = export(model, (x, numbers))
     values = {name: node for node in program.graph.nodes for name in node.outputs}
     buckets = next(read for node in values.values() if node.op == "Gather" for read in node.reads[1:])
@@ -84,7 +70,7 @@ def test_another_decision_of_a_backend_explains_the_values_that_depend_on_it(sub
     """The backend multiplies by a number one unit below 10, so that each number near an integer is rounded down."""
     model = subject.program.model.clone()
     (multiply,) = (node for node in model.graph if node.op_type == "Mul")
-    other = ir.Value(name="almost_ten", const_value=ir.tensor(ALMOST_TEN, name="almost_ten"))
+    other = ir.Value(name="almost_ten", const_value=ir.tensor(ALMOST_TEN, dtype=ir.DataType.FLOAT, name="almost_ten"))
     model.graph.register_initializer(other)
     multiply.replace_input_with(1, other)
 
@@ -111,17 +97,12 @@ def test_noise_changes_a_decision_in_its_own_value_alone(subject: Subject) -> No
     assert float((changed.noisy - changed.value).abs().max()) > 0.1
 
 
-def near_integers() -> torch.Tensor:
-    """Return numbers that are slightly larger than tenths, so that ten times each is nearly an integer."""
-    return torch.nextafter(torch.arange(1, COUNT + 1) / 10, torch.tensor(torch.inf))
-
-
 def compiled_report(change: Callable[[fx.Node, torch.Tensor], torch.Tensor]) -> Report:
     """Return the report of a compiler that changes the results of some operations.
 
     The inputs are nearly integers, as far as noise changes the integers that are computed from them.
     """
-    numbers = near_integers()
+    numbers = above_integers()
     integers = float64_values(lambda: {"it": (numbers * 10).long()})
     exact, noisy = integers.get("it"), integers.get_with_changed_decisions("it")
     assert exact is not None
@@ -166,7 +147,7 @@ def test_another_decision_of_a_compiler_explains_the_values_that_depend_on_it() 
 
 def test_a_tensor_is_affected_by_a_changed_decision_that_it_is_computed_from() -> None:
     """Also through writes, and without the names of the values in between."""
-    numbers, x = near_integers(), torch.randn(COUNT)
+    numbers, x = above_integers(), torch.randn(COUNT)
 
     def run() -> Mapping[str, torch.Tensor]:
         indices = (numbers * 10).long()

@@ -1,0 +1,66 @@
+"""Follow the decisions of a run that are not those of float64."""
+
+from collections.abc import Iterable
+
+import torch
+
+from ..float64 import Float64Values
+
+
+class OtherDecisions:
+    """The decisions (see `Decisions`) of a run that are not those of float64, and what float64 computes from them.
+
+    What is computed from such a decision differs from the model's value, or from its float64 value, by far more than
+    rounding, and is right nevertheless.
+
+    Args:
+        float64: the values as float64 decides.
+
+    Attributes:
+        values: the float64 values as the run decides; None as long as it decides like float64.
+    """
+
+    def __init__(self, float64: Float64Values) -> None:
+        self.values: Float64Values | None = None
+        self._float64 = float64
+        self._decisions: dict[str, torch.Tensor] = {}
+        self._affected: set[str] = set()
+
+    def follow(self, name: str, reads: Iterable[str]) -> None:
+        """Record what a value is computed from; call it for each value in the order of execution.
+
+        Args:
+            name: the name of the value in the run.
+            reads: the names of what its node reads.
+        """
+        if not self._affected.isdisjoint(reads):
+            self._affected.add(name)
+
+    def affect(self, name: str) -> bool:
+        """Return whether a value is computed from such a decision."""
+        return name in self._affected
+
+    def add(self, name: str, exported_name: str, decision: torch.Tensor) -> bool:
+        """Add a right decision of the run; return whether `values` are computed from it.
+
+        Args:
+            name: its name in the run.
+            exported_name: its name in the exported graph.
+            decision: the integers.
+        """
+        exact = self._float64.get(exported_name)
+        is_same = exact is None or torch.equal(exact.value.to(decision.dtype), decision)
+        if is_same and name not in self._affected:
+            return True
+        if self.values is None:
+            self.values = self._float64.with_decisions(self._decisions)
+        if self.values is None:
+            return False
+        self._decisions[exported_name] = decision.clone()
+        self._affected.add(name)
+        return True
+
+    def release(self, exported_name: str) -> None:
+        """Declare that a value will not be judged again."""
+        if self.values is not None:
+            self.values.release(exported_name)
