@@ -25,6 +25,7 @@ from ..references._resolver import Reference
 from ..results._report import Report
 from ..results._rows import Row
 from ._fx_operators import fx_operators
+from ._node_values import NodeValues
 
 BACKWARD = ", backward"  # suffix of the name of a graph
 Compile = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
@@ -66,6 +67,7 @@ class GraphCheck:
             compare_values,
             limits=Limits(graph, given_limits(self.tolerance)),
             float64=float64,
+            of_nodes=partial(NodeValues, self.module, arguments),
             uninitialized=uninitialized_nodes(self.module.graph),
         )
         run = Run(0, "exported", Compiled(graph, None), _tensors_only(arguments), outputs)
@@ -107,12 +109,13 @@ class GraphCheck:
         if self.tolerance is not None:
             return None
 
-        def run() -> Mapping[str, torch.Tensor]:
+        def run(decisions: Mapping[str, torch.Tensor] | None = None) -> Mapping[str, torch.Tensor]:
             with _same_random_numbers():
-                derived = {} if self.kernels is None else _derived(*self.kernels, arguments)
-            return {**derived, **_eager_values(self.module, [*arguments.values()])}
+                derived = {} if self.kernels is None or decisions else _derived(*self.kernels, arguments)
+            return {**derived, **_eager_values(self.module, [*arguments.values()], decisions)}
 
-        return float64_values(run, graph) if self.kernels is None else float64_values(run, self.kernels[1].graph, graph)
+        graphs = [graph] if self.kernels is None else [self.kernels[1].graph, graph]
+        return float64_values(run, *graphs, with_decisions=lambda decisions: partial(run, decisions))
 
     def _all_values(self, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
         """Return every value of the graph from a compilation that returns them all, which may fuse differently."""
@@ -206,16 +209,23 @@ def copies(values: Any) -> Any:
     )
 
 
-def _eager_values(module: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
-    """Return every tensor that the graph computes in eager PyTorch from copies, copied before in-place operations."""
+def _eager_values(
+    module: fx.GraphModule, inputs: Sequence[Any], decisions: Mapping[str, torch.Tensor] | None = None
+) -> dict[str, torch.Tensor]:
+    """Return every tensor that the graph computes in eager PyTorch from copies, copied before in-place operations.
+
+    Later nodes read `decisions` in place of the integers that a node of this name returns.
+    """
     values: dict[str, torch.Tensor] = {}
 
     class Recorder(fx.Interpreter):
         def run_node(self, n: fx.Node) -> Any:
             value = super().run_node(n)
-            if n.op.startswith("call_") and isinstance(value, torch.Tensor):
-                values[n.name] = value.detach().clone()
-            return value
+            if not n.op.startswith("call_") or not isinstance(value, torch.Tensor):
+                return value
+            values[n.name] = value.detach().clone()
+            other = (decisions or {}).get(n.name)
+            return value if other is None or (other.shape, other.dtype) != (value.shape, value.dtype) else other.clone()
 
     Recorder(module).run(*copies(inputs))
     return values

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import torch
 
@@ -46,6 +47,7 @@ class Float64Checker:
         compiled: returns float64 values of the values that only the compiled graph has; called when they are needed.
         of_nodes: returns the float64 outputs of each node, computed from the inputs of the node that a function
             returns by their exported names.
+        decisions: all integers of the run by their exported names, if they are known from the beginning.
     """
 
     def __init__(
@@ -59,11 +61,12 @@ class Float64Checker:
         replaced: Collection[str] = frozenset(),
         compiled: Callable[[], Float64Values] | None = None,
         of_nodes: Callable[[TensorLookup], Float64Values] | None = None,
+        decisions: Mapping[str, torch.Tensor] = MappingProxyType({}),
     ) -> None:
         self.float64 = float64
         self._compiled, self._of_nodes = compiled, of_nodes
         self._wrong: set[str] = set()
-        self._others = OtherDecisions(float64)
+        self._others = OtherDecisions(float64, decisions)
         self._decisions = Decisions(float64)
         self._run = run
         self._computes = computes

@@ -1,6 +1,7 @@
 """Follow the decisions of a run that are not those of float64."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import torch
 
@@ -15,16 +16,20 @@ class OtherDecisions:
 
     Args:
         float64: the values as float64 decides.
+        known: all integers of the run by their exported names, if they are known from the beginning.
 
     Attributes:
         values: the float64 values as the run decides; None as long as it decides like float64.
     """
 
-    def __init__(self, float64: Float64Values) -> None:
+    def __init__(self, float64: Float64Values, known: Mapping[str, torch.Tensor] = MappingProxyType({})) -> None:
         self.values: Float64Values | None = None
         self._float64 = float64
         self._decisions: dict[str, torch.Tensor] = {}
         self._affected: set[str] = set()
+        if any(self._differs(name, decision) for name, decision in known.items()):
+            self._decisions |= known
+            self.values = float64.with_decisions(known)
 
     def follow(self, name: str, reads: Iterable[str]) -> None:
         """Record what a value is computed from; call it for each value in the order of execution.
@@ -48,9 +53,7 @@ class OtherDecisions:
             exported_name: its name in the exported graph.
             decision: the integers.
         """
-        exact = self._float64.get(exported_name)
-        is_same = exact is None or torch.equal(exact.value.to(decision.dtype), decision)
-        if is_same and name not in self._affected:
+        if not self._differs(exported_name, decision) and name not in self._affected:
             return True
         if self.values is None:
             self.values = self._float64.with_decisions(self._decisions)
@@ -59,6 +62,10 @@ class OtherDecisions:
         self._decisions[exported_name] = decision.clone()
         self._affected.add(name)
         return True
+
+    def _differs(self, exported_name: str, decision: torch.Tensor) -> bool:
+        exact = self._float64.get(exported_name)
+        return exact is not None and not torch.equal(exact.value.to(decision.dtype), decision)
 
     def release(self, exported_name: str) -> None:
         """Declare that a value will not be judged again."""

@@ -11,7 +11,7 @@ from filch.export import Graph, Node, Unpredictable
 
 from ..common._complex import complex_as_real
 from ..common._value_cache import ValueCache
-from ..float64 import Float64Values
+from ..float64 import Float64Values, is_decision
 from ..metrics._limits import Limits
 from ..metrics._metrics import Difference, bytes_of, compare_tensors
 from ..metrics._spread import spread_of
@@ -20,7 +20,7 @@ from ..provenance._provenance import NodeProvenance
 from ..references._resolver import Reference, ReferenceResolver
 from ..results._rows import Row, Status
 from ._allowances import Allowances
-from ._float64_checker import Float64Checker, with_verdict
+from ._float64_checker import Float64Checker, TensorLookup, with_verdict
 from ._random import RandomValues, random_row
 from ._run import ObservedValue, Run
 
@@ -257,6 +257,7 @@ def compare_values(
     limits: Limits,
     *,
     float64: Float64Values | None = None,
+    of_nodes: Callable[[TensorLookup], Float64Values] | None = None,
     uninitialized: Collection[str] = (),
 ) -> tuple[list[Row], Difference | None]:
     """Return the rows of a completed run, and the difference that instrumentation makes to its outputs.
@@ -268,11 +269,15 @@ def compare_values(
         provenance: see `ValueComparator`.
         limits: see `ValueComparator`.
         float64: the float64 values by exported name; None judges by tolerance.
+        of_nodes: see `Float64Checker`.
         uninitialized: the exported names of the values that are uninitialized memory.
     """
     computes: Callable[[Node], Sequence[Node]] = (lambda node: (node,)) if provenance is None else provenance.of
     exported = run.graph if provenance is None else provenance.exported
-    checker = None if float64 is None else Float64Checker(float64, run, computes, exported)
+    checker = None
+    if float64 is not None:
+        decisions = {run.exported_name(name): tensor for name, tensor in values.items() if is_decision(tensor)}
+        checker = Float64Checker(float64, run, computes, exported, of_nodes=of_nodes, decisions=decisions)
     random = RandomValues(run, Unpredictable(uninitialized=frozenset(uninitialized)), computes)
     comparator = ValueComparator(run, ReferenceResolver(references), provenance, limits, checker=checker, random=random)
     rows = comparator.rows((name, tensor, None) for name, tensor in in_order(run.graph, values))

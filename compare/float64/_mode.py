@@ -28,7 +28,12 @@ Decided = dict[tuple[int, int], torch.Tensor]  # decisions by the number of the 
 _ROUND_NOTHING = _COPIES | MOVES | CHOICES | {"copy", "zero", "max_pool2d_with_indices", "roll", "flip", "sort"}
 
 
-def float64_values(run: Callable[[], Mapping[str, torch.Tensor]], *graphs: Graph) -> Float64Values:
+Run = Callable[[], Mapping[str, torch.Tensor]]
+
+
+def float64_values(
+    run: Run, *graphs: Graph, with_decisions: Callable[[Mapping[str, torch.Tensor]], Run] | None = None
+) -> Float64Values:
     """Run a function in float64 without and with noise, and return the float64 values of the tensors that it returns.
 
     The random number state is the same at the beginning of each run, and restored at the end. If noise changes a
@@ -38,17 +43,23 @@ def float64_values(run: Callable[[], Mapping[str, torch.Tensor]], *graphs: Graph
         run: runs PyTorch code in eager mode, on the same inputs each time, and returns tensors by name.
         *graphs: tell which values are computed from which; without them, a changed decision may affect each value that
             the code computes from it, in whatever way.
+        with_decisions: returns a function that runs the same code, but goes on with other integers than it computes;
+            they are given by name.
     """
     decisions: Decided = {}
     exact = _recorded(run, Float64Mode(noisy=False, decisions=decisions))
     noisy = _recorded(run, Float64Mode(noisy=True, decisions=decisions))
     problem = exact.problem or noisy.problem
     reads = {name: node.reads for graph in graphs for name, node in graph.producer.items()}
-    values = _joined(exact, noisy)
-    if not noisy.affected:
-        return RecordedValues(values, problem, reads)
-    changed = _recorded(run, Float64Mode(noisy=True, decisions=None))
-    return RecordedValues(values, problem, reads, affected=noisy.affected, changed=_joined(exact, changed))
+    changed = _recorded(run, Float64Mode(noisy=True, decisions=None)) if noisy.affected else None
+    return RecordedValues(
+        _joined(exact, noisy),
+        problem,
+        reads,
+        affected=noisy.affected,
+        changed={} if changed is None else _joined(exact, changed),
+        compute=None if with_decisions is None else lambda decisions: float64_values(with_decisions(decisions)),
+    )
 
 
 def _joined(exact: "_Recorded", noisy: "_Recorded") -> dict[str, Float64Value]:
@@ -74,7 +85,7 @@ class _Recorded:
     problem: str
 
 
-def _recorded(run: Callable[[], Mapping[str, torch.Tensor]], mode: "Float64Mode") -> _Recorded:
+def _recorded(run: Run, mode: "Float64Mode") -> _Recorded:
     values: dict[str, torch.Tensor] = {}
     units: dict[str, float] = {}
     affected = set()

@@ -1,7 +1,7 @@
 """The float64 values of one run."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 
 import torch
@@ -63,6 +63,7 @@ class RecordedValues(Float64Values):
         reads: the names of what each value is computed from, by its name.
         affected: the names of the values that depend on a decision which noise changed.
         changed: the values with changed decisions, by name.
+        compute: returns the values as computed from other decisions (see `Float64Values.with_decisions`).
     """
 
     def __init__(
@@ -73,8 +74,10 @@ class RecordedValues(Float64Values):
         *,
         affected: Collection[str] = (),
         changed: Mapping[str, Float64Value] = MappingProxyType({}),
+        compute: Callable[[Mapping[str, torch.Tensor]], Float64Values] | None = None,
     ) -> None:
         super().__init__()
+        self._compute = compute
         self.problem = problem
         self._values, self._reads, self._changed = values, reads, changed
         # The decision itself may be within a value, and have no name.
@@ -87,6 +90,10 @@ class RecordedValues(Float64Values):
     def get_with_changed_decisions(self, name: str) -> Float64Value | None:
         """See `Float64Values.get_with_changed_decisions`."""
         return self._changed.get(name)
+
+    def with_decisions(self, decisions: Mapping[str, torch.Tensor]) -> Float64Values | None:
+        """See `Float64Values.with_decisions`: with the decisions that are given now."""
+        return None if self._compute is None else self._compute(decisions)
 
     def reads(self, name: str) -> Sequence[str]:
         """See `Float64Values.reads`."""
