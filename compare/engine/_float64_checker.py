@@ -47,7 +47,7 @@ class Float64Checker:
         compiled: returns float64 values of the values that only the compiled graph has; called when they are needed.
         of_nodes: returns the float64 outputs of each node, computed from the inputs of the node that a function
             returns by their exported names.
-        decisions: all integers of the run by their exported names, if they are known from the beginning.
+        decisions: see `OtherDecisions`.
     """
 
     def __init__(
@@ -136,8 +136,9 @@ class Float64Checker:
         if not observed:
             return self._unobserved_verdict(verdict, name)
         if is_decision(tensor):
+            is_models = verdict.verdict == "same"
             verdict = self._decision_verdict(verdict, name, node, reference, tensor, inputs)
-            if verdict.sound and self._others.add(name, exported_name, tensor):
+            if verdict.sound and self._others.add(name, exported_name, tensor, is_models=is_models):
                 self._decisions.record_unaffected(exported_name)
         if verdict.verdict in ("wrong", "unstable"):
             self._wrong.add(name)

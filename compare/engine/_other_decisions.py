@@ -1,25 +1,25 @@
-"""Follow the decisions of a run that are not those of float64."""
+"""Follow the decisions of a run that are not those of the model and of float64."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 import torch
 
-from ..float64 import Float64Values
+from ..float64 import Float64Value, Float64Values
 
 
 class OtherDecisions:
-    """The decisions (see `Decisions`) of a run that are not those of float64, and what float64 computes from them.
+    """The decisions (see `Decisions`) of a run that the model or float64 makes differently, and what follows from them.
 
     What is computed from such a decision differs from the model's value, or from its float64 value, by far more than
     rounding, and is right nevertheless.
 
     Args:
         float64: the values as float64 decides.
-        known: all integers of the run by their exported names, if they are known from the beginning.
+        known: all integers of the run by their exported names, if some differ and they are known from the beginning.
 
     Attributes:
-        values: the float64 values as the run decides; None as long as it decides like float64.
+        values: the float64 values as the run decides; None as long as all decide alike.
     """
 
     def __init__(self, float64: Float64Values, known: Mapping[str, torch.Tensor] = MappingProxyType({})) -> None:
@@ -27,7 +27,7 @@ class OtherDecisions:
         self._float64 = float64
         self._decisions: dict[str, torch.Tensor] = {}
         self._affected: set[str] = set()
-        if any(self._differs(name, decision) for name, decision in known.items()):
+        if known:
             self._decisions |= known
             self.values = float64.with_decisions(known)
 
@@ -45,15 +45,16 @@ class OtherDecisions:
         """Return whether a value is computed from such a decision."""
         return name in self._affected
 
-    def add(self, name: str, exported_name: str, decision: torch.Tensor) -> bool:
+    def add(self, name: str, exported_name: str, decision: torch.Tensor, *, is_models: bool) -> bool:
         """Add a right decision of the run; return whether `values` are computed from it.
 
         Args:
             name: its name in the run.
             exported_name: its name in the exported graph.
             decision: the integers.
+            is_models: whether they are those of the model.
         """
-        if not self._differs(exported_name, decision) and name not in self._affected:
+        if is_models and name not in self._affected and is_like(decision, self._float64.get(exported_name)):
             return True
         if self.values is None:
             self.values = self._float64.with_decisions(self._decisions)
@@ -63,11 +64,12 @@ class OtherDecisions:
         self._affected.add(name)
         return True
 
-    def _differs(self, exported_name: str, decision: torch.Tensor) -> bool:
-        exact = self._float64.get(exported_name)
-        return exact is not None and not torch.equal(exact.value.to(decision.dtype), decision)
-
     def release(self, exported_name: str) -> None:
         """Declare that a value will not be judged again."""
         if self.values is not None:
             self.values.release(exported_name)
+
+
+def is_like(decision: torch.Tensor, exact: Float64Value | None) -> bool:
+    """Return whether a decision is that of float64, as far as it is known."""
+    return exact is None or torch.equal(exact.value.to(decision.dtype), decision)

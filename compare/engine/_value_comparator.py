@@ -21,6 +21,7 @@ from ..references._resolver import Reference, ReferenceResolver
 from ..results._rows import Row, Status
 from ._allowances import Allowances
 from ._float64_checker import Float64Checker, TensorLookup, with_verdict
+from ._other_decisions import is_like
 from ._random import RandomValues, random_row
 from ._run import ObservedValue, Run
 
@@ -277,7 +278,13 @@ def compare_values(
     checker = None
     if float64 is not None:
         decisions = {run.exported_name(name): tensor for name, tensor in values.items() if is_decision(tensor)}
-        checker = Float64Checker(float64, run, computes, exported, of_nodes=of_nodes, decisions=decisions)
+        others = any(
+            not is_like(tensor, float64.get(name))
+            or (name in references and not torch.equal(references[name].tensor, tensor))
+            for name, tensor in decisions.items()
+        )
+        known = decisions if others else {}
+        checker = Float64Checker(float64, run, computes, exported, of_nodes=of_nodes, decisions=known)
     random = RandomValues(run, Unpredictable(uninitialized=frozenset(uninitialized)), computes)
     comparator = ValueComparator(run, ReferenceResolver(references), provenance, limits, checker=checker, random=random)
     rows = comparator.rows((name, tensor, None) for name, tensor in in_order(run.graph, values))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from filch.compare.engine._float64_checker import Float64Checker, with_verdict
-from filch.compare.float64 import RoundingVerdict, identical_verdict
+from filch.compare.float64 import RecordedValues, RoundingVerdict, identical_verdict
 from filch.compare.results._rows import Row
 from support.models.hand_made import chain, float64_values, run_of
 
@@ -85,3 +85,59 @@ def test_a_verdict_decides_the_status_of_a_row_but_not_of_one_with_another_shape
     odd = Row(0, "exported", 0, "node", "a", "Relu", "a", status="shape or dtype differs")
     assert with_verdict(odd, identical_verdict(None)) is odd
     assert with_verdict(row, None) is row
+
+
+INDICES = torch.arange(16)
+
+
+@pytest.fixture
+def after_another_decision():
+    """Return a checker of a run that has decided otherwise for `a`, and a function that judges a value of `b`.
+
+    As the model and float64 decide, `b` is X; as the run decides, it is three times as large.
+    """
+    graph = chain("Relu", "Neg")
+
+    def values(b):
+        known = float64_values({"a": INDICES, "b": b})
+        return {name: known.get(name) for name in "ab"}
+
+    one = Float64Checker(
+        RecordedValues(values(X), compute=lambda _decisions: RecordedValues(values(3 * X))),
+        run_of(graph, {"x": X}),
+        lambda node: (node,),
+        graph,
+        of_nodes=lambda _known: float64_values({"a": INDICES + 1}),
+    )
+    a, b = graph.nodes
+    one.record_output_dtype(a, "a", torch.int64)
+    verdict = one.verdict("a", a, INDICES, INDICES + 1, inputs={"x": X}.get)
+    assert verdict.verdict == "rounding"
+    assert "decides 16 of them" in verdict.note
+    one.record_output_dtype(b, "b", torch.float32)
+    return lambda tensor, **options: one.verdict("b", b, X, tensor, **options).verdict
+
+
+def test_what_a_run_computes_from_another_decision_is_judged_by_what_float64_computes_from_it(after_another_decision):
+    """The model's value would be wrong, unless it has the same bits."""
+    assert after_another_decision(3 * X) == "same"
+    assert after_another_decision(3.0001 * X) == "wrong"
+    assert after_another_decision(1.00001 * X) == "wrong"
+    assert after_another_decision(X.clone()) == "same"
+
+
+def test_the_output_of_another_run_after_a_near_tie_is_only_suspicious(after_another_decision):
+    """That run may have decided like the model, or like the observed one, or otherwise."""
+    assert after_another_decision(1.0000001 * X, observed=False) == "rounding"
+    assert after_another_decision(3 * X, observed=False) == "same"
+    assert after_another_decision(2 * X, observed=False) == "suspicious"
+
+
+@pytest.mark.parametrize("inputs", [{}, {"x": X}], ids=["unknown", "of another integer"])
+def test_another_decision_than_that_for_its_inputs_is_wrong(inputs):
+    """Also if the inputs are not known."""
+    graph = chain("Relu")
+    known = float64_values({"a": INDICES})
+    run = run_of(graph, {"x": X})
+    one = Float64Checker(known, run, lambda node: (node,), graph, of_nodes=lambda _known: known)
+    assert one.verdict("a", graph.nodes[0], INDICES, INDICES + 1, inputs=inputs.get).verdict == "wrong"

@@ -155,6 +155,15 @@ def test_rounding_may_add_up_if_each_node_is_right_by_itself(ratio, isolated, ex
     assert [found["a"], found["c"]] == [rows[0], rows[2]]
 
 
+def test_other_integers_are_explained_as_errors_that_add_up_are():
+    """They have no ratio."""
+    wrong = RoundingVerdict("wrong", math.inf)
+    row = row_of("a", X.long(), status="different", float64=wrong, isolated=RIGHT)
+    (found,) = with_accumulated_rounding([row], GRAPH)
+    assert found.status == "same"
+    assert found.float64.verdict == "suspicious"
+
+
 def test_a_value_without_a_float64_value_is_not_explained_by_rounding_that_adds_up():
     """The tolerance has judged it; nor is one that differs from run to run."""
     for float64 in (None, RoundingVerdict("unstable", 9.0)):

@@ -95,6 +95,30 @@ def test_a_deviation_is_compiled():
     assert all(row.judged and row.origins for row in _kernels(report).values())
 
 
+class Items(nn.Module):
+    """Operations with several results, of which some are decomposed."""
+
+    def forward(self, x):
+        largest, where = x.topk(3, -1)
+        ordered, order = x.sort(-1)
+        return largest.exp(), where + 1, ordered * 2, order, *torch.var_mean(x, -1), x.max(-1).indices
+
+
+def test_the_results_of_an_operation_with_several_are_judged_by_the_models():
+    """Each of `topk` and `sort` is a buffer of a library call."""
+    model, x = Items(), torch.randn(4, 8)
+    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
+        model(x)
+
+    report = compare(capture, export(model, (x,)), backend="inductor")
+
+    assert report.close, report.verdict()
+    rows = [row for row in report.rows if row.kind != "output" and row.op.startswith("torch.ops.aten.")]
+    assert {row.op.split(".")[3] for row in rows} == {"topk", "sort"}
+    assert len(rows) == 4
+    assert all(row.evidence in ("eager", "module") for row in rows)
+
+
 class Written(nn.Module):
     """Writes over what is there: calls of a library, generated loops, twice into one buffer, into a cache."""
 
