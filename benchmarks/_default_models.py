@@ -1,7 +1,7 @@
 """Models of the sizes of published checkpoints, with fresh weights or with weights as after training.
 
 The sizes are those of ResNet-50, GPT-2, BERT-base, ViT-B/16, T5-small, Whisper-base, Mamba2-130M, Qwen2-0.5B, and a
-Llama with 1.0 billion parameters.
+Llama with 1.0 billion parameters. A Mixtral with 0.07 billion parameters selects two of eight experts for each token.
 """
 
 from __future__ import annotations
@@ -109,6 +109,8 @@ WEIGHTS: dict[str, Callable[[nn.Module], object]] = {"fresh": lambda _model: Non
 _QWEN2 = {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14}
 _MAMBA2 = {"hidden_size": 768, "num_hidden_layers": 24, "num_heads": 24, "n_groups": 1, "vocab_size": 50288}
 _LLAMA = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32}
+_MIXTRAL = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 8}
+_MIXTRAL |= {"num_key_value_heads": 4, "vocab_size": 8000}
 _WHISPER = {"d_model": 512, "encoder_ffn_dim": 2048, "decoder_ffn_dim": 2048, "use_cache": False}
 _WHISPER |= {
     f"{side}_{part}": count
@@ -133,6 +135,11 @@ MODELS = {
         "Qwen2ForCausalLM",
         {**_QWEN2, "num_key_value_heads": 2, "tie_word_embeddings": True, "use_cache": False},
         text(150000, "input_ids"),
+    ),
+    "mixtral": DefaultModel(  # torch.onnx translates only this implementation of the experts
+        "MixtralForCausalLM",
+        {**_MIXTRAL, "experts_implementation": "batched_mm", "use_cache": False},
+        text(8000, "input_ids"),
     ),
     "llama": DefaultModel(
         "LlamaForCausalLM", {**_LLAMA, "num_key_value_heads": 8, "use_cache": False}, text(32000, "input_ids")

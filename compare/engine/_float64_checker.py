@@ -66,7 +66,6 @@ class Float64Checker:
         self.float64 = float64
         self._compiled, self._of_nodes = compiled, of_nodes
         self._wrong: set[str] = set()
-        self._others = OtherDecisions(float64, decisions)
         self._decisions = Decisions(float64)
         self._run = run
         self._computes = computes
@@ -75,6 +74,8 @@ class Float64Checker:
         graph = run.graph
         dtypes = {name: getattr(torch, graph.values[name].dtype or "", None) for name in graph.constants}
         dtypes |= {name: tensor.dtype for name, tensor in run.inputs.items()}
+        floats = (name for name, dtype in dtypes.items() if isinstance(dtype, torch.dtype) and unit_of(dtype))
+        self._others = OtherDecisions(float64, floats, decisions)
         model_units = {name: self._model_unit(name) for name in dtypes}
         own_units = {
             name: unit_of(dtype) if lower_precision else model_units[name]
@@ -91,7 +92,7 @@ class Float64Checker:
 
     def record_output_dtype(self, node: Node, name: str, dtype: torch.dtype) -> None:
         """Record the dtype of a node's output; call it for each value in the order of execution."""
-        self._others.follow(name, node.reads)
+        self._others.follow(name, node.reads, dtype)
         model_unit = self._model_unit(name)
         input_eps = self._run.compiled.matmul_input_eps
         product_unit = input_eps if input_eps and any(map(is_product, self._computes(node))) else 0.0

@@ -1,6 +1,6 @@
 """Follow the decisions of a run that are not those of the model and of float64."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
 import torch
@@ -16,28 +16,35 @@ class OtherDecisions:
 
     Args:
         float64: the values as float64 decides.
+        floats: the names of the floating-point inputs and weights of the run.
         known: all integers of the run by their exported names, if some differ and they are known from the beginning.
 
     Attributes:
         values: the float64 values as the run decides; None as long as all decide alike.
     """
 
-    def __init__(self, float64: Float64Values, known: Mapping[str, torch.Tensor] = MappingProxyType({})) -> None:
+    def __init__(
+        self, float64: Float64Values, floats: Iterable[str], known: Mapping[str, torch.Tensor] = MappingProxyType({})
+    ) -> None:
         self.values: Float64Values | None = None
         self._float64 = float64
         self._decisions: dict[str, torch.Tensor] = {}
         self._affected: set[str] = set()
+        self._from_floats = {*floats}
         if known:
             self._decisions |= known
             self.values = float64.with_decisions(known)
 
-    def follow(self, name: str, reads: Iterable[str]) -> None:
+    def follow(self, name: str, reads: Collection[str], dtype: torch.dtype) -> None:
         """Record what a value is computed from; call it for each value in the order of execution.
 
         Args:
             name: the name of the value in the run.
             reads: the names of what its node reads.
+            dtype: its dtype.
         """
+        if dtype.is_floating_point or dtype.is_complex or not self._from_floats.isdisjoint(reads):
+            self._from_floats.add(name)
         if not self._affected.isdisjoint(reads):
             self._affected.add(name)
 
@@ -46,7 +53,7 @@ class OtherDecisions:
         return name in self._affected
 
     def add(self, name: str, exported_name: str, decision: torch.Tensor, *, is_models: bool) -> bool:
-        """Add a right decision of the run; return whether `values` are computed from it.
+        """Add a right decision of the run, or another integer; return whether `values` are computed from it.
 
         Args:
             name: its name in the run.
@@ -54,6 +61,8 @@ class OtherDecisions:
             decision: the integers.
             is_models: whether they are those of the model.
         """
+        if name not in self._from_floats:
+            return True
         if is_models and name not in self._affected and is_like(decision, self._float64.get(exported_name)):
             return True
         if self.values is None:
