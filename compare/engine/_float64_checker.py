@@ -162,7 +162,10 @@ class Float64Checker:
         """
         others_unknown = not observed or self._decisions.may_affect(self._run.exported_name(name))
         if self._others.values is not None and self._others.affect(name):
-            other = self._verdict_by(self._others.values.get, name, node, None, tensor, spread)
+            exact = self._others.values.get(self._run.exported_name(name))
+            dtype = tensor.dtype if reference is None else reference.dtype  # a mask is the lowest number of its dtype
+            expected = None if exact is None else exact.value.to(dtype)
+            other = self._verdict_by(self._others.values.get, name, node, expected, tensor, spread)
             if other is not None and (other.sound or not others_unknown):
                 return other
         if verdict is not None and (verdict.sound or not others_unknown):

@@ -90,11 +90,10 @@ def test_a_verdict_decides_the_status_of_a_row_but_not_of_one_with_another_shape
 INDICES = torch.arange(16)
 
 
-@pytest.fixture
-def after_another_decision():
-    """Return a checker of a run that has decided otherwise for `a`, and a function that judges a value of `b`.
+def judged_after_another_decision(expected, otherwise, **options):
+    """Return a function that judges a value of `b`, in a run that has decided otherwise for `a`.
 
-    As the model and float64 decide, `b` is X; as the run decides, it is three times as large.
+    As the model and float64 decide, `b` is `expected`.
     """
     graph = chain("Relu", "Neg")
 
@@ -103,11 +102,12 @@ def after_another_decision():
         return {name: known.get(name) for name in "ab"}
 
     one = Float64Checker(
-        RecordedValues(values(X), compute=lambda _decisions: RecordedValues(values(3 * X))),
+        RecordedValues(values(expected), compute=lambda _decisions: RecordedValues(values(otherwise))),
         run_of(graph, {"x": X}),
         lambda node: (node,),
         graph,
         of_nodes=lambda _known: float64_values({"a": INDICES + 1}),
+        **options,
     )
     a, b = graph.nodes
     one.record_output_dtype(a, "a", torch.int64)
@@ -115,22 +115,32 @@ def after_another_decision():
     assert verdict.verdict == "rounding"
     assert "decides 16 of them" in verdict.note
     one.record_output_dtype(b, "b", torch.float32)
-    return lambda tensor, **options: one.verdict("b", b, X, tensor, **options).verdict
+    return lambda tensor, **options: one.verdict("b", b, expected, tensor, **options).verdict
 
 
-def test_what_a_run_computes_from_another_decision_is_judged_by_what_float64_computes_from_it(after_another_decision):
+def test_what_a_run_computes_from_another_decision_is_judged_by_what_float64_computes_from_it():
     """The model's value would be wrong, unless it has the same bits."""
-    assert after_another_decision(3 * X) == "same"
-    assert after_another_decision(3.0001 * X) == "wrong"
-    assert after_another_decision(1.00001 * X) == "wrong"
-    assert after_another_decision(X.clone()) == "same"
+    verdict = judged_after_another_decision(X, 3 * X)
+    assert verdict(3 * X) == "same"
+    assert verdict(3.0001 * X) == "wrong"
+    assert verdict(1.00001 * X) == "wrong"
+    assert verdict(X.clone()) == "same"
 
 
-def test_the_output_of_another_run_after_a_near_tie_is_only_suspicious(after_another_decision):
+def test_a_mask_in_lower_precision_is_one_after_another_decision():
+    """It is the lowest number of float16 in place of that of float32."""
+    mask, lower = (torch.full((16,), torch.finfo(dtype).min, dtype=dtype) for dtype in (torch.float32, torch.float16))
+    verdict = judged_after_another_decision(torch.where(INDICES > 7, X, mask), mask, lower_precision=True)
+    assert verdict(lower) in ("same", "rounding")
+    assert verdict(torch.where(INDICES > 7, lower, X.half())) == "wrong"
+
+
+def test_the_output_of_another_run_after_a_near_tie_is_only_suspicious():
     """That run may have decided like the model, or like the observed one, or otherwise."""
-    assert after_another_decision(1.0000001 * X, observed=False) == "rounding"
-    assert after_another_decision(3 * X, observed=False) == "same"
-    assert after_another_decision(2 * X, observed=False) == "suspicious"
+    verdict = judged_after_another_decision(X, 3 * X)
+    assert verdict(1.0000001 * X, observed=False) == "rounding"
+    assert verdict(3 * X, observed=False) == "same"
+    assert verdict(2 * X, observed=False) == "suspicious"
 
 
 @pytest.mark.parametrize("inputs", [{}, {"x": X}], ids=["unknown", "of another integer"])
