@@ -67,7 +67,7 @@ class GraphCheck:
             compare_values,
             limits=Limits(graph, given_limits(self.tolerance)),
             float64=float64,
-            of_nodes=partial(NodeValues, self.module, arguments),
+            node_values=partial(NodeValues, self.module, arguments),
             uninitialized=uninitialized_nodes(self.module.graph),
         )
         run = Run(0, "exported", Compiled(graph, None), _tensors_only(arguments), outputs)

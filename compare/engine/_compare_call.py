@@ -289,7 +289,7 @@ class _CallComparison:
             lower_precision=lower,
             replaced=replaced,
             compiled=compiled,
-            of_nodes=None if evaluator is None else partial(evaluator.isolated, run.inputs),
+            node_values=None if evaluator is None else partial(evaluator.isolated, run.inputs),
         )
 
     def _compiled_values(self, run: Run) -> Float64Values:

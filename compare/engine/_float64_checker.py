@@ -1,7 +1,7 @@
 """Judge the values of one run by float64."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import torch
@@ -45,7 +45,7 @@ class Float64Checker:
         lower_precision: whether lower precision is allowed.
         replaced: the names of the values whose consumers read the reference instead.
         compiled: returns float64 values of the values that only the compiled graph has; called when they are needed.
-        of_nodes: returns the float64 outputs of each node, computed from the inputs of the node that a function
+        node_values: returns the float64 outputs of each node, computed from the inputs of the node that a function
             returns by their exported names.
         decisions: see `OtherDecisions`.
     """
@@ -60,11 +60,11 @@ class Float64Checker:
         lower_precision: bool = False,
         replaced: Collection[str] = frozenset(),
         compiled: Callable[[], Float64Values] | None = None,
-        of_nodes: Callable[[TensorLookup], Float64Values] | None = None,
+        node_values: Callable[[TensorLookup], Float64Values] | None = None,
         decisions: Mapping[str, torch.Tensor] = MappingProxyType({}),
     ) -> None:
         self.float64 = float64
-        self._compiled, self._of_nodes = compiled, of_nodes
+        self._compiled, self._node_values = compiled, node_values
         self._wrong: set[str] = set()
         self._decisions = Decisions(float64)
         self._run = run
@@ -125,118 +125,94 @@ class Float64Checker:
             observed: whether the value is of the same run as the other ones, or equal to that; a run without
                 instrumentation may make other decisions.
         """
-        exported_name = self._run.exported_name(name)
-        values = name, node, reference, tensor, spread
-        verdict = self._verdict_by(self.float64.get, *values)
-        if verdict is not None and verdict.sound and not is_decision(tensor):
-            self._decisions.record_unaffected(exported_name)
+        value = _Value(name, self._run.exported_name(name), node, reference, tensor, spread, inputs)
+        verdict = self._verdict_by(self.float64.get, value)
+        if verdict is not None and verdict.sound and not value.is_decision:
+            self._decisions.record_unaffected(value.exported_name)
         if verdict is None or verdict.verdict != "same":
-            verdict = self._verdict_by_other_decisions(verdict, *values, observed=observed)
+            verdict = self._verdict_by_other_decisions(verdict, value, observed=observed)
         if verdict is None:
             return verdict
         if not observed:
-            return self._unobserved_verdict(verdict, name)
-        if is_decision(tensor):
-            is_models = verdict.verdict == "same"
-            verdict = self._decision_verdict(verdict, name, node, reference, tensor, inputs)
-            if verdict.sound and self._others.add(name, exported_name, tensor, is_models=is_models):
-                self._decisions.record_unaffected(exported_name)
+            return self._unobserved_verdict(verdict, value)
+        if value.is_decision:
+            verdict = self._decision_verdict(verdict, value)
+            matches_model = reference is not None and torch.equal(tensor, reference)
+            if verdict.sound and self._others.add(name, value.exported_name, tensor, matches_model=matches_model):
+                self._decisions.record_unaffected(value.exported_name)
         if verdict.verdict in ("wrong", "unstable"):
             self._wrong.add(name)
         return verdict
 
-    def _verdict_by_other_decisions(  # noqa: PLR0917  called in one place
-        self,
-        verdict: RoundingVerdict | None,
-        name: str,
-        node: Node,
-        reference: torch.Tensor | None,
-        tensor: torch.Tensor,
-        spread: torch.Tensor | None,
-        *,
-        observed: bool,
+    def _verdict_by_other_decisions(
+        self, verdict: RoundingVerdict | None, value: "_Value", *, observed: bool
     ) -> RoundingVerdict | None:
         """Return the verdict by what float64 computes from the decisions that may have affected a value.
 
         These are those of the run, as far as they are known; noise changes the other ones.
         """
-        others_unknown = not observed or self._decisions.may_affect(self._run.exported_name(name))
-        if self._others.values is not None and self._others.affect(name):
-            exact = self._others.values.get(self._run.exported_name(name))
-            dtype = tensor.dtype if reference is None else reference.dtype  # a mask is the lowest number of its dtype
+        others_unknown = not observed or self._decisions.may_affect(value.exported_name)
+        if self._others.values is not None and self._others.affect(value.name):
+            exact = self._others.values.get(value.exported_name)
+            # In the model's dtype, because a mask is the lowest number of its dtype.
+            dtype = value.tensor.dtype if value.reference is None else value.reference.dtype
             expected = None if exact is None else exact.value.to(dtype)
-            other = self._verdict_by(self._others.values.get, name, node, expected, tensor, spread)
+            other = self._verdict_by(self._others.values.get, replace(value, reference=expected))
             if other is not None and (other.sound or not others_unknown):
                 return other
         if verdict is not None and (verdict.sound or not others_unknown):
             return verdict
-        changed = self._verdict_by(self.float64.get_with_changed_decisions, name, node, reference, tensor, spread)
+        changed = self._verdict_by(self.float64.get_with_changed_decisions, value)
         return verdict if changed is None else changed
 
-    def _unobserved_verdict(self, verdict: RoundingVerdict, name: str) -> RoundingVerdict:
-        if verdict.sound or not self._others.affect(name):
+    def _unobserved_verdict(self, verdict: RoundingVerdict, value: "_Value") -> RoundingVerdict:
+        """Return the verdict on an output of another run, whose decisions are not known."""
+        if verdict.sound or not self._others.affect(value.name):
             return verdict
         note = "the run without instrumentation may have made other decisions in near-ties"
         return replace(verdict, verdict="suspicious", note=note)
 
-    def _decision_verdict(  # noqa: PLR0917  called in one place
-        self,
-        verdict: RoundingVerdict,
-        name: str,
-        node: Node,
-        reference: torch.Tensor | None,
-        tensor: torch.Tensor,
-        inputs: TensorLookup,
-    ) -> RoundingVerdict:
+    def _decision_verdict(self, verdict: RoundingVerdict, value: "_Value") -> RoundingVerdict:
         """Return the verdict on a decision that differs from the model's.
 
         Rounding decides it if it is the right one for what the node has read, and this is off by no more than rounding.
         """
-        verdict = self._with_ties(verdict, name, node, reference, tensor, inputs)
-        own = None if verdict.sound else self._verdict_by_inputs(name, node, tensor, inputs)
+        verdict = self._with_ties(verdict, value)
+        own = None if verdict.sound else self._verdict_by_inputs(value)
         if own is None or not own.sound:
             return verdict
-        count = tensor.numel() if reference is None else int(torch.ne(tensor, reference).sum())
+        count = value.tensor.numel() if value.reference is None else int((value.tensor != value.reference).sum())
         note = f"a near-tie: rounding of what the node reads decides {count} of them"
         return replace(verdict, verdict="rounding", ratio=1.0, note=note)
 
-    def _verdict_by_inputs(
-        self, name: str, node: Node, tensor: torch.Tensor, inputs: TensorLookup
-    ) -> RoundingVerdict | None:
+    def _verdict_by_inputs(self, value: "_Value") -> RoundingVerdict | None:
         """Return the verdict on a decision by what float64 computes from what the node has read; None if it is wrong.
 
         It may be None for other reasons, too: the node's inputs are not known, for example.
         """
-        if self._of_nodes is None or not self._wrong.isdisjoint(node.reads):
+        reads = value.node.reads
+        if self._node_values is None or not self._wrong.isdisjoint(reads):
             return None
-        known = {name: inputs(name) for name in node.reads if name not in self._run.graph.constants}
+        known = {name: value.inputs(name) for name in reads if name not in self._run.graph.constants}
         if not known or any(item is None for item in known.values()):
             return None
-        values = self._of_nodes({self._run.exported_name(item): value for item, value in known.items()}.get)
-        verdict = self._verdict_by(values.get, name, node, None, tensor, None)
-        exact = values.get(self._run.exported_name(name))
-        if verdict is None or exact is None:
+        values = self._node_values({self._run.exported_name(name): item for name, item in known.items()}.get)
+        exact = values.get(value.exported_name)
+        if exact is None:
             return None
-        return self._with_ties(verdict, name, node, exact.value, tensor, inputs)
+        value = replace(value, reference=exact.value, spread=None)
+        verdict = self._verdict_by(lambda _: exact, value)
+        return None if verdict is None else self._with_ties(verdict, value)
 
-    def _with_ties(  # noqa: PLR0917  called in two places
-        self,
-        verdict: RoundingVerdict,
-        name: str,
-        node: Node,
-        reference: torch.Tensor | None,
-        tensor: torch.Tensor,
-        inputs: TensorLookup,
-    ) -> RoundingVerdict:
-        producers, read = self._run.graph.producer, {item: item for item in node.reads}
-        selecting = selecting_node(name, node, producers)
+    def _with_ties(self, verdict: RoundingVerdict, value: "_Value") -> RoundingVerdict:
+        producers, read = self._run.graph.producer, {name: name for name in value.node.reads}
+        selecting = selecting_node(value.name, value.node, producers)
         if selecting is None:  # a backend's own operator, for example
-            producers, read = self._exported.producer, {self._run.exported_name(item): item for item in node.reads}
-            exported_name = self._run.exported_name(name)
-            if exported_name in producers:
-                selecting = selecting_node(exported_name, producers[exported_name], producers)
-        source = None if selecting is None else selecting.inputs[0]
-        return with_ties(verdict, selecting, inputs(read.get(source or "", source or "")), tensor, reference)
+            producers, read = self._exported.producer, {self._run.exported_name(name): name for name in read}
+            if value.exported_name in producers:
+                selecting = selecting_node(value.exported_name, producers[value.exported_name], producers)
+        source = "" if selecting is None else selecting.inputs[0]
+        return with_ties(verdict, selecting, value.inputs(read.get(source, source)), value.tensor, value.reference)
 
     def release(self, name: str) -> None:
         """Declare that a value will not be judged again.
@@ -261,26 +237,19 @@ class Float64Checker:
         """
         if self._compiled is None or name != self._run.exported_name(name) or name in self._exported.values:
             return None
-        float64, values = self._compiled(), (name, node, reference, tensor, spread)
-        verdict = self._verdict_by(float64.get, *values)
+        float64, value = self._compiled(), _Value(name, name, node, reference, tensor, spread)
+        verdict = self._verdict_by(float64.get, value)
         if float64.changed_decisions and not (verdict is not None and verdict.sound):
-            verdict = self._verdict_by(float64.get_with_changed_decisions, *values)
+            verdict = self._verdict_by(float64.get_with_changed_decisions, value)
         return verdict
 
-    def _verdict_by(  # noqa: PLR0917  called in two places
-        self,
-        get: Callable[[str], Float64Value | None],
-        name: str,
-        node: Node,
-        reference: torch.Tensor | None,
-        tensor: torch.Tensor,
-        spread: torch.Tensor | None,
-    ) -> RoundingVerdict | None:
+    def _verdict_by(self, get: Callable[[str], Float64Value | None], value: "_Value") -> RoundingVerdict | None:
         """Return the verdict on a value (see `verdict`) by the float64 value that `get` returns."""
+        reference, tensor, spread = value.reference, value.tensor, value.spread
         steady = not largest_distance(spread)
         if steady and reference is not None and tensor.dtype == reference.dtype and torch.equal(tensor, reference):
             return identical_verdict(spread)  # whatever the float64 value is
-        exact = get(self._run.exported_name(name))
+        exact = get(value.exported_name)
         if exact is None or exact.value.is_floating_point() != tensor.is_floating_point():
             return None
         if reference is None:
@@ -292,9 +261,9 @@ class Float64Checker:
         if self._lower_precision:
             tensor = replace_masks(reference, tensor)
         # The noise in float64 has the units of the model's dtypes on the way to the value.
-        exact = replace(exact, unit=self._model_units.get(name) or exact.unit)
-        unit = self._units.get(name) or exact.unit
-        length, sequential = (self._longest_sum(node, count) for count in (reduction_length, running_length))
+        exact = replace(exact, unit=self._model_units.get(value.name) or exact.unit)
+        unit = self._units.get(value.name) or exact.unit
+        length, sequential = (self._longest_sum(value.node, count) for count in (reduction_length, running_length))
         return rounding_verdict(
             tensor, reference, exact, unit=unit, length=length, sequential=sequential, spread=spread
         )
@@ -306,6 +275,23 @@ class Float64Checker:
     def _longest_sum(self, node: Node, count: Callable[[Node, Graph], int]) -> int:
         """Return the length of the longest sum that a node computes."""
         return max((count(item, self._exported) for item in self._computes(node)), default=1)
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A value to judge; see `Float64Checker.verdict`."""
+
+    name: str
+    exported_name: str
+    node: Node
+    reference: torch.Tensor | None
+    tensor: torch.Tensor
+    spread: torch.Tensor | None = None
+    inputs: TensorLookup = lambda _: None
+
+    @property
+    def is_decision(self) -> bool:
+        return is_decision(self.tensor)
 
 
 class _CoarsestUnits:

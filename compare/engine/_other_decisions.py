@@ -52,18 +52,18 @@ class OtherDecisions:
         """Return whether a value is computed from such a decision."""
         return name in self._affected
 
-    def add(self, name: str, exported_name: str, decision: torch.Tensor, *, is_models: bool) -> bool:
+    def add(self, name: str, exported_name: str, decision: torch.Tensor, *, matches_model: bool) -> bool:
         """Add a right decision of the run, or another integer; return whether `values` are computed from it.
 
         Args:
             name: its name in the run.
             exported_name: its name in the exported graph.
             decision: the integers.
-            is_models: whether they are those of the model.
+            matches_model: whether they are those of the model.
         """
         if name not in self._from_floats:
             return True
-        if is_models and name not in self._affected and is_like(decision, self._float64.get(exported_name)):
+        if matches_model and name not in self._affected and matches_float64(decision, self._float64.get(exported_name)):
             return True
         if self.values is None:
             self.values = self._float64.with_decisions(self._decisions)
@@ -79,6 +79,6 @@ class OtherDecisions:
             self.values.release(exported_name)
 
 
-def is_like(decision: torch.Tensor, exact: Float64Value | None) -> bool:
+def matches_float64(decision: torch.Tensor, exact: Float64Value | None) -> bool:
     """Return whether a decision is that of float64, as far as it is known."""
     return exact is None or torch.equal(exact.value.to(decision.dtype), decision)

@@ -21,7 +21,7 @@ from ..references._resolver import Reference, ReferenceResolver
 from ..results._rows import Row, Status
 from ._allowances import Allowances
 from ._float64_checker import Float64Checker, TensorLookup, with_verdict
-from ._other_decisions import is_like
+from ._other_decisions import matches_float64
 from ._random import RandomValues, random_row
 from ._run import ObservedValue, Run
 
@@ -258,7 +258,7 @@ def compare_values(
     limits: Limits,
     *,
     float64: Float64Values | None = None,
-    of_nodes: Callable[[TensorLookup], Float64Values] | None = None,
+    node_values: Callable[[TensorLookup], Float64Values] | None = None,
     uninitialized: Collection[str] = (),
 ) -> tuple[list[Row], Difference | None]:
     """Return the rows of a completed run, and the difference that instrumentation makes to its outputs.
@@ -270,7 +270,7 @@ def compare_values(
         provenance: see `ValueComparator`.
         limits: see `ValueComparator`.
         float64: the float64 values by exported name; None judges by tolerance.
-        of_nodes: see `Float64Checker`.
+        node_values: see `Float64Checker`.
         uninitialized: the exported names of the values that are uninitialized memory.
     """
     computes: Callable[[Node], Sequence[Node]] = (lambda node: (node,)) if provenance is None else provenance.of
@@ -279,12 +279,12 @@ def compare_values(
     if float64 is not None:
         decisions = {run.exported_name(name): tensor for name, tensor in values.items() if is_decision(tensor)}
         others = any(
-            not is_like(tensor, float64.get(name))
+            not matches_float64(tensor, float64.get(name))
             or (name in references and not torch.equal(references[name].tensor, tensor))
             for name, tensor in decisions.items()
         )
         known = decisions if others else {}
-        checker = Float64Checker(float64, run, computes, exported, of_nodes=of_nodes, decisions=known)
+        checker = Float64Checker(float64, run, computes, exported, node_values=node_values, decisions=known)
     random = RandomValues(run, Unpredictable(uninitialized=frozenset(uninitialized)), computes)
     comparator = ValueComparator(run, ReferenceResolver(references), provenance, limits, checker=checker, random=random)
     rows = comparator.rows((name, tensor, None) for name, tensor in in_order(run.graph, values))

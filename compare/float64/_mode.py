@@ -24,15 +24,17 @@ from ._values import Float64Values, RecordedValues
 from ._verdict import Float64Value
 
 _COPIES = frozenset({"_to_copy", "clone", "convert_element_type", "lift_fresh_copy"})
-Decided = dict[tuple[int, int], torch.Tensor]  # decisions by the number of the call and their position in it
+RecordedDecisions = dict[tuple[int, int], torch.Tensor]  # decisions by the number of the call and their position in it
 _ROUND_NOTHING = _COPIES | MOVES | CHOICES | {"copy", "zero", "max_pool2d_with_indices", "roll", "flip", "sort"}
 
 
-Run = Callable[[], Mapping[str, torch.Tensor]]
+TensorFunction = Callable[[], Mapping[str, torch.Tensor]]
 
 
 def float64_values(
-    run: Run, *graphs: Graph, with_decisions: Callable[[Mapping[str, torch.Tensor]], Run] | None = None
+    run: TensorFunction,
+    *graphs: Graph,
+    with_decisions: Callable[[Mapping[str, torch.Tensor]], TensorFunction] | None = None,
 ) -> Float64Values:
     """Run a function in float64 without and with noise, and return the float64 values of the tensors that it returns.
 
@@ -46,7 +48,7 @@ def float64_values(
         with_decisions: returns a function that runs the same code, but goes on with other integers than it computes;
             they are given by name.
     """
-    decisions: Decided = {}
+    decisions: RecordedDecisions = {}
     exact = _recorded(run, Float64Mode(noisy=False, decisions=decisions))
     noisy = _recorded(run, Float64Mode(noisy=True, decisions=decisions))
     problem = exact.problem or noisy.problem
@@ -85,7 +87,7 @@ class _Recorded:
     problem: str
 
 
-def _recorded(run: Run, mode: "Float64Mode") -> _Recorded:
+def _recorded(run: TensorFunction, mode: "Float64Mode") -> _Recorded:
     values: dict[str, torch.Tensor] = {}
     units: dict[str, float] = {}
     affected = set()
@@ -165,7 +167,7 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         problem: which operation could not run in float64, and why; or `""`.
     """
 
-    def __init__(self, *, noisy: bool, decisions: Decided | None) -> None:
+    def __init__(self, *, noisy: bool, decisions: RecordedDecisions | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.problem = ""
         self._noisy, self._decisions = noisy, decisions

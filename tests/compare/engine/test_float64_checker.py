@@ -106,7 +106,7 @@ def judged_after_another_decision(expected, otherwise, **options):
         run_of(graph, {"x": X}),
         lambda node: (node,),
         graph,
-        of_nodes=lambda _known: float64_values({"a": INDICES + 1}),
+        node_values=lambda _known: float64_values({"a": INDICES + 1}),
         **options,
     )
     a, b = graph.nodes
@@ -149,5 +149,5 @@ def test_another_decision_than_that_for_its_inputs_is_wrong(inputs):
     graph = chain("Relu")
     known = float64_values({"a": INDICES})
     run = run_of(graph, {"x": X})
-    one = Float64Checker(known, run, lambda node: (node,), graph, of_nodes=lambda _known: known)
+    one = Float64Checker(known, run, lambda node: (node,), graph, node_values=lambda _known: known)
     assert one.verdict("a", graph.nodes[0], INDICES, INDICES + 1, inputs=inputs.get).verdict == "wrong"
