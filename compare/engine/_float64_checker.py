@@ -1,5 +1,6 @@
 """Judge the values of one run by float64."""
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -166,8 +167,13 @@ class Float64Checker:
         return verdict if changed is None else changed
 
     def _unobserved_verdict(self, verdict: RoundingVerdict, value: "_Value") -> RoundingVerdict:
-        """Return the verdict on an output of another run, whose decisions are not known."""
-        if verdict.sound or not self._others.affect(value.name):
+        """Return the verdict on an output of another run, whose decisions are not known.
+
+        NaN and infinity are no near-ties.
+        """
+        verdict = self._with_ties(verdict, value)
+        may_be_decided = value.is_decision or math.isfinite(verdict.ratio)
+        if verdict.verdict != "wrong" or not may_be_decided or not self._others.affect(value.name):
             return verdict
         note = "the run without instrumentation may have made other decisions in near-ties"
         return replace(verdict, verdict="suspicious", note=note)

@@ -1,6 +1,7 @@
 """Values of a run against float64: what is judged, by the rounding of which type, and what a verdict makes of a row."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -141,6 +142,22 @@ def test_the_output_of_another_run_after_a_near_tie_is_only_suspicious():
     assert verdict(1.0000001 * X, observed=False) == "rounding"
     assert verdict(3 * X, observed=False) == "same"
     assert verdict(2 * X, observed=False) == "suspicious"
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_an_output_that_is_not_finite_is_wrong_after_a_near_tie_too(number):
+    """No other decision explains it."""
+    verdict = judged_after_another_decision(X, 3 * X)
+    assert verdict(torch.where(INDICES == 3, number, 2 * X), observed=False) == "wrong"
+
+
+def test_indices_of_equal_numbers_are_right_in_another_run_too():
+    """The output has other ones than the observed run, in which all numbers are equal."""
+    graph = chain("ArgMax")
+    one = Float64Checker(float64_values({"a": INDICES[:1]}), run_of(graph, {"x": X}), lambda node: (node,), graph)
+    for numbers, verdict in ((torch.ones(16), "rounding"), (X, "wrong")):
+        judge = partial(one.verdict, "a", graph.nodes[0], INDICES[:1], INDICES[5:6], inputs={"x": numbers}.get)
+        assert judge(observed=False).verdict == judge().verdict == verdict
 
 
 @pytest.mark.parametrize("inputs", [{}, {"x": X}], ids=["unknown", "of another integer"])
