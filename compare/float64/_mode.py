@@ -24,11 +24,9 @@ from ._values import Float64Values, RecordedValues
 from ._verdict import Float64Value
 
 _COPIES = frozenset({"_to_copy", "clone", "convert_element_type", "lift_fresh_copy"})
+TensorFunction = Callable[[], Mapping[str, torch.Tensor]]  # returns tensors by name
 RecordedDecisions = dict[tuple[int, int], torch.Tensor]  # decisions by the number of the call and their position in it
 _ROUND_NOTHING = _COPIES | MOVES | CHOICES | {"copy", "zero", "max_pool2d_with_indices", "roll", "flip", "sort"}
-
-
-TensorFunction = Callable[[], Mapping[str, torch.Tensor]]
 
 
 def float64_values(
