@@ -1,6 +1,7 @@
 """The entry point of the command line: `filch`, `python -m filch` and `python -m filch.compare`."""
 
 import gc
+import sys
 
 
 def main() -> None:
@@ -10,11 +11,13 @@ def main() -> None:
     would the last one at exit: a third of the time of a short command.
     """
     gc.disable()
-    from .cli._app import main as run  # noqa: PLC0415  the import is the slow part
+    try:
+        from .cli._app import main as run  # noqa: PLC0415  Ctrl-C may come while it is imported
 
-    gc.freeze()
-    gc.enable()
-    run()
+        run()
+    except KeyboardInterrupt:
+        sys.stderr.write("filch: interrupted\n")
+        sys.exit(130)
 
 
 if __name__ == "__main__":

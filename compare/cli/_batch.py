@@ -3,22 +3,16 @@
 import sys
 from collections.abc import Iterable
 from contextlib import redirect_stdout
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from filch.export import Precision, optimize
-from filch.steal import FilchError, steal_forward
-
-from ..batch._matrix import matrix
-from ..batch._sweep import sweep
-from ..common._errors import CompareError
-from ..common._progress import progress
-from ..models._factory import make_subject
-from ..precision._precision import keep_precise
-from ..rendering._console import echo
-from ..results._cells import Cell, CellTable, exit_code
 from . import _options as shared
+from ._command import usage_error
+from ._output import echo_result, echo_unless
+
+if TYPE_CHECKING:
+    from ..results._cells import Cell
 
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")]
 
@@ -40,6 +34,9 @@ def matrix_command(
 
     Exits with 1 if one differs, else with 2 if one is missing or could not be compared.
     """
+    from ..batch._matrix import matrix
+    from ..results._cells import exit_code
+
     comparisons = matrix(
         factories,
         backends=backend,
@@ -70,9 +67,13 @@ def sweep_command(
 
     Exits with 1 if one differs, else with 2 if one could not be compared.
     """
+    sizes = _parse_sizes(dim)
+    from ..batch._sweep import sweep
+    from ..results._cells import exit_code
+
     comparisons = sweep(
         factory,
-        _parse_sizes(dim),
+        sizes,
         backends=backend,
         options=shared.parse_options(option),
         tolerance=shared.parse_tolerance(tolerance),
@@ -83,13 +84,13 @@ def sweep_command(
     first = next((cell for cell in cells if cell.status == "different"), None)
     if first is not None and not (quiet or as_json or as_markdown):
         place = ", ".join(f"{name}={size}" for name, size in first.labels.items())
-        echo(f"\nfirst difference at {place}:\n  {first.detail}")
+        echo_unless(quiet, f"\nfirst difference at {place}:\n  {first.detail}")
     raise typer.Exit(exit_code(cells))
 
 
 def precision_command(
     factory: shared.Factory,
-    to: Annotated[str, typer.Option(help="float16, bfloat16, int8 (weights and activations) or int4 (weights).")],
+    to: Annotated[shared.Precision, typer.Option(help="int8 lowers weights and activations, int4 weights alone.")],
     backend: shared.Backend = "onnxruntime-cpu",
     tolerance: shared.Tolerance = None,
     snr: Annotated[float | None, typer.Option(help="Least SNR of the outputs in dB, instead.")] = None,
@@ -100,6 +101,13 @@ def precision_command(
     quiet: shared.Quiet = False,
 ) -> None:
     """Lower a model's precision, and find the nodes that have to stay in float32 for its outputs to be close."""
+    from filch.export import optimize
+    from filch.steal import steal_forward
+
+    from ..common._progress import progress
+    from ..models._factory import make_subject
+    from ..precision._precision import keep_precise
+
     with progress("precision", quiet=quiet or as_json), redirect_stdout(sys.stderr):
         subject = make_subject(factory)
         program = optimize(subject.export())
@@ -108,7 +116,7 @@ def precision_command(
         report = keep_precise(
             capture,
             program,
-            to=cast("Precision", to),
+            to=to.value,
             backend=backend,
             tolerance=tolerance,
             snr=snr,
@@ -116,20 +124,26 @@ def precision_command(
             limit=limit,
         )
     if not quiet:
-        typer.echo(report.to_json() if as_json else report.table(wide=wide))
+        echo_result(report, as_json=as_json, wide=wide)
     raise typer.Exit(not report.close)
 
 
-def _run(title: str, comparisons: Iterable[Cell], *, as_json: bool, as_markdown: bool, quiet: bool) -> list[Cell]:
+def _run(title: str, comparisons: Iterable["Cell"], *, as_json: bool, as_markdown: bool, quiet: bool) -> list["Cell"]:
     """Run the comparisons and print the table of their outcomes."""
     if as_json and as_markdown:
-        raise FilchError("--json and --markdown are mutually exclusive")
+        raise usage_error("--json and --markdown are mutually exclusive")
+    from ..common._progress import progress
+    from ..results._cells import CellTable
+
     # Output of the user's own code must not mix with ours.
     with progress(title, quiet=quiet or as_json or as_markdown), redirect_stdout(sys.stderr):
         cells = list(comparisons)
     if not quiet:
         table = CellTable(tuple(cells))
-        typer.echo(table.to_json() if as_json else table.to_markdown().rstrip("\n") if as_markdown else str(table))
+        if as_markdown:
+            typer.echo(table.to_markdown().rstrip("\n"))
+        else:
+            echo_result(table, as_json=as_json)
     return cells
 
 
@@ -140,6 +154,6 @@ def _parse_sizes(dimensions: list[str]) -> dict[str, list[int]]:
         name, _, numbers = text.partition("=")
         parts = numbers.split(",")
         if not name.isidentifier() or name in sizes or not all(part.isdecimal() for part in parts):
-            raise CompareError(f"--dim is a name and its sizes, each name once, like batch=1,2,7,64, not {text!r}")
+            raise usage_error(f"--dim is a name and its sizes, each name once, like batch=1,2,7,64, not {text!r}")
         sizes[name] = [int(part) for part in parts]
     return sizes

@@ -1,17 +1,13 @@
 """The command that finds the transformations that cause an error: `filch bisect`."""
 
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 
-from filch.export import Precision
-from filch.export.passes import default_passes
-
-from ..bisection import bisect
-from ..common._errors import CompareError
-from ..common._progress import progress
 from . import _options as shared
+from ._command import usage_error
+from ._output import echo_result
 
 
 def bisect_command(
@@ -23,7 +19,7 @@ def bisect_command(
     option: shared.Options = None,
     node: Annotated[str | None, typer.Option(help="Judge this value of the graph instead of the outputs.")] = None,
     optimized: shared.Optimized = False,
-    to: Annotated[str | None, typer.Option(help="Lower to float16, bfloat16, int8 or int4 first.")] = None,
+    to: Annotated[shared.Precision | None, typer.Option(help="Lower the program to this precision first.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Disable only this transformation; repeatable.")] = None,
     journal: Annotated[Path | None, typer.Option(help="Record each run in this file, and resume from it.")] = None,
     python: Annotated[list[str] | None, typer.Option(help="Python with another ONNX Runtime; repeatable.")] = None,
@@ -38,18 +34,25 @@ def bisect_command(
     Exits with 0 if there is no error, and with 1 if there is one, whether or not its cause was found.
     """
     if output is not None and output.suffix != ".json":
-        raise CompareError(f"a bisection report is written as .json, not as {output.name!r}")
+        raise usage_error(f"a bisection report is written as .json, not as {output.name!r}")
+    options = shared.parse_options(option)
+    from filch.export.passes import default_passes
+
+    from ..bisection import bisect
+    from ..common._errors import CompareError
+    from ..common._progress import progress
+
     with progress("bisect", quiet=quiet or as_json):
         report = bisect(
             reference,
             program,
             backend=backend,
-            options=shared.parse_options(option),
+            options=options,
             tolerance=tolerance,
             lower_precision=lower_precision,
             value=node,
             passes=default_passes() if optimized else None,
-            to=cast("Precision | None", to),
+            to=None if to is None else to.value,
             only=only,
             journal=journal,
             interpreters=python or (),
@@ -61,5 +64,5 @@ def bisect_command(
         except OSError as error:
             raise CompareError(f"can't write {str(output)!r}: {error.strerror or error}") from error
     if not quiet:
-        typer.echo(report.to_json() if as_json else report.table(wide=wide))
+        echo_result(report, as_json=as_json, wide=wide)
     raise typer.Exit(not report.close)

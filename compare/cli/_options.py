@@ -1,13 +1,105 @@
-"""Options that several commands of `filch` share."""
+"""Options that several commands of `filch` share. Nothing slow is imported here: `filch --help` has to be quick."""
 
+from difflib import get_close_matches
+from enum import StrEnum
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from filch.steal import FilchError
+from ._command import usage_error
 
-from ..metrics._tolerance import ToleranceOption
+if TYPE_CHECKING:
+    from ..metrics._tolerance import ToleranceOption
+
+# The backends of Filch; `filch.export.backends` has them, too, but imports torch.
+BACKENDS = (
+    *("eager", "inductor", "onnxruntime-cpu", "onnxruntime-cuda", "onnxruntime-tensorrt", "openvino", "reference"),
+)
+BACKEND_OPTIONS = (
+    "level=basic for ONNX Runtime, dtype=float16 for eager, device=GPU for OpenVINO; a wrong name lists all of them"
+)
+
+
+# The views of Filch, for the same reason.
+VIEWS = (
+    *("dot", "hidet", "html", "model-explorer", "model-explorer-status", "model-explorer-time", "netron"),
+    *("png", "svg", "text", "trace"),
+)
+
+
+class Precision(StrEnum):
+    """The precisions to which a program can be lowered; see `filch.export.lower`."""
+
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+    int8 = "int8"
+    int4 = "int4"
+
+
+class View(StrEnum):
+    """The tables that a report can be printed as; see `Report.table`."""
+
+    summary = "summary"
+    nodes = "nodes"
+    operators = "operators"
+    modules = "modules"
+    outcomes = "outcomes"
+    precision = "precision"
+
+
+def backend_names() -> list[str]:
+    """Return the backends of Filch and of other packages, by name."""
+    return sorted({*BACKENDS, *(entry.name for entry in entry_points(group="filch.backends"))})
+
+
+def _complete_backend(incomplete: str) -> list[str]:
+    return [name for name in backend_names() if name.startswith(incomplete)]
+
+
+def check_backend(name: str) -> str:
+    """Return the name of a backend, or end the process if there is none of this name."""
+    if name not in (names := backend_names()):
+        close = get_close_matches(name, names, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names)}"
+        raise usage_error(f"there is no backend {name!r}; {hint}")
+    return name
+
+
+def _check_backends(names: list[str]) -> list[str]:
+    return [check_backend(name) for name in names]
+
+
+def parse_tolerance(text: str | None) -> "ToleranceOption":
+    """Return the tolerance that `ToleranceOrDefault` gives."""
+    if text is None:
+        return None
+    if text == "default":
+        return "default"
+    try:
+        return float(text)
+    except ValueError:
+        raise usage_error(f"--tolerance is a number or 'default', not {text!r}") from None
+
+
+def parse_options(options: list[str] | None) -> dict[str, str]:
+    """Split each `name=value`; the backend converts the values from text."""
+    for option in options or ():
+        if "=" not in option.partition(" ")[0]:
+            raise usage_error(f"an option is written as name=value, not {option!r}")
+    return dict(option.split("=", 1) for option in options or ())
+
+
+def _check_tolerance(text: str | None) -> str | None:
+    parse_tolerance(text)
+    return text
+
+
+def _check_options(options: list[str] | None) -> list[str] | None:
+    parse_options(options)
+    return options
+
 
 _FACTORY = typer.Argument(
     help="package.module:factory or path.py:factory; it returns (model, args[, kwargs[, dynamic_shapes]])"
@@ -17,10 +109,37 @@ OptionalFactory = Annotated[str | None, _FACTORY]
 Factories = Annotated[list[str], _FACTORY]
 Reference = Annotated[Path, typer.Argument(help="A dump of the model.")]
 Program = Annotated[Path, typer.Argument(help="An ONNX file.")]
-Backend = Annotated[str, typer.Option("--backend", "-b", help="Backend that runs the program.")]
-Backends = Annotated[list[str], typer.Option("--backend", "-b", help="Backend that runs the program; may be repeated.")]
+_BACKEND_HELP = f"Backend that runs the program: {', '.join(BACKENDS)}, or that of another package"
+Backend = Annotated[
+    str,
+    typer.Option(
+        "--backend",
+        "-b",
+        metavar="NAME",
+        help=f"{_BACKEND_HELP}.",
+        autocompletion=_complete_backend,
+        callback=check_backend,
+    ),
+]
+Backends = Annotated[
+    list[str],
+    typer.Option(
+        "--backend",
+        "-b",
+        metavar="NAME",
+        help=f"{_BACKEND_HELP}; may be repeated.",
+        autocompletion=_complete_backend,
+        callback=_check_backends,
+    ),
+]
 Options = Annotated[
-    list[str] | None, typer.Option("--option", help="Option of the backend, as name=value; may be repeated.")
+    list[str] | None,
+    typer.Option(
+        "--option",
+        metavar="NAME=VALUE",
+        callback=_check_options,
+        help=f"Option of the backend: {BACKEND_OPTIONS}; may be repeated.",
+    ),
 ]
 Optimized = Annotated[bool, typer.Option("--optimize", help="Apply the exporter's optimizations.")]
 Tolerance = Annotated[float | None, typer.Option(help="Largest harmonic error; by default it depends on the dtype.")]
@@ -29,6 +148,7 @@ ToleranceOrDefault = Annotated[
     typer.Option(
         "--tolerance",
         metavar="FLOAT|default",
+        callback=_check_tolerance,
         help="Judge by the largest harmonic error, or by the default of each dtype, instead of by float64.",
     ),
 ]
@@ -37,7 +157,7 @@ LowerPrecision = Annotated[
 ]
 EveryNode = Annotated[
     bool,
-    typer.Option("--all", "--truth", help="Run every node in isolation, not only those with an unexplained error."),
+    typer.Option("--every-node", help="Run every node in isolation, not only those with an unexplained error."),
 ]
 Repeats = Annotated[int, typer.Option(help="Number of runs, which tell unstable values from wrong ones.")]
 Blame = Annotated[
@@ -48,10 +168,15 @@ Limit = Annotated[
     typer.Option("--limit", help="Time limit of a run in seconds; by default 60, plus 60 for each GB of weights."),
 ]
 Profile = Annotated[bool, typer.Option("--profile", help="Show the run time of each node beside its error.")]
-View = Annotated[str, typer.Option(help="Table to print: nodes, operators, modules, outcomes or precision.")]
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", help="Write the report as .html, .json, .csv or .md; one file per backend."),
+ViewOption = Annotated[View, typer.Option("--view", help="What to print; nodes has a row for each value.")]
+All = Annotated[bool, typer.Option("--all", help="Print a row for each value, as --view nodes.")]
+Outputs = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="Write the report as .html, .json, .csv or .md; one file per backend; may be repeated.",
+    ),
 ]
 Statistics = Annotated[
     bool, typer.Option("--statistics", help="Statistics of each value and its reference; .html and .json have them.")
@@ -59,23 +184,3 @@ Statistics = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing; use the exit code.")]
 Wide = Annotated[bool, typer.Option("--wide", help="Print all rows and columns, however wide.")]
-
-
-def parse_tolerance(text: str | None) -> ToleranceOption:
-    """Return the tolerance that `ToleranceOrDefault` gives."""
-    if text is None:
-        return None
-    if text == "default":
-        return "default"
-    try:
-        return float(text)
-    except ValueError:
-        raise FilchError(f"--tolerance is a number or 'default', not {text!r}") from None
-
-
-def parse_options(options: list[str] | None) -> dict[str, str]:
-    """Split each `name=value`; the backend converts the values from text."""
-    for option in options or ():
-        if "=" not in option.partition(" ")[0]:
-            raise FilchError(f"an option is written as name=value, not {option!r}")
-    return dict(option.split("=", 1) for option in options or ())

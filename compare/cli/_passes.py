@@ -7,12 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from filch.export import optimize
-from filch.export.passes import PassContext, default_passes, pass_names
-
-from ..common._errors import CompareError
-from ..models._factory import find_factory, make_subject
 from . import _options as shared
+from ._command import usage_error
 
 _PASSES_HELP = "A pass: its name, package.module:function or path.py:function; may be repeated, they run in this order."
 
@@ -41,11 +37,17 @@ def passes_command(
         typer.echo(_pass_listing())
         return
     if factory is None:
-        raise CompareError("give a model as package.module:factory or path.py:factory, or use --list")
+        raise usage_error("give a model as package.module:factory or path.py:factory, or use --list")
     if view and out_dir is None:
-        raise CompareError("--view needs --out-dir, the folder in which the graphs are drawn")
+        raise usage_error("--view needs --out-dir, the folder in which the graphs are drawn")
     if as_json and not compare:
-        raise CompareError("--json needs --compare: it prints the error after each pass")
+        raise usage_error("--json needs --compare: it prints the error after each pass")
+    options = shared.parse_options(option)
+    from filch.export import optimize
+    from filch.export.passes import PassContext, default_passes
+
+    from ..models._factory import find_factory, make_subject
+
     passes = [find_factory(name).function if ":" in name else name for name in pass_ or default_passes()]
     with PassContext() as context:
         if not (quiet or as_json):
@@ -62,7 +64,7 @@ def passes_command(
             errors = context.compare_instrument(
                 capture,
                 backend=backend,
-                options=shared.parse_options(option),
+                options=options,
                 tolerance=tolerance,
                 lower_precision=lower_precision or None,
                 limit=limit,
@@ -78,6 +80,8 @@ def passes_command(
 
 
 def _pass_listing() -> str:
+    from filch.export.passes import default_passes, pass_names
+
     names = "\n".join(f"  {name}" for name in default_passes())
     others = "\n".join(f"  {name}" for name in pass_names() if name not in default_passes())
     return f"by default, in this order:\n{names}\nothers:\n{others}"

@@ -8,14 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from filch.export import save_trace, trace
-from filch.export.views import get_view
-
-from ..common._errors import CompareError
-from ..common._progress import progress
-from ..models._factory import make_subject
-from ..rendering._console import echo
 from . import _options as shared
+from ._output import echo_unless
 
 
 def trace_command(
@@ -33,6 +27,13 @@ def trace_command(
     quiet: shared.Quiet = False,
 ) -> None:
     """Trace every operation of a call or training step, and the generated code that ran it."""
+    from filch.export import save_trace, trace
+    from filch.export.views import get_view
+
+    from ..common._errors import CompareError
+    from ..common._progress import progress
+    from ..models._factory import make_subject
+
     if output.suffix not in get_view("trace").suffixes:  # before minutes of compiling
         raise CompareError(f"a trace is written to a .pkl or a .json, not to {str(output)!r}")
     # Output of the user's own code must not mix with ours.
@@ -45,8 +46,10 @@ def trace_command(
     files, counts = [str(path) for path in written], _count_parts(traced)
     if as_json and not quiet:
         typer.echo(json.dumps({"written": files, **counts}, indent=1))
-    elif not quiet:
-        echo(f"written: {', '.join(files)}: {', '.join(f'{count} {name}' for name, count in counts.items())}")
+    else:
+        echo_unless(
+            quiet, f"written: {', '.join(files)}: {', '.join(f'{count} {name}' for name, count in counts.items())}"
+        )
 
 
 def _count_parts(traced: dict[str, dict[int, dict[str, Any]]]) -> dict[str, int]:

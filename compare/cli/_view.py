@@ -1,26 +1,12 @@
 """The command that draws models and reports: `filch view`."""
 
-import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from filch.export import Graph, ViewError, graph_from_fx, load_program, optimize, trace_graph
-from filch.export.pt2_files import Archive, StoredError, load_graph
-from filch.export.views import draw, get_view, serve, view_names, write
-from filch.steal import open_untrusted
-
-from .._compiled_graph import compiled_graph
-from ..common._errors import CompareError
-from ..common._progress import progress
-from ..models._factory import make_subject
-from ..rendering._console import echo
-from ..results._load_report import load_report
 from . import _options as shared
-
-_ANNOTATE_A_FILE = ("netron", "model-explorer")  # prefixes of the views that annotate the exported ONNX file
+from ._output import echo_unless
 
 
 def view_command(
@@ -29,13 +15,14 @@ def view_command(
     ],
     view: Annotated[
         str | None,
-        typer.Option("--as", help=f"The view: {', '.join(view_names())}; by default chosen by --output's suffix."),
+        typer.Option("--as", help=f"The view: {', '.join(shared.VIEWS)}; by default chosen by --output's suffix."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The file to write; the text view is printed if not given.")
     ] = None,
     backend: Annotated[
-        str | None, typer.Option("--backend", "-b", help="Draw the graph that this backend compiles.")
+        str | None,
+        typer.Option("--backend", "-b", metavar="NAME", help="Draw the graph that this backend compiles."),
     ] = None,
     option: shared.Options = None,
     optimized: shared.Optimized = False,
@@ -50,107 +37,32 @@ def view_command(
     quiet: shared.Quiet = False,
 ) -> None:
     """Draw a model's graph, or a report on it."""
-    name = _view_name("netron" if served and view is None else view, output)
-    target = output or _default_output(source, name)
+    options = shared.parse_options(option)
+    from filch.export.views import draw, get_view, serve, write
+
+    from ..common._errors import CompareError
+    from ..common._progress import progress
+    from ._graph_source import default_output, graph_of_source, graph_of_stage, training_graph, view_name
+
+    name = view_name("netron" if served and view is None else view, output)
+    target = output or default_output(source, name)
     if target.resolve() == Path(source).resolve():
         raise CompareError(f"--output would overwrite the input {source!r}: give another name")
     get_view(name, target.suffix or None)  # before minutes of exporting
     printed = name == "text" and output is None and not served
     with progress("view", quiet=quiet or printed):
         if train:
-            graph = _training_graph(source, backend, shared.parse_options(option), optimized=optimized)
+            graph = training_graph(source, backend, options, optimized=optimized)
         else:
-            graph = _graph(source, backend, shared.parse_options(option), optimized=optimized, model=model)
-        graph = _graph_of_stage(graph, stage or ("exported" if name.startswith(_ANNOTATE_A_FILE) else None))
+            graph = graph_of_source(source, backend, options, optimized=optimized, model=model)
+        graph = graph_of_stage(graph, stage, name)
         drawing = draw(graph, name, None if printed else target.suffix or None)
         written = target if printed else write(drawing, target)
     if printed:
         typer.echo(drawing.content.decode("utf-8").rstrip("\n"))
-    elif not quiet:
-        echo(f"written: {written}" + (f"\nnote: {drawing.note}" if drawing.note else ""))
+    else:
+        echo_unless(quiet, f"written: {written}" + (f"\nnote: {drawing.note}" if drawing.note else ""))
     if served:
         with serve(written) as server:
-            if not quiet:
-                echo(f"netron serves it at {server.url}; press Ctrl-C to stop")
+            echo_unless(quiet, f"netron serves it at {server.url}; press Ctrl-C to stop")
             server.wait()
-
-
-def _view_name(view: str | None, output: Path | None) -> str:
-    """Return the view that was chosen, else the one that writes files with the suffix of the output."""
-    if view is not None:
-        return view
-    suffix = output.suffix if output is not None else ".html"
-    candidates = [name for name in view_names() if suffix in get_view(name).suffixes]
-    if len(candidates) == 1:
-        return candidates[0]
-    if suffix in get_view("html").suffixes:
-        return "html"
-    writers = f"{' and '.join(candidates)} write" if candidates else "no view writes"
-    raise ViewError(f"{writers} {suffix or 'files without suffix'}: choose a view with --as: {', '.join(view_names())}")
-
-
-def _graph(source: str, backend: str | None, options: dict[str, str], *, optimized: bool, model: Path | None) -> Graph:
-    """Return the graph of a report, a `.pt2` file, an ONNX file or the model of a factory."""
-    path = Path(source)
-    if path.suffix in (".json", ".pt2"):
-        if backend is not None or optimized:
-            raise CompareError(f"{source!r} can't be recompiled: --backend and --optimize need a factory or ONNX file")
-        return _report_graph(path, model) if path.suffix == ".json" else _torch_graph(path)
-    program = load_program(path) if path.suffix == ".onnx" else make_subject(source).export()
-    program = optimize(program) if optimized else program
-    if backend is not None:
-        return compiled_graph(program, backend=backend, options=options)
-    if options:
-        raise CompareError("--option needs --backend")
-    return replace(program.graph, name=_graph_name(source))
-
-
-def _training_graph(source: str, backend: str | None, options: dict[str, str], *, optimized: bool) -> Graph:
-    """Return the kernels of a training step, with the operations of the forward and the backward pass in them."""
-    if options or optimized:
-        raise CompareError("--option and --optimize apply to an exported graph; --train draws the graph torch runs")
-    subject = make_subject(source)
-    subject.model.train()
-    graph = trace_graph(subject.model, subject.args, kwargs=subject.kwargs, train=True, backend=backend or "inductor")
-    return replace(graph, name=_graph_name(source))
-
-
-def _report_graph(path: Path, model: Path | None) -> Graph:
-    """Return the graph of a report, with the ONNX model that it annotates if its file is found."""
-    report = load_report(path)
-    file = model or Path(report.program)
-    if model is None and not os.path.isfile(file):  # noqa: PTH113  `Path.is_file` raises for a name that is too long
-        return report.graph
-    onnx, exported = load_program(file).model, report.graph.source_graph
-    if exported is None:
-        return replace(report.graph, onnx=onnx)
-    return replace(report.graph, source_graph=replace(exported, onnx=onnx))
-
-
-def _torch_graph(path: Path) -> Graph:
-    try:
-        with open_untrusted(path) as file:
-            return graph_from_fx(load_graph(Archive(file)), path.stem)
-    except (OSError, StoredError) as error:
-        cause = error if isinstance(error, StoredError) else error.strerror
-        raise CompareError(f"{str(path)!r} is not a program saved by torch.export: {cause}") from error
-
-
-def _graph_of_stage(graph: Graph, stage: str | None) -> Graph:
-    if stage not in (None, "exported", "compiled"):
-        raise CompareError(f"there is no stage {stage!r}; choose exported or compiled")
-    if stage == "compiled" and graph.source_graph is None:
-        raise CompareError("--stage compiled needs a report with a compiled graph, or --backend")
-    if stage == "exported" and graph.source_graph is not None:
-        return replace(graph.source_graph, name=graph.name, remarks=graph.remarks)
-    return graph
-
-
-def _default_output(source: str, name: str) -> Path:
-    """Return a file name in the current folder made of the source's name and, unless it is HTML, the view's."""
-    suffix = get_view(name).suffixes[0]
-    return Path(f"{_graph_name(source)}{'' if suffix == '.html' else f'-{name}'}{suffix}")
-
-
-def _graph_name(source: str) -> str:
-    return source.rpartition(":")[2] if ":" in source else Path(source).stem

@@ -47,7 +47,7 @@ def filch(
     settings = DynamoOptions.of(options or {}, mode)
     if settings.print_input_graph:
         fields = ("op", "name", "target", "args", "kwargs")
-        columns = tuple(Column("opcode" if field == "op" else field, "never") for field in fields)
+        columns = tuple(Column("opcode" if field == "op" else field) for field in fields)
         rows = tuple(tuple(str(getattr(node, field)) for field in fields) for node in module.graph.nodes)
         print_text(as_text([Table(columns, rows)], width=WIDE))
     name = f"graph {next(_numbers)}"

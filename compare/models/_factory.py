@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import nn
 
+from filch.steal import phase
+
 from ..common._errors import CompareError
 from ._subject import Subject
 
@@ -37,7 +39,8 @@ class Factory:
             CompareError: it raises, or returns something else.
         """
         try:
-            result = self.function(**sizes)
+            with phase("making the model"):
+                result = self.function(**sizes)
         except (Exception, SystemExit) as error:
             raise CompareError(f"the factory {self.name!r} raised {type(error).__name__}: {error}") from error
         if not isinstance(result, tuple | list) or not 2 <= len(result) <= 4:

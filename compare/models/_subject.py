@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from filch.export import Program, export
-from filch.steal import Capture, steal_forward
+from filch.steal import Capture, phase, steal_forward
 
 from ..common._errors import CompareError
 
@@ -46,7 +46,7 @@ class Subject:
         """
         args, kwargs = copy.deepcopy((self.args, dict(self.kwargs)))  # a call may extend a cache among them
         try:
-            with torch.no_grad():
+            with phase("running the model"), torch.no_grad():
                 self.model(*args, **kwargs)
         except Exception as error:
             text = next(iter(str(error).splitlines()), "")

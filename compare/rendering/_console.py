@@ -2,34 +2,52 @@
 
 import io
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import rich.table
 import typer
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
 from filch.steal.text import for_terminal, short_line
 
-from ._table import Block, Cell, Column, Table
+from ._table import Block, Cell, Column, Line, Table
 
 WIDE = 10_000  # characters; more than any line of a table
 _CELL = 1000  # characters
+_STYLES = {"close": "bold green", "different": "bold red", "incomplete": "bold yellow", "heading": "bold"}
 
 
-def as_text(blocks: Iterable[Block], *, width: int | None = None) -> str:
+def as_text(blocks: Iterable[Block], *, width: int | None = None, color: bool = False) -> str:
     """Return tables and sentences one below the other, without trailing blanks.
 
     Args:
-        blocks: tables and sentences; a sentence is one line of plain text, `""` an empty line.
+        blocks: tables and sentences.
         width: characters in a line; None is the terminal's width.
+        color: whether verdicts and rows that need attention are colored by escape sequences.
     """
-    console = Console(file=io.StringIO(), width=width, color_system=None, highlight=False)
+    system: Literal["standard"] | None = "standard" if color else None
+    console = Console(file=io.StringIO(), width=width, color_system=system, force_terminal=color, highlight=False)
     for block in blocks:
-        console.print(Text(short_line(block, WIDE)) if isinstance(block, str) else _rich_table(block))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    return "\n".join(line.rstrip() for line in for_terminal(text.rstrip()).split("\n"))
+        if isinstance(block, Table):
+            console.print(_rich_table(block, console.width))
+            continue
+        line = block if isinstance(block, Line) else Line(block)
+        is_command = line.style == "command"
+        text = Text(short_line(line.text, WIDE), style=_STYLES.get(line.style, ""))
+        console.print(text, soft_wrap=is_command)
+    text = console.file.getvalue().rstrip()  # type: ignore[attr-defined]
+    # Each cell and line is printable already; the escape sequences are those of the styles.
+    return "\n".join(line.rstrip() for line in (text if color else for_terminal(text)).split("\n"))
+
+
+def is_colored() -> bool:
+    """Return whether standard output is a terminal that shows colors, and the user wants them (`NO_COLOR`)."""
+    console = Console(file=sys.stdout)
+    return console.is_terminal and console.color_system is not None and not console.no_color
 
 
 def echo(text: str) -> None:
@@ -42,31 +60,67 @@ def print_text(text: str) -> None:
     sys.stdout.write(f"{text}\n")
 
 
-def _rich_table(table: Table) -> rich.table.Table:
+def _rich_table(table: Table, available: int) -> rich.table.Table:
+    cells = [[_printable(row[index]) for row in table.rows] for index in range(len(table.columns))]
+    shown, widths = _layout(table.columns, cells, available)
     rich_table = rich.table.Table(
         box=box.SIMPLE_HEAD,
         collapse_padding=True,
         pad_edge=False,
         padding=0,
         show_edge=False,
-        expand=any(column.fill for column in table.columns),
+        expand=any(table.columns[index].fill for index in shown),
     )
-    for column in table.columns:
-        rich_table.add_column(
-            column.title,
-            justify="right" if column.right else "left",
-            no_wrap=column.overflow == "never",  # the other columns shrink if a line is too long
-            overflow="fold" if column.overflow == "never" else column.overflow,
-            min_width=column.least if column.width is None else column.width,
-            max_width=column.width,
-            ratio=1 if column.fill else None,
+    for index, width in zip(shown, widths, strict=True):
+        column = table.columns[index]
+        justify: Literal["left", "right"] = "right" if column.right else "left"
+        rich_table.add_column(column.title, justify=justify, min_width=width, max_width=None if column.fill else width)
+    for number in range(len(table.rows)):
+        fitted = (
+            _fitted(cells[index][number], table.columns[index], width)
+            for index, width in zip(shown, widths, strict=True)
         )
-    for row in table.rows:
-        rich_table.add_row(*map(_rich_cell, row, table.columns))
+        rich_table.add_row(*map(Text, fitted), style="red" if number in table.marked else None)
     return rich_table
 
 
-def _rich_cell(cell: Cell, column: Column) -> Text:
-    lines = (cell,) if isinstance(cell, str) else cell
-    text = "\n".join(short_line(line, _CELL) for line in lines)
-    return Text(text, no_wrap=True, overflow="ellipsis") if column.overflow == "ellipsis" else Text(text)
+def _layout(columns: Sequence[Column], cells: Sequence[Sequence[Cell]], available: int) -> tuple[list[int], list[int]]:
+    """Return the indices of the columns that are shown, and their widths."""
+    natural = [max(map(_width, column), default=0) for column in cells]
+    titles = [max(map(cell_len, column.title.split()), default=0) for column in columns]
+    least = [
+        max(title, width if column.fit is None else min(width, column.least))
+        for column, title, width in zip(columns, titles, natural, strict=True)
+    ]
+    shown = list(range(len(columns)))
+    while sum(least[index] + 1 for index in shown) - 1 > available:
+        optional = max(
+            (index for index in shown if columns[index].optional),
+            key=lambda index: columns[index].optional,
+            default=None,
+        )
+        if optional is None:
+            break
+        shown.remove(optional)
+    widths = [least[index] for index in shown]
+    left = available - sum(width + 1 for width in widths) + 1
+    growing = [number for number, index in enumerate(shown) if widths[number] < natural[index]]
+    while left > 0 and growing:  # the narrowest column grows first, so that all columns get a fair share
+        number = min(growing, key=widths.__getitem__)
+        widths[number] += 1
+        left -= 1
+        growing = [number for number in growing if widths[number] < natural[shown[number]]]
+    return shown, widths
+
+
+def _fitted(cell: Cell, column: Column, width: int) -> str:
+    fitted = column.fit(cell, width) if column.fit is not None and _width(cell) > width else cell
+    return fitted if isinstance(fitted, str) else "\n".join(fitted)
+
+
+def _width(cell: Cell) -> int:
+    return cell_len(cell) if isinstance(cell, str) else max(map(cell_len, cell), default=0)
+
+
+def _printable(cell: Cell) -> Cell:
+    return short_line(cell, _CELL) if isinstance(cell, str) else tuple(short_line(line, _CELL) for line in cell)

@@ -21,7 +21,7 @@ def as_page(title: str, blocks: Sequence[Block]) -> str:
     template = Environment(autoescape=True, finalize=_cell_text, trim_blocks=True, lstrip_blocks=True).from_string(
         files(__package__ or "").joinpath(_TEMPLATE).read_text("utf-8")
     )
-    return template.render(title=title, blocks=[_template_context(block) for block in blocks if block != ""])
+    return template.render(title=title, blocks=[_template_context(block) for block in blocks if str(block)])
 
 
 def _template_context(block: Block) -> object:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from filch.steal.text import for_markdown
 
-from ._table import Block
+from ._table import Block, Table
 
 
 class Markup(str):
@@ -28,7 +28,7 @@ def as_markdown(blocks: Iterable[Block]) -> str:
     """Return tables and sentences one below the other; a sentence is a paragraph."""
     lines: list[str] = []
     for block in blocks:
-        if isinstance(block, str):
+        if not isinstance(block, Table):
             lines += [escaped(block), ""]
         else:
             cells = ([part if isinstance(part, str) else " ".join(part) for part in row] for row in block.rows)

@@ -31,14 +31,15 @@ class Result:
         """Return the fields and the derived values, as JSON has them."""
         return {**plain(self.derived()), **plain(self)}
 
-    def table(self, *, wide: bool = False, width: int | None = None) -> str:
+    def table(self, *, wide: bool = False, width: int | None = None, color: bool = False) -> str:
         """Return the result as text.
 
         Args:
             wide: all rows and columns, nothing cut.
             width: characters in a line; None is the terminal's width.
+            color: whether it is colored, by escape sequences of a terminal.
         """
-        return as_text(self.blocks(wide=wide), width=WIDE if wide else width)
+        return as_text(self.blocks(wide=wide), width=WIDE if wide else width, color=color)
 
     def __str__(self) -> str:
         return self.table(width=80)

@@ -2,10 +2,28 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Literal, TypeVar
 
 T = TypeVar("T")
 Cell = str | tuple[str, ...]  # one line, or several
+Style = Literal["", "close", "different", "incomplete", "heading", "command"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A sentence, or another line of text.
+
+    Attributes:
+        text: plain text; `""` is an empty line.
+        style: what it says, which selects its color on a terminal. A `command` is not wrapped, so it can be copied.
+    """
+
+    text: str
+    style: Style = ""
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True)
@@ -14,20 +32,20 @@ class Column:
 
     Attributes:
         title: its heading.
-        overflow: what happens to a cell that is wider than the column: `fold` continues it on the next line,
-            `ellipsis` cuts it, `never` keeps the column as wide as its cells.
-        width: the exact width in characters; None to fit the cells.
-        least: the least width in characters.
+        fit: returns a cell that is wider than the column in a shorter form; it takes the cell and the column's width
+            in characters. None keeps the cells whole, as those of numbers have to be.
+        least: the least width in characters of a column with `fit`.
         right: whether cells are aligned to the right.
         fill: whether the column takes the width that the others leave.
+        optional: columns with a positive number are left out if the table is too wide, the largest number first.
     """
 
     title: str
-    overflow: Literal["fold", "ellipsis", "never"] = "fold"
-    width: int | None = None
-    least: int | None = None
+    fit: Callable[[Cell, int], Cell] | None = None
+    least: int = 10
     right: bool = False
     fill: bool = False
+    optional: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,7 +68,21 @@ class Table:
         return tuple(column.title for column in self.columns)
 
 
-Block = Table | str  # what a document is made of: tables and sentences
+Block = Table | Line | str  # what a document is made of: tables and sentences
+
+
+def folded(cell: Cell, width: int) -> Cell:
+    """Return a cell whose lines continue on the next line."""
+    return tuple(part for line in _lines(cell) for part in wrap(line, width) or [""])
+
+
+def cut(cell: Cell, width: int) -> Cell:
+    """Return a cell whose lines end with an ellipsis if they are longer than `width`."""
+    return tuple(line if len(line) <= width else f"{line[: width - 1]}…" for line in _lines(cell))
+
+
+def _lines(cell: Cell) -> tuple[str, ...]:
+    return (cell,) if isinstance(cell, str) else cell
 
 
 def table_of(
@@ -63,16 +95,23 @@ def table_of(
 
     Args:
         columns: by title, a function that returns the value of an item's cell: None is an empty cell, a float is
-            written with two digits, the parts of a tuple are joined by plus signs.
+            written with two digits, the parts of a tuple are joined by plus signs. Columns of numbers stay whole on a
+            terminal, text is folded.
         rows: the items.
         marked: a function that returns whether an item needs attention.
     """
     items: Sequence[T] = list(rows)
+    values = [[get(item) for item in items] for get in columns.values()]
     return Table(
-        tuple(map(Column, columns)),
-        tuple(tuple(cell_text(get(item)) for get in columns.values()) for item in items),
+        tuple(_column(title, column) for title, column in zip(columns, values, strict=True)),
+        tuple(tuple(cell_text(column[index]) for column in values) for index in range(len(items))),
         frozenset(index for index, item in enumerate(items) if marked(item)),
     )
+
+
+def _column(title: str, values: Iterable[object]) -> Column:
+    is_text = any(isinstance(value, str | tuple) for value in values)
+    return Column(title, folded) if is_text else Column(title, right=True)
 
 
 def cell_text(value: object) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from filch.export.backends import Switch
 
 from ..rendering._result import Result
-from ..rendering._table import Block, Column, Table
+from ..rendering._table import Block, Column, Table, folded
 from ._precision import Outcome
 
 _NAMES_WIDTH = 40  # characters
@@ -130,7 +130,10 @@ class BisectReport(Result):
 
 def _table(report: BisectReport, *, wide: bool) -> Table:
     titles = ("run", "disabled", "error", "SNR", "nodes", "graph")
-    columns = tuple(Column(title, "fold" if title == "disabled" else "never") for title in titles)
+    columns = tuple(
+        Column(title, folded if title == "disabled" else None, right=title in ("run", "SNR", "nodes"))
+        for title in titles
+    )
     rows = [
         (
             str(number),

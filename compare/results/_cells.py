@@ -7,7 +7,7 @@ from typing import Literal
 from filch.steal import FilchError
 
 from ..rendering._result import Result
-from ..rendering._table import Block, Column, Table, cell_text
+from ..rendering._table import Block, Column, Table, cell_text, cut
 from ._report import Report
 
 OPTIMIZED_NOTE = "the program was compared with the exporter's optimizations, as it can't be run without them: "
@@ -78,11 +78,8 @@ class CellTable(Result):
             yield Table(tuple(map(Column, columns)), tuple(rows))
             return
         narrow = [(*map(_shortened, cell.labels.values()), cell_text(cell.worst)) for cell in self.cells]
-        fixed = (
-            Column(title, "never", least=min(_LABEL_WIDTH, max(len(title), *(len(row[index]) for row in narrow))) + 1)
-            for index, title in enumerate((*titles, "error"))
-        )
-        last = Column("first divergence", "ellipsis", fill=True)
+        fixed = (Column(title, right=title == "error") for title in (*titles, "error"))
+        last = Column("first divergence", cut, fill=True)
         not_run = ("failed", "missing")
         outcomes = [
             f"{cell.status}: {cell.detail}" if cell.status in not_run else cell.detail or "all close"

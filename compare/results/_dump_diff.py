@@ -10,11 +10,14 @@ from filch.steal import Key
 from filch.steal.text import short_line
 
 from ..metrics._metrics import Difference
-from ..rendering._console import as_text
+from ..rendering._console import WIDE, as_text
 from ..rendering._html import as_page
 from ..rendering._result import Result, written
-from ..rendering._table import Block, Table, table_of
+from ..rendering._table import Block, Line, Style, Table, table_of
+from ._module_summary import module_summary
 from ._row_tables import ARROW, surrounding
+
+_AROUND = 5  # rows before and after the first difference
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,20 @@ class DiffRow:
     def diverged(self) -> bool:
         """Whether the dumps differ here."""
         return self.same is False if self.difference is None else not self.difference.close
+
+    @property
+    def module(self) -> str:
+        """The path of the module; `""` for the model."""
+        return self.key.name
+
+    @property
+    def error(self) -> float | None:
+        """The largest harmonic error, or None."""
+        return None if self.difference is None or self.difference.problem else self.difference.error_max
+
+    @property
+    def float64(self) -> None:
+        """No float64 value is known."""
 
     @property
     def judged(self) -> bool:
@@ -86,10 +103,29 @@ class DumpDiff(Result):
         judged = sum(row.judged for row in self.rows)
         return f"judged {judged} of {len(self.rows)} values; {len(self.diverged)} differ"
 
-    def blocks(self, *, wide: bool = False) -> Iterable[Block]:
-        """Return the rows that differ (all rows if none does, or if `wide`), and the verdict."""
-        shown = self.rows if wide else self.diverged or self.rows
-        return [f"{self.headline()}: {self._title()}", "", _table(shown), "", self._verdict()]
+    def blocks(self, *, wide: bool = False, all_rows: bool = False) -> Iterable[Block]:
+        """Return the verdict, the first row that differs with the rows around it, and a row for each module.
+
+        Args:
+            wide: a row for each value instead, with nothing cut.
+            all_rows: a row for each value.
+        """
+        outcome: Style = "close" if self.close else "different" if self.diverged else "incomplete"
+        yield Line(f"{outcome.upper()}: {self._title()}", outcome)
+        yield from (self.headline(), "", self._verdict())
+        first = self.first_divergence
+        if wide or all_rows:
+            yield from ("", _table(self.rows))
+        elif first is not None:
+            yield from ("", Line("First difference:", "heading"), _table(surrounding(self.rows, first, _AROUND)))
+        if not (wide or all_rows):
+            yield from ("", Line("Modules:", "heading"), module_summary(self.rows, first))
+
+    def table(
+        self, *, wide: bool = False, all_rows: bool = False, width: int | None = None, color: bool = False
+    ) -> str:
+        """Return the result as text; see `blocks` and `Report.table`."""
+        return as_text(self.blocks(wide=wide, all_rows=all_rows), width=WIDE if wide else width, color=color)
 
     def excerpt(self, *, around: int = 3, width: int = 80) -> str:
         """Return the first row that differs, and `around` rows before and after it, as text; `""` if none differs."""
@@ -121,14 +157,10 @@ def _table(rows: Sequence[DiffRow]) -> Table:
     return table_of(_COLUMNS, rows, marked=lambda row: row.diverged)
 
 
-def _error(row: DiffRow) -> float | None:
-    return None if row.difference is None or row.difference.problem else row.difference.error_max
-
-
 _COLUMNS = {
     "value": lambda row: f"{row.key.label}{row.path}",
     "is": lambda row: row.what,
-    "error": _error,
+    "error": lambda row: row.error,
     "attention": lambda row: ARROW if row.diverged else "",
     "reason": lambda row: row.reason or (row.difference.problem if row.difference else None),
 }

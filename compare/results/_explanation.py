@@ -10,8 +10,9 @@ from filch.export import Graph
 from filch.export.backends import Stage
 from filch.steal.text import short_line, visible
 
+from ..common._source import short_source
 from ..float64 import RoundingVerdict, format_ratio
-from ._rows import Row, short_source
+from ._rows import Row
 
 _MIN_GROWTH = 10.0  # the least factor by which the error grows at a node for it to be mentioned
 _MAX_NAMES = 5  # names in a list

@@ -55,7 +55,7 @@ def _report(data: Mapping[str, Any]) -> Report:
     others = {
         item.name: typed(hints[item.name], data[item.name], item.name)
         for item in fields(Report)
-        if item.name not in ("rows", "operators")
+        if item.name not in ("rows", "operators", "command")
     }
     return Report(rows=rows, operators=tuple(map(tuple, operators)), **others)
 

@@ -14,10 +14,9 @@ from ..metrics._metrics import Difference, compare_tensors
 from ..metrics._tolerance import Tolerance, tolerance_for
 from ..rendering._result import Result
 from ..rendering._table import Block, Column, Table, cell_text
-from ._row_tables import abbreviated
+from ._row_tables import fit_path
 
 _SHOWN = 10  # nodes
-_NAME_WIDTH = 22  # characters
 _DEFAULT_SNR = 20.0  # decibel: noise with a tenth of the signal's amplitude
 _DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -183,16 +182,16 @@ class PrecisionReport(Result):
 
 
 def _table(rows: tuple[Sensitivity, ...], *, wide: bool) -> Table:
-    folded = (Column(title) for title in ("node", "operator", "module"))
-    numbers = Column("own SNR", "never"), Column("overflow", "never"), Column("outputs' error"), Column("SNR", "never")
-    return Table((*folded, *numbers), tuple(_cells(row, wide=wide) for row in rows))
+    names = (Column(title, None if wide else fit_path) for title in ("node", "operator", "module"))
+    numbers = (Column(title, right=True) for title in ("own SNR", "overflow", "outputs' error", "SNR"))
+    return Table((*names, *numbers), tuple(map(_cells, rows)))
 
 
-def _cells(row: Sensitivity, *, wide: bool) -> tuple[str, ...]:
+def _cells(row: Sensitivity) -> tuple[str, ...]:
     names = (row.node, row.op.rpartition("::")[2], row.module or "")
     own = (f"{row.isolated.snr:.0f}", str(row.isolated.overflowed or ""))
     outputs = ("", "") if row.alone is None else (cell_text(row.alone.error), f"{row.alone.snr:.0f}")
-    return (*(name if wide else abbreviated(name, _NAME_WIDTH) for name in names), *own, *outputs)
+    return (*names, *own, *outputs)
 
 
 def _verdict_lines(report: PrecisionReport) -> list[str]:

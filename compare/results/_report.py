@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from filch.export import Graph
 from filch.export.backends import Stage
 from filch.export.views import draw, save
-from filch.steal.text import for_csv, short_line
+from filch.steal.text import for_csv, short_line, shortened
 
 from ..metrics._metrics import MEASURES, Difference
 from ..metrics._tolerance import Tolerance
@@ -22,12 +22,15 @@ from ..rendering._console import WIDE, as_text
 from ..rendering._json import plain
 from ..rendering._markdown import as_markdown
 from ..rendering._result import Result, written
-from ..rendering._table import Block, table_of
+from ..rendering._table import Block, Line, table_of
 from ._explanation import Explanation, explain
+from ._module_summary import module_summary
+from ._next_command import NextCommand, next_command
 from ._picture import picture
 from ._row_tables import (
     compiled_tables,
     excerpt_table,
+    legend,
     module_table,
     node_tables,
     operator_tables,
@@ -37,8 +40,11 @@ from ._row_tables import (
 from ._rows import SENTENCE, ModuleRow, NodeOutcome, Operator, Row
 
 VERSION = 4  # of the JSON
-TABLES = ("nodes", "operators", "modules", "outcomes", "dynamo", "precision")
+Outcome = Literal["close", "different", "incomplete"]
+TABLES = ("summary", "nodes", "operators", "modules", "outcomes", "dynamo", "precision")
 _MAX_NAMES = 5  # names in a sentence
+_AROUND = 5  # rows before and after the first divergence in a summary
+_MAX_NOTES, _MAX_NOTE = 2, 240  # of a summary; characters of each
 _NESTED = ("difference", "spread", "float64", "isolated")  # fields of a row that are no cell of a table
 _COLUMNS = tuple(item.name for item in fields(Row) if item.name not in _NESTED)
 _MARKDOWN_FIELDS = ("stage", "index", "kind", "op", "module", "dtype", "error", "status")
@@ -73,6 +79,8 @@ class Report(Result):
         culprits: the transformations without which there is no error, if `blame` was called.
         switches: the number of transformations that could be disabled; None if `blame` tried none.
         repro: the folder of the repro that `blame` wrote; `""` if there is none.
+        command: the command line that made the report, for the next command that it suggests; `""` if it was made in
+            Python or read from a file.
     """
 
     backend: str
@@ -94,6 +102,7 @@ class Report(Result):
     tolerance: Tolerance | None = None
     lower_precision: bool = False
     interface: tuple[str, ...] = ()
+    command: str = ""
 
     @property
     def undisturbed(self) -> bool:
@@ -135,6 +144,18 @@ class Report(Result):
         outputs = [row for row in self.rows if row.kind == "output"]
         sound = not (self.failed or self.interface or self.diverged or self.introduced)
         return sound and bool(outputs) and all(row.judged for row in outputs)
+
+    @property
+    def outcome(self) -> Outcome:
+        """`close`, `different` if a value or the interface differs, else `incomplete`: something was not judged."""
+        if self.close:
+            return "close"
+        return "different" if self.interface or self.diverged or self.introduced else "incomplete"
+
+    @cached_property
+    def next_command(self) -> NextCommand | None:
+        """The command that narrows a difference down, or shows more of what is close."""
+        return next_command(self)
 
     @cached_property
     def explanation(self) -> Explanation | None:
@@ -201,30 +222,53 @@ class Report(Result):
         """Return the verdict in a few lines, with the explanation by float64, if there is one."""
         return [*self.summary(), *(["", str(self.explanation)] if self.explanation is not None else [])]
 
-    def blocks(self, *, wide: bool = False, view: str = "nodes") -> Iterable[Block]:
+    def blocks(self, *, wide: bool = False, view: str = "summary") -> Iterable[Block]:
         """Return the tables of a view and the sentences around them; see `table`."""
+        yield Line(f"{self.outcome.upper()}: {self._title()}", self.outcome)
         yield self.headline()
-        yield self._title()
-        yield from self._notes()
-        for block in self._tables(view, wide=wide):
-            yield from ("", block)
-        yield from ("", *self.verdict())
+        if view == "summary" and not wide:
+            yield from self._summary_blocks()
+        else:
+            yield from self._notes()
+            for block in self._tables("nodes" if view == "summary" else view, wide=wide):
+                yield from ("", block)
+            yield from ("", *self.verdict())
+        if self.next_command is not None:
+            yield from ("", *self.next_command.blocks())
 
-    def table(self, view: str = "nodes", *, wide: bool = False, width: int | None = None) -> str:
+    def _summary_blocks(self) -> Iterable[Block]:
+        notes, first = self._notes(), self.first_divergence
+        yield from (shortened(note, _MAX_NOTE) for note in notes[:_MAX_NOTES])
+        if len(notes) > _MAX_NOTES:
+            yield f"and {len(notes) - _MAX_NOTES} more notes"
+        yield from ("", *self.interface)
+        yield from self._values_verdict() if self.explanation is None else (str(self.explanation),)
+        if first is not None:
+            yield from ("", Line(f"First difference, in the {first.stage} graph:", "heading"))
+            yield from excerpt_table(self.rows, first, _AROUND)
+        stage = first.stage if first is not None else next((row.stage for row in reversed(self.rows)), "exported")
+        calls = f", all {self.calls[0]} calls" if self.calls[0] > 1 else ""
+        yield from ("", Line(f"Modules, in the {stage} graph{calls}:", "heading"))
+        rows = [row for row in self.rows if row.stage == stage]
+        yield module_summary([row for row in rows if row.kind not in ("output", "constant") or row.diverged], first)
+
+    def table(self, view: str = "summary", *, wide: bool = False, width: int | None = None, color: bool = False) -> str:
         """Return the report as text.
 
         Args:
-            view: `nodes` (a row for each value of each graph), `operators` (a row for each operation of the model, as
-                in hidet), `modules` (a row for each input and output tensor of a module), `outcomes` (a row for each
-                exported node: its outcome in the compiled graph), `dynamo` (the operators, then the kernels that a
-                compiler made of them) or `precision` (a row for each value: its signal-to-noise ratio, and how many
-                elements overflowed or were clipped).
+            view: `summary` (the verdict, the first divergence with the rows around it, and a row for each module; if
+                `wide`, the same as `nodes`), `nodes` (a row for each value of each graph), `operators` (a row for each
+                operation of the model, as in hidet), `modules` (a row for each input and output tensor of a module),
+                `outcomes` (a row for each exported node: its outcome in the compiled graph), `dynamo` (the operators,
+                then the kernels that a compiler made of them) or `precision` (a row for each value: its
+                signal-to-noise ratio, and how many elements overflowed or were clipped).
             wide: all rows and columns, nothing cut.
             width: characters in a line; None is the terminal's.
+            color: whether it is colored, by escape sequences of a terminal.
         """
         if view not in TABLES:
             raise ValueError(f"there is no view {view!r}; there are {', '.join(TABLES)}")
-        return as_text(self.blocks(view=view, wide=wide), width=WIDE if wide else width)
+        return as_text(self.blocks(view=view, wide=wide), width=WIDE if wide else width, color=color)
 
     def excerpt(self, *, around: int = 3, width: int = 80) -> str:
         """Return the first row that differs, and `around` rows before and after it, as text; `""` if none differs."""
@@ -238,18 +282,22 @@ class Report(Result):
             [{**plain(replace(item, row=None)), "row": indices.get(id(item.row))} for item in call]
             for call in self.operators
         ]
-        return {**plain(self.derived()), **plain(replace(self, operators=())), "operators": operators}
+        fields = plain(replace(self, operators=()))
+        del fields["command"]  # a reader could not trust it
+        return {**plain(self.derived()), **fields, "operators": operators}
 
     def derived(self) -> Mapping[str, Any]:
         """Return what follows from the fields, by name, for programs that read JSON."""
         return {
             "filch_report": VERSION,
             "close": self.close,
+            "outcome": self.outcome,
             "undisturbed": self.undisturbed,
             "headline": self.headline(),
             "random": self.random,
             "first_divergence": self.first_divergence,
             "explanation": None if self.explanation is None else self.explanation.facts(),
+            "next_command": self.next_command,
         }
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
@@ -295,6 +343,8 @@ class Report(Result):
             yield from outcome_table(self.outcomes, wide=wide)
         elif view == "nodes":
             yield from node_tables(self.rows, self.outcomes, wide=wide)
+            if not wide:
+                yield from legend(self.rows)
         elif view == "precision":
             yield from precision_tables(self.rows, wide=wide)
         else:

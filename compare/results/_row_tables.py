@@ -1,98 +1,130 @@
 """Tables of the rows of a report."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from textwrap import wrap
-from typing import Literal, TypeVar, get_args
+from typing import TypeVar, get_args
 
 from filch.steal.text import short_line
 
 from ..float64 import RoundingVerdict
-from ..rendering._table import Block, Cell, Column, Table, table_of
+from ..rendering._table import Block, Cell, Column, Table, folded, table_of
 from ._rows import ModuleRow, NodeOutcome, Operator, OutcomeKind, Row
 
 T = TypeVar("T")
 ARROW = "<------"
+_MARKS = {
+    ARROW: "an error starts here",
+    "inherited": "an error of its inputs",
+    "suspect": "barely above rounding",
+}
 _STAGES = {"exported": "exported graph, node by node", "compiled": "compiled graph, as the backend optimized it"}
 
 
 def node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
     """Yield a table of one graph's values, and how many constants it leaves out."""
     shown = rows if wide else [row for row in rows if row.kind != "constant" or row.diverged]
-    timed = any(row.seconds is not None for row in rows)
     if wide:
+        timed = any(row.seconds is not None for row in rows)
         omitted = {*([] if timed else ["µs"]), *([] if _has_float64(rows) else _FLOAT64_COLUMNS)}
         yield table_of({title: get for title, get in _WIDE_COLUMNS.items() if title not in omitted}, shown)
     else:
-        yield _short_table(shown, timed=timed)
+        yield _short_table(shown)
     if hidden := len(rows) - len(shown):
         unjudged = sum(row.kind == "constant" and not row.judged for row in rows)
         result = f"{unjudged} of them not judged" if unjudged else "all the same"
         yield f"and {hidden} values that do not depend on the inputs, {result}"
 
 
-_TERMINAL_WIDTH = 80
-_MIN_WIDTH, _MAX_WIDTH = 12, 21  # of the columns of operators and of modules
-_MAX_LINES = 3  # with the operators of a fused node
 _EXPONENT_FROM = 100  # larger multiples of rounding are written with an exponent
+_MAX_WIDTH = 24  # of a name in the table of precision
+_MAX_LINES = 4  # with the name and the operators of a fused node
 
 
-def _short_table(rows: Sequence[Row], *, timed: bool) -> Table:
-    """Return a table for a terminal of 80 characters; operators and modules share the width that the others leave."""
-    columns: dict[str, Callable[[Row], str]] = {
-        "": lambda row: str(row.index),
-        "kind": lambda row: row.kind,
-        "operator": lambda row: row.op,
-        "module": lambda row: row.value if row.kind == "output" else row.module or "",
-        "dtype": lambda row: row.dtype or "",
-        "error": _error,
-        **(_FLOAT64_COLUMNS if _has_float64(rows) else {}),
-        **({"µs": _microseconds} if timed else {}),
-        "attention": _attention,
+def _short_table(rows: Sequence[Row], *, lines: int = _MAX_LINES) -> Table:
+    """Return a table for a terminal.
+
+    Args:
+        rows: values of one graph.
+        lines: the largest number of lines of a row: a fused node is followed by the operators that it computes.
+    """
+    has_float64, timed = _has_float64(rows), any(row.seconds is not None for row in rows)
+    columns: dict[Column, Callable[[Row], Cell]] = {
+        Column("", right=True): lambda row: str(row.index),
+        Column("kind", optional=3): lambda row: row.kind,
+        Column("operator", partial(_fit_operator, lines=lines)): _operator,
+        Column("module", fit_path): lambda row: row.value if row.kind == "output" else row.module or "",
+        Column("dtype", optional=2): lambda row: row.dtype or "",
+        Column("error", right=True): _error,
+        **({Column(title, right=True): get for title, get in _FLOAT64_COLUMNS.items()} if has_float64 else {}),
+        **({Column("µs", right=True, optional=1): _microseconds} if timed else {}),
+        Column("attention"): _attention,
     }
-    shared = {"operator", "module"}
-    others = [max(map(len, (title, *map(get, rows)))) for title, get in columns.items() if title not in shared]
-    width = min(_MAX_WIDTH, max(_MIN_WIDTH, (_TERMINAL_WIDTH - sum(others) - len(columns) + 1) // 2))
-    cells: list[tuple[Cell, ...]] = []
-    for previous, row in zip((None, *rows), rows, strict=False):
-        texts: dict[str, Cell] = {title: get(row) for title, get in columns.items()}
-        texts["operator"] = _operator(row, width, repeated=previous is not None and previous.node == row.node)
-        texts["module"] = abbreviated(columns["module"](row), width)
-        cells.append(tuple(texts.values()))
-    layout = (
-        Column(title, "fold" if title == "operator" else "never", width if title in shared else None)
-        for title in columns
+    cells = [[get(row) for get in columns.values()] for row in rows]
+    operators = [column.title for column in columns].index("operator")
+    for previous, row, line in zip(rows, rows[1:], cells[1:], strict=False):
+        if row.kind == "fused" and row.node == previous.node:  # another value of the same node
+            line[operators] = f"  → {row.value}"
+    return Table(
+        tuple(columns),
+        tuple(map(tuple, cells)),
+        frozenset(index for index, row in enumerate(rows) if row.diverged or row.introduced),
     )
-    return Table(tuple(layout), tuple(cells))
 
 
-def _operator(row: Row, width: int, *, repeated: bool) -> Cell:
-    """Return the operator with the operators fused into it; for a node's further values, only the value's name."""
-    name = "" if row.kind == "output" else short_line(row.op.rpartition("::")[2])
+def legend(rows: Sequence[Row]) -> Iterable[Block]:
+    """Yield an explanation of the columns and marks of the tables of some rows."""
+    yield "error: the harmonic error"
+    if _has_float64(rows):
+        yield f"{_TIMES}: the distance from float64 as a multiple of the value's rounding error"
+    if any(row.isolated is not None for row in rows):
+        yield f"{_ALONE}: the same of the node alone, run on correct inputs"
+    shown = {_attention(row) for row in rows}
+    if marks := "; ".join(f"{mark}: {text}" for mark, text in _MARKS.items() if mark in shown):
+        yield marks
+
+
+def _operator(row: Row) -> Cell:
+    """Return the operator, and for a fused node a second line with the operators that it computes."""
+    name = row.value if row.kind == "output" else short_line(row.op.rpartition("::")[2])
+    if row.kind == "output":
+        return "output"
     if row.kind != "fused":
-        return _in_two_lines(name, width)
-    if repeated:
-        return f"  → {abbreviated(row.value, width - 4)}"
+        return name
     counts = Counter(row.operators)
     parts = " + ".join(f"{count}\N{NO-BREAK SPACE}{op}" if count > 1 else op for op, count in counts.items())
-    text = short_line(parts)
-    inside = wrap(text, width, initial_indent="  ", subsequent_indent="  ", max_lines=_MAX_LINES, placeholder=" …")
-    return (*_in_two_lines(name, width), *inside)
+    return (name, f"  {short_line(parts)}")
 
 
-def _in_two_lines(name: str, width: int) -> tuple[str, ...]:
-    """Return a name in one line, or its beginning and end in two: kernel names differ in their last number."""
-    if len(name) <= 2 * width:
-        return (name,)
-    return name[:width], f"…{name[1 - width :]}"
+def _fit_operator(cell: Cell, width: int, lines: int) -> Cell:
+    """Return the name of an operator in one line, and the operators fused into it in the others."""
+    name, *fused = (cell,) if isinstance(cell, str) else cell
+    inside = [
+        line
+        for text in fused
+        for line in wrap(
+            text.strip(), width, initial_indent="  ", subsequent_indent="  ", max_lines=lines - 1, placeholder=" …"
+        )
+    ]
+    return (_without_middle(name, width), *inside)
+
+
+def fit_path(cell: Cell, width: int) -> Cell:
+    return abbreviated(cell if isinstance(cell, str) else " ".join(cell), width)
+
+
+def _without_middle(name: str, width: int) -> str:
+    """Return the beginning and the end of a name: the names of generated kernels differ in their last number."""
+    return name if len(name) <= width else f"{name[: (width - 1) // 2]}…{name[-(width // 2) :]}"
 
 
 def operator_tables(calls: Sequence[Sequence[Operator]], *, wide: bool) -> Iterable[Block]:
     """Yield tables of the model's own operations, one for each call."""
-    overflow: Literal["never", "fold"] = "never" if wide else "fold"
+    names = None if wide else folded
     columns = (
-        *(Column(title, overflow) for title in ("", "kind", "operator")),
-        *(Column(title, "never") for title in ("dtype", "error", "attention")),
+        *(Column("", right=True), Column("kind", optional=1), Column("operator", names)),
+        *(Column("dtype"), Column("error", right=True), Column("attention")),
     )
     for call, operators in enumerate(calls):
         if len(calls) > 1:
@@ -159,10 +191,17 @@ def precision_tables(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
 
 
 def excerpt_table(rows: Sequence[Row], center: Row, around: int) -> Iterable[Block]:
-    """Return a table of `center` and up to `around` rows of the same graph before and after it."""
+    """Yield a table of `center` and up to `around` rows of the same graph before and after it, and its legend."""
     same_graph = [row for row in rows if (row.call, row.stage) == (center.call, center.stage)]
-    shown = [row for row in same_graph if row.kind != "constant" or row.diverged]
-    return node_table(surrounding(shown, center, around), wide=False)
+    shown = surrounding([row for row in same_graph if row.kind != "constant" or row.diverged], center, around)
+    table = _short_table(shown, lines=2)
+    without_kind = [index for index, title in enumerate(table.titles) if title != "kind"]
+    yield Table(
+        tuple(table.columns[index] for index in without_kind),
+        tuple(tuple(row[index] for index in without_kind) for row in table.rows),
+        table.marked,
+    )
+    yield from legend(shown)
 
 
 def surrounding(items: Sequence[T], item: T, around: int) -> Sequence[T]:
@@ -211,7 +250,7 @@ def _has_float64(rows: Iterable[Row]) -> bool:
     return any(row.float64 is not None or row.isolated is not None for row in rows)
 
 
-def _rounding_ratio(verdict: RoundingVerdict | None) -> str:
+def rounding_ratio(verdict: RoundingVerdict | None) -> str:
     """Return the error as a multiple of rounding."""
     if verdict is None:
         return ""
@@ -219,18 +258,43 @@ def _rounding_ratio(verdict: RoundingVerdict | None) -> str:
 
 
 def abbreviated(path: str, size: int) -> str:
-    """Shorten a path to `size` characters: its first names shrink to a letter each, the last ones are kept.
+    """Shorten a path to `size` characters by leaving out names in its middle.
 
+    The last name and the numbers are kept as long as possible.
+
+    >>> abbreviated("model.layers.3.self_attn.q_proj", 24)
+    'model…3.self_attn.q_proj'
     >>> abbreviated("model.layers.3.self_attn.q_proj", 20)
-    'm.l.3.s.q_proj'
+    'model…3…q_proj'
+    >>> abbreviated("model.layers.3.post_attention_layernorm", 24)
+    '…3.post_atten…_layernorm'
     """
     names = short_line(path).split(".")
-    for index in range(len(names) - 1):
-        if len(".".join(names)) <= size:
+    middle = range(1, len(names) - 1)
+    words = [*(index for index in middle if not names[index].isdigit()), *([0] if len(names) > 1 else [])]
+    kept = set(range(len(names)))
+    for index in words:
+        if len(_with_gaps(names, kept)) <= size:
             break
-        names[index] = names[index] if names[index].isdigit() else names[index][:1]
-    short = ".".join(names)
-    return short if len(short) <= size else "…" + short[-(size - 1) :]
+        kept.discard(index)
+    text = _with_gaps(names, kept)
+    before = text.removesuffix(names[-1])
+    if len(text) > size and len(before) + _MIN_NAME <= size:
+        return before + _without_middle(names[-1], size - len(before))
+    return _without_middle(text, size)
+
+
+_MIN_NAME = 8  # characters of the last name of a path that is shortened
+
+
+def _with_gaps(names: Sequence[str], kept: Collection[int]) -> str:
+    text = ""
+    for index, name in enumerate(names):
+        if index in kept:
+            text += f".{name}" if text and not text.endswith("…") else name
+        elif not text.endswith("…"):
+            text += "…"
+    return text
 
 
 def _measure(row: Row, name: str) -> object:
@@ -242,9 +306,10 @@ def _decibels(row: Row) -> str | None:
     return None if row.error is None or row.difference is None else f"{row.difference.snr:.0f}"
 
 
+_TIMES, _ALONE = "times rounding", "node alone"
 _FLOAT64_COLUMNS: dict[str, Callable[[Row], str]] = {
-    "off": lambda row: _rounding_ratio(row.float64),
-    "own": lambda row: _rounding_ratio(row.isolated),
+    _TIMES: lambda row: rounding_ratio(row.float64),
+    _ALONE: lambda row: rounding_ratio(row.isolated),
 }
 _PRECISION_COLUMNS: dict[str, Callable[..., object]] = {
     "": lambda row: row.index,

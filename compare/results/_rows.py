@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 from filch.export.backends import Stage
 from filch.steal.text import short_line
 
+from ..common._source import short_source
 from ..float64 import RoundingVerdict
 from ..metrics._metrics import Difference
 from ..metrics._spread import Spread
@@ -212,11 +212,3 @@ class Operator:
 def _last_names(names: Sequence[str], most: int = 5) -> str:
     shown = ", ".join(names[-most:])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
-
-
-def short_source(source: str) -> str:
-    """Shorten the path of a line of code: relative to site-packages or to the current folder."""
-    _, installed, inside = source.rpartition("site-packages/")
-    if installed:
-        return inside
-    return source.removeprefix(f"{Path.cwd()}/")

@@ -436,7 +436,7 @@ def test_passes_shows_the_errors_before_a_pass_that_raises(filch):
 
     assert code == 2
     assert "Origin" in printed and "it raised ValueError: no such luck" in printed
-    assert complaint.splitlines()[-1] == "filch: pass 'fails', 2 of 2, failed: ValueError: no such luck"
+    assert complaint.splitlines()[-3] == "filch: pass 'fails', 2 of 2, failed: ValueError: no such luck"
 
 
 def test_passes_prints_json(filch):

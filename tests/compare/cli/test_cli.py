@@ -2,9 +2,11 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import onnx_ir as ir
 import pytest
@@ -62,13 +64,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_demo_prints_its_tables_and_the_files_it_wrote(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It prints tables of two graphs in at most 80 columns, and the paths of the files."""
+    """It prints the verdict and a table of modules in at most 80 columns, and the paths of the files."""
     code = run("demo")
 
     out = capsys.readouterr().out
     assert code == 0
-    assert "exported graph, node by node" in out and "compiled graph, as the backend optimized it" in out
-    assert max(map(len, out.splitlines())) <= 80
+    assert out.startswith("CLOSE: ") and "Modules, in the compiled graph:" in out
+    assert max(len(line) for line in out.splitlines() if not line.startswith("  filch compare ")) <= 80
     assert all(f"  {Path('demo') / name}" in out for name in os.listdir(folder / "demo"))
     assert {"tiny_llm.dump.onnx", "tiny_llm.onnx", "report.json"} <= set(os.listdir(folder / "demo"))
 
@@ -80,7 +82,7 @@ def test_stealing_exporting_and_comparing_from_files(folder: Path, capsys: pytes
     assert run("export", "export.py:good", "-o", "model.onnx") == 0
     assert "2 module calls, their outputs 2 exact" in capsys.readouterr().out
     assert run("compare", "ref.onnx", "model.onnx") == 0
-    assert "all close" in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("CLOSE: model.onnx on onnxruntime-cpu, against ref.onnx\n")
     assert run("compare", "ref.onnx", "model.onnx", "--quiet") == 0
     assert capsys.readouterr().out == ""
     assert run("show", "model.onnx") == 0
@@ -100,7 +102,7 @@ def test_a_difference_ends_with_1_and_names_the_first_node(folder: Path, capsys:
     assert run("compare", "ref.onnx", "model.onnx") == 1
     out = capsys.readouterr().out
     assert "<------" in out
-    assert "rows differ; the first is\n  exported node node_linear" in out
+    assert out.startswith("DIFFERENT: ") and "Divergence starts at `node_linear` in `linear`" in " ".join(out.split())
     assert run("compare", "ref.onnx", "model.onnx", "--json") == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["close"], found["first_divergence"]["module"]) == (False, "linear")
@@ -116,7 +118,7 @@ def test_check_compares_a_model_on_several_backends(folder: Path, capsys: pytest
     out = capsys.readouterr().out
     assert code == 0
     assert out.count("call_module") == 2 and "Linear(in_features=3," in out
-    assert out.count("all close") == 4
+    assert out.count("CLOSE: ") == 2
     assert set(os.listdir(folder)) - {"__pycache__"} == {"export.py"}
 
 
@@ -124,7 +126,7 @@ def test_options_reach_the_backend_and_times_are_shown(folder: Path, capsys: pyt
     """An option that is not name=value, or that the backend does not have, is an error."""
     check = ("check", "export.py:good")
 
-    assert run(*check, "--option", "level=basic", "--profile") == 0
+    assert run(*check, "--option", "level=basic", "--profile", "--all") == 0
     assert "µs" in capsys.readouterr().out
     assert run(*check, "--option", "levle=basic") == 2
     assert "has no option 'levle'; did you mean 'level'?" in capsys.readouterr().err
@@ -188,7 +190,6 @@ BAD = {
     "no such module": (["check", "no_such_package:bad"], "can't import 'no_such_package': ModuleNotFoundError"),
     "no colon": (["check", "export.py"], "a model is named as package.module:factory or path.py:factory"),
     "an export that torch refuses": (["check", "export.py:refused"], "torch can't export Branches: "),
-    "an unknown view": (["compare", "ref.onnx", "model.onnx", "--view", "side"], "there is no view 'side'"),
     "a factory that exits": (["check", "export.py:exits"], "the factory 'export.py:exits' raised SystemExit: 0"),
     "a model that fails": (
         ["steal", "export.py:fails", "-o", "x.onnx"],
@@ -234,7 +235,11 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(
 
     err = capsys.readouterr().err
     assert message in err
-    assert err.startswith("filch: ") and len(err.strip().splitlines()) == 1
+    first, *place = err.strip().splitlines()
+    assert first.startswith("filch: ")
+    if place:
+        assert place[0].startswith("  export.py:")
+        assert place[1:] == ["  (--traceback prints all stack frames)"]
 
 
 def test_output_of_the_users_code_does_not_mix_with_ours(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -251,7 +256,7 @@ def test_a_crash_exits_with_2(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exit code 1 always means that a value differs."""
-    monkeypatch.setattr("filch.compare.cli._app.diff", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("filch.compare._diff.diff", lambda *_, **__: 1 / 0)
 
     assert run("diff", "a", "b") == 2
     assert "ZeroDivisionError" in capsys.readouterr().err
@@ -275,8 +280,8 @@ def test_the_installed_command_starts() -> None:
 
 
 def test_long_paths_keep_their_end() -> None:
-    """The first names shrink to a letter, numbers stay."""
-    assert abbreviated("model.layers.3.self_attn.q_proj", 20) == "m.l.3.s.q_proj"
+    """Names in the middle are left out, numbers stay."""
+    assert abbreviated("model.layers.3.self_attn.q_proj", 20) == "model…3…q_proj"
     assert abbreviated("short.path", 20) == "short.path"
     assert len(abbreviated("x" * 100, 20)) == 20
 
@@ -312,3 +317,121 @@ def test_a_trace_that_cannot_be_made_exits_with_2(
     told = capsys.readouterr().err
     assert message in told and "Traceback" not in told
     assert not list(folder.glob("t*.*k*"))
+
+
+DEEP = """
+import torch
+
+def helper(config):
+    return config["n"]
+
+def make():
+    return torch.nn.Linear(helper({}), 1), (torch.ones(1),)
+
+class Broken(torch.nn.Module):
+    def forward(self, x):
+        return x @ torch.ones(3)
+
+def fails():
+    return Broken(), (torch.ones(2),)
+"""
+
+
+@pytest.mark.parametrize(
+    ("factory", "frame"),
+    [
+        ("deep.py:make", '  deep.py:5, in helper: return config["n"]\n'),
+        ("deep.py:fails", "  deep.py:12, in forward: return x @ torch.ones(3)\n"),
+    ],
+)
+def test_an_error_in_the_users_code_names_its_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], factory: str, frame: str
+) -> None:
+    """The innermost frame that is neither Filch's nor an installed package's; `--traceback` prints all frames."""
+    (folder / "deep.py").write_text(DEEP)
+
+    assert run("check", factory) == 2
+    message = capsys.readouterr().err
+    assert frame in message and "Traceback" not in message
+    assert run("check", factory, "--traceback") == 2
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_each_output_is_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`-o` may be repeated; a wrong suffix is told before the model is made."""
+    assert run("check", "export.py:good", "-o", "r.html", "-o", "r.json", "-o", "r.md") == 0
+    assert "written: r.html, r.json, r.md" in capsys.readouterr().out
+    assert (folder / "r.html").is_file() and json.loads((folder / "r.json").read_text())["close"] is True
+    assert run("check", "no_such_package:make", "-o", "r.html", "-o", "r.txt") == 2
+    assert "a report is written as .csv, .html, .json, .md, not as 'r.txt'" in capsys.readouterr().err
+
+
+QUICK = (
+    (["--help"], 0, "Record every intermediate tensor"),
+    (["check", "--help"], 0, "onnxruntime-cpu"),
+    (["chekc"], 2, "No such command 'chekc'"),
+    (["check", "--bakend", "eager", "model.py:make"], 2, "No such option"),
+    (["check", "model.py:make", "-b", "eagr"], 2, "filch: there is no backend 'eagr'; did you mean 'eager'?"),
+    (["compare", "a", "b", "--view", "side"], 2, "'side' is not one of"),
+    (["check", "model.py:make", "--tolerance", "small"], 2, "--tolerance is a number or 'default', not 'small'"),
+)
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), QUICK)
+def test_help_and_usage_errors_do_not_import_torch(arguments: list[str], code: int, message: str) -> None:
+    """Importing torch takes over a second; a help text, a completion or a typo must not wait for it."""
+    script = (
+        "import sys\n"
+        "class Refused:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in ('torch', 'numpy', 'onnx', 'onnxruntime'):\n"
+        "            raise RuntimeError(f'{name} was imported')\n"
+        "sys.meta_path.insert(0, Refused())\n"
+        "from filch.compare.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
+
+    assert done.returncode == code, done.stderr
+    assert message in " ".join((done.stdout + done.stderr).split())
+
+
+def test_names_known_without_torch_are_those_of_the_library() -> None:
+    """The lists for `--help` are copies."""
+    from filch.compare.cli._options import BACKENDS, VIEWS, Precision, View, backend_names
+    from filch.compare.results._report import TABLES
+    from filch.export import Precision as LibraryPrecision
+    from filch.export.backends import backend_names as library_backends
+    from filch.export.views import view_names
+
+    assert set(BACKENDS) <= set(library_backends()) == set(backend_names())
+    assert set(VIEWS) <= set(view_names())
+    assert [*map(str, Precision)] == [*get_args(LibraryPrecision)]
+    assert {*map(str, View)} == {*TABLES} - {"dynamo"}
+
+
+def test_the_next_command_is_the_command_without_what_only_prints(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Options that change the comparison are kept; the suggested command runs and ends the same."""
+    arguments = ("check", "export.py:good", "-b", "reference", "--tolerance", "1e-3")
+    assert run(*arguments, "-q", "--all") == 0
+    assert run(*arguments, "--wide", "--view", "modules", "-o", "r.json") == 0
+    command = capsys.readouterr().out.splitlines()[-3]
+    assert command == "  filch check export.py:good --tolerance 1e-3 -b reference --all"
+    assert json.loads((folder / "r.json").read_text())["next_command"]["command"] == command.strip()
+    assert run(*shlex.split(command)[1:]) == 0
+
+
+def test_ctrl_c_ends_with_130(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no traceback."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("filch.compare._diff.diff", interrupted)
+
+    assert run("diff", "a", "b") == 130
+    assert capsys.readouterr().err == "filch: interrupted\n"

@@ -103,7 +103,7 @@ def test_a_step_of_training_is_drawn_forward_and_backward(
         asked.append(backend)
         return trace_graph(*given, backend="eager", **told)
 
-    monkeypatch.setattr("filch.compare.cli._view.trace_graph", traced)
+    monkeypatch.setattr("filch.compare.cli._graph_source.trace_graph", traced)
 
     assert run("view", "net.py:net", "--train", "--as", "text") == 0
     assert run("view", "net.py:net", "--train", "-b", "eager", "--as", "text") == 0

@@ -331,4 +331,4 @@ def test_an_unknown_precision_exits_with_2(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    assert "there is no precision 'float12'" in capsys.readouterr().err
+    assert "'float12' is not one of 'float16'" in capsys.readouterr().err

@@ -1,0 +1,200 @@
+"""The commands that compare a model: `filch check`, `filch compare`, `filch diff` and `filch demo`."""
+
+import json
+import sys
+from contextlib import redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from . import _options as shared
+from ._command import command_line
+from ._output import check_outputs, echo_result, echo_unless, needs_statistics, write_reports
+
+if TYPE_CHECKING:
+    from filch.export import Program
+
+    from ..results._report import Report
+
+_NOT_REPEATED = {"-q": 0, "--quiet": 0, "--json": 0, "--all": 0, "--wide": 0, "--traceback": 0, "--view": 1, "-o": 1}
+_NOT_REPEATED |= {"--output": 1, "--blame": 1, "-b": 1, "--backend": 1}
+
+
+def demo_command(folder: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("demo")) -> None:
+    """Record, export and compare a tiny language model."""
+    from filch.export import export
+    from filch.steal import steal_forward
+
+    from .._compare import compare
+    from ..common._progress import progress
+    from ..models._demo import tiny_llm
+
+    folder.mkdir(parents=True, exist_ok=True)
+    dump, onnx_file = folder / "tiny_llm.dump.onnx", folder / "tiny_llm.onnx"
+    model, args, shapes = tiny_llm(dynamic_shapes=True)
+    with progress("demo"):
+        with steal_forward(model, submodules=True, dump_file=dump):
+            model(*args)
+        export(model, args, dynamic_shapes=shapes).save(onnx_file)
+        report = compare(dump, onnx_file, statistics=True)
+        report.to_json(folder / "report.json")
+        report.to_html(folder / "report.html")
+    echo_result(report)
+    echo_unless(False, "\nwritten:" + "".join(f"\n  {path}" for path in sorted(folder.iterdir())))
+    raise typer.Exit(not report.close)
+
+
+def compare_command(
+    reference: shared.Reference,
+    program: shared.Program,
+    backend: shared.Backend = "onnxruntime-cpu",
+    tolerance: shared.ToleranceOrDefault = None,
+    lower_precision: shared.LowerPrecision = False,
+    option: shared.Options = None,
+    profile: shared.Profile = False,
+    every_node: shared.EveryNode = False,
+    repeats: shared.Repeats = 1,
+    blamed: shared.Blame = None,
+    limit: shared.Limit = None,
+    statistics: shared.Statistics = False,
+    output: shared.Outputs = None,
+    view: shared.ViewOption = shared.View.summary,
+    all_rows: shared.All = False,
+    wide: shared.Wide = False,
+    as_json: shared.Json = False,
+    quiet: shared.Quiet = False,
+) -> None:
+    """Compare the values that an ONNX file computes with a dump of the model."""
+    check_outputs(output)
+    from .._blame import blame
+    from .._compare import compare
+    from ..common._progress import progress
+
+    with progress("compare", quiet=quiet or as_json):
+        report = compare(
+            reference,
+            program,
+            backend=backend,
+            options=shared.parse_options(option),
+            tolerance=shared.parse_tolerance(tolerance),
+            profile=profile,
+            truth="float64" if every_node else None,
+            repeats=repeats,
+            limit=limit,
+            lower_precision=lower_precision,
+            statistics=needs_statistics(output, requested=statistics),
+        )
+        report = report if blamed is None else blame(report, reference, program, blamed, limit=limit)
+    report = _with_command(report)
+    if not quiet:
+        echo_result(report, as_json=as_json, **_table_options(view, all_rows=all_rows, wide=wide))
+    write_reports([report], output, quiet=quiet or as_json)
+    raise typer.Exit(not report.close)
+
+
+def diff_command(
+    expected: Annotated[Path, typer.Argument(help="A dump.")],
+    actual: Annotated[Path, typer.Argument(help="The dump to compare with it.")],
+    tolerance: shared.Tolerance = None,
+    all_rows: shared.All = False,
+    wide: shared.Wide = False,
+    as_json: shared.Json = False,
+    quiet: shared.Quiet = False,
+) -> None:
+    """Compare two dumps; no model is needed."""
+    from .._diff import diff
+
+    result = diff(expected, actual, tolerance=tolerance)
+    if not quiet:
+        echo_result(result, as_json=as_json, all_rows=all_rows, wide=wide)
+    raise typer.Exit(not result.close)
+
+
+def check_command(
+    factory: shared.Factory,
+    backend: shared.Backends = ["onnxruntime-cpu"],  # noqa: B006  typer copies it
+    tolerance: shared.ToleranceOrDefault = None,
+    lower_precision: shared.LowerPrecision = False,
+    optimized: shared.Optimized = False,
+    option: shared.Options = None,
+    profile: shared.Profile = False,
+    every_node: shared.EveryNode = False,
+    repeats: shared.Repeats = 1,
+    blamed: shared.Blame = None,
+    limit: shared.Limit = None,
+    statistics: shared.Statistics = False,
+    output: shared.Outputs = None,
+    view: shared.ViewOption = shared.View.summary,
+    all_rows: shared.All = False,
+    wide: shared.Wide = False,
+    as_json: shared.Json = False,
+    quiet: shared.Quiet = False,
+) -> None:
+    """Record, export and compare a model on one backend or several."""
+    check_outputs(output)
+    from filch.export import optimize
+    from filch.export.backends import get_backend
+    from filch.steal import phase
+
+    from .._blame import blame
+    from .._compare_export import compare_with_fallback
+    from ..common._progress import progress
+    from ..models._factory import make_subject
+
+    # Output of the user's own code must not mix with ours.
+    with progress("check", quiet=quiet or as_json), redirect_stdout(sys.stderr):
+        for name in backend:
+            get_backend(
+                name, **shared.parse_options(option)
+            )  # report a missing library or a misspelt option before the export
+        subject = make_subject(factory)
+        program = subject.export()
+        program = optimize(program) if optimized else program
+        capture = subject.steal()
+        compared: list[tuple[Report, Program]] = []
+        with phase("backend", len(backend)) as backends:
+            for name in backend:
+                backends.next(name)
+                compared.append(
+                    compare_with_fallback(
+                        capture,
+                        program,
+                        backend=name,
+                        options=shared.parse_options(option),
+                        tolerance=shared.parse_tolerance(tolerance),
+                        lower_precision=lower_precision,
+                        profile=profile,
+                        truth="float64" if every_node else None,
+                        repeats=repeats,
+                        limit=limit,
+                        statistics=needs_statistics(output, requested=statistics),
+                    )
+                )
+        reports = [report for report, _ in compared]
+        if blamed is not None:
+            folders = [blamed / name if len(reports) > 1 else blamed for name in backend]
+            reports = [
+                blame(report, capture, compared_program, folder, limit=limit)
+                for (report, compared_program), folder in zip(compared, folders, strict=True)
+            ]
+    reports = list(map(_with_command, reports))
+    if as_json and not quiet:
+        typer.echo(json.dumps([json.loads(report.to_json()) for report in reports], indent=1))
+    elif not quiet:
+        for number, report in enumerate(reports):
+            typer.echo("\n" if number else "", nl=False)
+            echo_result(report, **_table_options(view, all_rows=all_rows, wide=wide))
+    write_reports(reports, output, quiet=quiet or as_json)
+    raise typer.Exit(not all(report.close for report in reports))
+
+
+def _with_command(report: "Report") -> "Report":
+    """Return the report with the command line that makes it, for the next command that it suggests."""
+    backend = () if report.backend == "onnxruntime-cpu" else ("-b", report.backend)
+    return replace(report, command=command_line(_NOT_REPEATED, *backend))
+
+
+def _table_options(view: shared.View, *, all_rows: bool, wide: bool) -> dict[str, Any]:
+    return {"view": "nodes" if all_rows and view is shared.View.summary else str(view), "wide": wide}

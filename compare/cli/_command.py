@@ -1,0 +1,90 @@
+"""What all commands of `filch` share: errors are told in one sentence and end with exit code 2."""
+
+import gc
+import inspect
+import shlex
+import sys
+import traceback as python_traceback
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Annotated, Any
+
+import typer
+
+_INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
+Traceback = Annotated[bool, typer.Option("--traceback", help="If an error occurs, print all of its stack frames.")]
+
+
+def as_command(function: Any) -> Callable[..., None]:
+    """Return a command with the option `--traceback` that ends the process with code 2 if the function raises."""
+
+    @wraps(function)
+    def command(*args: Any, traceback: bool, **options: Any) -> None:
+        from filch.export import end_process_if_stuck  # imports torch and most of what is slow
+
+        if not gc.isenabled():  # see `filch.compare.__main__`
+            gc.freeze()
+            gc.enable()
+        try:
+            with end_process_if_stuck():
+                function(*args, **options)
+        except typer.Exit:
+            raise
+        except BrokenPipeError:
+            raise
+        except KeyboardInterrupt:
+            interrupted()
+        except Exception as error:  # noqa: BLE001  Python would exit with 1, which means a difference here
+            sys.stderr.write(_message(error, traceback=traceback))
+            raise typer.Exit(2) from None
+
+    option = inspect.Parameter("traceback", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Traceback)
+    signature = inspect.signature(function)
+    command.__signature__ = signature.replace(parameters=[*signature.parameters.values(), option])  # type: ignore[attr-defined]
+    command.__annotations__ = {**function.__annotations__, "traceback": Traceback}
+    return command
+
+
+def interrupted() -> None:
+    """End the process as Ctrl-C does, without a traceback."""
+    sys.stderr.write("filch: interrupted\n")
+    sys.exit(_INTERRUPTED)
+
+
+def usage_error(message: str) -> typer.Exit:
+    """Print the message of an invalid argument, before anything slow is imported, and return what to raise."""
+    typer.echo(f"filch: {message}", err=True)
+    return typer.Exit(2)
+
+
+def command_line(not_repeated: Mapping[str, int], *more: str) -> str:
+    """Return the command line of this process without some options.
+
+    Args:
+        not_repeated: the options to leave out, and the number of values that each takes.
+        *more: arguments to append.
+    """
+    arguments = iter(sys.argv[1:])
+    kept = []
+    for argument in arguments:
+        name, has_value, _ = argument.partition("=")
+        if name not in not_repeated:
+            kept.append(argument)
+        elif not has_value:
+            for _ in range(not_repeated[name]):
+                next(arguments, None)
+    return shlex.join(["filch", *kept, *more])
+
+
+def _message(error: Exception, *, traceback: bool) -> str:
+    """Return an error as text: expected ones in a sentence and with the user's line of code, others as a traceback."""
+    from filch.steal import FilchError
+    from filch.steal.text import for_terminal
+
+    from ..common._source import user_frame
+
+    if traceback or not isinstance(error, FilchError | OSError):
+        return for_terminal("".join(python_traceback.format_exception(error)))
+    frame = user_frame(error)
+    place = f"  {frame}\n  (--traceback prints all stack frames)\n" if frame else ""
+    return for_terminal(f"filch: {error}\n{place}")

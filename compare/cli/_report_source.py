@@ -1,0 +1,46 @@
+"""What `filch repro` takes from a report, which is not trusted."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from filch.steal.text import short_line
+
+from .._blame import failing_tolerance
+from ..common._errors import CompareError
+from ..metrics._tolerance import Tolerance
+from ..results._report import Report
+from ..results._rows import Row
+from ..results._untrusted_options import unsafe_options
+
+
+def trusted_options(report: Report, overrides: dict[str, str]) -> dict[str, Any]:
+    """Return the options of the report, which is not trusted, updated with those of the command line."""
+    for name in unsafe_options(report.options):
+        if name not in overrides:
+            raise CompareError(
+                f"the report was made with the option {name!r}, which may run programs or write files: "
+                f"if you trust it, give --option {name}=…"
+            )
+    return {**report.options, **overrides}
+
+
+def row_to_reproduce(report: Report, node: str | None) -> tuple[Row, Tolerance | None]:
+    """Return the row that a repro shows, and a tolerance that its difference exceeds."""
+    if node is None:
+        if report.first_divergence is None:
+            raise CompareError("nothing differs in this report: choose a node with --node")
+        return report.first_divergence, failing_tolerance(report, report.first_divergence)
+    rows = [row for row in report.rows if node in (row.node, row.value)]
+    if not rows:
+        raise CompareError(f"there is no node or value {node!r} in this report")
+    row = next((row for row in rows if row.diverged), rows[0])
+    return row, failing_tolerance(report, row)
+
+
+def recorded_file(override: Path | None, recorded: str, what: str, option: str) -> Path:
+    """Return the file of the command line, else the one that the report names."""
+    path = Path(recorded) if override is None else override
+    if not os.path.isfile(path):  # noqa: PTH113  `Path.is_file` raises for a name that is too long
+        raise CompareError(f"the {what} '{short_line(path)}' is not a file: give {option}")
+    return path

@@ -1,0 +1,129 @@
+"""A table of the modules of a report: how many of their values differ, and the largest error."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..float64 import RoundingVerdict
+from ..rendering._table import Column, Table, cell_text
+from ._row_tables import ARROW, fit_path, rounding_ratio
+
+_MAX_GROUPS = 10
+
+
+class ModuleValue(Protocol):
+    """A value of a module; see `Row` and `DiffRow`."""
+
+    @property
+    def module(self) -> str | None: ...
+
+    @property
+    def judged(self) -> bool: ...
+
+    @property
+    def diverged(self) -> bool: ...
+
+    @property
+    def error(self) -> float | None: ...
+
+    @property
+    def float64(self) -> RoundingVerdict | None: ...
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Values of a module and its submodules, or of neighboring modules of a list.
+
+    Attributes:
+        names: the path of the module, as a tuple of names.
+        last: the last module of a list that the group has, as `names`; the same if there is only one.
+        rows: its values.
+    """
+
+    names: tuple[str, ...]
+    last: tuple[str, ...]
+    rows: tuple[ModuleValue, ...]
+
+
+def module_summary(rows: Sequence[ModuleValue], first: ModuleValue | None) -> Table:
+    """Return a table with a row for each module, or for neighboring modules that are alike.
+
+    Args:
+        rows: the values.
+        first: the first divergence, whose module has a row of its own; None if there is none.
+    """
+    paths = [tuple(row.module.split(".")) if row.module else () for row in rows]
+    groups: list[_Group] = []
+    for depth in range(1, max(map(len, paths), default=0) + 1):
+        deeper = _merged(_grouped(rows, paths, depth), first)
+        if groups and len(deeper) > _MAX_GROUPS:
+            break
+        groups = deeper
+    columns: dict[Column, Callable[[_Group], str]] = {
+        Column("module", fit_path): _title,
+        Column("values", right=True): lambda group: str(len(group.rows)),
+        Column("not judged", right=True, optional=1): lambda group: _count(not row.judged for row in group.rows),
+        Column("differ", right=True): lambda group: _count(row.diverged for row in group.rows),
+        Column("largest error", right=True): lambda group: cell_text(_largest(row.error for row in group.rows)),
+        Column("times rounding", right=True): _times_rounding,
+        Column(""): lambda group: ARROW if _has(group, first) else "",
+    }
+    cells = [tuple(get(group) for get in columns.values()) for group in groups]
+    shown = [index for index in range(len(columns)) if index < 2 or any(row[index] for row in cells)]
+    return Table(
+        tuple(column for index, column in enumerate(columns) if index in shown),
+        tuple(tuple(row[index] for index in shown) for row in cells),
+        frozenset(index for index, group in enumerate(groups) if any(row.diverged for row in group.rows)),
+    )
+
+
+def _grouped(rows: Iterable[ModuleValue], paths: Iterable[tuple[str, ...]], depth: int) -> list[_Group]:
+    """Return the values by the first names of their modules, in the order of their first values."""
+    groups: dict[tuple[str, ...], list[ModuleValue]] = {}
+    for row, path in zip(rows, paths, strict=True):
+        groups.setdefault(path[:depth], []).append(row)
+    return [_Group(names, names, tuple(found)) for names, found in groups.items()]
+
+
+def _merged(groups: Sequence[_Group], first: ModuleValue | None) -> list[_Group]:
+    """Return groups in which neighboring modules of a list that all differ, or do not differ, are one."""
+    merged: list[_Group] = []
+    for group in groups:
+        before = merged[-1] if merged else None
+        if before is not None and _is_next(before, group) and _state(before, first) == _state(group, first):
+            merged[-1] = _Group(before.names, group.names, before.rows + group.rows)
+        else:
+            merged.append(group)
+    return merged
+
+
+def _is_next(before: _Group, group: _Group) -> bool:
+    *parents, name = group.names or ("",)
+    *last_parents, last = before.last or ("",)
+    return parents == last_parents and last.isdecimal() and name.isdecimal() and int(name) == int(last) + 1
+
+
+def _state(group: _Group, first: ModuleValue | None) -> tuple[bool, bool]:
+    return any(row.diverged for row in group.rows), _has(group, first)
+
+
+def _has(group: _Group, first: ModuleValue | None) -> bool:
+    return any(row is first for row in group.rows)
+
+
+def _title(group: _Group) -> str:
+    name = ".".join(group.names) or "(model)"
+    return name if group.last == group.names else f"{name} to {group.last[-1]}"
+
+
+def _count(flags: Iterable[bool]) -> str:
+    return str(sum(flags) or "")
+
+
+def _largest(numbers: Iterable[float | None]) -> float | None:
+    return max((number for number in numbers if number is not None), default=None)
+
+
+def _times_rounding(group: _Group) -> str:
+    verdicts = (row.float64 for row in group.rows if row.float64 is not None)
+    return rounding_ratio(max(verdicts, key=lambda verdict: verdict.ratio, default=None))
