@@ -192,7 +192,7 @@ def check_command(
 
 def _with_command(report: "Report") -> "Report":
     """Return the report with the command line that makes it, for the next command that it suggests."""
-    backend = () if report.backend == "onnxruntime-cpu" else ("-b", report.backend)
+    backend = () if report.backend == shared.DEFAULT_BACKEND else ("-b", report.backend)
     return replace(report, command=command_line(_NOT_REPEATED, *backend))
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 BACKENDS = (
     *("eager", "inductor", "onnxruntime-cpu", "onnxruntime-cuda", "onnxruntime-tensorrt", "openvino", "reference"),
 )
+DEFAULT_BACKEND = "onnxruntime-cpu"
 BACKEND_OPTIONS = (
     "level=basic for ONNX Runtime, dtype=float16 for eager, device=GPU for OpenVINO; a wrong name lists all of them"
 )

@@ -1,17 +1,18 @@
-"""The command that a report suggests to run next."""
+"""The command that a result suggests to run next."""
 
 import os
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from ..metrics._tolerance import Tolerance
 from ..rendering._table import Block, Line
 from ._untrusted_options import unsafe_options
 
-if TYPE_CHECKING:
-    from ._report import Report
+DEFAULT_BACKEND = "onnxruntime-cpu"  # of the command line
+_FOLDER = "blame"
 
 
 @dataclass(frozen=True)
@@ -32,42 +33,40 @@ class NextCommand:
         yield Line(f"  {self.command}", "command")
 
 
-def next_command(report: "Report") -> NextCommand | None:
-    """Return the command that narrows a difference down: its cause and a repro, then the repro's script.
+def to_repeat(
+    reference: str, program: str, *, backend: str, options: Mapping[str, Any], tolerance: Tolerance | None
+) -> str:
+    """Return the command that compares two files again; `""` if one of them is not a file.
 
-    If nothing differs, it shows the value of each node.
+    The arguments may be those of a report from somebody else: see `unsafe_options`.
     """
-    if report.repro:
-        script = shlex.quote(os.path.join(report.repro, "repro.py"))  # noqa: PTH118  as it was given
-        return NextCommand(f"python {script}", "show the error without Filch")
-    command = report.command or _compare_command(report)
-    if report.first_divergence is None or report.lower_precision:
-        if not command:
-            return NextCommand('report.table("nodes")', "show a row for each value")
-        return NextCommand(f"{command} --all", "show a row for each value")
-    if report.switches is not None or report.culprits:  # `blame` found no repro
-        return NextCommand(f"{command} --every-node -o report.html", "run every node alone, and look at the graph")
-    folder = _new_folder("blame")
-    if not command:
-        return NextCommand(f"blame(report, capture, program, {folder!r})", "find the cause and write a repro")
-    return NextCommand(f"{command} --blame {folder}", "find the cause and write a repro")
-
-
-def _compare_command(report: "Report") -> str:
-    """Return the command that compares the files of a report again; `""` if they are objects in memory."""
-    files = (report.reference, report.program)
-    exist = all(name.isprintable() and os.path.isfile(name) for name in files)  # noqa: PTH113  any text
-    if not exist or unsafe_options(report.options):  # the report may be a file from somebody else
+    exist = all(name.isprintable() and os.path.isfile(name) for name in (reference, program))  # noqa: PTH113  any text
+    if not exist or unsafe_options(options):
         return ""
-    options = [part for name, value in report.options.items() for part in ("--option", f"{name}={value}")]
-    tolerance = [] if report.tolerance is None else ["--tolerance", str(report.tolerance.harmonic)]
-    return shlex.join(["filch", "compare", *files, "-b", report.backend, *options, *tolerance])
+    extra = [] if backend == DEFAULT_BACKEND else ["-b", backend]
+    extra += [part for name, value in options.items() for part in ("--option", f"{name}={value}")]
+    extra += [] if tolerance is None else ["--tolerance", str(tolerance.harmonic)]
+    return shlex.join(["filch", "compare", reference, program, *extra])
 
 
-def _new_folder(name: str) -> str:
-    """Return the name of a folder that does not exist."""
-    number, folder = 1, name
+def to_run_repro(folder: str) -> NextCommand:
+    """Return the command that runs the script of a repro."""
+    script = os.path.join(folder, "repro.py")  # noqa: PTH118  as it was given
+    return NextCommand(f"python {shlex.quote(script)}", "show the error without Filch")
+
+
+def to_blame(command: str) -> NextCommand:
+    """Return the command that finds the cause of a difference; `command` is `""` if objects in memory were compared."""
+    number, folder = 1, _FOLDER
     while Path(folder).exists():
         number += 1
-        folder = f"{name}-{number}"
-    return folder
+        folder = f"{_FOLDER}-{number}"
+    return NextCommand(
+        f"{command} --blame {folder}" if command else f"blame(report, capture, program, {folder!r})",
+        "find the cause and write a repro",
+    )
+
+
+def to_show_all(command: str) -> NextCommand:
+    """Return the command that prints a row for each value."""
+    return NextCommand(f"{command} --all" if command else 'report.table("nodes")', "show a row for each value")

@@ -25,7 +25,7 @@ from ..rendering._result import Result, written
 from ..rendering._table import Block, Line, table_of
 from ._explanation import Explanation, explain
 from ._module_summary import module_summary
-from ._next_command import NextCommand, next_command
+from ._next_command import NextCommand, to_blame, to_repeat, to_run_repro, to_show_all
 from ._picture import picture
 from ._row_tables import (
     compiled_tables,
@@ -153,9 +153,18 @@ class Report(Result):
         return "different" if self.interface or self.diverged or self.introduced else "incomplete"
 
     @cached_property
-    def next_command(self) -> NextCommand | None:
-        """The command that narrows a difference down, or shows more of what is close."""
-        return next_command(self)
+    def next_command(self) -> NextCommand:
+        """The command that narrows a difference down to its cause and a repro; if nothing differs, one that shows all."""
+        if self.repro:
+            return to_run_repro(self.repro)
+        command = self.command or to_repeat(
+            self.reference, self.program, backend=self.backend, options=self.options, tolerance=self.tolerance
+        )
+        if self.first_divergence is None or self.lower_precision:
+            return to_show_all(command)
+        if self.culprits or self.switches is not None:  # `blame` could write no repro
+            return NextCommand(f"{command} --every-node -o report.html", "run every node alone, and look at the graph")
+        return to_blame(command)
 
     @cached_property
     def explanation(self) -> Explanation | None:
@@ -233,8 +242,7 @@ class Report(Result):
             for block in self._tables("nodes" if view == "summary" else view, wide=wide):
                 yield from ("", block)
             yield from ("", *self.verdict())
-        if self.next_command is not None:
-            yield from ("", *self.next_command.blocks())
+        yield from ("", *self.next_command.blocks())
 
     def _summary_blocks(self) -> Iterable[Block]:
         notes, first = self._notes(), self.first_divergence
