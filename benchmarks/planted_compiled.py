@@ -110,7 +110,7 @@ def main() -> int:
             random = Random(f"{options.seed} {backend} {name}")  # noqa: S311  not for security
             clean = compare(model.capture, program, backend=planter.clean, stages=("compiled",))
             false_alarms += len(clean.diverged) or int(not clean.close)
-            print(f"{name} on {backend}: clean: {len(clean.diverged)} flagged, {clean.headline()}", flush=True)
+            print(f"{name} on {backend}: clean: {len(clean.diverged)} flagged, {clean.headline}", flush=True)
             kinds = kinds_of.setdefault(backend, cycle(planter.kinds))
             for fault in plant_faults(planter, kinds, count, random):
                 report = compare(model.capture, program, backend=fault.backend, stages=("compiled",))

@@ -1,6 +1,7 @@
 """Export models, read, draw and run their graphs, and map module calls to the values of a graph."""
 
 from ._errors import BackendError, ExportError, PassError, ProgramError, TraceError, ViewError
+from .common._suggestions import dtype_hint
 from .common._telemetry import is_off as _is_off  # noqa: F401  runs before anything imports ONNX Runtime
 from .common._time_limit import TimeLimit, default_limit, end_process_if_stuck
 from .evaluation._unpredictable import (
@@ -61,6 +62,7 @@ __all__ = [
     "clear_trace_data",
     "default_limit",
     "draws_random",
+    "dtype_hint",
     "dump_trace_data",
     "end_process_if_stuck",
     "export",

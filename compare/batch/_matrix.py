@@ -7,17 +7,15 @@ from itertools import product
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
 from filch.export import BackendError
 from filch.export.backends import Backend, backend_names, get_backend
 from filch.steal import FilchError, phase
 
 from .._compare_export import compare_export
-from ..common._errors import CompareError
 from ..metrics._tolerance import ToleranceOption
+from ..models._convert import converted, find_device, find_dtype
 from ..models._factory import Factory, find_factory
-from ..models._subject import Subject
 from ..results._cells import Cell, run_cell
 from ..results._report import Report
 
@@ -54,8 +52,8 @@ def matrix(
     """
     models = [find_factory(name) for name in factories]
     backends_by_name = {name: _find_backend(name, options or {}) for name in backends}
-    dtypes_by_name: dict[str, torch.dtype | None] = {name: _dtype(name) for name in dtypes} or {"": None}
-    devices_by_name: dict[str, torch.device | None] = {name: _device(name) for name in devices} or {"": None}
+    dtypes_by_name: dict[str, torch.dtype | None] = {name: find_dtype(name) for name in dtypes} or {"": None}
+    devices_by_name: dict[str, torch.device | None] = {name: find_device(name) for name in devices} or {"": None}
     compare = partial(compare_export, tolerance=tolerance, lower_precision=lower_precision, limit=limit)
     variants = [*product(models, dtypes_by_name, devices_by_name)]
     with phase("cell", len(variants) * len(backends_by_name)) as progress:
@@ -83,8 +81,8 @@ def _prepare(
         return Cell({}, "missing", detail=problem)
     subject = factory.make()
     try:
-        converted = _convert(subject, dtype, device)
-        return partial(compare, converted.steal(), converted.export())
+        subject = converted(subject, dtype, device)
+        return partial(compare, subject.steal(), subject.export())
     except FilchError as error:
         return Cell({}, "failed", detail=str(error))
 
@@ -99,20 +97,6 @@ def _find_backend(name: str, options: Mapping[str, Any]) -> Backend | Cell:
         return Cell({}, "missing", detail=str(error))
 
 
-def _dtype(name: str) -> torch.dtype:
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise CompareError(f"a dtype is one like float16, bfloat16, float32 or float64, not {name!r}")
-    return dtype
-
-
-def _device(name: str) -> torch.device:
-    try:
-        return torch.device(name)
-    except RuntimeError:
-        raise CompareError(f"a device is one like cpu or cuda:0, not {name!r}") from None
-
-
 def _device_problem(device: torch.device) -> str:
     """Return why torch can't use a device; `""` if it can."""
     try:
@@ -120,17 +104,3 @@ def _device_problem(device: torch.device) -> str:
     except (AssertionError, NotImplementedError, RuntimeError) as error:  # no support in this build, no such device
         return f"torch can't use {str(device)!r}: {next(iter(str(error).splitlines()), '')}"
     return ""
-
-
-def _convert(subject: Subject, dtype: torch.dtype | None, device: torch.device | None) -> Subject:
-    """Return the model and its inputs on a device, with floating-point tensors cast to a dtype."""
-
-    def convert(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        return value.to(device=device, dtype=dtype if value.is_floating_point() else None)
-
-    to: Callable[..., Any] = subject.model.to  # its overloads accept no None
-    model = to(device=device, dtype=dtype) if dtype or device else subject.model
-    args, kwargs = tree_map(convert, subject.args), tree_map(convert, dict(subject.kwargs))
-    return replace(subject, model=model, args=args, kwargs=kwargs)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import _options as shared
-from ._command import usage_error
-from ._output import echo_result, echo_unless
+from ._command import command_line, usage_error
+from ._output import echo_result
 
 if TYPE_CHECKING:
     from ..results._cells import Cell
@@ -47,7 +47,7 @@ def matrix_command(
         options=shared.parse_options(option),
         limit=limit,
     )
-    cells = _run("matrix", comparisons, as_json=as_json, as_markdown=as_markdown, quiet=quiet)
+    cells = _run("matrix", comparisons, factories=factories, as_json=as_json, as_markdown=as_markdown, quiet=quiet)
     raise typer.Exit(exit_code(cells))
 
 
@@ -67,7 +67,7 @@ def sweep_command(
 
     Exits with 1 if one differs, else with 2 if one could not be compared.
     """
-    sizes = _parse_sizes(dim)
+    sizes = shared.parse_sizes(dim)
     from ..batch._sweep import sweep
     from ..results._cells import exit_code
 
@@ -80,11 +80,7 @@ def sweep_command(
         lower_precision=lower_precision,
         limit=limit,
     )
-    cells = _run("sweep", comparisons, as_json=as_json, as_markdown=as_markdown, quiet=quiet)
-    first = next((cell for cell in cells if cell.status == "different"), None)
-    if first is not None and not (quiet or as_json or as_markdown):
-        place = ", ".join(f"{name}={size}" for name, size in first.labels.items())
-        echo_unless(quiet, f"\nfirst difference at {place}:\n  {first.detail}")
+    cells = _run("sweep", comparisons, factories=[factory], as_json=as_json, as_markdown=as_markdown, quiet=quiet)
     raise typer.Exit(exit_code(cells))
 
 
@@ -128,7 +124,15 @@ def precision_command(
     raise typer.Exit(not report.close)
 
 
-def _run(title: str, comparisons: Iterable["Cell"], *, as_json: bool, as_markdown: bool, quiet: bool) -> list["Cell"]:
+def _run(
+    title: str,
+    comparisons: Iterable["Cell"],
+    *,
+    factories: list[str],
+    as_json: bool,
+    as_markdown: bool,
+    quiet: bool,
+) -> list["Cell"]:
     """Run the comparisons and print the table of their outcomes."""
     if as_json and as_markdown:
         raise usage_error("--json and --markdown are mutually exclusive")
@@ -139,7 +143,7 @@ def _run(title: str, comparisons: Iterable["Cell"], *, as_json: bool, as_markdow
     with progress(title, quiet=quiet or as_json or as_markdown), redirect_stdout(sys.stderr):
         cells = list(comparisons)
     if not quiet:
-        table = CellTable(tuple(cells))
+        table = CellTable(tuple(cells), _next_command(cells, factories))
         if as_markdown:
             typer.echo(table.to_markdown().rstrip("\n"))
         else:
@@ -147,13 +151,19 @@ def _run(title: str, comparisons: Iterable["Cell"], *, as_json: bool, as_markdow
     return cells
 
 
-def _parse_sizes(dimensions: list[str]) -> dict[str, list[int]]:
-    """Return the sizes of each dimension by its name, from options like `batch=1,2,7`."""
-    sizes: dict[str, list[int]] = {}
-    for text in dimensions:
-        name, _, numbers = text.partition("=")
-        parts = numbers.split(",")
-        if not name.isidentifier() or name in sizes or not all(part.isdecimal() for part in parts):
-            raise usage_error(f"--dim is a name and its sizes, each name once, like batch=1,2,7,64, not {text!r}")
-        sizes[name] = [int(part) for part in parts]
-    return sizes
+# Not repeated when one comparison is examined; its labels say which it is.
+_NOT_REPEATED = {"--json": 0, "--markdown": 0, "-q": 0, "--quiet": 0, "--traceback": 0, "matrix": 0, "sweep": 0}
+_NOT_REPEATED |= {"-b": 1, "--backend": 1, "--dtype": 1, "--device": 1, "--dim": 1}
+
+
+def _next_command(cells: Iterable["Cell"], factories: list[str]) -> str:
+    """Return the command line that examines the first comparison that is not close; `""` if all are."""
+    cell = next((cell for cell in cells if cell.status in ("different", "failed")), None)
+    if cell is None:
+        return ""
+    options = {"backend": "-b", "dtype": "--dtype", "device": "--device"}
+    named = [part for name, text in cell.labels.items() if name in options for part in (options[name], text)]
+    dims = {name: text for name, text in cell.labels.items() if name not in ("model", *options)}
+    sized = [part for name, size in dims.items() for part in ("--dim", f"{name}={size}")]
+    not_repeated = _NOT_REPEATED | dict.fromkeys(factories, 0)
+    return command_line(not_repeated, cell.labels.get("model", factories[0]), *named, *sized, command="check")

@@ -119,6 +119,12 @@ def check_command(
     lower_precision: shared.LowerPrecision = False,
     optimized: shared.Optimized = False,
     option: shared.Options = None,
+    dtype: Annotated[str | None, typer.Option(help="Cast the model and its inputs to this dtype first.")] = None,
+    device: Annotated[str | None, typer.Option(help="Run the model on this device.")] = None,
+    dim: Annotated[
+        list[str] | None,
+        typer.Option("--dim", metavar="NAME=SIZE", help="Size of a dynamic dimension, as batch=7; may be repeated."),
+    ] = None,
     profile: shared.Profile = False,
     every_node: shared.EveryNode = False,
     repeats: shared.Repeats = 1,
@@ -134,6 +140,7 @@ def check_command(
 ) -> None:
     """Record, export and compare a model on one backend or several."""
     check_outputs(output)
+    sizes = {name: size for name, (size, *_) in shared.parse_sizes(dim or []).items()}
     from filch.export import optimize
     from filch.export.backends import get_backend
     from filch.steal import phase
@@ -141,7 +148,7 @@ def check_command(
     from .._blame import blame
     from .._compare_export import compare_with_fallback
     from ..common._progress import progress
-    from ..models._factory import make_subject
+    from ..models._variants import make_variant
 
     # Output of the user's own code must not mix with ours.
     with progress("check", quiet=quiet or as_json), redirect_stdout(sys.stderr):
@@ -149,10 +156,10 @@ def check_command(
             get_backend(
                 name, **shared.parse_options(option)
             )  # report a missing library or a misspelt option before the export
-        subject = make_subject(factory)
-        program = subject.export()
+        exported, recorded = make_variant(factory, sizes=sizes, dtype=dtype, device=device)
+        program = exported.export()
         program = optimize(program) if optimized else program
-        capture = subject.steal()
+        capture = recorded.steal()
         compared: list[tuple[Report, Program]] = []
         with phase("backend", len(backend)) as backends:
             for name in backend:

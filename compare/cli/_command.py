@@ -57,12 +57,13 @@ def usage_error(message: str) -> typer.Exit:
     return typer.Exit(2)
 
 
-def command_line(not_repeated: Mapping[str, int], *more: str) -> str:
+def command_line(not_repeated: Mapping[str, int], *more: str, command: str = "") -> str:
     """Return the command line of this process without some options.
 
     Args:
         not_repeated: the options to leave out, and the number of values that each takes.
         *more: arguments to append.
+        command: the command, if it is another one.
     """
     arguments = iter(sys.argv[1:])
     kept = []
@@ -73,7 +74,7 @@ def command_line(not_repeated: Mapping[str, int], *more: str) -> str:
         elif not has_value:
             for _ in range(not_repeated[name]):
                 next(arguments, None)
-    return shlex.join(["filch", *kept, *more])
+    return shlex.join(["filch", *([command] if command else []), *kept, *more])
 
 
 def _message(error: Exception, *, traceback: bool) -> str:

@@ -92,6 +92,18 @@ def parse_options(options: list[str] | None) -> dict[str, str]:
     return dict(option.split("=", 1) for option in options or ())
 
 
+def parse_sizes(dimensions: list[str]) -> dict[str, list[int]]:
+    """Return the sizes of each dimension by its name, from options like `batch=1,2,7`."""
+    sizes: dict[str, list[int]] = {}
+    for text in dimensions:
+        name, _, numbers = text.partition("=")
+        parts = numbers.split(",")
+        if not name.isidentifier() or name in sizes or not all(part.isdecimal() for part in parts):
+            raise usage_error(f"--dim is a name and its sizes, each name once, like batch=1,2,7,64, not {text!r}")
+        sizes[name] = [int(part) for part in parts]
+    return sizes
+
+
 def _check_tolerance(text: str | None) -> str | None:
     parse_tolerance(text)
     return text

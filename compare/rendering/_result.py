@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from filch.steal import write_output
@@ -10,7 +11,25 @@ from filch.steal import write_output
 from ._console import WIDE, as_text
 from ._json import plain
 from ._markdown import as_markdown
-from ._table import Block
+from ._table import Block, Line
+
+
+@dataclass(frozen=True)
+class NextCommand:
+    """A command that narrows a result down.
+
+    Attributes:
+        command: the command line, or an expression of Python if the result was made from objects in memory.
+        purpose: what it does, as a phrase.
+    """
+
+    command: str
+    purpose: str
+
+    def blocks(self) -> Iterable[Block]:
+        """Return the lines for people."""
+        yield Line(f"Next, {self.purpose}:", "heading")
+        yield Line(f"  {self.command}", "command")
 
 
 class Result:
@@ -23,13 +42,18 @@ class Result:
         """Return tables and sentences; if `wide`, with all rows and columns and nothing cut."""
         raise NotImplementedError
 
+    @property
+    def next_command(self) -> NextCommand | None:
+        """The command that narrows the result down; None if there is none."""
+        return None
+
     def derived(self) -> Mapping[str, Any]:
         """Return values computed from the fields, by name, for programs that read JSON."""
         return {}
 
     def record(self) -> dict[str, Any]:
-        """Return the fields and the derived values, as JSON has them."""
-        return {**plain(self.derived()), **plain(self)}
+        """Return the fields, the derived values and the next command, as JSON has them."""
+        return {**plain(self.derived()), **plain(self), "next_command": plain(self.next_command)}
 
     def table(self, *, wide: bool = False, width: int | None = None, color: bool = False) -> str:
         """Return the result as text.
@@ -39,7 +63,12 @@ class Result:
             width: characters in a line; None is the terminal's width.
             color: whether it is colored, by escape sequences of a terminal.
         """
-        return as_text(self.blocks(wide=wide), width=WIDE if wide else width, color=color)
+        return self._text(self.blocks(wide=wide), wide=wide, width=width, color=color)
+
+    def _text(self, blocks: Iterable[Block], *, wide: bool, width: int | None, color: bool) -> str:
+        """Return tables and sentences, and below them the next command, as text."""
+        after = ("", *self.next_command.blocks()) if self.next_command is not None else ()
+        return as_text([*blocks, *after], width=WIDE if wide else width, color=color)
 
     def __str__(self) -> str:
         return self.table(width=80)

@@ -6,8 +6,9 @@ from typing import Any
 
 from filch.export.backends import Switch
 
-from ..rendering._result import Result
+from ..rendering._result import NextCommand, Result
 from ..rendering._table import Block, Column, Table, folded
+from ._next_command import to_blame, to_repeat
 from ._precision import Outcome
 
 _NAMES_WIDTH = 40  # characters
@@ -122,6 +123,14 @@ class BisectReport(Result):
         for item in self.versions:
             name = f"version {item.version} in {item.interpreter}" if item.version else item.interpreter
             yield f"{name}: {item.outcome}{'' if item.outcome.passes or item.outcome.problem else ', not close'}"
+
+    @property
+    def next_command(self) -> NextCommand | None:
+        """The command that compares the files again, and writes a repro if they differ; None without files."""
+        command = to_repeat(self.reference, self.program, backend=self.backend, options={}, tolerance=None)
+        if not command:
+            return None
+        return NextCommand(command, "compare every value") if self.close else to_blame(command)
 
     def derived(self) -> Mapping[str, Any]:
         """Return whether there is no error, and the number of runs."""

@@ -6,7 +6,7 @@ from typing import Literal
 
 from filch.steal import FilchError
 
-from ..rendering._result import Result
+from ..rendering._result import NextCommand, Result
 from ..rendering._table import Block, Column, Table, cell_text, cut
 from ._report import Report
 
@@ -45,7 +45,7 @@ def run_cell(labels: dict[str, str], run: Callable[[], Report]) -> Cell:
     if report.interface:
         return Cell(labels, "different", worst, report.interface[0])
     if not report.close:
-        return Cell(labels, "failed", worst, report.headline())
+        return Cell(labels, "failed", worst, report.headline)
     judged = [row.judged for row in report.rows if row.kind != "constant"]
     unjudged = f"{judged.count(False)} of {len(judged)} values could not"
     details = [] if all(judged) else [f"all that could be judged is close, {unjudged}"]
@@ -65,9 +65,16 @@ class CellTable(Result):
 
     Attributes:
         cells: in the order in which they ran; all have the same labels.
+        command: the command line that examines the first one that is not close; `""` if it is not known.
     """
 
     cells: tuple[Cell, ...]
+    command: str = ""
+
+    @property
+    def next_command(self) -> NextCommand | None:
+        """The command that examines the first comparison that is not close; None if it is not known."""
+        return NextCommand(self.command, "examine the first that is not close") if self.command else None
 
     def blocks(self, *, wide: bool = False) -> Iterable[Block]:
         """Return a row for each comparison, and below them the full reasons of those that could not run."""
@@ -86,6 +93,10 @@ class CellTable(Result):
             for cell in self.cells
         ]
         yield Table((*fixed, last), tuple((*row, outcome) for row, outcome in zip(narrow, outcomes, strict=True)))
+        first = next((cell for cell in self.cells if cell.status == "different"), None)
+        if first is not None:
+            place = ", ".join(f"{name}={label}" for name, label in first.labels.items())
+            yield from ("", f"first difference at {place}:", f"  {first.detail}")
         for reason in dict.fromkeys(cell.detail for cell in self.cells if cell.status in not_run):
             yield from ("", reason)
 

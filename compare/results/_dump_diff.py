@@ -1,6 +1,7 @@
 """The differences between two dumps of the same model, tensor by tensor."""
 
 import os
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,9 +11,9 @@ from filch.steal import Key
 from filch.steal.text import short_line
 
 from ..metrics._metrics import Difference
-from ..rendering._console import WIDE, as_text
+from ..rendering._console import as_text
 from ..rendering._html import as_page
-from ..rendering._result import Result, written
+from ..rendering._result import NextCommand, Result, written
 from ..rendering._table import Block, Line, Style, Table, table_of
 from ._module_summary import module_summary
 from ._row_tables import ARROW, surrounding
@@ -98,8 +99,9 @@ class DumpDiff(Result):
         """Whether no value differs, and at least one was judged."""
         return any(row.judged for row in self.rows) and not self.diverged
 
+    @property
     def headline(self) -> str:
-        """Return in one line how many values were judged and how many differ."""
+        """How many values were judged and how many differ."""
         judged = sum(row.judged for row in self.rows)
         return f"judged {judged} of {len(self.rows)} values; {len(self.diverged)} differ"
 
@@ -112,7 +114,7 @@ class DumpDiff(Result):
         """
         outcome: Style = "close" if self.close else "different" if self.diverged else "incomplete"
         yield Line(f"{outcome.upper()}: {self._title()}", outcome)
-        yield from (self.headline(), "", self._verdict())
+        yield from (self.headline, "", self._verdict())
         first = self.first_divergence
         if wide or all_rows:
             yield from ("", _table(self.rows))
@@ -125,7 +127,14 @@ class DumpDiff(Result):
         self, *, wide: bool = False, all_rows: bool = False, width: int | None = None, color: bool = False
     ) -> str:
         """Return the result as text; see `blocks` and `Report.table`."""
-        return as_text(self.blocks(wide=wide, all_rows=all_rows), width=WIDE if wide else width, color=color)
+        return self._text(self.blocks(wide=wide, all_rows=all_rows), wide=wide, width=width, color=color)
+
+    @property
+    def next_command(self) -> NextCommand:
+        """The command that shows each value."""
+        files = all(map(os.path.isfile, (self.expected, self.actual)))
+        command = shlex.join(["filch", "diff", self.expected, self.actual, "--all"])
+        return NextCommand(command if files else "print(result.table(all_rows=True))", "show a row for each value")
 
     def excerpt(self, *, around: int = 3, width: int = 80) -> str:
         """Return the first row that differs, and `around` rows before and after it, as text; `""` if none differs."""
@@ -134,11 +143,11 @@ class DumpDiff(Result):
 
     def derived(self) -> Mapping[str, Any]:
         """Return whether the dumps are close, and the headline."""
-        return {"filch_diff": 1, "close": self.close, "headline": self.headline()}
+        return {"filch_diff": 1, "close": self.close, "headline": self.headline}
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the rows as a page of its own, also written to `path` if one is given."""
-        return written(as_page(self._title(), [self.headline(), self._verdict(), _table(self.rows)]), path)
+        return written(as_page(self._title(), [self.headline, self._verdict(), _table(self.rows)]), path)
 
     def _title(self) -> str:
         return f"{self.actual} against {self.expected}"

@@ -1,36 +1,17 @@
-"""The command that a result suggests to run next."""
+"""The commands that results suggest to run next."""
 
 import os
 import shlex
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..metrics._tolerance import Tolerance
-from ..rendering._table import Block, Line
+from ..rendering._result import NextCommand
 from ._untrusted_options import unsafe_options
 
 DEFAULT_BACKEND = "onnxruntime-cpu"  # of the command line
 _FOLDER = "blame"
-
-
-@dataclass(frozen=True)
-class NextCommand:
-    """A command that narrows a result down.
-
-    Attributes:
-        command: the command line, or an expression of Python if the result was made from objects in memory.
-        purpose: what it does, as a phrase.
-    """
-
-    command: str
-    purpose: str
-
-    def blocks(self) -> Iterable[Block]:
-        """Return the lines for people."""
-        yield Line(f"Next, {self.purpose}:", "heading")
-        yield Line(f"  {self.command}", "command")
 
 
 def to_repeat(

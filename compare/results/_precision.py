@@ -12,7 +12,7 @@ from filch.export import Precision
 from ..common._errors import CompareError
 from ..metrics._metrics import Difference, compare_tensors
 from ..metrics._tolerance import Tolerance, tolerance_for
-from ..rendering._result import Result
+from ..rendering._result import NextCommand, Result
 from ..rendering._table import Block, Column, Table, cell_text
 from ._row_tables import fit_path
 
@@ -175,6 +175,14 @@ class PrecisionReport(Result):
         if not wide and len(self.order) > _SHOWN:
             yield f"and {len(self.order) - _SHOWN} that cost less"
         yield from ("", *_verdict_lines(self))
+
+    @property
+    def next_command(self) -> NextCommand:
+        """The expression that lowers the program to the extent that meets the goal."""
+        if self.after is None and not self.close:
+            return NextCommand("compare(capture, program)", "find the error of the program in its own precision")
+        keep = ", keep=report.keep" if self.keep else ""
+        return NextCommand(f'lower(program, "{self.to}"{keep})', "lower the program to this precision, in Python")
 
     def derived(self) -> Mapping[str, Any]:
         """Return whether the goal is met with every node lowered."""

@@ -18,14 +18,14 @@ from filch.steal.text import for_csv, short_line, shortened
 
 from ..metrics._metrics import MEASURES, Difference
 from ..metrics._tolerance import Tolerance
-from ..rendering._console import WIDE, as_text
+from ..rendering._console import as_text
 from ..rendering._json import plain
 from ..rendering._markdown import as_markdown
-from ..rendering._result import Result, written
+from ..rendering._result import NextCommand, Result, written
 from ..rendering._table import Block, Line, table_of
 from ._explanation import Explanation, explain
 from ._module_summary import module_summary
-from ._next_command import NextCommand, to_blame, to_repeat, to_run_repro, to_show_all
+from ._next_command import to_blame, to_repeat, to_run_repro, to_show_all
 from ._picture import picture
 from ._row_tables import (
     compiled_tables,
@@ -154,7 +154,7 @@ class Report(Result):
 
     @cached_property
     def next_command(self) -> NextCommand:
-        """The command that narrows a difference down to its cause and a repro; if nothing differs, one that shows all."""
+        """The command that finds the cause of a difference and writes a repro; if none differs, one that shows all."""
         if self.repro:
             return to_run_repro(self.repro)
         command = self.command or to_repeat(
@@ -186,7 +186,7 @@ class Report(Result):
         This is the compiled graph, if there is one, with the exported graph as its source graph.
         """
         explained = [] if self.explanation is None else [str(self.explanation)]
-        remarks = (self.headline(), *explained, *self._notes(), " ".join(map(str.strip, self.summary())))
+        remarks = (self.headline, *explained, *self._notes(), " ".join(map(str.strip, self.summary())))
         drawn = picture(self.rows, self.graphs, self.first_divergence)
         return replace(drawn, name=self._title(), remarks=remarks)
 
@@ -194,8 +194,9 @@ class Report(Result):
         """Draw `graph` into a file (see `filch.export.views.save`)."""
         return save(self.graph, name, path)
 
+    @cached_property
     def headline(self) -> str:
-        """Return in one line what was judged, what was not and why, and whether instrumentation changed the outputs."""
+        """In one line, what was judged, what was not and why, and whether instrumentation changed the outputs."""
         compared, recorded = self.calls
         parts = [f"compared {compared} of {recorded} calls"] if recorded > compared else []
         stages = [stage for stage in ("exported", "compiled") if _values(self.rows, stage)]
@@ -212,7 +213,7 @@ class Report(Result):
         """
         if self.close:
             return
-        lines = [f"{self.program} on {self.backend} is not close to {self.reference}!", "", self.headline(), ""]
+        lines = [f"{self.program} on {self.backend} is not close to {self.reference}!", "", self.headline, ""]
         if self.first_divergence:
             lines += [f"First: {self.first_divergence}", "", f"All {len(self.diverged)} that differ:"]
             lines += [f"  {row}" for row in self.diverged]
@@ -234,7 +235,7 @@ class Report(Result):
     def blocks(self, *, wide: bool = False, view: str = "summary") -> Iterable[Block]:
         """Return the tables of a view and the sentences around them; see `table`."""
         yield Line(f"{self.outcome.upper()}: {self._title()}", self.outcome)
-        yield self.headline()
+        yield self.headline
         if view == "summary" and not wide:
             yield from self._summary_blocks()
         else:
@@ -242,7 +243,6 @@ class Report(Result):
             for block in self._tables("nodes" if view == "summary" else view, wide=wide):
                 yield from ("", block)
             yield from ("", *self.verdict())
-        yield from ("", *self.next_command.blocks())
 
     def _summary_blocks(self) -> Iterable[Block]:
         notes, first = self._notes(), self.first_divergence
@@ -276,7 +276,7 @@ class Report(Result):
         """
         if view not in TABLES:
             raise ValueError(f"there is no view {view!r}; there are {', '.join(TABLES)}")
-        return as_text(self.blocks(view=view, wide=wide), width=WIDE if wide else width, color=color)
+        return self._text(self.blocks(view=view, wide=wide), wide=wide, width=width, color=color)
 
     def excerpt(self, *, around: int = 3, width: int = 80) -> str:
         """Return the first row that differs, and `around` rows before and after it, as text; `""` if none differs."""
@@ -292,7 +292,7 @@ class Report(Result):
         ]
         fields = plain(replace(self, operators=()))
         del fields["command"]  # a reader could not trust it
-        return {**plain(self.derived()), **fields, "operators": operators}
+        return {**plain(self.derived()), **fields, "operators": operators, "next_command": plain(self.next_command)}
 
     def derived(self) -> Mapping[str, Any]:
         """Return what follows from the fields, by name, for programs that read JSON."""
@@ -301,11 +301,10 @@ class Report(Result):
             "close": self.close,
             "outcome": self.outcome,
             "undisturbed": self.undisturbed,
-            "headline": self.headline(),
+            "headline": self.headline,
             "random": self.random,
             "first_divergence": self.first_divergence,
             "explanation": None if self.explanation is None else self.explanation.facts(),
-            "next_command": self.next_command,
         }
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
@@ -321,7 +320,7 @@ class Report(Result):
 
     def to_markdown(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the rows as a Markdown table, also written to `path` if one is given."""
-        heading = f"{self.program} on {self.backend} against {self.reference}: {self.headline()}."
+        heading = f"{self.program} on {self.backend} against {self.reference}: {self.headline}."
         return written(as_markdown([heading, table_of(_MARKDOWN_COLUMNS, self.rows)]), path)
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:

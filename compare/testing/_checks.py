@@ -144,7 +144,7 @@ class Checks:
         if report.close:
             return report, ""
         title = f"{report.program} on {report.backend} is not close to {report.reference}"
-        lines = [title, report.headline(), "", *report.verdict(), "", report.excerpt(), "", f"report: {page}"]
+        lines = [title, report.headline, "", *report.verdict(), "", report.excerpt(), "", f"report: {page}"]
         return report, "\n".join([*lines, self._write_repro(setup, backend, label)])
 
     def _write_repro(self, setup: "_Setup", backend: str | Backend, label: str) -> str:
@@ -165,7 +165,7 @@ class Checks:
         page = self._artifacts.write(result, self._artifacts.unique_name(f"golden-{name}"))
         if not result.close:
             first = result.first_divergence or "no value could be judged"
-            lines = [f"this run differs from the golden dump {name!r}: {result.headline()}; {_UPDATE_HINT}", ""]
+            lines = [f"this run differs from the golden dump {name!r}: {result.headline}; {_UPDATE_HINT}", ""]
             lines += [f"First: {first}", "", result.excerpt(), "", f"report: {page}"]
             raise AssertionError(for_terminal("\n".join(lines)))
 

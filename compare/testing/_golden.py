@@ -152,4 +152,4 @@ def _update(path: Path, model: Any, options: dict[str, Any]) -> Iterator[list[st
         if changes is None:
             message.append(f"stored {path}")
         else:
-            message.append(f"changed {path}: {changes.headline()}; the first is {changes.first_divergence}")
+            message.append(f"changed {path}: {changes.headline}; the first is {changes.first_divergence}")

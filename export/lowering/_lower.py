@@ -13,6 +13,7 @@ from filch.steal import Scratch
 
 from .._errors import ExportError, reason
 from ..common._quiet import quiet
+from ..common._suggestions import dtype_hint
 from ..graph._graph import Graph
 from ..graph._nodes import Node
 from ..program._program import Program, follow_changes
@@ -73,7 +74,9 @@ class Lowering:
         simulate: bool | None = None,
     ) -> None:
         if to not in get_args(Precision):
-            raise ExportError(f"there is no precision {to!r}; there are {', '.join(get_args(Precision))}")
+            raise ExportError(
+                f"there is no precision {to!r}; there are {', '.join(get_args(Precision))}{dtype_hint(to)}"
+            )
         if simulate and to.startswith("int"):
             raise ExportError(f"only float16 and bfloat16 are simulated: ONNX Runtime computes {to} as it is")
         if to == "int8" and not calibration:

@@ -8,6 +8,7 @@ import os
 import reprlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from .._errors import DAMAGE, DumpError, NotADumpError, one_line, os_error_reaso
 from .._key import Key
 from .._records import ModuleInfo, Origin, Record, Records
 from ..files._untrusted import parse_index, read_untrusted
+from ..text import short_line
 from ..values._decode import decode
 from ..values._foreign import MAX_EXACT_INT, Spec
 from . import _format as form
@@ -45,10 +47,20 @@ class Dump(Records):
         return [row[:3] for row in map(self.tensor_source.row, range(len(self.tensor_source)))]
 
     def __getitem__(self, key: Any) -> Any:
+        if key not in self.records:
+            raise KeyError(self._missing(key))
         spec = self.records[key].spec
         if self.tensor_source.has_grown:
             self.tensor_source.check_grown_size(_references(spec))
         return decode(spec, self.tensor_source.get, self.source)
+
+    def _missing(self, key: Any) -> str:
+        """Return the message for a key that does not exist, with the most similar ones."""
+        known = {record.label: record for record in self.records}
+        label = Key(*key).label if isinstance(key, tuple) and len(key) == len(Key._fields) else str(key)
+        similar = [repr(known[name]) for name in get_close_matches(short_line(label), known, n=3)]
+        hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
+        return short_line(f"there is no record {key!r}{hint}")
 
     def borrow(self, key: Any) -> Any:
         """See `Records.borrow`; tensors mapped from the file share its memory anyway."""

@@ -214,7 +214,7 @@ def test_the_steps_of_generate_are_compared_where_the_program_fits() -> None:
         report = compare(steps, export(llama, args, kwargs))
 
         assert report.close
-        assert report.headline().startswith("compared 1 of 8 calls; judged ")
+        assert report.headline.startswith("compared 1 of 8 calls; judged ")
         assert {row.call for row in report.rows} == {index}
         assert sum("was given" in note for note in report.notes) == 7
 
@@ -484,7 +484,7 @@ def test_an_exported_graph_that_cannot_be_optimized_is_still_judged(capture: Cap
     assert {row.stage for row in report.rows} == {"exported"}
     assert not report.diverged
     assert not report.close
-    assert "INCOMPLETE: the optimizer does not like it" in report.headline()
+    assert "INCOMPLETE: the optimizer does not like it" in report.headline
     with pytest.raises(AssertionError, match="the optimizer does not like it"):
         report.assert_close()
 

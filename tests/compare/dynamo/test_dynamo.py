@@ -199,7 +199,7 @@ def test_the_observers_effect_is_said():
     with torch.no_grad():
         _compiled(Sum().eval(), correctness_report=reports, inner=_rounding_otherwise)(_input())
     assert not reports[0].undisturbed
-    assert "instrumentation CHANGED the outputs" in reports[0].headline()
+    assert "instrumentation CHANGED the outputs" in reports[0].headline
     assert any(note.startswith("the table of operations is of a second compilation") for note in reports[0].notes)
 
 
@@ -212,7 +212,7 @@ def test_a_second_compilation_that_differs_is_no_effect_on_the_kernels(monkeypat
     with torch.no_grad():
         _compiled(Sum().eval(), correctness_report=reports, inner=_rounding_otherwise)(_input())
     assert reports[0].undisturbed
-    assert "instrumentation did not change the outputs" in reports[0].headline()
+    assert "instrumentation did not change the outputs" in reports[0].headline
     assert any("second compilation" in note and "by up to" in note for note in reports[0].notes)
 
 

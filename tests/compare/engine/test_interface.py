@@ -119,7 +119,7 @@ def test_a_changed_interface_is_found_though_every_value_is_right(saved, change,
     (found,) = report.interface
     assert found.startswith("the program ")
     assert problem in found
-    assert found in report.headline()
+    assert found in report.headline
     assert found.partition(":")[0] in " ".join(str(report).split())
     with pytest.raises(AssertionError, match="WRONG INTERFACE: the program "):
         report.assert_close()

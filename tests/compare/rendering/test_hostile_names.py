@@ -150,7 +150,7 @@ def test_no_table_has_a_control_character(report: Report, view: str, wide: bool)
 def test_no_sentence_has_a_control_character(report: Report) -> None:
     """The sentences are of rows, modules, reports, explanations, errors and progress bars."""
     diff = DumpDiff("a", "b", tuple(DiffRow(Key(text, 0, "O"), text, text, text) for text in NAMES.values()))
-    told = [report.headline(), str(report.explanation), diff.headline(), str(diff), diff.first_divergence]
+    told = [report.headline, str(report.explanation), diff.headline, str(diff), diff.first_divergence]
     told += [*report.rows, *report.modules, *diff.rows, *map(FilchError, NAMES.values())]
     with pytest.raises(AssertionError) as failed:
         report.assert_close()

@@ -63,7 +63,7 @@ def test_every_number_of_every_row_is_read_back(
         (row.stage if name != "wrong" else "", row.value, row.status, *_measures(row.difference)) for row in report.rows
     ]
     assert told == sorted(expected)
-    assert page.text(".remarks").startswith(report.headline())
+    assert page.text(".remarks").startswith(report.headline)
 
 
 def _told(row: dict[str, str]) -> tuple[object, ...]:

@@ -161,7 +161,7 @@ def test_two_captures_of_the_same_values_are_close() -> None:
     found = diff(*made)
 
     assert found.close
-    assert found.headline() == "judged 2 of 2 values; 0 differ"
+    assert found.headline == "judged 2 of 2 values; 0 differ"
 
 
 @pytest.mark.parametrize(

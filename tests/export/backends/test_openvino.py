@@ -233,7 +233,7 @@ def test_what_is_asked_for_in_vain_changes_no_result() -> None:
     report = compare(capture, program, backend=get_backend("openvino", config=FLOAT32))
 
     assert report.close
-    assert report.undisturbed, report.headline()
+    assert report.undisturbed, report.headline
 
 
 def test_a_large_model_is_compiled_for_each_run_instead_of_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,7 +286,7 @@ def test_a_compilation_that_observing_changed_is_left_out_or_told(alone: bool, m
     report = compare(capture, program, backend=backend)
 
     assert report.undisturbed is not alone
-    assert ("instrumentation CHANGED the outputs" in report.headline()) is alone
+    assert ("instrumentation CHANGED the outputs" in report.headline) is alone
     assert report.close is not alone
 
 

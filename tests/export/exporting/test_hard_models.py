@@ -180,7 +180,7 @@ def test_a_saved_program_with_a_cache_is_compared_where_its_library_is_not_impor
 
     script = (
         "import sys; from filch.compare import compare; report = compare('ref.onnx', 'model.onnx'); "
-        "assert 'transformers' not in sys.modules; print(report.headline(), report.close, report.notes)"
+        "assert 'transformers' not in sys.modules; print(report.headline, report.close, report.notes)"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
 

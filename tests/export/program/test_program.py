@@ -60,7 +60,7 @@ def test_a_saved_program_has_as_many_reference_values_as_the_one_in_memory(
     report = compare(captured, tmp_path / "m.onnx")
 
     assert report.close
-    assert report.headline() == compare(captured, program).headline()
+    assert report.headline == compare(captured, program).headline
 
 
 def test_without_its_original_a_file_is_compared_at_its_modules(
@@ -265,7 +265,7 @@ def test_a_result_that_the_graph_does_not_have_is_no_pass(tmp_path: Path) -> Non
     report = compare(capture, tmp_path / "m.onnx")
 
     assert not report.close
-    assert "the program does not have the model's outputs: 'mul' ([1]) is missing" in report.headline()
+    assert "the program does not have the model's outputs: 'mul' ([1]) is missing" in report.headline
 
 
 def test_an_option_may_be_called_as_what_each_backend_has():
