@@ -4,15 +4,19 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
 
 from ._key import Key
+from .text import for_html, html_table
 from .values._decode import decode
 from .values._describe import describe
 from .values._foreign import Spec, type_name
+
+_SHOWN = 50  # records in a notebook
 
 
 class Origin(NamedTuple):
@@ -196,6 +200,12 @@ class Records(Mapping[Any, Any]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self)} values in {self.source}>"
+
+    def _repr_html_(self) -> str:
+        """Return the first records as a table, for a notebook."""
+        rows = [(key.label, describe(self[key])) for key in islice(self, _SHOWN)]
+        rest = f"<p>and {len(self) - _SHOWN} more values</p>" if len(self) > _SHOWN else ""
+        return f"<p>{for_html(repr(self))}</p>{html_table(('value', 'is'), rows)}{rest}"
 
     def describe(self) -> str:
         """Return one line per record: its key and a description of its value."""

@@ -1,16 +1,23 @@
 """Write tables and sentences as a self-contained HTML page without scripts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
 from jinja2 import Environment
 
-from filch.steal.text import short_line
+from filch.steal.text import for_html, html_table, short_line, shortened
 
-from ._table import Block, Table
+from ._table import Block, Line, Table
 
 _TEMPLATE = "page.html.jinja"
 _MAX_CELL = 2000  # characters of a cell
+_TAGS = {
+    "close": '<p><strong style="color: #1a7f37">{}</strong></p>',
+    "different": '<p><strong style="color: #cf222e">{}</strong></p>',
+    "incomplete": '<p><strong style="color: #9a6700">{}</strong></p>',
+    "heading": "<p><strong>{}</strong></p>",
+    "command": "<pre>{}</pre>",
+}
 
 
 def as_page(title: str, blocks: Sequence[Block]) -> str:
@@ -22,6 +29,19 @@ def as_page(title: str, blocks: Sequence[Block]) -> str:
         files(__package__ or "").joinpath(_TEMPLATE).read_text("utf-8")
     )
     return template.render(title=title, blocks=[_template_context(block) for block in blocks if str(block)])
+
+
+def as_fragment(blocks: Iterable[Block]) -> str:
+    """Return tables and sentences as HTML to insert into a notebook."""
+    parts = []
+    for block in blocks:
+        if isinstance(block, Table):
+            rows = [["\n".join([cell] if isinstance(cell, str) else cell) for cell in row] for row in block.rows]
+            parts.append(html_table(block.titles, rows, block.marked))
+        elif text := str(block):
+            style = block.style if isinstance(block, Line) else ""
+            parts.append(_TAGS.get(style, "<p>{}</p>").format(for_html(shortened(text, _MAX_CELL))))
+    return "".join(parts)
 
 
 def _template_context(block: Block) -> object:

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from filch.steal import write_output
+from filch.steal.text import short_line
 
 from ._console import WIDE, as_text
+from ._html import as_fragment
 from ._json import plain
 from ._markdown import as_markdown
 from ._table import Block, Line
+
+_REPR = 400  # characters
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,18 @@ class Result:
     def blocks(self, *, wide: bool = False) -> Iterable[Block]:
         """Return tables and sentences; if `wide`, with all rows and columns and nothing cut."""
         raise NotImplementedError
+
+    @property
+    def headline(self) -> str:
+        """The result in one line."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return short_line(f"<{type(self).__name__}: {self.headline}>", _REPR)
+
+    def _repr_html_(self) -> str:
+        """Return the tables and sentences of `table`, for a notebook."""
+        return as_fragment([*self.blocks(), *(self.next_command.blocks() if self.next_command is not None else ())])
 
     @property
     def next_command(self) -> NextCommand | None:

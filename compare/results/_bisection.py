@@ -70,7 +70,7 @@ class Version:
     outcome: Outcome
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BisectReport(Result):
     """The transformations that cause an error.
 
@@ -112,11 +112,16 @@ class BisectReport(Result):
         """The number of runs, including those that were read from a journal."""
         return len(self.steps)
 
-    def blocks(self, *, wide: bool = False) -> Iterable[Block]:
-        """Return each run, then the culprits."""
+    @property
+    def headline(self) -> str:
+        """What was judged, and the number of candidates and runs."""
         judged = "the outputs" if self.value is None else self.value
         counts = f"{_count(len(self.candidates), 'candidate')}, {_count(self.runs, 'run')}"
-        yield f"{self.program} on {self.backend} against {self.reference}: {judged}; {counts}"
+        return f"{self.program} on {self.backend} against {self.reference}: {judged}; {counts}"
+
+    def blocks(self, *, wide: bool = False) -> Iterable[Block]:
+        """Return each run, then the culprits."""
+        yield self.headline
         yield from (f"note: {note}" for note in self.notes)
         yield from ("", _table(self, wide=wide), "")
         yield from _verdict_lines(self, len(self.culprits) if wide else _SHOWN)

@@ -1,5 +1,6 @@
 """A table of comparisons: a matrix of models and backends, or a sweep over input sizes."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -59,7 +60,7 @@ def exit_code(cells: Iterable[Cell]) -> int:
     return 1 if "different" in statuses else 0 if statuses == {"close"} else 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CellTable(Result):
     """The outcomes of many comparisons.
 
@@ -75,6 +76,12 @@ class CellTable(Result):
     def next_command(self) -> NextCommand | None:
         """The command that examines the first comparison that is not close; None if it is not known."""
         return NextCommand(self.command, "examine the first that is not close") if self.command else None
+
+    @property
+    def headline(self) -> str:
+        """The number of comparisons of each status."""
+        counts = Counter(cell.status for cell in self.cells)
+        return f"{len(self.cells)} comparisons: {', '.join(f'{count} {status}' for status, count in counts.items())}"
 
     def blocks(self, *, wide: bool = False) -> Iterable[Block]:
         """Return a row for each comparison, and below them the full reasons of those that could not run."""

@@ -14,6 +14,7 @@ from ..metrics._metrics import Difference
 from ..rendering._console import as_text
 from ..rendering._html import as_page
 from ..rendering._result import NextCommand, Result, written
+from ..rendering._show import show_page
 from ..rendering._table import Block, Line, Style, Table, table_of
 from ._module_summary import module_summary
 from ._row_tables import ARROW, surrounding
@@ -70,7 +71,7 @@ class DiffRow:
         return short_line(f"{self.key.label}{self.path}: {self.difference or self.reason}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DumpDiff(Result):
     """The comparison of two dumps, tensor by tensor.
 
@@ -148,6 +149,10 @@ class DumpDiff(Result):
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the rows as a page of its own, also written to `path` if one is given."""
         return written(as_page(self._title(), [self.headline, self._verdict(), _table(self.rows)]), path)
+
+    def show(self) -> None:
+        """Show the page of the differences: inside a notebook, or in the browser."""
+        show_page(self.to_html())
 
     def _title(self) -> str:
         return f"{self.actual} against {self.expected}"

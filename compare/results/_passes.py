@@ -48,7 +48,7 @@ class PassRow:
     report: Report | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PassErrors(Result):
     """A program before all passes and after each of them, compared with the model.
 
@@ -67,6 +67,11 @@ class PassErrors(Result):
     def close(self) -> bool:
         """Whether the report after each pass is close (see `Report.close`)."""
         return bool(self.rows) and all(row.report is not None and row.report.close for row in self.rows)
+
+    @property
+    def headline(self) -> str:
+        """The pass that introduces an error."""
+        return self.verdict()[0]
 
     def blocks(self, *, wide: bool = False) -> Iterable[Block]:  # noqa: ARG002  the table is never cut
         """Return a row for each pass, and below them the pass that introduces an error."""

@@ -132,7 +132,7 @@ class Sensitivity:
         return (-float(self.alone is not None), *alone, -float(self.isolated.overflowed), self.isolated.snr)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PrecisionReport(Result):
     """The error of a program in lower precision, and the nodes that have to stay in float32.
 
@@ -167,9 +167,14 @@ class PrecisionReport(Result):
         """Whether the goal is met with every node lowered."""
         return self.before.passes
 
+    @property
+    def headline(self) -> str:
+        """The number of nodes and of the programs that were run."""
+        return f"{len(self.order)} nodes in {self.to} on {self.backend}; {self.runs} programs were run"
+
     def blocks(self, *, wide: bool = False) -> Iterable[Block]:
         """Return the cost of each node (only the ten highest unless `wide`), and the nodes to keep."""
-        yield f"{len(self.order)} nodes in {self.to} on {self.backend}; {self.runs} programs were run"
+        yield self.headline
         yield from (f"note: {note}" for note in self.notes)
         yield from ("", _table(self.order if wide else self.order[:_SHOWN], wide=wide))
         if not wide and len(self.order) > _SHOWN:

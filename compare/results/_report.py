@@ -22,6 +22,7 @@ from ..rendering._console import as_text
 from ..rendering._json import plain
 from ..rendering._markdown import as_markdown
 from ..rendering._result import NextCommand, Result, written
+from ..rendering._show import show_page
 from ..rendering._table import Block, Line, table_of
 from ._explanation import Explanation, explain
 from ._module_summary import module_summary
@@ -51,7 +52,7 @@ _MARKDOWN_FIELDS = ("stage", "index", "kind", "op", "module", "dtype", "error", 
 _MARKDOWN_COLUMNS = {"operator" if name == "op" else name: attrgetter(name) for name in _MARKDOWN_FIELDS}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report(Result):
     """The result of comparing a program on a backend with the recorded tensors of a model.
 
@@ -144,6 +145,9 @@ class Report(Result):
         outputs = [row for row in self.rows if row.kind == "output"]
         sound = not (self.failed or self.interface or self.diverged or self.introduced)
         return sound and bool(outputs) and all(row.judged for row in outputs)
+
+    def __repr__(self) -> str:
+        return short_line(f"<Report {self.outcome}: {self._title()}; {self.headline}>")
 
     @property
     def outcome(self) -> Outcome:
@@ -329,6 +333,10 @@ class Report(Result):
         It is the view `html` of `graph`: see `filch.export.views`.
         """
         return written(draw(self.graph, "html").content.decode("utf-8"), path)
+
+    def show(self) -> None:
+        """Show the page of the report: inside a notebook, or in the browser."""
+        show_page(self.to_html())
 
     def _title(self) -> str:
         return f"{self.program} on {self.backend}, against {self.reference}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from filch.steal.text import short_line, shortened, visible
+from filch.steal.text import for_html, html_table, short_line, shortened, visible
 
 from ..common._garbage_collection import no_collection
 from ._finding import Finding
@@ -19,10 +19,11 @@ _PLAIN = re.compile(r"""[^\s"'(),=;#{}\\]+""")  # a name that needs no quotes
 _DIM = re.compile(r"[\w +*/()-]+")  # an expression of symbols
 _SHORT = re.compile(r"<(graph of \d+ nodes|graphs|\w+\[[\d, ]*\])>")  # tensors and subgraphs in `Node.attributes`
 _LONGEST = 20_000  # characters of a name or an attribute
+_SHOWN = 50  # nodes in a notebook
 _ARROW = "<------"  # hidet's mark of lines that need attention
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Graph:
     """Nodes in topological order, and the values between them.
 
@@ -146,6 +147,16 @@ class Graph:
 
     def __str__(self) -> str:
         return self.text()
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.nodes)} nodes, {len(self.inputs)} inputs, {len(self.outputs)} outputs"
+        return short_line(f"<Graph {self.name}: {counts}>")
+
+    def _repr_html_(self) -> str:
+        """Return the first nodes as a table, for a notebook; `filch.export.views` draws the whole graph."""
+        rows = [(node.op, node.module or "", ", ".join(node.outputs)) for node in self.nodes[:_SHOWN]]
+        rest = f"<p>and {len(self.nodes) - _SHOWN} more nodes</p>" if len(self.nodes) > _SHOWN else ""
+        return f"<p>{for_html(repr(self))}</p>{html_table(('operator', 'module', 'values'), rows)}{rest}"
 
 
 def _lines(graph: Graph, title: str, *, modules: bool, sources: bool) -> Iterator[str]:

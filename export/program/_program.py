@@ -93,6 +93,13 @@ class Program:
         """Return the program with a `graph` that is read once, for use while its model does not change."""
         return _Snapshot(**{item.name: getattr(self, item.name) for item in fields(self)})
 
+    def __repr__(self) -> str:
+        return repr(self.graph).replace("<Graph", "<Program", 1)
+
+    def _repr_html_(self) -> str:
+        """Return the first nodes as a table, for a notebook."""
+        return self.graph._repr_html_()
+
     def __str__(self) -> str:
         """Return the graph as text, one line per node (see `Graph.text`)."""
         return str(self.graph)

@@ -8,7 +8,7 @@ them (terminal output, Markdown, CSV, HTML, Graphviz, Python source) must pass t
 """
 
 from ._csv import for_csv
-from ._markup import for_dot, for_html, for_markdown, for_script
+from ._markup import for_dot, for_html, for_markdown, for_script, html_table
 from ._python import python_docstring, python_literal
 from ._visible import for_terminal, short_line, shortened, visible
 
@@ -19,6 +19,7 @@ __all__ = [
     "for_markdown",
     "for_script",
     "for_terminal",
+    "html_table",
     "python_docstring",
     "python_literal",
     "short_line",

@@ -2,8 +2,9 @@
 
 import html
 import re
+from collections.abc import Collection, Iterable, Sequence
 
-from ._visible import short_line, visible
+from ._visible import short_line, shortened, visible
 
 _MAX_LENGTH = 2000  # characters of a cell or a sentence
 # Characters with a meaning in CommonMark or on GitHub anywhere in a line; an underscore inside a word, as in `q_proj`,
@@ -40,6 +41,25 @@ def for_html(value: object) -> str:
     '&lt;/script&gt;&lt;b title=&#x27;x&#x27;&gt;'
     """
     return html.escape(visible(str(value)), quote=True)
+
+
+def html_table(titles: Sequence[str], rows: Iterable[Sequence[object]], marked: Collection[int] = ()) -> str:
+    """Return an HTML table of escaped text, for a notebook.
+
+    Args:
+        titles: the headings of the columns.
+        rows: the cells of each row.
+        marked: the indices of rows that are highlighted.
+    """
+
+    def line(cells: Iterable[object], tag: str, style: str = "") -> str:
+        align = "text-align: left; white-space: pre-wrap"
+        inside = "".join(f'<{tag} style="{align}">{for_html(shortened(str(cell)))}</{tag}>' for cell in cells)
+        return f"<tr{style}>{inside}</tr>"
+
+    highlighted = ' style="background: #f003"'
+    body = (line(row, "td", highlighted if index in marked else "") for index, row in enumerate(rows))
+    return f"<table><thead>{line(titles, 'th')}</thead><tbody>{''.join(body)}</tbody></table>"
 
 
 def for_script(text: str) -> str:
