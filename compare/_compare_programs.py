@@ -1,18 +1,19 @@
 """Compare two ONNX programs: what the second one computes with what the first one does."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import torch
+from onnx_ir import tensor_adapters
 from torch import nn
 
 from filch.export import BackendError, Graph, ModuleCall, Port, Program, as_program
 from filch.export.backends import Backend, Compiled, get_backend, limit_backend
-from filch.steal import Capture, Records, describe, phase, steal_forward, tensors
+from filch.steal import Capture, describe, phase, steal_forward
 
 from ._compare import Path, ProgramLike, compare, resolve_backend, time_limit
 from .common._errors import CompareError
@@ -20,6 +21,7 @@ from .metrics._tolerance import is_coarser
 from .models._drawn_inputs import Shapes, draw_inputs
 from .models._input_files import load_inputs
 from .references._alignment import Alignment, Observed, align
+from .references._inputs import cast_inputs
 from .references._reference_program import ReferenceProgram
 from .results._report import Report
 
@@ -85,36 +87,81 @@ def compare_programs(
         >>> compare_programs(program, optimize(program)).close
         True
     """
-    resolved = resolve_backend(backend, options)
+    pair = pair_programs(
+        expected,
+        actual,
+        inputs=inputs,
+        seed=seed,
+        shapes=shapes,
+        backend=backend,
+        options=options,
+        reference_backend=reference_backend,
+        lower_precision=lower_precision,
+        limit=limit,
+    )
+    common = {"options": options, "lower_precision": lower_precision, "limit": limit, **settings}
+    report = compare(pair.capture, pair.program, backend=backend, **common)
+    return replace(report, reference=pair.reference, program=pair.name, notes=(*pair.notes, *report.notes))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two programs, ready to be compared by `compare(pair.capture, pair.program)`.
+
+    Attributes:
+        capture: the inputs and outputs of the reference, as if it had been recorded.
+        program: the program to judge, with the reference as the source of its values.
+        reference: the name of the reference.
+        name: the name of the program to judge.
+        notes: remarks for the reader of a report.
+    """
+
+    capture: Capture
+    program: Program
+    reference: str
+    name: str
+    notes: tuple[str, ...]
+
+
+def pair_programs(
+    expected: ProgramLike,
+    actual: ProgramLike,
+    *,
+    inputs: Inputs | None = None,
+    seed: int = 0,
+    shapes: Shapes | None = None,
+    backend: str | Backend = "onnxruntime-cpu",
+    options: Mapping[str, Any] | None = None,
+    reference_backend: str | Backend = REFERENCE_BACKEND,
+    lower_precision: bool = False,
+    limit: float | None = None,
+) -> Pair:
+    """Run two programs on the same inputs and match their values; see `compare_programs` for the arguments."""
     reference = _Side.of(expected, "the reference", reference_backend)
+    resolved = resolve_backend(backend, options)
     judged = _Side.of(actual, "the program", resolved if "exported" in resolved.stages else REFERENCE_BACKEND)
-    pairs = _Pairs.of(reference.program.graph, judged.program.graph)
+    graph = judged.program.graph
+    ends = _Ends.of(reference.program.graph, graph)
     if inputs is None:
         drawn = draw_inputs(reference.program.graph, seed=seed, shapes=shapes)
-        feeds, input_note = [drawn.tensors], drawn.note
+        feeds, notes = [drawn.tensors], [drawn.note]
+    elif shapes:
+        raise CompareError("shapes are of drawn inputs: give either inputs or shapes")
     else:
-        if shapes is not None:
-            raise CompareError("shapes are of drawn inputs: give either inputs or shapes")
-        feeds, input_note = [*map(reference.feed, _calls(inputs))], ""
-    calls = [pairs.feed(feed, judged.program.graph, lower_precision=lower_precision) for feed in feeds]
+        feeds, notes = [*map(reference.feed, _calls(inputs))], []
+    calls = [ends.feed(feed, graph, lower_precision=lower_precision) for feed in feeds]
     with time_limit(judged.program, limit):
         compiled = reference.compile()
         observed = reference.observe(compiled, feeds[0])
-        judged_values = judged.observe(judged.compile(), calls[0])
+        judged_values = judged.observe(judged.compile(), cast_inputs(graph, calls[0]))
         with phase("matching the values of both programs"):
-            alignment = align(observed, judged_values, pairs.names)
-    original = ReferenceProgram(reference.program, alignment, judged.program.graph, reference.backend, compiled, feeds)
-    capture = pairs.capture(original, calls)
-    common = {"options": options, "lower_precision": lower_precision, "limit": limit, **settings}
-    program = _judged_program(judged.program, judged_values, original, pairs, capture, fixed=_same_shapes(feeds))
-    report = compare(capture, program, backend=backend, **common)
-    notes = [input_note, *pairs.notes, *_alignment_notes(alignment, judged_values), *report.notes]
-    return replace(
-        report,
-        reference=reference.name,
-        program=judged.name,
-        notes=tuple(filter(None, notes)),
-    )
+            alignment = align(observed, judged_values, ends.names)
+        original = ReferenceProgram(reference.program, alignment, graph, reference.backend, compiled, feeds)
+        capture = ends.capture(original, calls)
+    same_shapes = len({tuple((name, tensor.shape) for name, tensor in feed.items()) for feed in feeds}) == 1
+    program = ends.program(judged.program, original, judged_values.values if same_shapes else {})
+    notes += [*ends.notes, _alignment_note(alignment, graph)]
+    return Pair(capture, program, reference.name, judged.name, tuple(notes))
 
 
 @dataclass(frozen=True)
@@ -208,7 +255,7 @@ def _calls(inputs: Inputs) -> list[dict[str, torch.Tensor]]:
 
 
 @dataclass(frozen=True)
-class _Pairs:
+class _Ends:
     """The inputs and outputs of two programs that correspond to each other.
 
     Attributes:
@@ -224,12 +271,18 @@ class _Pairs:
     notes: tuple[str, ...]
 
     @classmethod
-    def of(cls, reference: Graph, judged: Graph) -> "_Pairs":
-        inputs, input_notes = _paired("input", reference, judged, reference.inputs, judged.inputs)
-        outputs, output_notes = _paired("output", reference, judged, reference.outputs, judged.outputs)
+    def of(cls, reference: Graph, judged: Graph) -> "_Ends":
+        inputs = _paired(reference, judged, reference.inputs, judged.inputs)
+        outputs = _paired(reference, judged, reference.outputs, judged.outputs)
         known = {*judged.inputs, *judged.outputs}
         names = {name: source for source, name in {**inputs, **outputs}.items() if name in known}
-        return cls(inputs, outputs, names, (*input_notes, *output_notes))
+        notes = [
+            f"the {what} {name!r} of the reference is {other!r} in the program: they were matched by their positions"
+            for what, pairs in (("input", inputs), ("output", outputs))
+            for name, other in pairs.items()
+            if name != other
+        ]
+        return cls(inputs, outputs, names, tuple(notes))
 
     def feed(self, feed: Tensors, graph: Graph, *, lower_precision: bool) -> dict[str, torch.Tensor]:
         """Return the inputs of the program to judge.
@@ -238,14 +291,15 @@ class _Pairs:
             CompareError: it takes another one, or one of another shape or dtype.
         """
         found = {name: feed[source] for source, name in self.inputs.items() if name in graph.inputs}
-        if missing := [name for name in graph.inputs if name not in found]:
-            raise CompareError(f"the program takes an input {missing[0]!r}, which the reference does not have")
-        cast = {name: _in_dtype(graph, name, tensor) for name, tensor in found.items()}
-        for name, tensor in cast.items():
-            declared = getattr(torch, graph.values[name].dtype or "", tensor.dtype)
-            lowered = lower_precision and is_coarser(declared, tensor.dtype)
-            _check_input("the program", graph, name, tensor.to(declared) if lowered else tensor)
-        return cast
+        if len(found) < len(graph.inputs):
+            raise CompareError(
+                f"the program takes {', '.join(graph.inputs)}, which do not correspond to the inputs of the reference: "
+                f"{', '.join(self.inputs) or 'none'}"
+            )
+        found = {name: _in_dtype(graph, name, tensor) for name, tensor in found.items()}
+        for name, tensor in (cast_inputs(graph, found) if lower_precision else found).items():
+            _check_input("the program", graph, name, tensor)
+        return found
 
     def capture(self, original: ReferenceProgram, calls: Sequence[Tensors]) -> Capture:
         """Return the calls of the reference, as if it had been recorded with the names of the program to judge."""
@@ -255,6 +309,31 @@ class _Pairs:
                 module(**call)
         return capture
 
+    def program(self, program: Program, original: ReferenceProgram, values: Tensors) -> Program:
+        """Return the program to judge with the other one as its original.
+
+        Args:
+            program: the program.
+            original: the reference.
+            values: its values, for their shapes and dtypes, which a file need not declare.
+        """
+        model = program.model.clone()
+        for value in (output for node in model.graph for output in node.outputs):
+            tensor = values.get(value.name or "")
+            if tensor is not None and value.shape is None:
+                value.shape = ir.Shape(tensor.shape)
+                value.dtype = value.dtype or tensor_adapters.from_torch_dtype(tensor.dtype)
+        inputs = tuple(Port(name, name, "exact") for name in self.inputs.values())
+        outputs = tuple(Port(f"[{name!r}]", name, "exact") for name in self.outputs.values())
+        return Program(
+            model,
+            inputs={name: name for name in self.inputs.values()},
+            module_calls={("", 0): ModuleCall("", 0, inputs, outputs)},
+            original=original,
+            path=program.path,
+            outputs=tuple(self.outputs.values()),
+        )
+
 
 def _in_dtype(graph: Graph, name: str, tensor: torch.Tensor) -> torch.Tensor:
     """Return an input as the other integer type, or finer floating-point type, that a graph declares."""
@@ -263,35 +342,26 @@ def _in_dtype(graph: Graph, name: str, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(declared) if not any(kinds) or is_coarser(tensor.dtype, declared) else tensor
 
 
-def _paired(
-    what: str, reference: Graph, judged: Graph, expected: Sequence[str], actual: Sequence[str]
-) -> tuple[dict[str, str], Iterator[str]]:
-    """Return the counterpart of each input or output of the reference, and notes about those that have another name."""
+def _paired(reference: Graph, judged: Graph, expected: Sequence[str], actual: Sequence[str]) -> dict[str, str]:
+    """Return the counterpart of each input or output of the reference: by name, the others by their order."""
     shared = {*expected} & {*actual}
     left = [[name for name in names if name not in shared] for names in (expected, actual)]
     pairs = {name: name for name in expected}
-    if len(left[0]) == len(left[1]):
-        fitting = [_may_be(reference, judged, *pair) for pair in zip(*left, strict=True)]
-        pairs |= dict(zip(*left, strict=True)) if all(fitting) else {}
-    notes = (
-        f"the {what} {name!r} is called {other!r} in the program: they were matched by their positions"
-        for name, other in pairs.items()
-        if name != other
-    )
-    return pairs, notes
+    if len(left[0]) == len(left[1]) and all(_may_be(reference, judged, *pair) for pair in zip(*left, strict=True)):
+        pairs |= dict(zip(*left, strict=True))
+    return pairs
 
 
 def _may_be(reference: Graph, judged: Graph, name: str, other: str) -> bool:
     """Whether the declared shapes of two values fit, and their types are of one kind."""
-    first, second = reference.values.get(name), judged.values.get(other)
-    if first is None or second is None:
-        return True
-    floats = ["float" in (value.dtype or "float") for value in (first, second)]
-    if first.shape is None or second.shape is None:
-        return floats[0] == floats[1]
-    pairs = zip(first.shape, second.shape, strict=False)
-    fits = all(a == b for a, b in pairs if isinstance(a, int) and isinstance(b, int))
-    return floats[0] == floats[1] and len(first.shape) == len(second.shape) and fits
+    values = reference.values.get(name), judged.values.get(other)
+    floats = {"float" in (value.dtype or "float") for value in values if value is not None}
+    shapes = [value.shape for value in values if value is not None and value.shape is not None]
+    if len(shapes) < len(values):
+        return len(floats) < len(values)
+    dims = zip(*shapes, strict=False)
+    fits = all(a == b for a, b in dims if isinstance(a, int) and isinstance(b, int))
+    return len(floats) == 1 and len(shapes[0]) == len(shapes[1]) and fits
 
 
 class _Calls(nn.Module):
@@ -307,49 +377,10 @@ class _Calls(nn.Module):
         return {name: values[source] for source, name in self._outputs.items() if source in values}
 
 
-def _judged_program(
-    program: Program, observed: Observed, original: ReferenceProgram, pairs: _Pairs, capture: Records, *, fixed: bool
-) -> Program:
-    """Return the program to judge with the other one as its original, and with the types of its values.
-
-    Args:
-        program: the program.
-        observed: the values of its first call.
-        original: the reference.
-        pairs: the inputs and outputs.
-        capture: the calls of the reference.
-        fixed: whether all calls have the same shapes; then the program gets the shapes of the first call.
-    """
-    model = program.model.clone()
-    for value in (output for node in model.graph for output in node.outputs):
-        tensor = observed.values.get(value.name or "")
-        if fixed and tensor is not None and value.shape is None:
-            value.shape = ir.Shape(tensor.shape)
-            value.dtype = value.dtype or ir.tensor(tensor[:0].reshape(-1) if tensor.ndim else tensor).dtype
-    first = next(iter(capture.calls()))
-    results = tensors(capture[first.keys[1]])
-    inputs = tuple(Port(name, name, "exact") for name in pairs.inputs.values())
-    outputs = tuple(Port(path, name, "exact") for path, name in zip(results, pairs.outputs.values(), strict=False))
-    call = ModuleCall("", 0, inputs, outputs)
-    return Program(
-        model,
-        inputs={name: name for name in pairs.inputs.values()},
-        module_calls={("", 0): call},
-        original=original,
-        path=program.path,
-        outputs=tuple(pairs.outputs.values()),
-    )
-
-
-def _same_shapes(feeds: Sequence[Tensors]) -> bool:
-    return len({tuple((name, tensor.shape) for name, tensor in feed.items()) for feed in feeds}) == 1
-
-
-def _alignment_notes(alignment: Alignment, observed: Observed) -> Iterator[str]:
-    """Yield how many values have a counterpart in the reference."""
-    graph = observed.graph
+def _alignment_note(alignment: Alignment, graph: Graph) -> str:
+    """Return how many values have a counterpart in the reference."""
     names = graph.producer.keys() - graph.constant_values
     found = names & alignment.names.keys()
     inferred = sum(alignment.bases[name] == "numbers" for name in found)
     by_numbers = f", {inferred} of them found by their numbers" if inferred else ""
-    yield f"{len(found)} of {len(names)} values are also in the reference{by_numbers}"
+    return f"{len(found)} of {len(names)} values are also in the reference{by_numbers}"

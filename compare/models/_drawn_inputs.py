@@ -103,7 +103,8 @@ def _draw(
 
 def _limit(graph: Graph, name: str) -> int | None:
     """Return the size of the smallest dimension that an input indexes; None if it is no index."""
-    names, limits = {name}, []
+    names = {name}
+    limits: list[int] = []
     for node in graph.nodes:
         if node.op in _PASS_INDICES and node.inputs and node.inputs[0] in names:
             names.update(node.outputs[:1])

@@ -146,8 +146,8 @@ class _Aligner:
         for node, index, name in self._unaligned():
             if self._names_are_kept and name in self.expected.graph.producer:
                 continue
-            if (found := self._similar_candidate(node, index, name)) is not None:
-                self._claim(name, found, "operands")
+            if (candidate := self._similar_candidate(node, index, name)) is not None:
+                self._claim(name, candidate, "operands")
             elif node.op != "Identity" and (nearest := self._nearest_value(name)) is not None:
                 self._claim(name, nearest, "numbers")
 

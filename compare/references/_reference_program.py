@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 
+import numpy as np
 import onnx_ir as ir
 import torch
 from torch import fx
@@ -121,11 +122,12 @@ def _renamed(model: ir.Model, alignment: Alignment, judged: Graph) -> ir.Model:
             aliases.setdefault(source, []).append(name)
     produced = [value for node in graph for value in node.outputs if value.name]
     values = {value.name or "": value for value in (*graph.inputs, *graph.initializers.values(), *produced)}
+    taken = judged.known | values.keys()
     tensors = {name: value.const_value for name, value in values.items()}
     for value in values.values():  # it would be renamed, too, and the program has the same tensor
         value.const_value = None
     for name, value in values.items():  # first to names that no value has, as two values may exchange theirs
-        value.name = _free(name, judged.known | values.keys())
+        value.name = _free(name, taken)
     weights = {*judged.constants}
     for name, value in values.items():
         names = aliases.get(name, [])
@@ -137,7 +139,7 @@ def _renamed(model: ir.Model, alignment: Alignment, judged: Graph) -> ir.Model:
         for alias in names:
             _add_copy(graph, value, alias)
     for node in [node for node in graph if node.op_type == "SequenceAt"]:
-        _replace_split(graph, node)
+        _replace_split(graph, node, taken)
     return renamed
 
 
@@ -155,7 +157,7 @@ def _add_copy(graph: ir.Graph, value: ir.Value, name: str) -> None:
         graph.append(copy)
 
 
-def _replace_split(graph: ir.Graph, node: ir.Node) -> None:
+def _replace_split(graph: ir.Graph, node: ir.Node, taken: Collection[str]) -> None:
     """Replace a node that takes a part of a tensor from a sequence by one that slices it.
 
     Exporters translate `chunk` and `split` to sequences, which the float64 values of a graph do not include.
@@ -164,18 +166,14 @@ def _replace_split(graph: ir.Graph, node: ir.Node) -> None:
     split = None if sequence is None else sequence.producer()
     if split is None or split.op_type != "SplitToSequence" or len(split.inputs) != 2:
         return
-    sizes, place = (
-        None if item is None else ir.convenience.get_const_tensor(item) for item in (split.inputs[1], index)
-    )
-    if sizes is None or place is None or int(place.numpy()) < 0:
+    sizes, place = map(_constant, (split.inputs[1], index))
+    if sizes is None or place is None or int(place) < 0:
         return
-    at, lengths = int(place.numpy()), sizes.numpy()
-    start = at * int(lengths) if lengths.ndim == 0 else int(lengths[:at].sum())
-    length = int(lengths if lengths.ndim == 0 else lengths[at])
-    axis = split.attributes.get_int("axis", 0)
-    output = node.outputs[0]
+    at = int(place)
+    start, length = (at * int(sizes), int(sizes)) if sizes.ndim == 0 else (int(sizes[:at].sum()), int(sizes[at]))
+    output, axis = node.outputs[0], split.attributes.get_int("axis", 0)
     bounds = [
-        ir.Value(name=f"{_PREFIX}{output.name}:{bound}", const_value=ir.tensor([number]))
+        ir.Value(name=_free(f"{output.name}:{bound}", taken), const_value=ir.tensor([number]))
         for bound, number in (("start", start), ("end", start + length), ("axis", axis))
     ]
     for bound in bounds:
@@ -184,6 +182,11 @@ def _replace_split(graph: ir.Graph, node: ir.Node) -> None:
     name, sliced.outputs[0].type, sliced.outputs[0].shape = output.name, output.type, output.shape
     ir.convenience.replace_nodes_and_values(graph, node, [node], [sliced], [output], [sliced.outputs[0]])
     sliced.outputs[0].name = name
+
+
+def _constant(value: ir.Value | None) -> np.ndarray | None:
+    tensor = None if value is None else ir.convenience.get_const_tensor(value)
+    return None if tensor is None else tensor.numpy()
 
 
 def _free(name: str, taken: Collection[str]) -> str:
