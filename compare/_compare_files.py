@@ -1,6 +1,7 @@
 """Compare two files, each a dump or an ONNX program."""
 
 import os
+from inspect import signature
 from typing import Any
 
 from filch.steal import Dump, NotADumpError, restore
@@ -25,7 +26,7 @@ def compare_files(first: Path, second: Path, *, blame_folder: Path | None = None
         second: likewise. Two programs are compared by `compare_programs`, two dumps by `diff`; the first one is the
             reference. A dump and a program, in either order, are compared by `compare`.
         blame_folder: if values of a program differ, find the cause and write a repro to this folder (see `blame`).
-        **settings: the keyword arguments of that function; None is its default.
+        **settings: the keyword arguments of that function. Those of another one may have their defaults.
 
     Raises:
         FilchError: a file can't be read, or a setting is of no use for these files.
@@ -44,7 +45,12 @@ def compare_files(first: Path, second: Path, *, blame_folder: Path | None = None
         >>> compare_files("model.onnx", "model.onnx").close
         True
     """
-    given = {name: value for name, value in settings.items() if value is not None}
+    defaults = {**signature(compare).parameters, **signature(compare_programs).parameters}
+    given = {
+        name: value
+        for name, value in settings.items()
+        if value is not None and value != {} and (name not in defaults or value != defaults[name].default)
+    }
     expected, actual = _dump(first), _dump(second)
     if expected is None and actual is None:
         report = compare_programs(first, second, **given)
