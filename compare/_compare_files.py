@@ -68,7 +68,7 @@ def compare_files(first: Path, second: Path, *, blame_folder: Path | None = None
     given |= {} if blame_folder is None else {"blame_folder": blame_folder}
     if unused := [name for name in given if name != "tolerance"]:
         raise CompareError(f"{unused[0]} is only for programs: two dumps are compared without running anything")
-    return diff(expected, actual, **given)
+    return diff(expected, actual, tolerance=None if given.get("tolerance") == "default" else given.get("tolerance"))
 
 
 def _dump(path: str | os.PathLike[str]) -> Dump | None:
