@@ -201,6 +201,13 @@ class _Aligner:
         first, second = self.expected.tensor(expected), self.actual.tensor(actual)
         return first is not None and second is not None and first.shape == second.shape
 
+    def _have_same_kind(self, expected: str, actual: str) -> bool:
+        """Whether two values are both floating-point numbers or both not: quantized integers are other numbers."""
+        first, second = self.expected.tensor(expected), self.actual.tensor(actual)
+        if first is None or second is None:
+            return False
+        return first.is_floating_point() == second.is_floating_point()
+
     def _claim(self, name: str, found: str, basis: Basis) -> None:
         """Align a value; no other one is aligned with the same value without need."""
         self._add(name, found, basis)
@@ -258,6 +265,8 @@ class _Aligner:
         """Return the output of the same node: operator, operands, and name or attributes are the same."""
         for item in self._candidates(node):
             found = item.outputs[index] if index < len(item.outputs) else ""
+            if not self._have_same_kind(found, name):
+                continue
             exact = self.actual.attributes(node) == self.expected.attributes(item) and self._reads_equal(node, item)
             if found and (found == name or exact):
                 return found
@@ -274,7 +283,7 @@ class _Aligner:
         if self._names_are_kept and name in self.expected.graph.producer:
             return name
         candidates = [item.outputs[index] for item in self._candidates(node) if index < len(item.outputs)]
-        candidates = [item for item in candidates if self._is_free(item)]
+        candidates = [item for item in candidates if self._is_free(item) and self._have_same_kind(item, name)]
         if candidates:
             chosen = name if name in candidates else candidates[0]
             self.claimed.add(chosen)
