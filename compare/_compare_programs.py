@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import torch
 from onnx_ir import tensor_adapters
@@ -180,7 +181,10 @@ class _Side:
 
     @classmethod
     def of(cls, program: ProgramLike, what: str, backend: str | Backend) -> "_Side":
-        loaded = as_program(program).snapshot()
+        loaded = as_program(program)
+        if isinstance(program, onnx.ModelProto):  # `loaded` is a copy; converters append casts out of order
+            loaded.model.graph.sort()
+        loaded = loaded.snapshot()
         resolved = limit_backend(get_backend(backend) if isinstance(backend, str) else backend)
         if "exported" not in resolved.stages:
             raise CompareError(f"{what} can't run on {resolved.name!r}, which does not run a program node by node")
