@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ._blame import blame
     from ._compare import compare
+    from ._compare_files import compare_files
+    from ._compare_programs import compare_programs
     from ._compiled_graph import compiled_graph
     from ._diff import diff
     from ._pass_errors import CompareInstrument
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from .metrics._metrics import Difference, compare_tensors
     from .metrics._tolerance import Tolerance, default_tolerance
     from .models._demo import tiny_llm
+    from .models._input_files import load_inputs
     from .precision._precision import keep_precise
     from .repro import Repro, write_repro
     from .results._dump_diff import DiffRow, DumpDiff
@@ -56,12 +59,15 @@ __all__ = [
     "bisect",
     "blame",
     "compare",
+    "compare_files",
     "compare_gradients",
+    "compare_programs",
     "compare_tensors",
     "compiled_graph",
     "default_tolerance",
     "diff",
     "keep_precise",
+    "load_inputs",
     "load_report",
     "tiny_llm",
     "write_repro",
@@ -70,6 +76,8 @@ __all__ = [
 _NAMES_BY_MODULE = {
     "_blame": ("blame",),
     "_compare": ("compare",),
+    "_compare_files": ("compare_files",),
+    "_compare_programs": ("compare_programs",),
     "_compiled_graph": ("compiled_graph",),
     "_diff": ("diff",),
     "_pass_errors": ("CompareInstrument",),
@@ -80,6 +88,7 @@ _NAMES_BY_MODULE = {
     "metrics._metrics": ("Difference", "compare_tensors"),
     "metrics._tolerance": ("Tolerance", "default_tolerance"),
     "models._demo": ("tiny_llm",),
+    "models._input_files": ("load_inputs",),
     "precision._precision": ("keep_precise",),
     "repro": ("Repro", "write_repro"),
     "results._dump_diff": ("DiffRow", "DumpDiff"),

@@ -117,7 +117,9 @@ class _ProgramValues(Float64Values):
                 if (weight := self._original.constant(name)) is None:
                     return {}
                 both = weight, weight
-            keeps_exact = is_decision(both[0]) and not self._change_decisions
+            keeps_exact = (is_decision(both[0]) and not self._change_decisions) or _is_whole_exponent(
+                node, name, both[0]
+            )
             exact[name] = _in_float64(both[0])
             noisy[name] = exact[name] if keeps_exact else add_noise(name, _in_float64(both[1]))
         outputs, noisy_outputs = (self._original.evaluate(node.name, inputs) for inputs in (exact, noisy))
@@ -186,9 +188,11 @@ class Float64Run(_ProgramValues):
         """Yield values by name, as soon as they are computed, and the decisions that they are computed from."""
         decisions = {name for name, dtype in self._original.types.items() if not unit_of(dtype)}
         needed = {*names}
-        for node in reversed(self._original.program.graph.nodes):
+        for node in reversed(self._original.nodes):
             if node.name in needed:
                 needed.update(item.name for item in node.all_input_nodes)
+        if not needed:  # the reference is an ONNX program
+            return
         walk, wanted = self._original.float64.walk, {*names, *(decisions & needed & self._eager_names)}
         exact_decisions: dict[str, torch.Tensor] = {}
 
@@ -298,11 +302,12 @@ def _units_of(original: Original) -> Units:
     its own.
     """
     types, graph = original.types, original.graph
-    readers = {node.name: [user.name for user in node.users] for node in original.program.graph.nodes}
-    casts = {node.name for node in original.program.graph.nodes if node.target == torch.ops.aten._to_copy.default}  # noqa: SLF001
+    readers = {name: [node.outputs[0] for node in graph.consumers.get(name, ())] for name in graph.inputs}
+    readers |= {node.name: [user.name for user in node.users] for node in original.nodes}
+    casts = {node.name for node in original.nodes if node.target == torch.ops.aten._to_copy.default}  # noqa: SLF001
     casts |= {name for node in graph.nodes if node.op == "Cast" for name in node.outputs}
     readers |= {name: [node.outputs[0] for node in graph.consumers.get(name, ())] for name in graph.constants}
-    leaves = {node.name for node in original.program.graph.find_nodes(op="placeholder")} | {*graph.constants}
+    leaves = {node.name for node in original.nodes if node.op == "placeholder"} | {*graph.inputs, *graph.constants}
     units = {name: unit for name, dtype in types.items() if (unit := unit_of(dtype))}
     for name in leaves & units.keys():
         if readers.get(name) and casts.issuperset(readers[name]):
@@ -329,6 +334,12 @@ def _noise(units: Units, others: Iterable[str] = ()) -> Callable[..., Any]:
         return with_noise(value, units.get(name, default), seed=seed, start=start)
 
     return add_noise
+
+
+def _is_whole_exponent(node: Node, name: str, tensor: torch.Tensor) -> bool:
+    """Whether a value is the exponent of a power and has whole numbers; with noise, `(-2) ** 2` would be NaN."""
+    is_exponent = node.op == "Pow" and name == node.inputs[1] and tensor.is_floating_point()
+    return is_exponent and torch.equal(tensor, tensor.round())
 
 
 def _in_float64(tensor: torch.Tensor) -> torch.Tensor:

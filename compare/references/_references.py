@@ -12,6 +12,7 @@ from filch.steal import Key, Records, argument_tensors, tensors
 from ..common._complex import complex_as_real
 from ._decomposition_replay import DecompositionReplay
 from ._inputs import CapturedCall, cast_notes
+from ._reference_program import ReferenceProgram
 from ._resolver import EagerReplay, Reference, ReferenceResolver
 
 T = TypeVar("T")
@@ -67,6 +68,8 @@ class References:
         }
         known |= {name: Reference(tensor, "module") for name, tensor in captured.items()}
         original = self._program.original
+        if isinstance(original, ReferenceProgram):
+            return ReferenceResolver(known | original.references(call.index))
         if original is None or not self._is_reference(original, {**call.inputs, **captured}):
             return ReferenceResolver(known)
         if self._decompositions is None:

@@ -97,7 +97,7 @@ class Explanation:
         if self.inherits:
             first, count = self.inherits[0], len(self.inherits)
             differ = "1 value differs" if count == 1 else f"{count} values differ"
-            amount = first.reason if first.float64 is None else _error_text(first.float64, first.dtype)
+            amount = first.reason if first.float64 is None else _error_text(first.float64, first)
             inherited = f"No node is wrong by itself, but {differ}; the first is {_node_text(first)}: {amount}."
             return f"{inherited}{self._largest_text()}"
         if self.worst is None or self.worst[1].verdict == "same":
@@ -119,7 +119,7 @@ class Explanation:
     def _largest_text(self) -> str:
         if self.largest is None or self.largest.isolated is None:
             return ""
-        amount = _error_text(self.largest.isolated, self.largest.dtype)
+        amount = _error_text(self.largest.isolated, self.largest)
         node = _node_text(self.largest)
         return f" Of the nodes that compute the first difference, {node} has the largest error of its own: {amount}."
 
@@ -134,7 +134,7 @@ class Explanation:
             changes = f"; it changes from run to run, by up to {own.spread:.1e}"
         what = ""
         if own is not None:
-            what = f"is {_error_text(own, row.dtype)}" if _is_number(own) else f"differs ({own.note})"
+            what = f"is {_error_text(own, row)}" if _is_number(own) else f"differs ({own.note})"
         return (
             f"{sound}{exported}Divergence starts at {_node_text(row)}: with correct inputs, its output {what}{changes}."
         )
@@ -151,9 +151,7 @@ class Explanation:
             return "All model outputs remain within rounding error."
         outputs = []
         for row in sorted(self.results, key=lambda row: row.float64 is None):
-            amount = (
-                short_line(row.reason or row.difference) if row.float64 is None else _error_text(row.float64, row.dtype)
-            )
+            amount = short_line(row.reason or row.difference) if row.float64 is None else _error_text(row.float64, row)
             outputs.append(f"{short_line(row.value)} ({amount})")
         return f"Model outputs that differ: {_enumerated(outputs)}."
 
@@ -259,13 +257,14 @@ def _relative_error(verdict: RoundingVerdict | None) -> float:
     return verdict.error / verdict.magnitude if verdict is not None and verdict.magnitude else 0.0
 
 
-def _error_text(verdict: RoundingVerdict, dtype: str | None) -> str:
+def _error_text(verdict: RoundingVerdict, row: Row) -> str:
     if not _is_number(verdict):
         return verdict.note
     if verdict.note:
         return f"off by {verdict.error:.1e} ({verdict.note})"
-    distance = f"{verdict.error:.1e} from float64, {format_ratio(verdict.ratio)} times {dtype} rounding"
-    return f"{distance} (eager: {verdict.eager:.1e})"
+    distance = f"{verdict.error:.1e} from float64, {format_ratio(verdict.ratio)} times {row.dtype} rounding"
+    reference = "reference" if row.evidence == "program" else "eager"
+    return f"{distance} ({reference}: {verdict.eager:.1e})"
 
 
 def _is_number(verdict: RoundingVerdict) -> bool:

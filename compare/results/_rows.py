@@ -40,9 +40,9 @@ class Row:
         status: `same`, `different`, `shape or dtype differs`; `no value` and `not mapped` could not be judged.
         reason: why it could not be judged, or what differs.
         evidence: the source of the reference: `module` (captured), `eager` (the exported program in eager PyTorch),
-            `derived` (the ONNX translation of one eager operation, run on eager values), `inferred` (matched by
-            metadata or by value), `given` (an input or weight that a compiled graph holds in another form); `""` if
-            there is none.
+            `derived` (the ONNX translation of one eager operation, run on eager values), `program` (computed by the
+            ONNX program that is the reference, see `compare_programs`), `inferred` (matched by metadata or by value),
+            `given` (an input or weight that a compiled graph holds in another form); `""` if there is none.
         difference: the difference from the reference; None if the value or its reference is missing.
         origins: the names of the exported nodes that a compiled node computes, or whose value an inserted node holds.
             Where an error begins, also of the nodes between its inputs and its value that were removed or folded and

@@ -84,21 +84,25 @@ class Original:
         """The graph of `model`."""
         return graph_from_onnx(self.model)
 
+    @property
+    def nodes(self) -> Sequence[fx.Node]:
+        """The nodes of `program` in order; empty if the reference is an ONNX program."""
+        return [*self.program.graph.nodes]
+
     @cached_property
     def names(self) -> list[str]:
         """The names of the program's operations in order, except those that return a list or tuple.
 
         Most of them are also values of the graph.
         """
-        nodes = (node for node in self.program.graph.nodes if node.op == "call_function")
+        nodes = (node for node in self.nodes if node.op == "call_function")
         return [node.name for node in nodes if not isinstance(node.meta.get("val"), list | tuple)]
 
     @cached_property
     def reads(self) -> Mapping[str, Sequence[str]]:
         """What each value is computed from, by name: values of the program, or else of `graph`."""
         in_graph = {name: node.reads for node in self.graph.nodes for name in node.outputs}
-        nodes = self.program.graph.nodes
-        return in_graph | {node.name: [item.name for item in node.all_input_nodes] for node in nodes}
+        return in_graph | {node.name: [item.name for item in node.all_input_nodes] for node in self.nodes}
 
     def walk(
         self,
@@ -150,7 +154,7 @@ class Original:
     @cached_property
     def types(self) -> Mapping[str, torch.dtype]:
         """The dtypes of the program's values, inputs and weights, and of the graph's values, by name."""
-        values = {node.name: node.meta.get("val") for node in self.program.graph.nodes}
+        values = {node.name: node.meta.get("val") for node in self.nodes}
         traced = {name: value.dtype for name, value in values.items() if isinstance(value, torch.Tensor)}
         declared = {name: getattr(torch, value.dtype or "", None) for name, value in self.graph.values.items()}
         return {**{name: dtype for name, dtype in declared.items() if isinstance(dtype, torch.dtype)}, **traced}

@@ -1,0 +1,79 @@
+"""Compare two files, each a dump or an ONNX program."""
+
+import os
+from inspect import signature
+from typing import Any
+
+from filch.steal import Dump, NotADumpError, restore
+
+from ._blame import blame
+from ._compare import Path, compare
+from ._compare_programs import compare_programs, pair_programs
+from ._diff import diff
+from .common._errors import CompareError
+from .results._dump_diff import DumpDiff
+from .results._report import Report
+
+_OF_PROGRAMS = ("inputs", "reference_backend", "seed", "shapes")
+_OF_PAIRS = (*_OF_PROGRAMS, "backend", "options", "lower_precision", "limit")
+
+
+def compare_files(first: Path, second: Path, *, blame_folder: Path | None = None, **settings: Any) -> Report | DumpDiff:
+    """Compare two files by what they are.
+
+    Args:
+        first: the path of a dump or of an ONNX program.
+        second: likewise. Two programs are compared by `compare_programs`, two dumps by `diff`; the first one is the
+            reference. A dump and a program, in either order, are compared by `compare`.
+        blame_folder: if values of a program differ, find the cause and write a repro to this folder (see `blame`).
+        **settings: the keyword arguments of that function. Those of another one may have their defaults.
+
+    Raises:
+        FilchError: a file can't be read, or a setting is of no use for these files.
+
+    Example:
+        >>> import torch
+        >>> from filch.compare import compare_files
+        >>> from filch.export import export
+        >>> from filch.steal import steal_forward
+        >>> model, x = torch.nn.Linear(3, 2), torch.ones(1, 3)
+        >>> with steal_forward(model, dump_file="ref.onnx"):
+        ...     _ = model(x)
+        >>> export(model, (x,)).save("model.onnx")
+        >>> compare_files("ref.onnx", "model.onnx").close
+        True
+        >>> compare_files("model.onnx", "model.onnx").close
+        True
+    """
+    defaults = {**signature(compare).parameters, **signature(compare_programs).parameters}
+    given = {
+        name: value
+        for name, value in settings.items()
+        if value is not None and value != {} and (name not in defaults or value != defaults[name].default)
+    }
+    expected, actual = _dump(first), _dump(second)
+    if expected is None and actual is None:
+        report = compare_programs(first, second, **given)
+        if blame_folder is None or report.close:
+            return report
+        pair = pair_programs(first, second, **{name: given[name] for name in _OF_PAIRS if name in given})
+        return blame(report, pair.capture, pair.program, blame_folder, limit=given.get("limit"))
+    if unused := [name for name in _OF_PROGRAMS if name in given]:
+        raise CompareError(f"{unused[0]} is only for two programs: a dump has the inputs")
+    if expected is None or actual is None:
+        dump, program = (expected, second) if expected is not None else (actual, first)
+        report = compare(dump or first, program, **given)
+        limit = given.get("limit")
+        return report if blame_folder is None else blame(report, dump or first, program, blame_folder, limit=limit)
+    given |= {} if blame_folder is None else {"blame_folder": blame_folder}
+    if unused := [name for name in given if name != "tolerance"]:
+        raise CompareError(f"{unused[0]} is only for programs: two dumps are compared without running anything")
+    return diff(expected, actual, tolerance=None if given.get("tolerance") == "default" else given.get("tolerance"))
+
+
+def _dump(path: str | os.PathLike[str]) -> Dump | None:
+    """Return the dump at a path; None if the file is no dump."""
+    try:
+        return restore(path)
+    except NotADumpError:
+        return None

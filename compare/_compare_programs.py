@@ -1,0 +1,390 @@
+"""Compare two ONNX programs: what the second one computes with what the first one does."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import torch
+from onnx_ir import tensor_adapters
+from torch import nn
+
+from filch.export import BackendError, Graph, ModuleCall, Port, Program, as_program
+from filch.export.backends import Backend, Compiled, get_backend, limit_backend
+from filch.steal import Capture, describe, phase, steal_forward
+
+from ._compare import Path, ProgramLike, compare, resolve_backend, time_limit
+from .common._errors import CompareError
+from .metrics._tolerance import is_coarser
+from .models._drawn_inputs import Shapes, draw_inputs
+from .models._input_files import load_inputs
+from .references._alignment import Alignment, Observed, align
+from .references._inputs import cast_inputs
+from .references._reference_program import ReferenceProgram
+from .results._report import Report
+
+Array = np.ndarray | torch.Tensor
+Inputs = Path | Mapping[str, Array] | Sequence[Mapping[str, Array]]
+Tensors = Mapping[str, torch.Tensor]
+REFERENCE_BACKEND = "onnxruntime-cpu"
+
+
+def compare_programs(
+    expected: ProgramLike,
+    actual: ProgramLike,
+    *,
+    inputs: Inputs | None = None,
+    seed: int = 0,
+    shapes: Shapes | None = None,
+    backend: str | Backend = "onnxruntime-cpu",
+    reference_backend: str | Backend = REFERENCE_BACKEND,
+    options: Mapping[str, Any] | None = None,
+    lower_precision: bool = False,
+    limit: float | None = None,
+    **settings: Any,
+) -> Report:
+    """Run two ONNX programs on the same inputs and compare each value of the second with that of the first.
+
+    The programs may be a model before and after an optimizer, a conversion to another opset or precision, or an edit by
+    hand, or the files of two exporters. The first one is the reference: it runs on `reference_backend`, node by node,
+    and its graph is also evaluated in float64, so that each value of the second is judged by its error relative to the
+    rounding error of the first (see `compare`). Neither needs metadata of Filch.
+
+    Inputs and outputs are matched by their names, else by their positions. Other values are matched by their names, if
+    their numbers are similar or what they are computed from is the same; by the operator that computes them, if it
+    reads the same values; else by nearly the same numbers (`Row.evidence` is then `inferred`, and a tolerance judges
+    them). A value that the first program does not have is not judged, and its row says so. Outputs are always judged.
+
+    Args:
+        expected: the reference: the path of an ONNX file, an ONNX model, a `Program`, or a graph read from one.
+        actual: the program to judge, likewise.
+        inputs: the inputs of one call by name, or of several calls, or the path of a file (see `load_inputs`). None
+            draws them: normally distributed numbers; indices within the dimension that they index, such as token ids,
+            else integers from 1 to 9; ones for booleans and for inputs with `mask` in their names.
+        seed: for drawn inputs; equal seeds give equal numbers.
+        shapes: shapes of drawn inputs, by name. Other dynamic dimensions have size 1, unless an input in `shapes` gives
+            the size of a dimension of the same name.
+        backend: the backend that runs `actual` (see `compare`).
+        reference_backend: the backend that runs `expected`, without optimizations.
+        options: see `compare`.
+        lower_precision: see `compare`; needed for a program in float16, for example, or a quantized one.
+        limit: see `compare`.
+        **settings: further keyword arguments of `compare`.
+
+    Returns:
+        a `Report` as of `compare`, whose `interface` says which inputs and outputs are missing, added or exchanged.
+
+    Raises:
+        FilchError: a file is invalid; a program can't be run; the inputs do not fit.
+
+    Example:
+        >>> import torch
+        >>> from filch.compare import compare_programs
+        >>> from filch.export import export, optimize
+        >>> program = export(torch.nn.Linear(3, 2), (torch.ones(1, 3),))
+        >>> compare_programs(program, optimize(program)).close
+        True
+    """
+    pair = pair_programs(
+        expected,
+        actual,
+        inputs=inputs,
+        seed=seed,
+        shapes=shapes,
+        backend=backend,
+        options=options,
+        reference_backend=reference_backend,
+        lower_precision=lower_precision,
+        limit=limit,
+    )
+    common = {"options": options, "lower_precision": lower_precision, "limit": limit, **settings}
+    report = compare(pair.capture, pair.program, backend=backend, **common)
+    return replace(report, reference=pair.reference, program=pair.name, notes=(*pair.notes, *report.notes))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two programs, ready to be compared by `compare(pair.capture, pair.program)`.
+
+    Attributes:
+        capture: the inputs and outputs of the reference, as if it had been recorded.
+        program: the program to judge, with the reference as the source of its values.
+        reference: the name of the reference.
+        name: the name of the program to judge.
+        notes: remarks for the reader of a report.
+    """
+
+    capture: Capture
+    program: Program
+    reference: str
+    name: str
+    notes: tuple[str, ...]
+
+
+def pair_programs(
+    expected: ProgramLike,
+    actual: ProgramLike,
+    *,
+    inputs: Inputs | None = None,
+    seed: int = 0,
+    shapes: Shapes | None = None,
+    backend: str | Backend = "onnxruntime-cpu",
+    options: Mapping[str, Any] | None = None,
+    reference_backend: str | Backend = REFERENCE_BACKEND,
+    lower_precision: bool = False,
+    limit: float | None = None,
+) -> Pair:
+    """Run two programs on the same inputs and match their values; see `compare_programs` for the arguments."""
+    reference = _Side.of(expected, "the reference", reference_backend)
+    resolved = resolve_backend(backend, options)
+    judged = _Side.of(actual, "the program", resolved if "exported" in resolved.stages else REFERENCE_BACKEND)
+    graph = judged.program.graph
+    ends = _Ends.of(reference.program.graph, graph)
+    if inputs is None:
+        drawn = draw_inputs(reference.program.graph, seed=seed, shapes=shapes)
+        feeds, notes = [drawn.tensors], [drawn.note]
+    elif shapes:
+        raise CompareError("shapes are of drawn inputs: give either inputs or shapes")
+    else:
+        feeds, notes = [*map(reference.feed, _calls(inputs))], []
+    calls = [ends.feed(feed, graph, lower_precision=lower_precision) for feed in feeds]
+    with time_limit(judged.program, limit):
+        compiled = reference.compile()
+        observed = reference.observe(compiled, feeds[0])
+        judged_values = judged.observe(judged.compile(), cast_inputs(graph, calls[0]))
+        with phase("matching the values of both programs"):
+            alignment = align(observed, judged_values, ends.names)
+        original = ReferenceProgram(reference.program, alignment, graph, reference.backend, compiled, feeds)
+        capture = ends.capture(original, calls)
+    same_shapes = len({tuple((name, tensor.shape) for name, tensor in feed.items()) for feed in feeds}) == 1
+    program = ends.program(judged.program, original, judged_values.values if same_shapes else {})
+    notes += [*ends.notes, _alignment_note(alignment, graph)]
+    return Pair(capture, program, reference.name, judged.name, tuple(notes))
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One of two programs.
+
+    Attributes:
+        program: the program.
+        name: its path, or what it is.
+        backend: the backend that runs it node by node.
+    """
+
+    program: Program
+    name: str
+    backend: Backend
+
+    @classmethod
+    def of(cls, program: ProgramLike, what: str, backend: str | Backend) -> "_Side":
+        loaded = as_program(program)
+        if isinstance(program, onnx.ModelProto):  # `loaded` is a copy; converters append casts out of order
+            loaded.model.graph.sort()
+        loaded = loaded.snapshot()
+        resolved = limit_backend(get_backend(backend) if isinstance(backend, str) else backend)
+        if "exported" not in resolved.stages:
+            raise CompareError(f"{what} can't run on {resolved.name!r}, which does not run a program node by node")
+        return cls(loaded, str(loaded.path) if loaded.path else what, resolved)
+
+    def compile(self) -> Compiled:
+        """Compile the program without optimizations.
+
+        Raises:
+            CompareError: the backend can't.
+        """
+        try:
+            return self.backend.compile(self.program, optimize=False)
+        except BackendError as error:
+            raise CompareError(f"{self.name} can't be run: {error}") from error
+
+    def observe(self, compiled: Compiled, feed: Tensors) -> Observed:
+        """Run the program and return all of its values.
+
+        Raises:
+            CompareError: the backend can't.
+        """
+        graph = self.program.graph
+        feed = {name: feed[name] for name in compiled.graph.inputs if name in feed}
+        try:
+            values = self.backend.run(compiled, feed, tuple(compiled.graph.producer))
+        except BackendError as error:
+            raise CompareError(f"{self.name} can't be run: {error}") from error
+        named = {compiled.exported_name(name): tensor for name, tensor in values.items()}
+        return Observed(graph, {**feed, **named}, self.program.constant)
+
+    def feed(self, call: Tensors) -> dict[str, torch.Tensor]:
+        """Return the inputs of a call by the names of the program's inputs.
+
+        Raises:
+            CompareError: one is missing, or does not fit.
+        """
+        graph = self.program.graph
+        if missing := [name for name in graph.inputs if name not in call]:
+            if len(call) != len(graph.inputs):
+                given = ", ".join(call) or "nothing"
+                raise CompareError(f"{self.name} takes an input {missing[0]!r}, but the inputs have {given}")
+            call = dict(zip(graph.inputs, call.values(), strict=True))  # unnamed arrays of an .npz, for example
+        for name in graph.inputs:
+            _check_input(self.name, graph, name, call[name])
+        return {name: call[name] for name in graph.inputs}
+
+
+def _check_input(program: str, graph: Graph, name: str, tensor: torch.Tensor) -> None:
+    """Check that an input has the dtype and shape that a graph declares.
+
+    Raises:
+        CompareError: it has another one.
+    """
+    value, dtype = graph.values[name], str(tensor.dtype).removeprefix("torch.")
+    dims = tensor.shape if value.shape is None else value.shape
+    fits = len(dims) == tensor.ndim and all(
+        dim == size for dim, size in zip(dims, tensor.shape, strict=True) if isinstance(dim, int)
+    )
+    if not fits or (value.dtype or dtype) != dtype:
+        raise CompareError(f"{program} takes {name}: {value}, but the inputs have {describe(tensor)}")
+
+
+def _calls(inputs: Inputs) -> list[dict[str, torch.Tensor]]:
+    """Return the inputs of each call as tensors."""
+    if isinstance(inputs, str | os.PathLike):
+        return [*load_inputs(inputs)]
+    calls = [inputs] if isinstance(inputs, Mapping) else [*inputs]
+    if not calls:
+        raise CompareError("there are no inputs: give those of at least one call")
+    return [{name: torch.as_tensor(array) for name, array in call.items()} for call in calls]
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """The inputs and outputs of two programs that correspond to each other.
+
+    Attributes:
+        inputs: for each input of the reference, in order, that of the program to judge, or the own name if it has none.
+        outputs: likewise.
+        names: the name in the reference, by the name of each input and output of the program to judge that has one.
+        notes: which were not matched by their names.
+    """
+
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    names: Mapping[str, str]
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, reference: Graph, judged: Graph) -> "_Ends":
+        inputs = _paired(reference, judged, reference.inputs, judged.inputs)
+        outputs = _paired(reference, judged, reference.outputs, judged.outputs)
+        known = {*judged.inputs, *judged.outputs}
+        names = {name: source for source, name in {**inputs, **outputs}.items() if name in known}
+        notes = [
+            f"the {what} {name!r} of the reference is {other!r} in the program: they were matched by their positions"
+            for what, pairs in (("input", inputs), ("output", outputs))
+            for name, other in pairs.items()
+            if name != other
+        ]
+        return cls(inputs, outputs, names, tuple(notes))
+
+    def feed(self, feed: Tensors, graph: Graph, *, lower_precision: bool) -> dict[str, torch.Tensor]:
+        """Return the inputs of the program to judge.
+
+        Raises:
+            CompareError: it takes another one, or one of another shape or dtype.
+        """
+        found = {name: feed[source] for source, name in self.inputs.items() if name in graph.inputs}
+        if len(found) < len(graph.inputs):
+            raise CompareError(
+                f"the program takes {', '.join(graph.inputs)}, which do not correspond to the inputs of the reference: "
+                f"{', '.join(self.inputs) or 'none'}"
+            )
+        found = {name: _in_dtype(graph, name, tensor) for name, tensor in found.items()}
+        for name, tensor in (cast_inputs(graph, found) if lower_precision else found).items():
+            _check_input("the program", graph, name, tensor)
+        return found
+
+    def capture(self, original: ReferenceProgram, calls: Sequence[Tensors]) -> Capture:
+        """Return the calls of the reference, as if it had been recorded with the names of the program to judge."""
+        module = _Calls(original, self.outputs)
+        with torch.no_grad(), steal_forward(module) as capture:
+            for call in calls:
+                module(**call)
+        return capture
+
+    def program(self, program: Program, original: ReferenceProgram, values: Tensors) -> Program:
+        """Return the program to judge with the other one as its original.
+
+        Args:
+            program: the program.
+            original: the reference.
+            values: its values, for their shapes and dtypes, which a file need not declare.
+        """
+        model = program.model.clone()
+        for value in (output for node in model.graph for output in node.outputs):
+            tensor = values.get(value.name or "")
+            if tensor is not None and value.shape is None:
+                value.shape = ir.Shape(tensor.shape)
+                value.dtype = value.dtype or tensor_adapters.from_torch_dtype(tensor.dtype)
+        inputs = tuple(Port(name, name, "exact") for name in self.inputs.values())
+        outputs = tuple(Port(f"[{name!r}]", name, "exact") for name in self.outputs.values())
+        return Program(
+            model,
+            inputs={name: name for name in self.inputs.values()},
+            module_calls={("", 0): ModuleCall("", 0, inputs, outputs)},
+            original=original,
+            path=program.path,
+            outputs=tuple(self.outputs.values()),
+        )
+
+
+def _in_dtype(graph: Graph, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Return an input as the other integer type, or finer floating-point type, that a graph declares."""
+    declared = getattr(torch, graph.values[name].dtype or "", tensor.dtype)
+    kinds = [dtype.is_floating_point or dtype.is_complex or dtype is torch.bool for dtype in (declared, tensor.dtype)]
+    return tensor.to(declared) if not any(kinds) or is_coarser(tensor.dtype, declared) else tensor
+
+
+def _paired(reference: Graph, judged: Graph, expected: Sequence[str], actual: Sequence[str]) -> dict[str, str]:
+    """Return the counterpart of each input or output of the reference: by name, the others by their order."""
+    shared = {*expected} & {*actual}
+    left = [[name for name in names if name not in shared] for names in (expected, actual)]
+    pairs = {name: name for name in expected}
+    if len(left[0]) == len(left[1]) and all(_may_be(reference, judged, *pair) for pair in zip(*left, strict=True)):
+        pairs |= dict(zip(*left, strict=True))
+    return pairs
+
+
+def _may_be(reference: Graph, judged: Graph, name: str, other: str) -> bool:
+    """Whether the declared shapes of two values fit, and their types are of one kind."""
+    values = reference.values.get(name), judged.values.get(other)
+    floats = {"float" in (value.dtype or "float") for value in values if value is not None}
+    shapes = [value.shape for value in values if value is not None and value.shape is not None]
+    if len(shapes) < len(values):
+        return len(floats) < len(values)
+    dims = zip(*shapes, strict=False)
+    fits = all(a == b for a, b in dims if isinstance(a, int) and isinstance(b, int))
+    return len(floats) == 1 and len(shapes[0]) == len(shapes[1]) and fits
+
+
+class _Calls(nn.Module):
+    """The calls of a reference, one after the other."""
+
+    def __init__(self, original: ReferenceProgram, outputs: Mapping[str, str]) -> None:
+        super().__init__()
+        self._original, self._outputs, self._call = original, outputs, 0
+
+    def forward(self, **_: torch.Tensor) -> dict[str, torch.Tensor]:
+        values = self._original.values(self._call)
+        self._call += 1
+        return {name: values[source] for source, name in self._outputs.items() if source in values}
+
+
+def _alignment_note(alignment: Alignment, graph: Graph) -> str:
+    """Return how many values have a counterpart in the reference."""
+    names = graph.producer.keys() - graph.constant_values
+    found = names & alignment.names.keys()
+    inferred = sum(alignment.bases[name] == "numbers" for name in found)
+    by_numbers = f", {inferred} of them found by their numbers" if inferred else ""
+    return f"{len(found)} of {len(names)} values are also in the reference{by_numbers}"

@@ -1,0 +1,101 @@
+"""Which values of two programs correspond to each other: by name, by operator and operands, or by their numbers."""
+
+import numpy as np
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+from filch.compare.references._alignment import Observed, align
+from filch.export import as_program
+from filch.export.backends import get_backend
+
+WEIGHT = np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4)
+X = torch.linspace(-2, 2, 12).reshape(3, 4)
+
+
+def observed(*nodes, weights=()):
+    """Return a program from `x` to `y` and its values; a node is its operator, inputs, outputs and attributes."""
+    made = [helper.make_node(op, reads, outputs, **dict(*rest)) for op, reads, outputs, *rest in nodes]
+    arrays = {"w": WEIGHT, **dict(weights)}
+    tensors = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [3, 4]) for name in "xy")
+    graph = helper.make_graph(made, "main", [x], [y], tensors)
+    program = as_program(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10))
+    backend = get_backend("onnxruntime-cpu")
+    values = backend.run(backend.compile(program, optimize=False), {"x": X}, tuple(program.graph.producer))
+    return Observed(program.graph, {"x": X, **values}, program.constant)
+
+
+EXPECTED = (("MatMul", ["x", "w"], ["a"]), ("Exp", ["a"], ["b"]), ("Mul", ["b", "x"], ["c"]), ("Neg", ["c"], ["y"]))
+RENAMED = (("MatMul", ["x", "w"], ["1"]), ("Exp", ["1"], ["2"]), ("Mul", ["2", "x"], ["3"]), ("Neg", ["3"], ["y"]))
+
+
+def aligned(actual, expected=EXPECTED, **options):
+    return align(observed(*expected), observed(*actual, **options), {"x": "x", "y": "y"})
+
+
+def test_values_of_one_name_and_similar_numbers_correspond():
+    """The values of a program are its own."""
+    found = aligned(EXPECTED)
+    assert found.names == {name: name for name in "xabcy"} and {*found.bases.values()} == {"name"}
+
+
+def test_values_without_names_correspond_by_their_operators():
+    """Also with the operands of a product exchanged."""
+    actual = (*RENAMED[:2], ("Mul", ["x", "2"], ["3"]), RENAMED[3])
+    found = aligned(actual)
+    assert found.names == {"x": "x", "1": "a", "2": "b", "3": "c", "y": "y"}
+    assert found.bases["3"] == "operands"
+
+
+def test_other_operators_correspond_by_their_numbers():
+    """A value of nearly equal numbers is found; the one inside of the other decomposition has none."""
+    actual = (*RENAMED[:2], ("Neg", ["2"], ["4"]), ("Mul", ["4", "x"], ["5"]), ("Identity", ["5"], ["y"]))
+    found = aligned(actual)
+    assert "4" not in found.names
+    assert found.names["2"] == "b"
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_wrong_operator_and_what_follows_correspond_without_names(place):
+    """The values after it are found by what reads them, back from the output."""
+    nodes = [*RENAMED]
+    nodes[place] = ("Softplus", nodes[place][1][:1], nodes[place][2])
+    assert aligned(nodes).names == {"x": "x", "1": "a", "2": "b", "3": "c", "y": "y"}
+
+
+def test_a_wrong_weight_corresponds():
+    """The operator with another constant is the same one."""
+    found = aligned(RENAMED, weights=[("w", WEIGHT + 1)])
+    assert found.names["1"] == "a" and found.bases["1"] == "operands"
+
+
+def test_a_name_that_means_something_else_does_not_count():
+    """In the file of another exporter the same names may be those of other values."""
+    actual = (("MatMul", ["x", "w"], ["b"]), ("Exp", ["b"], ["c"]), ("Mul", ["c", "x"], ["a"]), ("Neg", ["a"], ["y"]))
+    assert aligned(actual).names == {"x": "x", "b": "a", "c": "b", "a": "c", "y": "y"}
+
+
+def test_a_value_that_outputs_do_not_depend_on_is_left_out():
+    """Its numbers are not those of the value of its name, but nothing is wrong."""
+    actual = (*EXPECTED[:3], ("Neg", ["c"], ["y"]), ("Exp", ["x"], ["d"]))
+    expected = (*EXPECTED, ("Log", ["b"], ["d"]))
+    assert "d" not in aligned(actual, expected).names
+
+
+def test_a_copy_of_an_earlier_value_is_what_it_replaces():
+    """`Identity` in place of a node has the numbers of another value, and the reader shows what it should be."""
+    actual = (*RENAMED[:2], ("Identity", ["1"], ["3"]), RENAMED[3])
+    assert aligned(actual).names["3"] == "c"
+
+
+def test_quantized_integers_correspond_to_no_numbers():
+    """The same operator on integers computes other numbers."""
+    actual = (
+        ("Cast", ["x"], ["i"], {"to": TensorProto.INT32}),
+        ("Mul", ["i", "i"], ["j"]),
+        ("Cast", ["j"], ["k"], {"to": TensorProto.FLOAT}),
+        ("Neg", ["k"], ["y"]),
+    )
+    expected = (("Mul", ["x", "x"], ["c"]), ("Neg", ["c"], ["y"]))
+    assert "j" not in aligned(actual, expected).names
