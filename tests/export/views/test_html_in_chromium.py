@@ -76,7 +76,7 @@ def names(page: Chromium) -> list[str]:
 
 
 def sort_by(page: Chromium, title: str) -> None:
-    page.run(f"[...document.querySelectorAll('.rows th')].find((cell) => cell.title === '{title}').firstChild.click()")
+    page.run(f"[...document.querySelectorAll('.rows th')].find((cell) => cell.dataset.name === '{title}').firstChild.click()")
     page.settle()
 
 

@@ -192,4 +192,4 @@ def table(page) -> list[list[str]]:
 
 
 def headers(page) -> list[str]:
-    return page.run("[...document.querySelectorAll('.rows th')].map((cell) => cell.title)")
+    return page.run("[...document.querySelectorAll('.rows th')].map((cell) => cell.dataset.name)")
