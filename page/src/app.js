@@ -35,6 +35,9 @@ export class App {
     this.selected = null;
     /** What the first divergence affects, if all else is dim. @type {Set<Item> | null} */
     this.path = null;
+    const { firstDivergence } = data;
+    /** The first divergence, and the groups around it. @type {Set<Item>} */
+    this.first = withGroups(firstDivergence?.node ? [firstDivergence.node] : []);
     this.shown = { tensors: false, weights: false, constants: false };
     this.colors = new Colors(data);
     /** The panes that were made so far. @type {Map<Graph, Pane>} */
@@ -93,7 +96,7 @@ export class App {
   currentLook() {
     const { colors, selected, path } = this;
     const marked = selected ? [...follow(selected).items, ...this.readersOfFolded(selected)] : [];
-    return { colors, selected, marked: withGroups(marked), lit: path };
+    return { colors, selected, first: this.first, marked: withGroups(marked), lit: path };
   }
 
   /**

@@ -16,6 +16,7 @@ import { textWidth, truncate } from "./text.js";
  * @typedef {object} Look
  * @property {Colors} colors
  * @property {Item | null} selected
+ * @property {Set<Item>} first the first divergence, and the groups around it
  * @property {Set<Item>} marked the counterparts of what is selected
  * @property {Set<Item> | null} lit all others are dim; null if none is
  */
@@ -143,10 +144,9 @@ export class Drawing {
  * @param {Item} item
  * @param {Look} look
  */
-function stateClasses(item, { selected, marked, lit }) {
-  const first = item.kind === "node" && item.findings.some((finding) => finding.first);
+function stateClasses(item, { selected, first, marked, lit }) {
   const dim = lit && !lit.has(item);
-  return [selected === item && "selected", marked.has(item) && "marked", dim && "dim", first && "first"]
+  return [selected === item && "selected", marked.has(item) && "marked", dim && "dim", first.has(item) && "first"]
     .filter(Boolean)
     .join(" ");
 }

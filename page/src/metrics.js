@@ -16,7 +16,13 @@ const METRICS = new Map([
   ["mismatched", ["the number of elements whose error exceeds the harmonic limit and rounding", ELEMENTS]],
   ["nonfinite", ["the number of elements that are NaN or infinite on one side and different on the other", ELEMENTS]],
   ["overflowed", ["the number of elements that are NaN or infinite and should be finite", ELEMENTS]],
-  ["clipped", ["the number of elements that are the largest number of their dtype, and should be larger", ELEMENTS]],
+  [
+    "clipped",
+    [
+      "the number of elements that are the largest number of their dtype, or of the integers that they were quantized to, and should be larger",
+      ELEMENTS,
+    ],
+  ],
   ["zeroed", ["the number of elements that are 0 and should not be", ELEMENTS]],
   ["count", ["the number of elements", ELEMENTS]],
   ["times rounding", ["the distance from the float64 result in units of the rounding level, in the whole run", "×"]],

@@ -53,7 +53,7 @@ export class Minimap {
    * @param {Arrangement} arrangement
    * @param {Look} look
    */
-  draw(arrangement, { colors }) {
+  draw(arrangement, { colors, first }) {
     if (getComputedStyle(this.element).display === "none") return;
     const state = `${colors.mode} ${getComputedStyle(this.element).color}`;
     if (this.arrangement === arrangement && this.drawn === state) return;
@@ -77,13 +77,11 @@ export class Minimap {
       context.fillStyle = fillOf(box);
       context.fillRect(box.x * x, box.y * y, Math.max(1, box.w * x), Math.max(0.8, box.h * y));
     }
-    const first = arrangement.boxes.find(
-      ({ item }) => item.kind === "node" && item.findings.some((each) => each.first),
-    );
-    if (!first) return;
+    const found = arrangement.boxes.find(({ item, kind }) => kind !== "open" && first.has(item));
+    if (!found) return;
     context.strokeStyle = this.colorOf("first");
     context.lineWidth = 2;
-    context.strokeRect(first.x * x - 2, first.y * y - 2, Math.max(1, first.w * x) + 4, Math.max(1, first.h * y) + 4);
+    context.strokeRect(found.x * x - 2, found.y * y - 2, Math.max(1, found.w * x) + 4, Math.max(1, found.h * y) + 4);
   }
 
   /** @param {string} cssClass */

@@ -983,10 +983,9 @@
       this.layers.edges.append(svg("g", { class: `edge ${look.lit ? "dim" : ""}` }, svg("path", { class: "line", d })));
     }
   };
-  function stateClasses(item, { selected, marked, lit }) {
-    const first = item.kind === "node" && item.findings.some((finding) => finding.first);
+  function stateClasses(item, { selected, first, marked, lit }) {
     const dim = lit && !lit.has(item);
-    return [selected === item && "selected", marked.has(item) && "marked", dim && "dim", first && "first"].filter(Boolean).join(" ");
+    return [selected === item && "selected", marked.has(item) && "marked", dim && "dim", first.has(item) && "first"].filter(Boolean).join(" ");
   }
   function boxElement(box, look) {
     const { item, kind, w, h } = box;
@@ -1132,7 +1131,7 @@
      * @param {Arrangement} arrangement
      * @param {Look} look
      */
-    draw(arrangement, { colors }) {
+    draw(arrangement, { colors, first }) {
       if (getComputedStyle(this.element).display === "none") return;
       const state = `${colors.mode} ${getComputedStyle(this.element).color}`;
       if (this.arrangement === arrangement && this.drawn === state) return;
@@ -1158,13 +1157,11 @@
         context2.fillStyle = fillOf(box);
         context2.fillRect(box.x * x, box.y * y, Math.max(1, box.w * x), Math.max(0.8, box.h * y));
       }
-      const first = arrangement.boxes.find(
-        ({ item }) => item.kind === "node" && item.findings.some((each) => each.first)
-      );
-      if (!first) return;
+      const found = arrangement.boxes.find(({ item, kind }) => kind !== "open" && first.has(item));
+      if (!found) return;
       context2.strokeStyle = this.colorOf("first");
       context2.lineWidth = 2;
-      context2.strokeRect(first.x * x - 2, first.y * y - 2, Math.max(1, first.w * x) + 4, Math.max(1, first.h * y) + 4);
+      context2.strokeRect(found.x * x - 2, found.y * y - 2, Math.max(1, found.w * x) + 4, Math.max(1, found.h * y) + 4);
     }
     /** @param {string} cssClass */
     colorOf(cssClass) {
@@ -2224,7 +2221,13 @@
     ["mismatched", ["the number of elements whose error exceeds the harmonic limit and rounding", ELEMENTS]],
     ["nonfinite", ["the number of elements that are NaN or infinite on one side and different on the other", ELEMENTS]],
     ["overflowed", ["the number of elements that are NaN or infinite and should be finite", ELEMENTS]],
-    ["clipped", ["the number of elements that are the largest number of their dtype, and should be larger", ELEMENTS]],
+    [
+      "clipped",
+      [
+        "the number of elements that are the largest number of their dtype, or of the integers that they were quantized to, and should be larger",
+        ELEMENTS
+      ]
+    ],
     ["zeroed", ["the number of elements that are 0 and should not be", ELEMENTS]],
     ["count", ["the number of elements", ELEMENTS]],
     ["times rounding", ["the distance from the float64 result in units of the rounding level, in the whole run", "×"]],
@@ -3462,6 +3465,8 @@
       this.data = data;
       this.selected = null;
       this.path = null;
+      const { firstDivergence } = data;
+      this.first = withGroups(firstDivergence?.node ? [firstDivergence.node] : []);
       this.shown = { tensors: false, weights: false, constants: false };
       this.colors = new Colors(data);
       this.panes = /* @__PURE__ */ new Map();
@@ -3515,7 +3520,7 @@
     currentLook() {
       const { colors, selected, path } = this;
       const marked = selected ? [...follow(selected).items, ...this.readersOfFolded(selected)] : [];
-      return { colors, selected, marked: withGroups(marked), lit: path };
+      return { colors, selected, first: this.first, marked: withGroups(marked), lit: path };
     }
     /**
      * The nodes whose boxes stand for a constant that has none.

@@ -78,9 +78,9 @@ class Chromium:
             elif event["method"] == "Page.javascriptDialogOpening":
                 self.log.append(f"dialog: {event['params']['message']}")
 
-    def open(self, path: Path) -> None:
-        """Open a file, and wait until its graph is drawn."""
-        url = path.resolve().as_uri()
+    def open(self, path: Path, address: str = "") -> None:
+        """Open a file, at an address that begins with `#`, and wait until its graph is drawn."""
+        url = path.resolve().as_uri() + address
         self._driver.get(url)
         self.wait(f"location.href === {json.dumps(url)} && document.documentElement?.dataset.drawn")
 
