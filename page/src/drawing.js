@@ -251,9 +251,9 @@ function groupNames({ boxes }, view) {
     if (box.item.kind !== "group") continue;
     if (names.length > MOST_GROUP_NAMES) break;
     const [width, height] = [box.w * view.k, box.h * view.k];
-    const [left, top] = [box.x * view.k + view.x + 4, box.y * view.k + view.y + 2];
+    const [left, top] = [box.x * view.k + view.x + 4, box.y * view.k + view.y + Math.min(2, (height - 14) / 2)];
     const visible = left < view.width && top < view.height && left + width > 0 && top > -20;
-    if (width < 34 || height < 15 || !visible) continue;
+    if (width < 34 || height < 13 || !visible) continue;
     const text = truncate(box.item.name, width - 6, font);
     if (text.length < 2) continue;
     const place = { left, top, right: left + textWidth(text, font) + 6, bottom: top + 15 };

@@ -6,6 +6,7 @@ import { html } from "./dom.js";
 /** @import { Box, Arrangement } from "./scene.js" */
 
 const LARGEST = { width: 150, height: 190 }; // pixels
+const MARGIN = 18; // of the graph, in which there is nothing
 const SMALLEST = 56; // pixels: a long and narrow graph is drawn wider than it is
 
 /**
@@ -101,7 +102,7 @@ export class Minimap {
       (at) => at / k,
     );
     const { width, height } = this.arrangement;
-    const whole = left <= 0 && top <= 0 && right >= width && bottom >= height;
+    const whole = left <= MARGIN && top <= MARGIN && right >= width - MARGIN && bottom >= height - MARGIN;
     this.element.classList.toggle("whole", whole);
     if (whole) return;
     const { x, y } = this.scale;

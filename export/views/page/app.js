@@ -1058,9 +1058,9 @@
       if (box.item.kind !== "group") continue;
       if (names.length > MOST_GROUP_NAMES) break;
       const [width, height] = [box.w * view.k, box.h * view.k];
-      const [left, top] = [box.x * view.k + view.x + 4, box.y * view.k + view.y + 2];
+      const [left, top] = [box.x * view.k + view.x + 4, box.y * view.k + view.y + Math.min(2, (height - 14) / 2)];
       const visible = left < view.width && top < view.height && left + width > 0 && top > -20;
-      if (width < 34 || height < 15 || !visible) continue;
+      if (width < 34 || height < 13 || !visible) continue;
       const text = truncate(box.item.name, width - 6, font);
       if (text.length < 2) continue;
       const place = { left, top, right: left + textWidth(text, font) + 6, bottom: top + 15 };
@@ -1094,6 +1094,7 @@
 
   // src/minimap.js
   var LARGEST = { width: 150, height: 190 };
+  var MARGIN2 = 18;
   var SMALLEST = 56;
   function minimapScale({ width, height }) {
     const k = Math.min(LARGEST.width / width, LARGEST.height / height);
@@ -1179,7 +1180,7 @@
         (at) => at / k
       );
       const { width, height } = this.arrangement;
-      const whole = left <= 0 && top <= 0 && right >= width && bottom >= height;
+      const whole = left <= MARGIN2 && top <= MARGIN2 && right >= width - MARGIN2 && bottom >= height - MARGIN2;
       this.element.classList.toggle("whole", whole);
       if (whole) return;
       const { x, y } = this.scale;
@@ -2629,7 +2630,7 @@
   }
 
   // src/plot.js
-  var MARGIN2 = { left: 52, right: 14, top: 10, bottom: 26 };
+  var MARGIN3 = { left: 52, right: 14, top: 10, bottom: 26 };
   var LANE = 15;
   var REACH = 18;
   var ErrorScale = class {
@@ -2642,9 +2643,9 @@
       this.low = Math.floor(smallest(decades, 0));
       this.high = Math.max(this.low + 1, Math.ceil(largest(decades)));
       this.hasNonFinite = findings.some(({ error }) => error !== null && !Number.isFinite(error));
-      const base = height - MARGIN2.bottom - 6;
-      this.lines = { none: base, zero: base - LANE, nonFinite: MARGIN2.top + 4 };
-      this.top = MARGIN2.top + (this.hasNonFinite ? LANE + 6 : 0);
+      const base = height - MARGIN3.bottom - 6;
+      this.lines = { none: base, zero: base - LANE, nonFinite: MARGIN3.top + 4 };
+      this.top = MARGIN3.top + (this.hasNonFinite ? LANE + 6 : 0);
       this.bottom = base - 2 * LANE;
     }
     /** @param {Finding} finding */
@@ -2702,10 +2703,10 @@
         findings.map((finding) => this.position(finding)),
         1
       );
-      const right = width - MARGIN2.right;
+      const right = width - MARGIN3.right;
       this.dots = findings.map((finding) => ({
         finding,
-        x: MARGIN2.left + this.position(finding) / last * (right - MARGIN2.left),
+        x: MARGIN3.left + this.position(finding) / last * (right - MARGIN3.left),
         y: scale.y(finding)
       }));
       const against = this.axis.value === "order" ? "in the order of execution" : "against depth";
@@ -2715,8 +2716,8 @@
       const text = (x, label, anchor) => svg("text", { class: "tiny", x, y: height - 8, "text-anchor": anchor }, label);
       this.svg.replaceChildren(
         ...gridElements(scale, right),
-        text(MARGIN2.left, "inputs", "start"),
-        text((MARGIN2.left + width) / 2, this.axis.value, "middle"),
+        text(MARGIN3.left, "inputs", "start"),
+        text((MARGIN3.left + width) / 2, this.axis.value, "middle"),
         text(right, last.toLocaleString("en"), "end"),
         ...this.dotElements()
       );
@@ -2766,8 +2767,8 @@
   };
   function gridElements(scale, right) {
     const line = (y, label, kind = "") => [
-      svg("path", { class: `grid ${kind}`, d: `M${MARGIN2.left} ${Math.round(y) + 0.5}H${right}` }),
-      svg("text", { class: "tiny", x: MARGIN2.left - 8, y: y + 3.5, "text-anchor": "end" }, label)
+      svg("path", { class: `grid ${kind}`, d: `M${MARGIN3.left} ${Math.round(y) + 0.5}H${right}` }),
+      svg("text", { class: "tiny", x: MARGIN3.left - 8, y: y + 3.5, "text-anchor": "end" }, label)
     ];
     return [
       ...scale.decades.flatMap((exponent) => line(scale.decade(exponent), `1e${exponent}`)),
