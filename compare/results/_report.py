@@ -192,7 +192,7 @@ class Report(Result):
         explained = [] if self.explanation is None else [str(self.explanation)]
         remarks = (self.headline, *explained, *self._notes(), " ".join(map(str.strip, self.summary())))
         drawn = picture(self.rows, self.graphs, self.first_divergence)
-        return replace(drawn, name=self._title(), remarks=remarks)
+        return replace(drawn, name=self._title(), remarks=remarks, close=self.close)
 
     def view(self, name: str, path: str | os.PathLike[str]) -> Path:
         """Draw `graph` into a file (see `filch.export.views.save`)."""

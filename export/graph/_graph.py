@@ -38,6 +38,7 @@ class Graph:
         source_graph: the graph that this one was compiled from, whose nodes `Node.origins` names; or None.
         findings: the results of a comparison, by value name; one for each call in which the value was compared.
         remarks: sentences of a comparison about the whole graph.
+        close: whether a comparison found the graph close to its reference; None if there was none.
         onnx: the ONNX model that the graph was read from; None if it was read from something else.
     """
 
@@ -51,6 +52,7 @@ class Graph:
     source_graph: "Graph | None" = field(default=None, repr=False)
     findings: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict, repr=False)
     remarks: tuple[str, ...] = ()
+    close: bool | None = None
     onnx: ir.Model | None = field(default=None, repr=False, compare=False)
 
     @cached_property

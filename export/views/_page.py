@@ -42,7 +42,7 @@ def page_data(graph: Graph) -> str:
     if graph.source_graph is not None:
         graphs.append(_graph(graph.source_graph, "before", table))
     graphs += [_graph(function, "function", table) | {"of": name} for name, function in graph.functions.items()]
-    data = {"remarks": [*graph.remarks], "graphs": graphs, **table.tables()}
+    data = {"remarks": [*graph.remarks], "close": graph.close, "graphs": graphs, **table.tables()}
     return for_script(json.dumps(data, allow_nan=False, separators=(",", ":")))
 
 

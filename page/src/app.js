@@ -1,22 +1,30 @@
 // The page: what is selected, how it is drawn, and the parts that show it.
 
 import { Colors } from "./color.js";
-import { html } from "./dom.js";
+import { contents, copyText, html } from "./dom.js";
 import { drawerElement } from "./drawer.js";
 import { helpDialog, listenToKeys } from "./keys.js";
-import { affectedNodes } from "./model.js";
+import { follow } from "./counterparts.js";
+import { History } from "./history.js";
+import { affectedNodes, readersOfConstant } from "./model.js";
 import { Pane } from "./pane.js";
 import { Panel } from "./panel.js";
+import { download, pictureOf } from "./picture.js";
 import { Plot } from "./plot.js";
 import { listenToPrinter } from "./printing.js";
 import { SearchBox } from "./searchbox.js";
 import { Table } from "./table.js";
-import { legendElements, remarksElements, Toolbar } from "./toolbar.js";
+import { isShown } from "./scene.js";
+import { legendElements, Toolbar } from "./toolbar.js";
 import { Tooltip } from "./tooltip.js";
+import { remarksElement, verdictElement } from "./verdict.js";
 
 /** @import { ColorMode } from "./color.js" */
+/** @import { Place } from "./address.js" */
 /** @import { Look } from "./drawing.js" */
 /** @import { Graph, GraphNode, Group, Item, PageData } from "./model.js" */
+
+const MOST_REVEALED = 20; // counterparts of one item whose groups are opened
 
 /** The page. */
 export class App {
@@ -27,7 +35,10 @@ export class App {
     this.selected = null;
     /** What the first divergence affects, if all else is dim. @type {Set<Item> | null} */
     this.path = null;
-    this.shown = { tensors: false, weights: false };
+    const { firstDivergence } = data;
+    /** The first divergence, and the groups around it. @type {Set<Item>} */
+    this.first = withGroups(firstDivergence?.node ? [firstDivergence.node] : []);
+    this.shown = { tensors: false, weights: false, constants: false };
     this.colors = new Colors(data);
     /** The panes that were made so far. @type {Map<Graph, Pane>} */
     this.panes = new Map();
@@ -43,7 +54,8 @@ export class App {
     this.drawer = drawerElement([this.plot?.element ?? null, this.table.element], !this.colors.hasFindings);
     this.toolbar = new Toolbar(this);
     const main = html("main", {}, this.stage, this.panel.element);
-    document.body.append(this.toolbar.element, ...remarksElements(data), main);
+    const heading = [verdictElement(this, this.toolbar.toggles.path), remarksElement(data)];
+    document.body.append(...contents([this.toolbar.element, ...heading, main]));
     document.body.append(this.drawer, this.tooltip.element, this.status, this.help);
     /** The graph that is shown when one is. */
     this.graph = data.main;
@@ -54,16 +66,48 @@ export class App {
     listenToKeys(this);
     this.panel.show(null);
     this.updateLegend();
-    const first = data.firstDivergence;
-    if (first) this.select(first.node ?? first.value, { move: true, quiet: true });
+    this.showStart();
+    this.history = new History(this);
+    if (location.hash) this.history.restore();
     listenToPrinter(this);
+  }
+
+  /** Shows what a page begins with: the first divergence, if there is one. */
+  showStart() {
+    const first = this.data.firstDivergence;
+    this.select(first ? (first.node ?? first.value) : null, { move: true, quiet: true });
+  }
+
+  /**
+   * Shows what an address says.
+   * @param {Place} place
+   */
+  showPlace({ graph, sideBySide, item, open }) {
+    this.sideBySide = sideBySide && this.data.before !== null && graph.role !== "function";
+    this.graph = graph;
+    this.arrangePanes();
+    const pane = this.pane(graph);
+    if (open) pane.openOnly(open);
+    this.select(item, { move: true, quiet: true });
+    if (!item) pane.showStart();
   }
 
   /** @returns {Look} */
   currentLook() {
     const { colors, selected, path } = this;
-    const counterparts = selected && selected.kind !== "value" ? selected.counterparts : [];
-    return { colors, selected, marked: withGroups(counterparts), lit: path };
+    const marked = selected ? [...follow(selected).items, ...this.readersOfFolded(selected)] : [];
+    return { colors, selected, first: this.first, marked: withGroups(marked), lit: path };
+  }
+
+  /**
+   * The nodes whose boxes stand for a constant that has none.
+   * @param {Item} item
+   * @returns {GraphNode[]}
+   */
+  readersOfFolded(item) {
+    const node = item.kind === "value" ? item.producer : item;
+    if (item.kind === "value" && !node && item.role === "parameter" && !this.shown.weights) return item.readers;
+    return node?.kind === "node" && !isShown(node, this.shown) ? readersOfConstant(node) : [];
   }
 
   redraw() {
@@ -123,6 +167,7 @@ export class App {
     if (choice !== "both") this.graph = this.data.graphs[Number(choice)];
     this.arrangePanes();
     if (this.selected) this.showCounterparts(this.selected);
+    this.history.note();
   }
 
   /**
@@ -138,6 +183,7 @@ export class App {
     this.sideBySide = !this.sideBySide;
     this.arrangePanes();
     if (this.selected) this.select(this.selected, { move: true });
+    this.history.note();
   }
 
   // ---- selection
@@ -161,20 +207,29 @@ export class App {
     if (item && !fromTable) this.table.show(item);
     else this.table.fill();
     this.plot?.draw();
-    if (!quiet) this.announce(item ? description(item) : "Nothing selected");
+    if (quiet) return;
+    this.announce(item ? this.describe(item) : "Nothing selected");
+    this.history.note();
+  }
+
+  /** @param {Item} item */
+  describe(item) {
+    const { graphs } = this.data;
+    const op = item.kind === "node" ? `${item.op} ` : "";
+    const place = graphs.length > 1 ? `, ${this.data.titleOf(item.graph).toLowerCase()}` : "";
+    return `${op}${item.name.slice(0, 200)}${item.worst ? `, ${item.worst.status}` : ""}${place}`;
   }
 
   /**
-   * Moves the other pane to the counterparts of an item.
+   * Moves the other pane to the counterparts of an item, or to what reads it there.
    * @param {Item} item
    */
   showCounterparts(item) {
-    if (item.kind === "value" || !item.counterparts.length) return;
-    const [first] = item.counterparts;
-    const pane = this.panes.get(first.graph);
+    const { items } = follow(item);
+    const pane = items.length ? this.panes.get(items[0].graph) : null;
     if (!pane?.element.isConnected) return;
-    for (const counterpart of item.counterparts) if (pane.scene.reveal(counterpart)) pane.arrange();
-    pane.show(first);
+    for (const counterpart of items.slice(0, MOST_REVEALED)) pane.reveal(counterpart);
+    pane.show(items[0]);
   }
 
   /** Opens or closes the selected group, or the group around what is selected. */
@@ -254,13 +309,13 @@ export class App {
   }
 
   /**
-   * Draws values between operations, or weights, or no longer.
-   * @param {"tensors" | "weights"} what
+   * Draws values between operations, weights or constants, or no longer.
+   * @param {"tensors" | "weights" | "constants"} what
    */
   toggleShown(what) {
     this.shown[what] = !this.shown[what];
     this.toolbar.setPressed(what, this.shown[what]);
-    for (const pane of this.panes.values()) pane.change(() => pane.scene.show(this.shown), pane.focus);
+    for (const pane of this.panes.values()) pane.changeShown(this.shown);
     this.redraw();
   }
 
@@ -273,6 +328,21 @@ export class App {
     const dark = matchMedia("(prefers-color-scheme: dark)").matches;
     const now = dataset.theme ?? (dark ? "dark" : "light");
     dataset.theme = now === "dark" ? "light" : "dark";
+    this.redraw();
+  }
+
+  async copyLink() {
+    this.history.write();
+    const copied = await copyText(location.href);
+    this.toolbar.confirmLink(copied);
+    this.announce(copied ? "Link copied" : "The link is the address of this page");
+  }
+
+  /** Saves what is visible of the active graph. */
+  savePicture() {
+    const name = this.active.graph.name.replace(/[^\w.-]+/g, "_").slice(0, 80);
+    download(`${name || "graph"}.svg`, pictureOf(this.active));
+    this.announce("Picture saved");
   }
 
   /**
@@ -291,12 +361,6 @@ export class App {
  */
 function withGroups(items) {
   return new Set([...items].flatMap((item) => [item, ...item.groupPath]));
-}
-
-/** @param {Item} item */
-function description(item) {
-  const op = item.kind === "node" ? `${item.op} ` : "";
-  return `${op}${item.name.slice(0, 200)}${item.worst ? `, ${item.worst.status}` : ""}`;
 }
 
 /**

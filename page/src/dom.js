@@ -75,6 +75,19 @@ export function numberElement(number) {
 }
 
 /**
+ * Copies a text to the clipboard; says whether the browser allowed it.
+ * @param {string} text
+ */
+export async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/**
  * A function that calls `act` at the next animation frame, once, however often it was called before.
  * @param {() => void} act
  */

@@ -16,6 +16,7 @@ import { textWidth, truncate } from "./text.js";
  * @typedef {object} Look
  * @property {Colors} colors
  * @property {Item | null} selected
+ * @property {Set<Item>} first the first divergence, and the groups around it
  * @property {Set<Item>} marked the counterparts of what is selected
  * @property {Set<Item> | null} lit all others are dim; null if none is
  */
@@ -143,10 +144,9 @@ export class Drawing {
  * @param {Item} item
  * @param {Look} look
  */
-function stateClasses(item, { selected, marked, lit }) {
-  const first = item.kind === "node" && item.findings.some((finding) => finding.first);
+function stateClasses(item, { selected, first, marked, lit }) {
   const dim = lit && !lit.has(item);
-  return [selected === item && "selected", marked.has(item) && "marked", dim && "dim", first && "first"]
+  return [selected === item && "selected", marked.has(item) && "marked", dim && "dim", first.has(item) && "first"]
     .filter(Boolean)
     .join(" ");
 }
@@ -251,9 +251,9 @@ function groupNames({ boxes }, view) {
     if (box.item.kind !== "group") continue;
     if (names.length > MOST_GROUP_NAMES) break;
     const [width, height] = [box.w * view.k, box.h * view.k];
-    const [left, top] = [box.x * view.k + view.x + 4, box.y * view.k + view.y + 2];
+    const [left, top] = [box.x * view.k + view.x + 4, box.y * view.k + view.y + Math.min(2, (height - 14) / 2)];
     const visible = left < view.width && top < view.height && left + width > 0 && top > -20;
-    if (width < 34 || height < 15 || !visible) continue;
+    if (width < 34 || height < 13 || !visible) continue;
     const text = truncate(box.item.name, width - 6, font);
     if (text.length < 2) continue;
     const place = { left, top, right: left + textWidth(text, font) + 6, bottom: top + 15 };

@@ -1,6 +1,7 @@
 // How a tensor and its reference are distributed: histograms and statistics.
 
 import { html, numberElement, svg } from "./dom.js";
+import { metricElement } from "./metrics.js";
 import { parseNumber } from "./model.js";
 import { shortNumber } from "./numbers.js";
 
@@ -51,7 +52,7 @@ export function histogramElement([rawLow, rawHigh, expected, actual]) {
 export function statisticsTable(expected, actual) {
   const cell = (/** @type {Child} */ content) => html("td", {}, content ?? "–");
   const row = (/** @type {string} */ title, /** @type {Child[]} */ ...cells) =>
-    html("tr", {}, html("th", { scope: "row" }, title), cells);
+    html("tr", {}, html("th", { scope: "row" }, metricElement(title)), cells);
   const column = (/** @type {string} */ title) => html("th", { scope: "col" }, title);
   const numbers = /** @type {const} */ (["minimum", "maximum", "mean", "std", "nan", "inf"]);
   const equalBits = expected && actual && expected.content && expected.content === actual.content;

@@ -38,6 +38,7 @@ const KEYS = [
   ["one graph, or both side by side", ["s", (app) => app.toggleSideBySide()]],
   ["values between operations", ["v", (app) => app.toggleShown("tensors")]],
   ["weights", ["w", (app) => app.toggleShown("weights")]],
+  ["constants", ["x", (app) => app.toggleShown("constants")]],
   ["table", ["t", (app) => app.toggleDrawer()]],
   ["light or dark", ["l", (app) => app.toggleTheme()]],
   ["this list", ["?", (app) => app.help.showModal()]],

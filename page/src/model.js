@@ -1,9 +1,11 @@
 // The graphs as the page uses them, made of the JSON that `_page.py` writes.
 
+import { linkCounterparts } from "./counterparts.js";
 import { largest } from "./numbers.js";
 
 /** @typedef {GraphNode | Group | Value} Item what can be selected */
 /** @typedef {number | bigint} Numeric an integer over 2**53 is a bigint */
+/** @typedef {"close" | "different" | "not close"} Verdict "not close": nothing differs, but something was not compared */
 /** @typedef {[low: number | string, high: number | string, expected: number[], actual: number[]]} RawHistogram */
 
 const ROLES = ["intermediate", "view", "input", "output", "parameter"];
@@ -20,6 +22,8 @@ export class PageData {
     this.lists = raw.lists;
     /** @type {string[]} */
     this.remarks = raw.remarks;
+    /** Whether a comparison found the graph close to its reference; null if there was none. @type {boolean | null} */
+    this.close = raw.close ?? null;
     /** @type {Graph[]} */
     this.graphs = raw.graphs.map(
       (/** @type {any} */ graph, /** @type {number} */ index) => new Graph(this, graph, index),
@@ -32,6 +36,22 @@ export class PageData {
     /** The finding that is marked as the first divergence, else the first one that diverged, or null. */
     this.firstDivergence = this.findings.find((finding) => finding.first) ?? firstDiverged(this.findings);
     if (this.before) linkCounterparts(this.main, this.before);
+  }
+
+  /** The result of the comparison; null if nothing was compared. @returns {Verdict | null} */
+  get verdict() {
+    if (this.findings.some((finding) => finding.diverged)) return "different";
+    return this.close === null ? null : this.close ? "close" : "not close";
+  }
+
+  /**
+   * What a graph is called among those of the page.
+   * @param {Graph} graph
+   */
+  titleOf({ role, of }) {
+    if (role === "function") return `Function ${of.slice(0, 40)}`;
+    if (role === "before") return "Exported graph";
+    return this.before ? "Compiled graph" : "Graph";
   }
 
   /**
@@ -217,8 +237,10 @@ export class GraphNode {
     this.seconds = null;
     /** The number of nodes on the longest path that ends here. */
     this.depth = 1;
-    /** Whether it depends on nothing but weights: then it is drawn with them. */
+    /** Whether it depends on nothing but weights and constants: then it is part of what reads it, unless shown. */
     this.constant = false;
+    /** What of both it depends on, if it is constant: weights, if there are any. @type {"weights" | "constants"} */
+    this.constantKind = "constants";
   }
 
   /** The outputs that are not left out. */
@@ -243,6 +265,8 @@ export class GraphNode {
       this.reads.every((value) => (value.producer ? value.producer.constant : value.role === "parameter")) &&
       (this.reads.length > 0 || this.op === "Constant") &&
       this.written.every((value) => value.role !== "output");
+    const readsWeights = this.reads.some((value) => (value.producer?.constantKind ?? "weights") === "weights");
+    if (this.constant && readsWeights) this.constantKind = "weights";
     for (const group of this.groupPath) {
       group.size += 1;
       group.worst = worseOf(group.worst, this.worst);
@@ -370,29 +394,6 @@ function firstDiverged(findings) {
 }
 
 /**
- * Links the nodes and groups of a graph with those that they were made of.
- * @param {Graph} graph
- * @param {Graph} before
- */
-function linkCounterparts(graph, before) {
-  for (const node of graph.nodes) {
-    for (const origin of node.origins.length ? node.origins : [node.name]) {
-      const other = before.nodeByName.get(origin);
-      if (!other) continue;
-      node.counterparts.push(other);
-      other.counterparts.push(node);
-    }
-  }
-  const groups = new Map(before.groups.map((group) => [group.path + group.name, group]));
-  for (const group of graph.groups) {
-    const other = groups.get(group.path + group.name);
-    if (!other) continue;
-    group.counterparts.push(other);
-    other.counterparts.push(group);
-  }
-}
-
-/**
  * The type of a value, such as `float32[1, 128, 768]`; "" if nothing is known of it.
  * @param {Value} value
  */
@@ -420,4 +421,17 @@ export function affectedNodes(node) {
     if (each === node || diverged(each) || goesOn) affected.add(each);
   }
   return affected;
+}
+
+/**
+ * The operations that read what a constant computes, directly or through other constants.
+ * @param {GraphNode} node
+ * @returns {GraphNode[]}
+ */
+export function readersOfConstant(node) {
+  const seen = new Set([node]);
+  for (const each of seen) {
+    if (each.constant) for (const value of each.written) for (const reader of value.readers) seen.add(reader);
+  }
+  return [...seen].filter((each) => !each.constant);
 }

@@ -2,12 +2,14 @@
 
 import { html, svg } from "./dom.js";
 import { Drawing } from "./drawing.js";
+import { Minimap } from "./minimap.js";
 import { count } from "./numbers.js";
 import { HEADING_HEIGHT, openInitialGroups, outputKey, Scene } from "./scene.js";
 
 /** @import { App } from "./app.js" */
 /** @import { View } from "./drawing.js" */
 /** @import { Graph, Group, Item } from "./model.js" */
+/** @import { Shown } from "./boxes.js" */
 /** @import { Box } from "./scene.js" */
 /** @typedef {{ k: number, x: number, y: number }} Position scale and shift of a view */
 
@@ -41,7 +43,7 @@ export class Pane {
     });
     const button = (/** @type {string} */ title, /** @type {string} */ text, /** @type {() => void} */ onclick) =>
       html("button", { type: "button", title, "aria-label": title, onclick }, text);
-    const tools = html(
+    this.tools = html(
       "div",
       { class: "zoom" },
       button("Zoom in (+)", "+", () => this.zoom(1.4)),
@@ -49,8 +51,11 @@ export class Pane {
       button("Fit (f)", "⤢", () => this.fit()),
     );
     const size = html("small", {}, count(graph.nodes.length, "operation"));
-    this.heading = html("h2", {}, html("span", {}, this.title), " ", size);
-    this.element = html("section", { class: "pane", "aria-label": this.title }, this.heading, this.svg, tools);
+    const title = app.data.titleOf(graph);
+    this.heading = html("h2", {}, html("span", {}, title), " ", size);
+    this.minimap = new Minimap((x, y) => this.centerAt(x, y));
+    const parts = [this.heading, this.svg, this.tools, this.minimap.element];
+    this.element = html("section", { class: "pane", "aria-label": title }, parts);
     this.drawing = new Drawing(this.svg);
     this.scene = new Scene(graph, app.shown);
     openInitialGroups(this.scene);
@@ -59,18 +64,15 @@ export class Pane {
     new ResizeObserver(() => this.resize()).observe(this.svg);
   }
 
-  get title() {
-    if (this.graph.role === "function") return `Function ${this.graph.of}`;
-    if (this.graph.role === "before") return "Exported";
-    return this.app.data.before ? "Compiled" : "Graph";
-  }
-
   arrange() {
     this.arrangement = this.scene.arrange();
   }
 
   redraw() {
-    if (this.view.width) this.drawing.draw(this.arrangement, this.view, this.app.look);
+    if (!this.view.width) return;
+    this.drawing.draw(this.arrangement, this.view, this.app.look);
+    this.minimap.draw(this.arrangement, this.app.look);
+    this.minimap.move(this.view);
   }
 
   // ---- the view
@@ -117,10 +119,28 @@ export class Pane {
     return offsetHeight ? offsetTop + offsetHeight + 6 : 8;
   }
 
+  /** Where a graph ends: above the legend, and above the details where these cover the frame. */
+  get bottom() {
+    const { height } = this.view;
+    const frame = this.svg.getBoundingClientRect();
+    const covers = [this.app.legend, this.app.panel.element].map((element) => element.getBoundingClientRect());
+    const tops = covers
+      .filter(
+        (cover) => cover.width && cover.left < frame.right && cover.right > frame.left && cover.top < frame.bottom,
+      )
+      .map((cover) => cover.top - frame.top);
+    return Math.max(this.top + height / 4, Math.min(height, ...tops.filter((top) => top > 0)) - 8);
+  }
+
+  /** Where a graph ends at the right: beside the buttons. */
+  get right() {
+    return this.tools.offsetLeft - 8;
+  }
+
   /** The scale at which the whole graph is visible. */
   get wholeScale() {
     const { width, height } = this.arrangement;
-    return Math.min((this.view.width - 24) / width, (this.view.height - this.top - 12) / height);
+    return Math.min((this.right - 12) / width, (this.bottom - this.top) / height);
   }
 
   /**
@@ -130,8 +150,9 @@ export class Pane {
    */
   centered(k) {
     const { width, height } = this.arrangement;
-    const y = Math.max(this.top, (this.view.height - height * k) / 2);
-    return { k, x: (this.view.width - width * k) / 2, y };
+    const y = Math.max(this.top, (this.top + this.bottom - height * k) / 2);
+    const right = width * k > this.right - 12 ? this.view.width : Math.min(this.view.width, this.right + 12);
+    return { k, x: (right - width * k) / 2, y };
   }
 
   /**
@@ -172,6 +193,7 @@ export class Pane {
         this.view[axis] = from[axis] + (to[axis] - from[axis]) * eased;
       }
       this.drawing.move(this.view);
+      this.minimap.move(this.view);
       if (part < 1) this.animation = requestAnimationFrame(step);
     };
     if (slow) this.animation = requestAnimationFrame(step);
@@ -190,13 +212,16 @@ export class Pane {
   }
 
   /**
-   * The box of an item, or of the closed group that it is in, or of the node that writes it.
+   * The box of an item, or of the closed group that it is in, or of the node that writes it, or that a constant is part
+   * of.
    * @param {Item} item
    * @returns {Box | undefined}
    */
   visibleBox(item) {
     const own = this.boxOf(item);
     if (own) return own;
+    const [reader] = this.app.readersOfFolded(item);
+    if (reader) return this.visibleBox(reader);
     if (item.kind === "value") return item.producer ? this.visibleBox(item.producer) : undefined;
     return item.groupPath.map((group) => this.boxOf(group)).findLast(Boolean);
   }
@@ -207,10 +232,24 @@ export class Pane {
    * @param {boolean} animated
    */
   show(item, animated = true) {
-    if (item.kind === "node" && item.constant && !this.app.shown.weights) this.app.toggleShown("weights");
-    if (this.scene.reveal(item)) this.arrange();
+    this.reveal(this.app.readersOfFolded(item)[0] ?? item);
     this.redraw();
     this.center(this.visibleBox(item), animated);
+  }
+
+  /** @param {Item} item */
+  reveal(item) {
+    if (this.scene.reveal(item)) this.arrange();
+  }
+
+  /**
+   * Opens these groups, and closes all others.
+   * @param {Set<Group>} groups
+   */
+  openOnly(groups) {
+    for (const group of this.scene.graph.groups) this.scene.toggle(group, groups.has(group));
+    this.arrange();
+    this.redraw();
   }
 
   /**
@@ -223,8 +262,19 @@ export class Pane {
     const { width, height } = this.view;
     const k = Math.max(this.view.k, Math.min(width / (box.w + 40), SCALES.readable));
     const x = width / 2 - (box.x + box.w / 2) * k;
-    const y = atTop ? this.top - box.y * k : height / 2 - (box.y + Math.min(box.h, height / k) / 2) * k;
+    const middle = (this.top + this.bottom) / 2;
+    const y = atTop ? this.top - box.y * k : middle - (box.y + Math.min(box.h, height / k) / 2) * k;
     this.moveTo({ k, x, y }, animated);
+  }
+
+  /**
+   * Moves a point of the graph to the middle.
+   * @param {number} x
+   * @param {number} y
+   */
+  centerAt(x, y) {
+    const { k, width, height } = this.view;
+    this.moveTo({ k, x: width / 2 - x * k, y: height / 2 - y * k }, false);
   }
 
   /**
@@ -247,6 +297,27 @@ export class Pane {
   toggle(group) {
     this.change(() => this.scene.toggle(group), group);
     this.app.announce(`${group.name} ${this.scene.open.has(group) ? "opened" : "closed"}`);
+    this.app.history.note();
+  }
+
+  /**
+   * Draws other things beside operations. What was visible as a whole stays so; else what the reader looks at stays
+   * where it is.
+   * @param {Shown} shown
+   */
+  changeShown(shown) {
+    const { focus } = this;
+    const whole = this.showsWhole;
+    this.change(() => this.scene.show(shown), focus);
+    if (whole || !focus || !this.visibleBox(focus))
+      Object.assign(this.view, this.centered(Math.min(1.25, this.wholeScale)));
+  }
+
+  /** Whether the whole graph is visible. */
+  get showsWhole() {
+    const { view, arrangement } = this;
+    const [right, bottom] = [view.x + arrangement.width * view.k, view.y + arrangement.height * view.k];
+    return view.x >= 0 && view.y >= 0 && right <= view.width && bottom <= view.height;
   }
 
   /**
@@ -290,12 +361,13 @@ export class Pane {
     }
     this.arrange();
     this.showStart();
+    this.app.history.note();
   }
 
   closeAll() {
-    for (const group of [...this.scene.open]) this.scene.toggle(group, false);
-    this.arrange();
+    this.openOnly(new Set());
     this.showStart();
+    this.app.history.note();
   }
 
   // ---- mouse and fingers

@@ -1,14 +1,18 @@
 // The details of what is selected.
 
 import { statusClass } from "./color.js";
+import { follow } from "./counterparts.js";
 import { contents, html, nameElement, numberElement } from "./dom.js";
 import { histogramElement, statisticsTable } from "./figures.js";
-import { typeLabel } from "./model.js";
+import { metricElement } from "./metrics.js";
+import { readersOfConstant, typeLabel } from "./model.js";
 import { count, exactNumber, milliseconds } from "./numbers.js";
 
 /** @import { App } from "./app.js" */
 /** @import { Child } from "./dom.js" */
 /** @import { Finding, Graph, GraphNode, Group, Item, Value } from "./model.js" */
+
+const LONGEST_CONSTANT = 60; // characters
 
 /** The panel beside the graph. */
 export class Panel {
@@ -33,15 +37,13 @@ export class Panel {
 
   /** @returns {Child[]} */
   overview() {
-    const title = (/** @type {Graph} */ graph) =>
-      ({ graph: "Graph", before: "Exported graph", function: `Function ${graph.of}` })[graph.role];
     const size = (/** @type {Graph} */ { nodes, values, groups }) =>
       `${count(nodes.length, "operation")}, ${count(values.length, "value")}, ${count(groups.length, "module call")}`;
     const hint = "Click a box to see its details. Double-click a group to open or close it. ";
     return [
       html("p", { class: "hint" }, hint, html("kbd", {}, "?"), " lists all keys."),
       ...this.app.data.graphs.map((graph) => [
-        html("h3", {}, title(graph)),
+        html("h3", {}, this.app.data.titleOf(graph)),
         html("p", {}, nameElement(graph.name || "unnamed")),
         html("p", { class: "muted" }, size(graph)),
       ]),
@@ -63,11 +65,12 @@ export class Panel {
    */
   nodeDetails(node) {
     return [
-      html("p", { class: "kind" }, "operator"),
+      html("p", { class: "kind" }, node.constant ? "constant" : "operator", this.graphTag(node)),
       html("h2", {}, nameElement(node.op)),
       html("p", { class: "full-name" }, nameElement(node.name)),
       this.groupPath(node.groupPath),
       this.counterparts(node),
+      node.constant && this.links("Input of", readersOfConstant(node)),
       node.findings.map((finding) => this.finding(finding)),
       this.values("Inputs", node.inputs),
       this.values("Captured", node.captured),
@@ -95,7 +98,7 @@ export class Panel {
     };
     const label = pane.scene.open.has(group) ? "Close this group" : "Open this group";
     return [
-      html("p", { class: "kind" }, "module call"),
+      html("p", { class: "kind" }, "module call", this.graphTag(group)),
       html("h2", {}, nameElement(group.name)),
       html("p", { class: "full-name" }, nameElement(group.type || "unknown class")),
       this.groupPath(group.groupPath.slice(0, -1)),
@@ -123,13 +126,22 @@ export class Panel {
       ["view", "view of another value"],
     ]);
     return [
-      html("p", { class: "kind" }, roles.get(value.role) ?? value.role),
+      html("p", { class: "kind" }, roles.get(value.role) ?? value.role, this.graphTag(value)),
       html("h2", {}, nameElement(value.name)),
       html("p", { class: "full-name" }, typeLabel(value)),
       value.findings.map((finding) => this.finding(finding)),
       value.producer && this.links("Written by", [value.producer]),
       value.readers.length > 0 && this.links("Read by", value.readers),
     ];
+  }
+
+  /**
+   * Which graph an item is in, if there are several.
+   * @param {Item} item
+   */
+  graphTag({ graph }) {
+    const { data } = this.app;
+    return data.graphs.length > 1 && [" ", html("span", { class: "tag" }, data.titleOf(graph))];
   }
 
   /**
@@ -149,7 +161,7 @@ export class Panel {
    */
   links(title, items) {
     const rows = items.map((item) => html("li", {}, this.link(item)));
-    return [html("h3", {}, title), html("ul", { class: "links" }, rows)];
+    return [title && html("h3", {}, title), html("ul", { class: "links" }, rows)];
   }
 
   /** @param {Group[]} groups */
@@ -167,19 +179,30 @@ export class Panel {
   counterparts(node) {
     if (!this.app.data.before || node.graph.role === "function") return null;
     const exported = node.graph.role === "before";
-    const others = node.counterparts;
+    const { items: others, folded } = follow(node);
+    if (!others.length) {
+      return (
+        exported && html("p", { class: "muted" }, "No node of the compiled graph is known to compute or to read it.")
+      );
+    }
+    if (folded) {
+      const text = exported
+        ? "Not in the compiled graph: it was folded into a constant or removed. What reads it became:"
+        : "Not in the exported graph: the compiler inserted it. What reads it was:";
+      return [html("p", { class: "muted folded" }, text), this.links("", others)];
+    }
     if (exported) {
-      if (!others.length) return html("p", { class: "muted" }, "No node of the compiled graph is known to compute it.");
       return this.links(others.some((other) => other.counterparts.length > 1) ? "Fused into" : "Became", others);
     }
-    if (!others.length) return null;
     return this.links(others.length > 1 ? `Fused from ${others.length}` : "Was", others);
   }
 
   /** @param {Finding} finding */
   finding(finding) {
     const { call, error, evidence, expected, actual, seconds } = finding;
-    const measures = [...finding.measures].map(([name, number]) => /** @type {Fact} */ ([name, numberElement(number)]));
+    const measures = [...finding.measures].map(
+      ([name, number]) => /** @type {Fact} */ ([metricElement(name), numberElement(number)]),
+    );
     const time = (/** @type {number} */ number) =>
       html("data", { class: "number", "data-value": exactNumber(number) }, milliseconds(number));
     return html(
@@ -193,7 +216,8 @@ export class Panel {
         call > 0 && html("small", {}, ` call ${call}`),
         finding.first && html("small", { class: "first-mark" }, " first divergence"),
       ),
-      error !== null && html("p", { class: "big" }, numberElement(error), html("small", {}, " error")),
+      error !== null &&
+        html("p", { class: "big" }, numberElement(error), " ", html("small", {}, metricElement("error"))),
       finding.text && html("p", {}, finding.text),
       evidence && html("p", { class: "muted" }, `reference: ${evidence}`),
       seconds !== null && html("p", {}, "takes ", time(seconds)),
@@ -211,7 +235,7 @@ export class Panel {
     if (!values.length) return null;
     const row = (/** @type {Value | null} */ value) =>
       value
-        ? html("li", {}, this.link(value), html("small", {}, typeLabel(value)))
+        ? html("li", {}, this.link(value), html("small", {}, typeLabel(value), constantText(value)))
         : html("li", { class: "muted" }, "left out");
     return [html("h3", {}, title), html("ul", { class: "links" }, values.map(row))];
   }
@@ -255,6 +279,17 @@ export class Panel {
       calls.length > 0 && [html("h3", {}, "Module calls around it"), html("ol", { class: "stack" }, calls)],
     ];
   }
+}
+
+/**
+ * What a constant input holds: the text of the attribute, if it is that of a `Constant`; "" for any other value.
+ * @param {Value} value
+ */
+function constantText({ producer }) {
+  if (!producer?.constant) return "";
+  const [attribute] = producer.attributes;
+  const text = producer.reads.length || !attribute ? "" : ` = ${attribute[1].slice(0, LONGEST_CONSTANT)}`;
+  return ` constant${text}`;
 }
 
 /** @typedef {[title: Child, content: Child]} Fact */

@@ -21,9 +21,9 @@ import { typeLabel } from "./model.js";
 
 /** @type {Column[]} */
 const TEXT_COLUMNS = [
-  { title: "value", kind: "text", cell: ({ value }) => value.name },
-  { title: "operator", kind: "word", cell: ({ node, value }) => node?.op ?? value.role },
   { title: "module", kind: "text", cell: ({ node }) => node?.module || node?.groupPath.at(-1)?.path || "" },
+  { title: "operator", kind: "word", cell: ({ node, value }) => node?.op ?? value.role },
+  { title: "value", kind: "text", cell: ({ value }) => value.name },
   { title: "type", kind: "text", cell: ({ value }) => typeLabel(value) },
 ];
 
@@ -62,12 +62,16 @@ export function tableColumns({ findings, graphs, before }) {
   };
   /** @type {Column} */
   const graph = { title: "graph", kind: "word", cell: ({ value }) => graphName(value.graph) };
+  const [module, operator, value, type] = TEXT_COLUMNS;
   return [
-    place,
-    ...(graphs.length > 1 ? [graph] : []),
-    ...ofFinding("status", "status", ({ status }) => status, any),
     ...ofFinding("error", "number", ({ error }) => error, any),
-    ...TEXT_COLUMNS,
+    module,
+    operator,
+    ...ofFinding("status", "status", ({ status }) => status, any),
+    value,
+    ...(graphs.length > 1 ? [graph] : []),
+    place,
+    type,
     ...[...measures].flatMap((name) =>
       ofFinding(name, "number", (finding) => finding.measures.get(name) ?? null, true),
     ),

@@ -103,7 +103,7 @@ export class Scene {
     /** @type {Map<Item | string, Leaf>} */
     this.leafOf = new Map();
     for (const value of graph.inputs) this.add(value, [], "input");
-    for (const node of graph.nodes) if (shown.weights || !node.constant) this.add(node, node.groupPath, "node");
+    for (const node of graph.nodes) if (isShown(node, shown)) this.add(node, node.groupPath, "node");
     for (const value of graph.values) {
       if (shown.weights && isWeight(value)) this.add(value, commonGroups(value.readers), "parameter");
     }
@@ -396,6 +396,15 @@ export function limitLabelWidths(edges) {
       unlimited.set(near, near === row ? [...left, label] : left);
     }
   }
+}
+
+/**
+ * Whether a node has a box of its own: constants are part of what reads them, unless they are shown.
+ * @param {GraphNode} node
+ * @param {Shown} shown
+ */
+export function isShown(node, shown) {
+  return !node.constant || shown[node.constantKind];
 }
 
 /** @param {Value} value */

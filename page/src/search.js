@@ -1,6 +1,6 @@
 // Finds nodes, groups, inputs and outputs by any part of their names.
 
-/** @import { Item, PageData } from "./model.js" */
+/** @import { Graph, Item, PageData } from "./model.js" */
 
 /** The items of all graphs, and what they are found by. */
 export class SearchIndex {
@@ -13,20 +13,23 @@ export class SearchIndex {
   }
 
   /**
-   * The items that contain a text in any case: first those whose name begins with it, then those whose name contains it.
+   * The items that contain a text in any case: first those whose name begins with it, then those whose name contains it;
+   * of each, those of the preferred graph first.
    * @param {string} text
+   * @param {Graph} preferred
    */
-  find(text) {
+  find(text, preferred) {
     const wanted = text.trim().toLowerCase();
     if (!wanted) return [];
     const rank = (/** @type {Item} */ item) => {
       const name = (item.kind === "group" ? item.path : item.name).toLowerCase();
       return name.startsWith(wanted) ? 0 : name.includes(wanted) ? 1 : 2;
     };
+    const other = (/** @type {{ item: Item }} */ { item }) => Number(item.graph !== preferred);
     return this.items
       .filter((item) => this.textOf(item).includes(wanted))
       .map((item) => ({ item, rank: rank(item) }))
-      .sort((a, b) => a.rank - b.rank)
+      .sort((a, b) => a.rank - b.rank || other(a) - other(b))
       .map(({ item }) => item);
   }
 

@@ -39,7 +39,7 @@ export class SearchBox {
   }
 
   update() {
-    const found = this.index.find(this.input.value);
+    const found = this.index.find(this.input.value, this.app.active.graph);
     const wanted = this.input.value.trim() !== "";
     this.found = found.slice(0, MOST_SHOWN);
     this.chosen = 0;
@@ -70,8 +70,8 @@ export class SearchBox {
    * @param {number} index
    */
   entry(item, index) {
-    const { main } = this.app.data;
-    const graph = item.graph === main ? "" : item.graph.role === "before" ? "exported · " : "function · ";
+    const { data } = this.app;
+    const graph = data.graphs.length > 1 && html("span", { class: "tag" }, data.titleOf(item.graph));
     return html(
       "li",
       {
@@ -82,7 +82,7 @@ export class SearchBox {
       },
       html("b", {}, nameElement(kindOf(item).slice(0, 80))),
       nameElement(item.name.slice(0, 160)),
-      html("small", {}, graph, nameElement(placeOf(item).slice(0, 160))),
+      html("small", {}, graph, " ", nameElement(placeOf(item).slice(0, 160))),
     );
   }
 

@@ -2,8 +2,10 @@
 
 import { statusClass } from "./color.js";
 import { html, nameElement, numberElement, oncePerFrame } from "./dom.js";
+import { meaning, unit } from "./metrics.js";
 import { count } from "./numbers.js";
 import { RowFilter, sortRows, tableColumns, tableRows } from "./rows.js";
+import { textWidth } from "./text.js";
 
 /** @import { App } from "./app.js" */
 /** @import { Item, Numeric } from "./model.js" */
@@ -12,6 +14,9 @@ import { RowFilter, sortRows, tableColumns, tableRows } from "./rows.js";
 const ROW_HEIGHT = 27; // pixels, as in `page.css`
 const EXTRA_ROWS = 8; // above and below what is visible
 const LONGEST = 200; // characters of a cell
+const WIDEST = 230; // pixels of a text; the whole text is its title
+const LONGEST_NUMBER = "−1.23e−100"; // as short numbers are written, except of integers over 2**53
+const CELL_FONT = "400 12.5px";
 
 /** The table in the drawer. */
 export class Table {
@@ -21,7 +26,8 @@ export class Table {
     this.rows = tableRows(app.data);
     this.columns = tableColumns(app.data);
     this.filter = new RowFilter();
-    this.sort = { column: this.columns[0], descending: false };
+    const [first] = this.columns;
+    this.sort = { column: this.columns.find(({ title }) => title === "#") ?? first, descending: false };
     /** The rows that pass the filter, sorted. @type {Row[]} */
     this.shown = [];
     /** The first row that is an element, and the one after the last. */
@@ -50,7 +56,7 @@ export class Table {
       html(
         "colgroup",
         {},
-        this.columns.map((column) => html("col", { class: column.kind })),
+        this.columns.map((column) => this.columnElement(column)),
       ),
       html("thead", {}, html("tr", { "aria-rowindex": 1 }, this.headers)),
       this.body,
@@ -79,8 +85,26 @@ export class Table {
 
   /** @param {Column} column */
   header(column) {
-    const button = html("button", { type: "button", onclick: () => this.sortBy(column) }, column.title);
-    return html("th", { scope: "col", class: column.kind, title: column.title }, button);
+    const { title, kind } = column;
+    const measure = unit(title);
+    const text = [title, measure && html("small", {}, ` ${measure}`)];
+    const button = html("button", { type: "button", onclick: () => this.sortBy(column) }, text);
+    return html("th", { scope: "col", class: kind, title: meaning(title) || title, "data-name": title }, button);
+  }
+
+  /**
+   * A column as wide as its title, and as its longest text up to a limit; numbers all have room.
+   * @param {Column} column
+   */
+  columnElement({ title, kind, cell }) {
+    const isNumber = kind.startsWith("number");
+    const longest = isNumber ? LONGEST_NUMBER : this.rows.reduce((a, row) => longer(a, String(cell(row))), "");
+    const heading = textWidth(`${title} ${unit(title)} ↑`, CELL_FONT);
+    const limit = isNumber ? Infinity : WIDEST;
+    const dot = kind === "status" ? 16 : 0;
+    const col = html("col");
+    col.style.width = `${Math.ceil(Math.max(heading, Math.min(limit, textWidth(longest, CELL_FONT) + dot)) + 24)}px`;
+    return col;
   }
 
   /**
@@ -185,6 +209,14 @@ export class Table {
     this.pick(this.shown[Math.max(0, Math.min(this.shown.length - 1, now + step))]);
     if (this.app.selected) this.show(this.app.selected);
   }
+}
+
+/**
+ * @param {string} a
+ * @param {string} b
+ */
+function longer(a, b) {
+  return b.length > a.length ? b : a;
 }
 
 /**

@@ -1,10 +1,11 @@
-// What is above the graph: title, search, choices and buttons, and the remarks of a report.
+// The bar at the top of the page: title, search, choices and buttons; and the legend.
 
 import { html, nameElement } from "./dom.js";
 
 /** @import { App } from "./app.js" */
 /** @import { Colors, LegendEntry, ColorMode } from "./color.js" */
-/** @import { Graph, PageData } from "./model.js" */
+
+const LINK = "Link";
 
 /** The bar at the top of the page. */
 export class Toolbar {
@@ -15,19 +16,23 @@ export class Toolbar {
       path: toggleButton("Path", "p", () => app.togglePath()),
       tensors: toggleButton("Values", "v", () => app.toggleShown("tensors")),
       weights: toggleButton("Weights", "w", () => app.toggleShown("weights")),
+      constants: toggleButton("Constants", "x", () => app.toggleShown("constants")),
     };
     this.graphSelect = this.makeGraphSelect();
     this.colorSelect = this.makeColorSelect();
-    const { main, firstDivergence } = app.data;
+    this.link = textButton("Copy a link to what is shown", LINK, () => app.copyLink());
+    const { main } = app.data;
     const tools = html(
       "div",
       { class: "tools" },
       this.graphSelect,
-      firstDivergence && [button("First divergence", "d", () => app.showFirstDivergence(), "alarm"), this.toggles.path],
       this.colorSelect,
       this.toggles.tensors,
       this.toggles.weights,
+      this.toggles.constants,
       button("Table", "t", () => app.toggleDrawer()),
+      this.link,
+      textButton("Save what is visible as an SVG file", "SVG", () => app.savePicture()),
       iconButton("Light or dark (l)", "◐", () => app.toggleTheme()),
       iconButton("Keys (?)", "?", () => app.help.showModal()),
     );
@@ -47,12 +52,7 @@ export class Toolbar {
   makeGraphSelect() {
     const { data } = this.app;
     if (data.graphs.length < 2) return null;
-    const label = (/** @type {Graph} */ graph) => {
-      if (graph.role === "function") return `Function ${graph.of.slice(0, 40)}`;
-      if (graph.role === "before") return "Exported graph";
-      return data.before ? "Compiled graph" : "Graph";
-    };
-    const options = data.graphs.map((graph) => html("option", { value: graph.index }, label(graph)));
+    const options = data.graphs.map((graph) => html("option", { value: graph.index }, data.titleOf(graph)));
     if (data.before) options.splice(2, 0, html("option", { value: "both" }, "Side by side"));
     const select = html("select", { "aria-label": "Graph", title: "Graph (s: side by side)" }, options);
     select.addEventListener("change", () => this.app.chooseGraph(select.value));
@@ -65,6 +65,12 @@ export class Toolbar {
    */
   setPressed(name, pressed) {
     this.toggles[name].setAttribute("aria-pressed", String(pressed));
+  }
+
+  /** Shows for a moment whether the link was copied. @param {boolean} copied */
+  confirmLink(copied) {
+    this.link.textContent = copied ? "✓ copied" : "see address";
+    setTimeout(() => (this.link.textContent = LINK), 1500);
   }
 }
 
@@ -90,21 +96,20 @@ function toggleButton(text, key, onclick) {
 
 /**
  * @param {string} title
+ * @param {string} text
+ * @param {() => void} onclick
+ */
+function textButton(title, text, onclick) {
+  return html("button", { type: "button", title, onclick }, text);
+}
+
+/**
+ * @param {string} title
  * @param {string} icon
  * @param {() => void} onclick
  */
 function iconButton(title, icon, onclick) {
   return html("button", { type: "button", class: "icon", "aria-label": title, title, onclick }, icon);
-}
-
-/**
- * What a comparison says about the whole graph, if there was one.
- * @param {PageData} data
- */
-export function remarksElements({ remarks: [headline, ...others] }) {
-  if (!headline) return [];
-  const lines = [html("p", { class: "headline" }, headline), others.map((remark) => html("p", {}, remark))];
-  return [html("section", { class: "remarks", "aria-label": "Remarks" }, lines)];
 }
 
 /**

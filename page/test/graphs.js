@@ -11,7 +11,7 @@ globalThis.document = {
 const ROLES = { intermediate: 0, view: 1, input: 2, output: 3, parameter: 4 };
 
 /**
- * Data of graphs, each with `nodes` of `{ name, op, inputs, outputs, group, origins }`, and if wanted `inputs`, `outputs`,
+ * Data of graphs, of which the first may have a verdict, `close`; each with `nodes` of `{ name, op, inputs, outputs, group, origins }`, and if wanted `inputs`, `outputs`,
  * `weights` (names), `groups` (`{ parent, path, name, type }`), and `findings` (`{ value, status, error, … }`).
  */
 export function pageData(...graphs) {
@@ -75,7 +75,7 @@ export function pageData(...graphs) {
       ]),
     };
   });
-  return new PageData({ strings, lists, remarks: [], graphs: raw });
+  return new PageData({ strings, lists, remarks: [], close: graphs[0].close, graphs: raw });
 }
 
 /** Nodes in a chain from `x` to `y`, where each reads the value before it. */

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { affectedNodes, parseNumber, typeLabel, worseOf } from "../src/model.js";
+import { affectedNodes, parseNumber, readersOfConstant, typeLabel, worseOf } from "../src/model.js";
 import { chain, pageData } from "./graphs.js";
 
 const names = (items) => [...items].map((item) => item.name);
@@ -158,4 +158,27 @@ test("a divergence affects what diverges after it, through values that were not 
   const { main } = pageData({ nodes, findings });
   const affected = names(affectedNodes(main.nodes[0])).sort();
   assert.deepEqual(affected, ["late", "n0", "n1", "n2", "unknown"]);
+});
+
+test("the verdict is different if any value differs, else what the comparison says", () => {
+  const verdict = (close, status) =>
+    pageData({ nodes: chain(1), close, findings: status ? [{ value: "y", status }] : [] }).verdict;
+  assert.equal(verdict(true, "same"), "close");
+  assert.equal(verdict(false, "different"), "different");
+  assert.equal(verdict(undefined, "shape or dtype differs"), "different");
+  assert.equal(verdict(false, "no value"), "not close");
+  assert.equal(verdict(undefined, "same"), null);
+});
+
+test("constants are told apart from what is computed from weights, and know the operations that read them", () => {
+  const nodes = [
+    { name: "two", op: "Constant", inputs: [], outputs: ["a"] },
+    { name: "cast", inputs: ["a"], outputs: ["b"] },
+    { name: "transposed", inputs: ["w", "b"], outputs: ["t"] },
+    { name: "last", inputs: ["x", "t", "b"], outputs: ["y"] },
+  ];
+  const { main } = pageData({ weights: ["w"], nodes });
+  const kinds = main.nodes.map((node) => node.constant && node.constantKind);
+  assert.deepEqual(kinds, ["constants", "constants", "weights", false]);
+  assert.deepEqual(names(readersOfConstant(main.nodes[0])), ["last"]);
 });

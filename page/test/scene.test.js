@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { limitLabelWidths, openInitialGroups, Scene } from "../src/scene.js";
 import { chain, pageData } from "./graphs.js";
 
-const NOTHING = { tensors: false, weights: false };
+const NOTHING = { tensors: false, weights: false, constants: false };
 const groups = [
   { path: "model", name: "model", type: "Model" },
   { parent: 0, path: "model.a", name: "a", type: "A" },
@@ -168,6 +168,21 @@ test("values and weights are drawn on request", () => {
   assert.deepEqual(drawn(scene), ["value x", "node n", "node last", "value v", "value y"]);
   scene.show({ tensors: false, weights: true });
   assert.deepEqual(drawn(scene), ["value x", "node n", "node transposed", "node last", "value w", "value y"]);
+});
+
+test("constants are boxes on request only, whatever else is shown", () => {
+  const nodes = [
+    { name: "two", op: "Constant", inputs: [], outputs: ["a"] },
+    { name: "power", inputs: ["x", "a"], outputs: ["y"] },
+  ];
+  const scene = new Scene(pageData({ nodes }).main, NOTHING);
+  const without = ["value x", "node power", "value y"];
+  assert.deepEqual(drawn(scene), without);
+  scene.show({ tensors: true, weights: true, constants: false });
+  assert.deepEqual(drawn(scene), without);
+  scene.show({ tensors: false, weights: false, constants: true });
+  assert.deepEqual(drawn(scene), ["value x", "node two", "node power", "value y"]);
+  assert.equal(scene.arrange().edges.length, 3);
 });
 
 test("a box names the weights that it reads, unless they are drawn", () => {

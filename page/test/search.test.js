@@ -12,8 +12,9 @@ const nodes = [
   { name: "norm_b", op: "Add", inputs: ["v1"], outputs: ["v2"], group: 1 },
   { name: "other", op: "LayerNormalization", inputs: ["v2"], outputs: ["y"] },
 ];
-const index = new SearchIndex(pageData({ groups, nodes }));
-const found = (text) => index.find(text).map((item) => item.name);
+const data = pageData({ groups, nodes });
+const index = new SearchIndex(data);
+const found = (text) => index.find(text, data.main).map((item) => item.name);
 
 test("names that begin with the text come first, then names that contain it, then all else", () => {
   assert.deepEqual(found("norm"), ["norm_b", "norm", "a_norm", "other"]);
@@ -37,4 +38,17 @@ test("groups are found by their classes, and inputs and outputs by their names",
 test("nothing is found for no text, or for text that is nowhere", () => {
   assert.deepEqual(found("  "), []);
   assert.deepEqual(found("nowhere"), []);
+});
+
+test("of equally good names, those of the preferred graph come first", () => {
+  const both = pageData({ nodes }, { role: "before", nodes });
+  const roles = (graph) => new SearchIndex(both).find("a_norm", graph).map((item) => item.graph.role);
+  assert.deepEqual(roles(both.main), ["graph", "before"]);
+  assert.deepEqual(roles(both.before), ["before", "graph"]);
+});
+
+test("constants are found, although they are drawn as a part of what reads them", () => {
+  const constant = { name: "two", op: "Constant", inputs: [], outputs: ["a"] };
+  const small = pageData({ nodes: [constant, { inputs: ["x", "a"], outputs: ["y"] }] });
+  assert.deepEqual(new SearchIndex(small).find("constant", small.main), [small.main.nodes[0]]);
 });

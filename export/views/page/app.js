@@ -198,6 +198,14 @@
     const exact = exactNumber(number);
     return html("data", { class: "number", value: exact, "data-value": exact, title: exact }, shortNumber(number));
   }
+  async function copyText(text) {
+    try {
+      await navigator.clipboard.writeText(text);
+      return true;
+    } catch {
+      return false;
+    }
+  }
   function oncePerFrame(act) {
     let requested = false;
     return () => {
@@ -271,6 +279,7 @@
     ["one graph, or both side by side", ["s", (app) => app.toggleSideBySide()]],
     ["values between operations", ["v", (app) => app.toggleShown("tensors")]],
     ["weights", ["w", (app) => app.toggleShown("weights")]],
+    ["constants", ["x", (app) => app.toggleShown("constants")]],
     ["table", ["t", (app) => app.toggleDrawer()]],
     ["light or dark", ["l", (app) => app.toggleTheme()]],
     ["this list", ["?", (app) => app.help.showModal()]],
@@ -321,6 +330,138 @@
     return dialog;
   }
 
+  // src/counterparts.js
+  function linkCounterparts(graph, before) {
+    for (const node of graph.nodes) {
+      for (const origin of node.origins.length ? node.origins : [node.name]) {
+        const other = before.nodeByName.get(origin);
+        if (!other) continue;
+        node.counterparts.push(other);
+        other.counterparts.push(node);
+      }
+    }
+    const groups = new Map(before.groups.map((group) => [group.path + group.name, group]));
+    for (const group of graph.groups) {
+      const other = groups.get(group.path + group.name);
+      if (!other) continue;
+      group.counterparts.push(other);
+      other.counterparts.push(group);
+    }
+  }
+  function follow(item) {
+    if (item.kind === "value") return item.producer ? follow(item.producer) : followReaders(item.readers);
+    if (item.counterparts.length) return { items: item.counterparts, folded: false };
+    if (item.kind === "node") return followReaders(readersOf(item));
+    const inside = item.graph.nodes.filter((node) => node.groupPath.includes(item));
+    return { items: [...new Set(inside.flatMap((node) => node.counterparts))], folded: false };
+  }
+  function followReaders(nodes) {
+    const seen = new Set(nodes);
+    let level = [...seen];
+    while (level.length) {
+      const items = new Set(level.flatMap((node) => node.counterparts));
+      if (items.size) return { items: [...items], folded: true };
+      level = [...new Set(level.flatMap(readersOf))].filter((node) => !seen.has(node));
+      for (const node of level) seen.add(node);
+    }
+    return { items: [], folded: true };
+  }
+  function readersOf(node) {
+    return node.written.flatMap((value) => value.readers);
+  }
+
+  // src/address.js
+  var LONGEST_FOLDS = 400;
+  var KINDS = (
+    /** @type {const} */
+    ["node", "group", "value"]
+  );
+  function addressOf({ graph, sideBySide, item, open }) {
+    const parts = [`graph=${graph.index}`];
+    if (sideBySide) parts.push("both");
+    if (item) parts.push(`${item.kind}=${encodeURIComponent(nameIn(item))}`);
+    const folds = open && ranges([...open].map((group) => group.id));
+    if (folds !== null && folds.length <= LONGEST_FOLDS) parts.push(`open=${folds}`);
+    return `#${parts.join("&")}`;
+  }
+  function placeAt(address, { graphs }) {
+    const parts = new URLSearchParams(address.slice(1).replaceAll("+", "%2B"));
+    const graph = graphs[Number(parts.get("graph") ?? 0)];
+    if (!graph) return null;
+    const kind = KINDS.find((each) => parts.has(each));
+    const item = kind ? findItem(graph, kind, parts.get(kind) ?? "") : null;
+    if (kind && !item) return null;
+    const folds = parts.get("open");
+    const open = folds === null ? null : new Set(graph.groups.filter(({ id }) => inRanges(id, folds)));
+    return { graph, sideBySide: parts.has("both"), item, open };
+  }
+  function nameIn(item) {
+    const name = item.kind === "group" ? item.path : item.name;
+    const halfCharacter = /\p{Cs}/u.test(name);
+    return !halfCharacter && findItem(item.graph, item.kind, name) === item ? name : `#${item.id}`;
+  }
+  function findItem(graph, kind, name) {
+    if (/^#\d+$/.test(name)) return graph[`${kind}s`][Number(name.slice(1))] ?? null;
+    if (kind === "group") return graph.groups.find((group) => group.path === name) ?? null;
+    return graph[`${kind}s`].find((each) => each.name === name) ?? null;
+  }
+  function ranges(numbers) {
+    const found = [];
+    for (const number of numbers.sort((a, b) => a - b)) {
+      const last = found.at(-1);
+      if (last && last[1] + 1 === number) last[1] = number;
+      else found.push([number, number]);
+    }
+    return found.map(([low, high]) => low === high ? String(low) : `${low}-${high}`).join(".");
+  }
+  function inRanges(number, text) {
+    return text.split(".").some((range) => {
+      const [low, high = low] = range.split("-");
+      return low !== "" && number >= Number(low) && number <= Number(high);
+    });
+  }
+
+  // src/history.js
+  var DELAY = 150;
+  var History = class {
+    /** @param {App} app */
+    constructor(app) {
+      this.app = app;
+      this.timer = 0;
+      addEventListener("hashchange", () => this.restore());
+    }
+    /** The address of what is shown now. */
+    get address() {
+      const { active, selected, sideBySide } = this.app;
+      const graph = selected?.graph ?? active.graph;
+      const open = this.app.panes.get(graph)?.scene.open ?? null;
+      return addressOf({ graph, sideBySide, item: selected, open });
+    }
+    /** Sets the address soon: a new entry of the history if another item or graph is shown, else in the same entry. */
+    note() {
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.write(), DELAY);
+    }
+    write() {
+      clearTimeout(this.timer);
+      const { address } = this;
+      if (address === location.hash) return;
+      const withoutFolds = (text) => text.replace(/&open=[^&]*/, "");
+      const same = withoutFolds(address) === withoutFolds(location.hash);
+      try {
+        history[same ? "replaceState" : "pushState"](null, "", address);
+      } catch {
+      }
+    }
+    /** Shows what the address says; without one, what the page began with. */
+    restore() {
+      clearTimeout(this.timer);
+      const place = location.hash ? placeAt(location.hash, this.app.data) : null;
+      if (place) this.app.showPlace(place);
+      else this.app.showStart();
+    }
+  };
+
   // src/model.js
   var ROLES = ["intermediate", "view", "input", "output", "parameter"];
   var COMPARED = ["same", "different", "shape or dtype differs"];
@@ -331,6 +472,7 @@
       this.strings = raw2.strings;
       this.lists = raw2.lists;
       this.remarks = raw2.remarks;
+      this.close = raw2.close ?? null;
       this.graphs = raw2.graphs.map(
         (graph, index) => new Graph(this, graph, index)
       );
@@ -339,6 +481,20 @@
       this.findings = this.graphs.flatMap((graph) => graph.findings);
       this.firstDivergence = this.findings.find((finding) => finding.first) ?? firstDiverged(this.findings);
       if (this.before) linkCounterparts(this.main, this.before);
+    }
+    /** The result of the comparison; null if nothing was compared. @returns {Verdict | null} */
+    get verdict() {
+      if (this.findings.some((finding) => finding.diverged)) return "different";
+      return this.close === null ? null : this.close ? "close" : "not close";
+    }
+    /**
+     * What a graph is called among those of the page.
+     * @param {Graph} graph
+     */
+    titleOf({ role, of }) {
+      if (role === "function") return `Function ${of.slice(0, 40)}`;
+      if (role === "before") return "Exported graph";
+      return this.before ? "Compiled graph" : "Graph";
     }
     /**
      * A text by its index.
@@ -482,6 +638,7 @@
       this.seconds = null;
       this.depth = 1;
       this.constant = false;
+      this.constantKind = "constants";
     }
     /** The outputs that are not left out. */
     get written() {
@@ -499,6 +656,8 @@
         0
       );
       this.constant = this.reads.every((value) => value.producer ? value.producer.constant : value.role === "parameter") && (this.reads.length > 0 || this.op === "Constant") && this.written.every((value) => value.role !== "output");
+      const readsWeights = this.reads.some((value) => (value.producer?.constantKind ?? "weights") === "weights");
+      if (this.constant && readsWeights) this.constantKind = "weights";
       for (const group of this.groupPath) {
         group.size += 1;
         group.worst = worseOf(group.worst, this.worst);
@@ -598,23 +757,6 @@
     const diverged = findings.filter((finding) => finding.diverged);
     return diverged.length ? diverged.reduce((a, b) => b.order < a.order ? b : a) : null;
   }
-  function linkCounterparts(graph, before) {
-    for (const node of graph.nodes) {
-      for (const origin of node.origins.length ? node.origins : [node.name]) {
-        const other = before.nodeByName.get(origin);
-        if (!other) continue;
-        node.counterparts.push(other);
-        other.counterparts.push(node);
-      }
-    }
-    const groups = new Map(before.groups.map((group) => [group.path + group.name, group]));
-    for (const group of graph.groups) {
-      const other = groups.get(group.path + group.name);
-      if (!other) continue;
-      group.counterparts.push(other);
-      other.counterparts.push(group);
-    }
-  }
   function typeLabel(value) {
     if (!value.dtype && !value.shape) return "";
     return `${value.dtype || "?"}[${value.shape ? value.shape.join(", ") : "?"}]`;
@@ -632,6 +774,13 @@
       if (each === node || diverged(each) || goesOn) affected.add(each);
     }
     return affected;
+  }
+  function readersOfConstant(node) {
+    const seen = /* @__PURE__ */ new Set([node]);
+    for (const each of seen) {
+      if (each.constant) for (const value of each.written) for (const reader of value.readers) seen.add(reader);
+    }
+    return [...seen].filter((each) => !each.constant);
   }
 
   // src/text.js
@@ -834,10 +983,9 @@
       this.layers.edges.append(svg("g", { class: `edge ${look.lit ? "dim" : ""}` }, svg("path", { class: "line", d })));
     }
   };
-  function stateClasses(item, { selected, marked, lit }) {
-    const first = item.kind === "node" && item.findings.some((finding) => finding.first);
+  function stateClasses(item, { selected, first, marked, lit }) {
     const dim = lit && !lit.has(item);
-    return [selected === item && "selected", marked.has(item) && "marked", dim && "dim", first && "first"].filter(Boolean).join(" ");
+    return [selected === item && "selected", marked.has(item) && "marked", dim && "dim", first.has(item) && "first"].filter(Boolean).join(" ");
   }
   function boxElement(box, look) {
     const { item, kind, w, h } = box;
@@ -910,9 +1058,9 @@
       if (box.item.kind !== "group") continue;
       if (names.length > MOST_GROUP_NAMES) break;
       const [width, height] = [box.w * view.k, box.h * view.k];
-      const [left, top] = [box.x * view.k + view.x + 4, box.y * view.k + view.y + 2];
+      const [left, top] = [box.x * view.k + view.x + 4, box.y * view.k + view.y + Math.min(2, (height - 14) / 2)];
       const visible = left < view.width && top < view.height && left + width > 0 && top > -20;
-      if (width < 34 || height < 15 || !visible) continue;
+      if (width < 34 || height < 13 || !visible) continue;
       const text = truncate(box.item.name, width - 6, font);
       if (text.length < 2) continue;
       const place = { left, top, right: left + textWidth(text, font) + 6, bottom: top + 15 };
@@ -943,6 +1091,108 @@
       svg("path", { class: "fold-sign", d: open ? "M13 16h8" : "M13 16h8M17 12v8" })
     ];
   }
+
+  // src/minimap.js
+  var LARGEST = { width: 150, height: 190 };
+  var MARGIN2 = 18;
+  var SMALLEST = 56;
+  function minimapScale({ width, height }) {
+    const k = Math.min(LARGEST.width / width, LARGEST.height / height);
+    const size = (length, most) => Math.round(Math.min(most, Math.max(SMALLEST, length * k)));
+    const [w, h] = [size(width, LARGEST.width), size(height, LARGEST.height)];
+    return { width: w, height: h, x: w / width, y: h / height };
+  }
+  var Minimap = class {
+    /** @param {(x: number, y: number) => void} moveTo moves the middle of the view to a point of the graph */
+    constructor(moveTo) {
+      this.moveTo = moveTo;
+      this.canvas = html("canvas", { role: "img", "aria-label": "The whole graph; click to move there" });
+      this.frame = html("div", { class: "frame" });
+      this.probe = html("i", { hidden: true });
+      this.element = html("div", { class: "minimap" }, this.canvas, this.frame, this.probe);
+      this.scale = minimapScale({ width: 1, height: 1 });
+      this.drawn = "";
+      this.arrangement = /** @type {Arrangement | null} */
+      null;
+      this.element.addEventListener("pointerdown", (event) => {
+        this.element.setPointerCapture(event.pointerId);
+        this.point(event);
+      });
+      this.element.addEventListener("pointermove", (event) => {
+        if (this.element.hasPointerCapture(event.pointerId)) this.point(event);
+      });
+    }
+    /** @param {PointerEvent} event */
+    point(event) {
+      const { left, top } = this.canvas.getBoundingClientRect();
+      this.moveTo((event.clientX - left) / this.scale.x, (event.clientY - top) / this.scale.y);
+    }
+    /**
+     * Draws a graph again if it, its colors or the theme have changed.
+     * @param {Arrangement} arrangement
+     * @param {Look} look
+     */
+    draw(arrangement, { colors, first }) {
+      if (getComputedStyle(this.element).display === "none") return;
+      const state = `${colors.mode} ${getComputedStyle(this.element).color}`;
+      if (this.arrangement === arrangement && this.drawn === state) return;
+      [this.arrangement, this.drawn] = [arrangement, state];
+      const { canvas } = this;
+      const { width, height, x, y } = this.scale = minimapScale(arrangement);
+      const density = devicePixelRatio || 1;
+      Object.assign(canvas, { width: width * density, height: height * density });
+      Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
+      const context2 = (
+        /** @type {CanvasRenderingContext2D} */
+        canvas.getContext("2d")
+      );
+      context2.scale(density, density);
+      const fills = /* @__PURE__ */ new Map();
+      const fillOf = (box) => {
+        const name = box.kind === "open" ? "open" : colors.classOf(box.item);
+        let fill2 = fills.get(name);
+        if (!fill2) fills.set(name, fill2 = this.colorOf(name));
+        return fill2;
+      };
+      for (const box of arrangement.boxes) {
+        context2.fillStyle = fillOf(box);
+        context2.fillRect(box.x * x, box.y * y, Math.max(1, box.w * x), Math.max(0.8, box.h * y));
+      }
+      const found = arrangement.boxes.find(({ item, kind }) => kind !== "open" && first.has(item));
+      if (!found) return;
+      context2.strokeStyle = this.colorOf("first");
+      context2.lineWidth = 2;
+      context2.strokeRect(found.x * x - 2, found.y * y - 2, Math.max(1, found.w * x) + 4, Math.max(1, found.h * y) + 4);
+    }
+    /** @param {string} cssClass */
+    colorOf(cssClass) {
+      this.probe.className = cssClass;
+      return getComputedStyle(this.probe).backgroundColor;
+    }
+    /**
+     * Moves the frame. The map is hidden while the whole graph is visible.
+     * @param {View} view
+     */
+    move(view) {
+      if (!this.arrangement) return;
+      const { k } = view;
+      const [left, top, right, bottom] = [-view.x, -view.y, view.width - view.x, view.height - view.y].map(
+        (at) => at / k
+      );
+      const { width, height } = this.arrangement;
+      const whole = left <= MARGIN2 && top <= MARGIN2 && right >= width - MARGIN2 && bottom >= height - MARGIN2;
+      this.element.classList.toggle("whole", whole);
+      if (whole) return;
+      const { x, y } = this.scale;
+      const within = (at, most) => Math.max(0, Math.min(most, at));
+      const [x1, x2] = [within(left * x, this.scale.width), within(right * x, this.scale.width)];
+      const [y1, y2] = [within(top * y, this.scale.height), within(bottom * y, this.scale.height)];
+      const { style } = this.frame;
+      style.transform = `translate(${x1}px, ${y1}px)`;
+      style.width = `${Math.max(4, x2 - x1)}px`;
+      style.height = `${Math.max(4, y2 - y1)}px`;
+    }
+  };
 
   // src/layout/coordinates.js
   var GAP = { box: 24, line: 12 };
@@ -1264,7 +1514,7 @@
       this.containers.clear();
       this.leafOf = /* @__PURE__ */ new Map();
       for (const value of graph.inputs) this.add(value, [], "input");
-      for (const node of graph.nodes) if (shown.weights || !node.constant) this.add(node, node.groupPath, "node");
+      for (const node of graph.nodes) if (isShown(node, shown)) this.add(node, node.groupPath, "node");
       for (const value of graph.values) {
         if (shown.weights && isWeight(value)) this.add(value, commonGroups(value.readers), "parameter");
       }
@@ -1514,6 +1764,9 @@
       }
     }
   }
+  function isShown(node, shown) {
+    return !node.constant || shown[node.constantKind];
+  }
   function isWeight(value) {
     return value.role === "parameter" && !value.producer && value.readers.length > 0;
   }
@@ -1563,8 +1816,8 @@
         role: "application",
         "aria-label": `Graph ${graph.name}: arrow keys move it, Enter opens a group, ? lists all keys`
       });
-      const button2 = (title, text, onclick) => html("button", { type: "button", title, "aria-label": title, onclick }, text);
-      const tools = html(
+      const button2 = (title2, text, onclick) => html("button", { type: "button", title: title2, "aria-label": title2, onclick }, text);
+      this.tools = html(
         "div",
         { class: "zoom" },
         button2("Zoom in (+)", "+", () => this.zoom(1.4)),
@@ -1572,8 +1825,11 @@
         button2("Fit (f)", "⤢", () => this.fit())
       );
       const size = html("small", {}, count(graph.nodes.length, "operation"));
-      this.heading = html("h2", {}, html("span", {}, this.title), " ", size);
-      this.element = html("section", { class: "pane", "aria-label": this.title }, this.heading, this.svg, tools);
+      const title = app.data.titleOf(graph);
+      this.heading = html("h2", {}, html("span", {}, title), " ", size);
+      this.minimap = new Minimap((x, y) => this.centerAt(x, y));
+      const parts = [this.heading, this.svg, this.tools, this.minimap.element];
+      this.element = html("section", { class: "pane", "aria-label": title }, parts);
       this.drawing = new Drawing(this.svg);
       this.scene = new Scene(graph, app.shown);
       openInitialGroups(this.scene);
@@ -1581,16 +1837,14 @@
       this.listen();
       new ResizeObserver(() => this.resize()).observe(this.svg);
     }
-    get title() {
-      if (this.graph.role === "function") return `Function ${this.graph.of}`;
-      if (this.graph.role === "before") return "Exported";
-      return this.app.data.before ? "Compiled" : "Graph";
-    }
     arrange() {
       this.arrangement = this.scene.arrange();
     }
     redraw() {
-      if (this.view.width) this.drawing.draw(this.arrangement, this.view, this.app.look);
+      if (!this.view.width) return;
+      this.drawing.draw(this.arrangement, this.view, this.app.look);
+      this.minimap.draw(this.arrangement, this.app.look);
+      this.minimap.move(this.view);
     }
     // ---- the view
     /**
@@ -1631,10 +1885,24 @@
       const { offsetTop, offsetHeight } = this.heading;
       return offsetHeight ? offsetTop + offsetHeight + 6 : 8;
     }
+    /** Where a graph ends: above the legend, and above the details where these cover the frame. */
+    get bottom() {
+      const { height } = this.view;
+      const frame = this.svg.getBoundingClientRect();
+      const covers = [this.app.legend, this.app.panel.element].map((element) => element.getBoundingClientRect());
+      const tops = covers.filter(
+        (cover) => cover.width && cover.left < frame.right && cover.right > frame.left && cover.top < frame.bottom
+      ).map((cover) => cover.top - frame.top);
+      return Math.max(this.top + height / 4, Math.min(height, ...tops.filter((top) => top > 0)) - 8);
+    }
+    /** Where a graph ends at the right: beside the buttons. */
+    get right() {
+      return this.tools.offsetLeft - 8;
+    }
     /** The scale at which the whole graph is visible. */
     get wholeScale() {
       const { width, height } = this.arrangement;
-      return Math.min((this.view.width - 24) / width, (this.view.height - this.top - 12) / height);
+      return Math.min((this.right - 12) / width, (this.bottom - this.top) / height);
     }
     /**
      * The graph in the middle, or from its top on if it is too tall.
@@ -1643,8 +1911,9 @@
      */
     centered(k) {
       const { width, height } = this.arrangement;
-      const y = Math.max(this.top, (this.view.height - height * k) / 2);
-      return { k, x: (this.view.width - width * k) / 2, y };
+      const y = Math.max(this.top, (this.top + this.bottom - height * k) / 2);
+      const right = width * k > this.right - 12 ? this.view.width : Math.min(this.view.width, this.right + 12);
+      return { k, x: (right - width * k) / 2, y };
     }
     /**
      * Zooms around a point, by default the middle.
@@ -1686,6 +1955,7 @@
           this.view[axis] = from[axis] + (to[axis] - from[axis]) * eased;
         }
         this.drawing.move(this.view);
+        this.minimap.move(this.view);
         if (part < 1) this.animation = requestAnimationFrame(step);
       };
       if (slow) this.animation = requestAnimationFrame(step);
@@ -1701,13 +1971,16 @@
       return boxOf.get(item) ?? (item.kind === "value" ? boxOf.get(outputKey(item)) : void 0);
     }
     /**
-     * The box of an item, or of the closed group that it is in, or of the node that writes it.
+     * The box of an item, or of the closed group that it is in, or of the node that writes it, or that a constant is part
+     * of.
      * @param {Item} item
      * @returns {Box | undefined}
      */
     visibleBox(item) {
       const own = this.boxOf(item);
       if (own) return own;
+      const [reader] = this.app.readersOfFolded(item);
+      if (reader) return this.visibleBox(reader);
       if (item.kind === "value") return item.producer ? this.visibleBox(item.producer) : void 0;
       return item.groupPath.map((group) => this.boxOf(group)).findLast(Boolean);
     }
@@ -1717,10 +1990,22 @@
      * @param {boolean} animated
      */
     show(item, animated = true) {
-      if (item.kind === "node" && item.constant && !this.app.shown.weights) this.app.toggleShown("weights");
-      if (this.scene.reveal(item)) this.arrange();
+      this.reveal(this.app.readersOfFolded(item)[0] ?? item);
       this.redraw();
       this.center(this.visibleBox(item), animated);
+    }
+    /** @param {Item} item */
+    reveal(item) {
+      if (this.scene.reveal(item)) this.arrange();
+    }
+    /**
+     * Opens these groups, and closes all others.
+     * @param {Set<Group>} groups
+     */
+    openOnly(groups) {
+      for (const group of this.scene.graph.groups) this.scene.toggle(group, groups.has(group));
+      this.arrange();
+      this.redraw();
     }
     /**
      * @param {Box | undefined} box
@@ -1732,8 +2017,18 @@
       const { width, height } = this.view;
       const k = Math.max(this.view.k, Math.min(width / (box.w + 40), SCALES.readable));
       const x = width / 2 - (box.x + box.w / 2) * k;
-      const y = atTop ? this.top - box.y * k : height / 2 - (box.y + Math.min(box.h, height / k) / 2) * k;
+      const middle = (this.top + this.bottom) / 2;
+      const y = atTop ? this.top - box.y * k : middle - (box.y + Math.min(box.h, height / k) / 2) * k;
       this.moveTo({ k, x, y }, animated);
+    }
+    /**
+     * Moves a point of the graph to the middle.
+     * @param {number} x
+     * @param {number} y
+     */
+    centerAt(x, y) {
+      const { k, width, height } = this.view;
+      this.moveTo({ k, x: width / 2 - x * k, y: height / 2 - y * k }, false);
     }
     /**
      * Marks an item for a moment.
@@ -1754,6 +2049,25 @@
     toggle(group) {
       this.change(() => this.scene.toggle(group), group);
       this.app.announce(`${group.name} ${this.scene.open.has(group) ? "opened" : "closed"}`);
+      this.app.history.note();
+    }
+    /**
+     * Draws other things beside operations. What was visible as a whole stays so; else what the reader looks at stays
+     * where it is.
+     * @param {Shown} shown
+     */
+    changeShown(shown) {
+      const { focus } = this;
+      const whole = this.showsWhole;
+      this.change(() => this.scene.show(shown), focus);
+      if (whole || !focus || !this.visibleBox(focus))
+        Object.assign(this.view, this.centered(Math.min(1.25, this.wholeScale)));
+    }
+    /** Whether the whole graph is visible. */
+    get showsWhole() {
+      const { view, arrangement } = this;
+      const [right, bottom] = [view.x + arrangement.width * view.k, view.y + arrangement.height * view.k];
+      return view.x >= 0 && view.y >= 0 && right <= view.width && bottom <= view.height;
     }
     /**
      * Changes the scene; an item stays where it is on the screen.
@@ -1792,11 +2106,12 @@
       }
       this.arrange();
       this.showStart();
+      this.app.history.note();
     }
     closeAll() {
-      for (const group of [...this.scene.open]) this.scene.toggle(group, false);
-      this.arrange();
+      this.openOnly(/* @__PURE__ */ new Set());
       this.showStart();
+      this.app.history.note();
     }
     // ---- mouse and fingers
     /**
@@ -1893,6 +2208,63 @@
     }
   };
 
+  // src/metrics.js
+  var ELEMENTS = "elements";
+  var METRICS = /* @__PURE__ */ new Map([
+    ["error", ["the largest harmonic error |a - e| / (|e| + 1) of an element; a: actual, e: expected"]],
+    ["error_max", ["the largest harmonic error |a - e| / (|e| + 1)"]],
+    ["error_mean", ["its mean: of the harmonic error |a - e| / (|e| + 1)"]],
+    ["absolute", ["the largest absolute difference"]],
+    ["relative", ["the largest relative difference, over the elements whose expected value is not 0"]],
+    ["scale", ["the largest absolute difference relative to the largest expected magnitude"]],
+    ["rms", ["the root mean square of the difference relative to that of the expected tensor"]],
+    ["snr", ["the signal-to-noise ratio in decibel, -20 log10(rms); inf for equal tensors", "dB"]],
+    ["mismatched", ["the number of elements whose error exceeds the harmonic limit and rounding", ELEMENTS]],
+    ["nonfinite", ["the number of elements that are NaN or infinite on one side and different on the other", ELEMENTS]],
+    ["overflowed", ["the number of elements that are NaN or infinite and should be finite", ELEMENTS]],
+    [
+      "clipped",
+      [
+        "the number of elements that are the largest number of their dtype, or of the integers that they were quantized to, and should be larger",
+        ELEMENTS
+      ]
+    ],
+    ["zeroed", ["the number of elements that are 0 and should not be", ELEMENTS]],
+    ["count", ["the number of elements", ELEMENTS]],
+    ["times rounding", ["the distance from the float64 result in units of the rounding level, in the whole run", "×"]],
+    ["own times rounding", ["the same, of the node by itself, on the reference's inputs", "×"]],
+    ["what", ["dtype and shape"]],
+    ["minimum", ["of the finite elements"]],
+    ["maximum", ["of the finite elements"]],
+    ["mean", ["of the finite elements, summed in float64"]],
+    ["std", ["the population standard deviation of the finite elements"]],
+    ["nan", ["the number of NaNs", ELEMENTS]],
+    ["inf", ["the number of infinities", ELEMENTS]],
+    ["#", ["the node's place in the order of execution"]],
+    ["graph", ["the graph that the value is in"]],
+    ["status", ["whether the value differs from its reference, or why it was not compared"]],
+    ["seconds", ["the run time of the node", "s"]],
+    ["call", ["which call of the model"]],
+    ["kind", ["the role of the value in its graph: node, fused, inserted, constant or output"]],
+    ["reference", ["where the reference comes from"]],
+    ["in words", ["the difference from the reference in words, or why there is none"]],
+    ["value", ["the name of the value"]],
+    ["operator", ["what computes the value"]],
+    ["module", ["the module whose call computes the value"]],
+    ["type", ["dtype and shape"]]
+  ]);
+  function meaning(name) {
+    return METRICS.get(name)?.[0] ?? "";
+  }
+  function unit(name) {
+    return METRICS.get(name)?.[1] ?? "";
+  }
+  function metricElement(name) {
+    const text = meaning(name);
+    const measure = unit(name);
+    return html(text ? "abbr" : "span", { title: text || null }, name, measure && html("small", {}, ` ${measure}`));
+  }
+
   // src/figures.js
   var WIDTH = 300;
   var HEIGHT = 90;
@@ -1926,7 +2298,7 @@
   }
   function statisticsTable(expected, actual) {
     const cell = (content) => html("td", {}, content ?? "–");
-    const row = (title, ...cells) => html("tr", {}, html("th", { scope: "row" }, title), cells);
+    const row = (title, ...cells) => html("tr", {}, html("th", { scope: "row" }, metricElement(title)), cells);
     const column = (title) => html("th", { scope: "col" }, title);
     const numbers = (
       /** @type {const} */
@@ -1948,6 +2320,7 @@
   }
 
   // src/panel.js
+  var LONGEST_CONSTANT = 60;
   var Panel = class {
     /** @param {App} app */
     constructor(app) {
@@ -1967,13 +2340,12 @@
     }
     /** @returns {Child[]} */
     overview() {
-      const title = (graph) => ({ graph: "Graph", before: "Exported graph", function: `Function ${graph.of}` })[graph.role];
       const size = ({ nodes, values, groups }) => `${count(nodes.length, "operation")}, ${count(values.length, "value")}, ${count(groups.length, "module call")}`;
       const hint = "Click a box to see its details. Double-click a group to open or close it. ";
       return [
         html("p", { class: "hint" }, hint, html("kbd", {}, "?"), " lists all keys."),
         ...this.app.data.graphs.map((graph) => [
-          html("h3", {}, title(graph)),
+          html("h3", {}, this.app.data.titleOf(graph)),
           html("p", {}, nameElement(graph.name || "unnamed")),
           html("p", { class: "muted" }, size(graph))
         ])
@@ -1993,11 +2365,12 @@
      */
     nodeDetails(node) {
       return [
-        html("p", { class: "kind" }, "operator"),
+        html("p", { class: "kind" }, node.constant ? "constant" : "operator", this.graphTag(node)),
         html("h2", {}, nameElement(node.op)),
         html("p", { class: "full-name" }, nameElement(node.name)),
         this.groupPath(node.groupPath),
         this.counterparts(node),
+        node.constant && this.links("Input of", readersOfConstant(node)),
         node.findings.map((finding) => this.finding(finding)),
         this.values("Inputs", node.inputs),
         this.values("Captured", node.captured),
@@ -2023,7 +2396,7 @@
       };
       const label = pane.scene.open.has(group) ? "Close this group" : "Open this group";
       return [
-        html("p", { class: "kind" }, "module call"),
+        html("p", { class: "kind" }, "module call", this.graphTag(group)),
         html("h2", {}, nameElement(group.name)),
         html("p", { class: "full-name" }, nameElement(group.type || "unknown class")),
         this.groupPath(group.groupPath.slice(0, -1)),
@@ -2050,13 +2423,21 @@
         ["view", "view of another value"]
       ]);
       return [
-        html("p", { class: "kind" }, roles.get(value.role) ?? value.role),
+        html("p", { class: "kind" }, roles.get(value.role) ?? value.role, this.graphTag(value)),
         html("h2", {}, nameElement(value.name)),
         html("p", { class: "full-name" }, typeLabel(value)),
         value.findings.map((finding) => this.finding(finding)),
         value.producer && this.links("Written by", [value.producer]),
         value.readers.length > 0 && this.links("Read by", value.readers)
       ];
+    }
+    /**
+     * Which graph an item is in, if there are several.
+     * @param {Item} item
+     */
+    graphTag({ graph }) {
+      const { data } = this.app;
+      return data.graphs.length > 1 && [" ", html("span", { class: "tag" }, data.titleOf(graph))];
     }
     /**
      * A button that selects an item.
@@ -2074,7 +2455,7 @@
      */
     links(title, items) {
       const rows = items.map((item) => html("li", {}, this.link(item)));
-      return [html("h3", {}, title), html("ul", { class: "links" }, rows)];
+      return [title && html("h3", {}, title), html("ul", { class: "links" }, rows)];
     }
     /** @param {Group[]} groups */
     groupPath(groups) {
@@ -2090,21 +2471,28 @@
     counterparts(node) {
       if (!this.app.data.before || node.graph.role === "function") return null;
       const exported = node.graph.role === "before";
-      const others = node.counterparts;
+      const { items: others, folded } = follow(node);
+      if (!others.length) {
+        return exported && html("p", { class: "muted" }, "No node of the compiled graph is known to compute or to read it.");
+      }
+      if (folded) {
+        const text = exported ? "Not in the compiled graph: it was folded into a constant or removed. What reads it became:" : "Not in the exported graph: the compiler inserted it. What reads it was:";
+        return [html("p", { class: "muted folded" }, text), this.links("", others)];
+      }
       if (exported) {
-        if (!others.length) return html("p", { class: "muted" }, "No node of the compiled graph is known to compute it.");
         return this.links(others.some((other) => other.counterparts.length > 1) ? "Fused into" : "Became", others);
       }
-      if (!others.length) return null;
       return this.links(others.length > 1 ? `Fused from ${others.length}` : "Was", others);
     }
     /** @param {Finding} finding */
     finding(finding) {
       const { call, error, evidence, expected, actual, seconds } = finding;
-      const measures = [...finding.measures].map(([name, number]) => (
-        /** @type {Fact} */
-        [name, numberElement(number)]
-      ));
+      const measures = [...finding.measures].map(
+        ([name, number]) => (
+          /** @type {Fact} */
+          [metricElement(name), numberElement(number)]
+        )
+      );
       const time = (number) => html("data", { class: "number", "data-value": exactNumber(number) }, milliseconds(number));
       return html(
         "section",
@@ -2117,7 +2505,7 @@
           call > 0 && html("small", {}, ` call ${call}`),
           finding.first && html("small", { class: "first-mark" }, " first divergence")
         ),
-        error !== null && html("p", { class: "big" }, numberElement(error), html("small", {}, " error")),
+        error !== null && html("p", { class: "big" }, numberElement(error), " ", html("small", {}, metricElement("error"))),
         finding.text && html("p", {}, finding.text),
         evidence && html("p", { class: "muted" }, `reference: ${evidence}`),
         seconds !== null && html("p", {}, "takes ", time(seconds)),
@@ -2132,7 +2520,7 @@
      */
     values(title, values) {
       if (!values.length) return null;
-      const row = (value) => value ? html("li", {}, this.link(value), html("small", {}, typeLabel(value))) : html("li", { class: "muted" }, "left out");
+      const row = (value) => value ? html("li", {}, this.link(value), html("small", {}, typeLabel(value), constantText(value))) : html("li", { class: "muted" }, "left out");
       return [html("h3", {}, title), html("ul", { class: "links" }, values.map(row))];
     }
     /** @param {GraphNode} node */
@@ -2176,13 +2564,73 @@
       ];
     }
   };
+  function constantText({ producer }) {
+    if (!producer?.constant) return "";
+    const [attribute] = producer.attributes;
+    const text = producer.reads.length || !attribute ? "" : ` = ${attribute[1].slice(0, LONGEST_CONSTANT)}`;
+    return ` constant${text}`;
+  }
   function facts(title, rows) {
     const row = ([key, content]) => html("tr", {}, html("th", { scope: "row" }, key), html("td", {}, content));
     return [title && html("h3", {}, title), html("table", { class: "facts" }, html("tbody", {}, rows.map(row)))];
   }
 
+  // src/picture.js
+  var SVG2 = "http://www.w3.org/2000/svg";
+  var PROPERTIES = [
+    ...["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linecap", "stroke-linejoin", "paint-order"],
+    ...["opacity", "vector-effect", "font-family", "font-size", "font-weight", "text-anchor"]
+  ];
+  var COLORS = /* @__PURE__ */ new Set(["fill", "stroke"]);
+  function plainColor(color) {
+    const [space, ...parts] = color.match(/^color\((\w+)|-?[\d.]+(?:e-?\d+)?/g) ?? [];
+    if (space !== "color(srgb") return color;
+    const [red, green, blue] = parts.map((part) => Math.round(255 * Math.max(0, Math.min(1, Number(part)))));
+    return `rgb(${red}, ${green}, ${blue})`;
+  }
+  function pictureOf({ svg: svg2, view }) {
+    const copy = (
+      /** @type {SVGSVGElement} */
+      svg2.cloneNode(true)
+    );
+    const originals = [svg2, ...svg2.querySelectorAll("*")];
+    const hidden = [];
+    for (const [index, element] of [copy, ...copy.querySelectorAll("*")].entries()) {
+      const style = getComputedStyle(originals[index]);
+      if (style.display === "none") hidden.push(element);
+      for (const name of element.getAttributeNames())
+        if (/^(class|style|data-|aria-|role|tabindex)/.test(name)) element.removeAttribute(name);
+      if (element.localName === "g" || element === copy) {
+        if (style.opacity !== "1") element.setAttribute("opacity", style.opacity);
+        continue;
+      }
+      for (const name of PROPERTIES) {
+        const value = style.getPropertyValue(name);
+        if (value) element.setAttribute(name, COLORS.has(name) ? plainColor(value) : value);
+      }
+    }
+    for (const element of hidden) element.remove();
+    const { width, height } = view;
+    for (const [name, value] of Object.entries({ xmlns: SVG2, width, height, viewBox: `0 0 ${width} ${height}` })) {
+      copy.setAttribute(name, String(value));
+    }
+    const paper = document.createElementNS(SVG2, "rect");
+    const fill2 = plainColor(getComputedStyle(document.body).backgroundColor);
+    for (const [name, value] of Object.entries({ width, height, fill: fill2 })) paper.setAttribute(name, String(value));
+    copy.prepend(paper);
+    return new XMLSerializer().serializeToString(copy);
+  }
+  function download(name, text) {
+    const address = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
+    const link = document.createElement("a");
+    link.setAttribute("href", address);
+    link.setAttribute("download", name);
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(address), 1e4);
+  }
+
   // src/plot.js
-  var MARGIN2 = { left: 52, right: 14, top: 10, bottom: 26 };
+  var MARGIN3 = { left: 52, right: 14, top: 10, bottom: 26 };
   var LANE = 15;
   var REACH = 18;
   var ErrorScale = class {
@@ -2195,9 +2643,9 @@
       this.low = Math.floor(smallest(decades, 0));
       this.high = Math.max(this.low + 1, Math.ceil(largest(decades)));
       this.hasNonFinite = findings.some(({ error }) => error !== null && !Number.isFinite(error));
-      const base = height - MARGIN2.bottom - 6;
-      this.lines = { none: base, zero: base - LANE, nonFinite: MARGIN2.top + 4 };
-      this.top = MARGIN2.top + (this.hasNonFinite ? LANE + 6 : 0);
+      const base = height - MARGIN3.bottom - 6;
+      this.lines = { none: base, zero: base - LANE, nonFinite: MARGIN3.top + 4 };
+      this.top = MARGIN3.top + (this.hasNonFinite ? LANE + 6 : 0);
       this.bottom = base - 2 * LANE;
     }
     /** @param {Finding} finding */
@@ -2255,10 +2703,10 @@
         findings.map((finding) => this.position(finding)),
         1
       );
-      const right = width - MARGIN2.right;
+      const right = width - MARGIN3.right;
       this.dots = findings.map((finding) => ({
         finding,
-        x: MARGIN2.left + this.position(finding) / last * (right - MARGIN2.left),
+        x: MARGIN3.left + this.position(finding) / last * (right - MARGIN3.left),
         y: scale.y(finding)
       }));
       const against = this.axis.value === "order" ? "in the order of execution" : "against depth";
@@ -2268,8 +2716,8 @@
       const text = (x, label, anchor) => svg("text", { class: "tiny", x, y: height - 8, "text-anchor": anchor }, label);
       this.svg.replaceChildren(
         ...gridElements(scale, right),
-        text(MARGIN2.left, "inputs", "start"),
-        text((MARGIN2.left + width) / 2, this.axis.value, "middle"),
+        text(MARGIN3.left, "inputs", "start"),
+        text((MARGIN3.left + width) / 2, this.axis.value, "middle"),
         text(right, last.toLocaleString("en"), "end"),
         ...this.dotElements()
       );
@@ -2319,8 +2767,8 @@
   };
   function gridElements(scale, right) {
     const line = (y, label, kind = "") => [
-      svg("path", { class: `grid ${kind}`, d: `M${MARGIN2.left} ${Math.round(y) + 0.5}H${right}` }),
-      svg("text", { class: "tiny", x: MARGIN2.left - 8, y: y + 3.5, "text-anchor": "end" }, label)
+      svg("path", { class: `grid ${kind}`, d: `M${MARGIN3.left} ${Math.round(y) + 0.5}H${right}` }),
+      svg("text", { class: "tiny", x: MARGIN3.left - 8, y: y + 3.5, "text-anchor": "end" }, label)
     ];
     return [
       ...scale.decades.flatMap((exponent) => line(scale.decade(exponent), `1e${exponent}`)),
@@ -2361,17 +2809,20 @@
       this.texts = /* @__PURE__ */ new Map();
     }
     /**
-     * The items that contain a text in any case: first those whose name begins with it, then those whose name contains it.
+     * The items that contain a text in any case: first those whose name begins with it, then those whose name contains it;
+     * of each, those of the preferred graph first.
      * @param {string} text
+     * @param {Graph} preferred
      */
-    find(text) {
+    find(text, preferred) {
       const wanted = text.trim().toLowerCase();
       if (!wanted) return [];
       const rank = (item) => {
         const name = (item.kind === "group" ? item.path : item.name).toLowerCase();
         return name.startsWith(wanted) ? 0 : name.includes(wanted) ? 1 : 2;
       };
-      return this.items.filter((item) => this.textOf(item).includes(wanted)).map((item) => ({ item, rank: rank(item) })).sort((a, b) => a.rank - b.rank).map(({ item }) => item);
+      const other = ({ item }) => Number(item.graph !== preferred);
+      return this.items.filter((item) => this.textOf(item).includes(wanted)).map((item) => ({ item, rank: rank(item) })).sort((a, b) => a.rank - b.rank || other(a) - other(b)).map(({ item }) => item);
     }
     /** @param {Item} item */
     textOf(item) {
@@ -2418,7 +2869,7 @@
       this.element = html("div", { class: "search", role: "search" }, this.input, this.list);
     }
     update() {
-      const found = this.index.find(this.input.value);
+      const found = this.index.find(this.input.value, this.app.active.graph);
       const wanted = this.input.value.trim() !== "";
       this.found = found.slice(0, MOST_SHOWN);
       this.chosen = 0;
@@ -2447,8 +2898,8 @@
      * @param {number} index
      */
     entry(item, index) {
-      const { main } = this.app.data;
-      const graph = item.graph === main ? "" : item.graph.role === "before" ? "exported · " : "function · ";
+      const { data } = this.app;
+      const graph = data.graphs.length > 1 && html("span", { class: "tag" }, data.titleOf(item.graph));
       return html(
         "li",
         {
@@ -2460,7 +2911,7 @@
         },
         html("b", {}, nameElement(kindOf(item).slice(0, 80))),
         nameElement(item.name.slice(0, 160)),
-        html("small", {}, graph, nameElement(placeOf(item).slice(0, 160)))
+        html("small", {}, graph, " ", nameElement(placeOf(item).slice(0, 160)))
       );
     }
     markChosen() {
@@ -2521,9 +2972,9 @@
 
   // src/rows.js
   var TEXT_COLUMNS = [
-    { title: "value", kind: "text", cell: ({ value }) => value.name },
-    { title: "operator", kind: "word", cell: ({ node, value }) => node?.op ?? value.role },
     { title: "module", kind: "text", cell: ({ node }) => node?.module || node?.groupPath.at(-1)?.path || "" },
+    { title: "operator", kind: "word", cell: ({ node, value }) => node?.op ?? value.role },
+    { title: "value", kind: "text", cell: ({ value }) => value.name },
     { title: "type", kind: "text", cell: ({ value }) => typeLabel(value) }
   ];
   function tableRows({ findings, graphs }) {
@@ -2545,13 +2996,17 @@
       cell: position,
       key: (row) => row.value.graph.index * 1e9 + position(row)
     };
-    const graph = { title: "graph", kind: "word", cell: ({ value }) => graphName(value.graph) };
+    const graph = { title: "graph", kind: "word", cell: ({ value: value2 }) => graphName(value2.graph) };
+    const [module, operator, value, type] = TEXT_COLUMNS;
     return [
-      place,
-      ...graphs.length > 1 ? [graph] : [],
-      ...ofFinding("status", "status", ({ status }) => status, any),
       ...ofFinding("error", "number", ({ error }) => error, any),
-      ...TEXT_COLUMNS,
+      module,
+      operator,
+      ...ofFinding("status", "status", ({ status }) => status, any),
+      value,
+      ...graphs.length > 1 ? [graph] : [],
+      place,
+      type,
       ...[...measures].flatMap(
         (name) => ofFinding(name, "number", (finding) => finding.measures.get(name) ?? null, true)
       ),
@@ -2619,6 +3074,9 @@
   var ROW_HEIGHT = 27;
   var EXTRA_ROWS = 8;
   var LONGEST2 = 200;
+  var WIDEST = 230;
+  var LONGEST_NUMBER = "−1.23e−100";
+  var CELL_FONT = "400 12.5px";
   var Table = class {
     /** @param {App} app */
     constructor(app) {
@@ -2626,7 +3084,8 @@
       this.rows = tableRows(app.data);
       this.columns = tableColumns(app.data);
       this.filter = new RowFilter();
-      this.sort = { column: this.columns[0], descending: false };
+      const [first] = this.columns;
+      this.sort = { column: this.columns.find(({ title }) => title === "#") ?? first, descending: false };
       this.shown = [];
       this.range = { from: 0, to: 0 };
       this.text = html("input", {
@@ -2653,7 +3112,7 @@
         html(
           "colgroup",
           {},
-          this.columns.map((column) => html("col", { class: column.kind }))
+          this.columns.map((column) => this.columnElement(column))
         ),
         html("thead", {}, html("tr", { "aria-rowindex": 1 }, this.headers)),
         this.body
@@ -2681,8 +3140,25 @@
     }
     /** @param {Column} column */
     header(column) {
-      const button2 = html("button", { type: "button", onclick: () => this.sortBy(column) }, column.title);
-      return html("th", { scope: "col", class: column.kind, title: column.title }, button2);
+      const { title, kind } = column;
+      const measure = unit(title);
+      const text = [title, measure && html("small", {}, ` ${measure}`)];
+      const button2 = html("button", { type: "button", onclick: () => this.sortBy(column) }, text);
+      return html("th", { scope: "col", class: kind, title: meaning(title) || title, "data-name": title }, button2);
+    }
+    /**
+     * A column as wide as its title, and as its longest text up to a limit; numbers all have room.
+     * @param {Column} column
+     */
+    columnElement({ title, kind, cell }) {
+      const isNumber = kind.startsWith("number");
+      const longest = isNumber ? LONGEST_NUMBER : this.rows.reduce((a, row) => longer(a, String(cell(row))), "");
+      const heading = textWidth(`${title} ${unit(title)} ↑`, CELL_FONT);
+      const limit = isNumber ? Infinity : WIDEST;
+      const dot = kind === "status" ? 16 : 0;
+      const col = html("col");
+      col.style.width = `${Math.ceil(Math.max(heading, Math.min(limit, textWidth(longest, CELL_FONT) + dot)) + 24)}px`;
+      return col;
     }
     /**
      * Sorts by a column: numbers first from the largest. The second time, in the other direction.
@@ -2779,6 +3255,9 @@
       if (this.app.selected) this.show(this.app.selected);
     }
   };
+  function longer(a, b) {
+    return b.length > a.length ? b : a;
+  }
   function isOf({ node, value }, item) {
     return item !== null && (item === node || item === value);
   }
@@ -2796,6 +3275,7 @@
   }
 
   // src/toolbar.js
+  var LINK = "Link";
   var Toolbar = class {
     /** @param {App} app */
     constructor(app) {
@@ -2803,20 +3283,24 @@
       this.toggles = {
         path: toggleButton("Path", "p", () => app.togglePath()),
         tensors: toggleButton("Values", "v", () => app.toggleShown("tensors")),
-        weights: toggleButton("Weights", "w", () => app.toggleShown("weights"))
+        weights: toggleButton("Weights", "w", () => app.toggleShown("weights")),
+        constants: toggleButton("Constants", "x", () => app.toggleShown("constants"))
       };
       this.graphSelect = this.makeGraphSelect();
       this.colorSelect = this.makeColorSelect();
-      const { main, firstDivergence } = app.data;
+      this.link = textButton("Copy a link to what is shown", LINK, () => app.copyLink());
+      const { main } = app.data;
       const tools = html(
         "div",
         { class: "tools" },
         this.graphSelect,
-        firstDivergence && [button("First divergence", "d", () => app.showFirstDivergence(), "alarm"), this.toggles.path],
         this.colorSelect,
         this.toggles.tensors,
         this.toggles.weights,
+        this.toggles.constants,
         button("Table", "t", () => app.toggleDrawer()),
+        this.link,
+        textButton("Save what is visible as an SVG file", "SVG", () => app.savePicture()),
         iconButton("Light or dark (l)", "◐", () => app.toggleTheme()),
         iconButton("Keys (?)", "?", () => app.help.showModal())
       );
@@ -2836,12 +3320,7 @@
     makeGraphSelect() {
       const { data } = this.app;
       if (data.graphs.length < 2) return null;
-      const label = (graph) => {
-        if (graph.role === "function") return `Function ${graph.of.slice(0, 40)}`;
-        if (graph.role === "before") return "Exported graph";
-        return data.before ? "Compiled graph" : "Graph";
-      };
-      const options = data.graphs.map((graph) => html("option", { value: graph.index }, label(graph)));
+      const options = data.graphs.map((graph) => html("option", { value: graph.index }, data.titleOf(graph)));
       if (data.before) options.splice(2, 0, html("option", { value: "both" }, "Side by side"));
       const select = html("select", { "aria-label": "Graph", title: "Graph (s: side by side)" }, options);
       select.addEventListener("change", () => this.app.chooseGraph(select.value));
@@ -2854,6 +3333,11 @@
     setPressed(name, pressed) {
       this.toggles[name].setAttribute("aria-pressed", String(pressed));
     }
+    /** Shows for a moment whether the link was copied. @param {boolean} copied */
+    confirmLink(copied) {
+      this.link.textContent = copied ? "✓ copied" : "see address";
+      setTimeout(() => this.link.textContent = LINK, 1500);
+    }
   };
   function button(text, key, onclick, kind = "") {
     return html("button", { type: "button", class: kind, title: `${text} (${key})`, onclick }, text);
@@ -2863,13 +3347,11 @@
     element.setAttribute("aria-pressed", "false");
     return element;
   }
+  function textButton(title, text, onclick) {
+    return html("button", { type: "button", title, onclick }, text);
+  }
   function iconButton(title, icon, onclick) {
     return html("button", { type: "button", class: "icon", "aria-label": title, title, onclick }, icon);
-  }
-  function remarksElements({ remarks: [headline, ...others] }) {
-    if (!headline) return [];
-    const lines = [html("p", { class: "headline" }, headline), others.map((remark) => html("p", {}, remark))];
-    return [html("section", { class: "remarks", "aria-label": "Remarks" }, lines)];
   }
   function legendElements(colors) {
     const titles = {
@@ -2934,14 +3416,59 @@
     return lines;
   }
 
+  // src/verdict.js
+  var SIGNS = { close: "✓", different: "✗", "not close": "?" };
+  function verdictElement(app, pathToggle) {
+    const { verdict, firstDivergence } = app.data;
+    if (!verdict) return null;
+    const badge = html("strong", { class: `badge ${verdict.replace(" ", "-")}` }, `${SIGNS[verdict]} ${verdict}`);
+    const culprit = firstDivergence && [culpritElement(firstDivergence, app), pathToggle];
+    return html("section", { class: "verdict", "aria-label": "Verdict" }, badge, culprit);
+  }
+  function culpritElement({ node, value, graph }, app) {
+    const onclick = () => app.showFirstDivergence();
+    const place = node?.module || node?.group?.path;
+    const attributes = { type: "button", class: "link culprit", title: "Show the first divergence (d)", onclick };
+    return html(
+      "span",
+      { class: "first-divergence" },
+      "first divergence: ",
+      html("button", attributes, node && [html("b", {}, nameElement(node.op)), " "], nameElement((node ?? value).name)),
+      place && [" in ", nameElement(place)],
+      app.data.graphs.length > 1 && html("small", {}, `, ${app.data.titleOf(graph).toLowerCase()}`)
+    );
+  }
+  function remarksElement({ remarks: [headline, ...others] }) {
+    if (!headline) return null;
+    const rest = html(
+      "div",
+      { class: "others" },
+      others.map((remark) => html("p", {}, remark))
+    );
+    const more = html("button", { type: "button", class: "more", hidden: true, "aria-expanded": "false" }, "More");
+    more.addEventListener("click", () => {
+      const open = rest.classList.toggle("all");
+      more.textContent = open ? "Less" : "More";
+      more.setAttribute("aria-expanded", String(open));
+    });
+    new ResizeObserver(() => {
+      if (!rest.classList.contains("all")) more.hidden = rest.scrollHeight <= rest.clientHeight + 1;
+    }).observe(rest);
+    const line = html("p", { class: "headline" }, headline);
+    return html("section", { class: "remarks", "aria-label": "Remarks" }, html("div", {}, line, rest), more);
+  }
+
   // src/app.js
+  var MOST_REVEALED = 20;
   var App = class {
     /** @param {PageData} data */
     constructor(data) {
       this.data = data;
       this.selected = null;
       this.path = null;
-      this.shown = { tensors: false, weights: false };
+      const { firstDivergence } = data;
+      this.first = withGroups(firstDivergence?.node ? [firstDivergence.node] : []);
+      this.shown = { tensors: false, weights: false, constants: false };
       this.colors = new Colors(data);
       this.panes = /* @__PURE__ */ new Map();
       this.panel = new Panel(this);
@@ -2956,7 +3483,8 @@
       this.drawer = drawerElement([this.plot?.element ?? null, this.table.element], !this.colors.hasFindings);
       this.toolbar = new Toolbar(this);
       const main = html("main", {}, this.stage, this.panel.element);
-      document.body.append(this.toolbar.element, ...remarksElements(data), main);
+      const heading = [verdictElement(this, this.toolbar.toggles.path), remarksElement(data)];
+      document.body.append(...contents([this.toolbar.element, ...heading, main]));
       document.body.append(this.drawer, this.tooltip.element, this.status, this.help);
       this.graph = data.main;
       this.sideBySide = false;
@@ -2966,15 +3494,44 @@
       listenToKeys(this);
       this.panel.show(null);
       this.updateLegend();
-      const first = data.firstDivergence;
-      if (first) this.select(first.node ?? first.value, { move: true, quiet: true });
+      this.showStart();
+      this.history = new History(this);
+      if (location.hash) this.history.restore();
       listenToPrinter(this);
+    }
+    /** Shows what a page begins with: the first divergence, if there is one. */
+    showStart() {
+      const first = this.data.firstDivergence;
+      this.select(first ? first.node ?? first.value : null, { move: true, quiet: true });
+    }
+    /**
+     * Shows what an address says.
+     * @param {Place} place
+     */
+    showPlace({ graph, sideBySide, item, open }) {
+      this.sideBySide = sideBySide && this.data.before !== null && graph.role !== "function";
+      this.graph = graph;
+      this.arrangePanes();
+      const pane = this.pane(graph);
+      if (open) pane.openOnly(open);
+      this.select(item, { move: true, quiet: true });
+      if (!item) pane.showStart();
     }
     /** @returns {Look} */
     currentLook() {
       const { colors, selected, path } = this;
-      const counterparts = selected && selected.kind !== "value" ? selected.counterparts : [];
-      return { colors, selected, marked: withGroups(counterparts), lit: path };
+      const marked = selected ? [...follow(selected).items, ...this.readersOfFolded(selected)] : [];
+      return { colors, selected, first: this.first, marked: withGroups(marked), lit: path };
+    }
+    /**
+     * The nodes whose boxes stand for a constant that has none.
+     * @param {Item} item
+     * @returns {GraphNode[]}
+     */
+    readersOfFolded(item) {
+      const node = item.kind === "value" ? item.producer : item;
+      if (item.kind === "value" && !node && item.role === "parameter" && !this.shown.weights) return item.readers;
+      return node?.kind === "node" && !isShown(node, this.shown) ? readersOfConstant(node) : [];
     }
     redraw() {
       this.look = this.currentLook();
@@ -3027,6 +3584,7 @@
       if (choice !== "both") this.graph = this.data.graphs[Number(choice)];
       this.arrangePanes();
       if (this.selected) this.showCounterparts(this.selected);
+      this.history.note();
     }
     /**
      * Makes a pane the one that keys act on.
@@ -3040,6 +3598,7 @@
       this.sideBySide = !this.sideBySide;
       this.arrangePanes();
       if (this.selected) this.select(this.selected, { move: true });
+      this.history.note();
     }
     // ---- selection
     /**
@@ -3061,19 +3620,27 @@
       if (item && !fromTable) this.table.show(item);
       else this.table.fill();
       this.plot?.draw();
-      if (!quiet) this.announce(item ? description(item) : "Nothing selected");
+      if (quiet) return;
+      this.announce(item ? this.describe(item) : "Nothing selected");
+      this.history.note();
+    }
+    /** @param {Item} item */
+    describe(item) {
+      const { graphs } = this.data;
+      const op = item.kind === "node" ? `${item.op} ` : "";
+      const place = graphs.length > 1 ? `, ${this.data.titleOf(item.graph).toLowerCase()}` : "";
+      return `${op}${item.name.slice(0, 200)}${item.worst ? `, ${item.worst.status}` : ""}${place}`;
     }
     /**
-     * Moves the other pane to the counterparts of an item.
+     * Moves the other pane to the counterparts of an item, or to what reads it there.
      * @param {Item} item
      */
     showCounterparts(item) {
-      if (item.kind === "value" || !item.counterparts.length) return;
-      const [first] = item.counterparts;
-      const pane = this.panes.get(first.graph);
+      const { items } = follow(item);
+      const pane = items.length ? this.panes.get(items[0].graph) : null;
       if (!pane?.element.isConnected) return;
-      for (const counterpart of item.counterparts) if (pane.scene.reveal(counterpart)) pane.arrange();
-      pane.show(first);
+      for (const counterpart of items.slice(0, MOST_REVEALED)) pane.reveal(counterpart);
+      pane.show(items[0]);
     }
     /** Opens or closes the selected group, or the group around what is selected. */
     toggleGroup() {
@@ -3088,7 +3655,7 @@
       this.panel.show(group);
     }
     selectReader() {
-      if (this.selected) this.selectIfAny(readersOf(this.selected)[0]);
+      if (this.selected) this.selectIfAny(readersOf2(this.selected)[0]);
     }
     selectSource() {
       if (this.selected) this.selectIfAny(sourcesOf(this.selected)[0]);
@@ -3139,13 +3706,13 @@
       this.legend.replaceChildren(...legendElements(this.colors));
     }
     /**
-     * Draws values between operations, or weights, or no longer.
-     * @param {"tensors" | "weights"} what
+     * Draws values between operations, weights or constants, or no longer.
+     * @param {"tensors" | "weights" | "constants"} what
      */
     toggleShown(what) {
       this.shown[what] = !this.shown[what];
       this.toolbar.setPressed(what, this.shown[what]);
-      for (const pane of this.panes.values()) pane.change(() => pane.scene.show(this.shown), pane.focus);
+      for (const pane of this.panes.values()) pane.changeShown(this.shown);
       this.redraw();
     }
     toggleDrawer() {
@@ -3156,6 +3723,19 @@
       const dark = matchMedia("(prefers-color-scheme: dark)").matches;
       const now = dataset.theme ?? (dark ? "dark" : "light");
       dataset.theme = now === "dark" ? "light" : "dark";
+      this.redraw();
+    }
+    async copyLink() {
+      this.history.write();
+      const copied = await copyText(location.href);
+      this.toolbar.confirmLink(copied);
+      this.announce(copied ? "Link copied" : "The link is the address of this page");
+    }
+    /** Saves what is visible of the active graph. */
+    savePicture() {
+      const name = this.active.graph.name.replace(/[^\w.-]+/g, "_").slice(0, 80);
+      download(`${name || "graph"}.svg`, pictureOf(this.active));
+      this.announce("Picture saved");
     }
     /**
      * Tells screen readers.
@@ -3168,11 +3748,7 @@
   function withGroups(items) {
     return new Set([...items].flatMap((item) => [item, ...item.groupPath]));
   }
-  function description(item) {
-    const op = item.kind === "node" ? `${item.op} ` : "";
-    return `${op}${item.name.slice(0, 200)}${item.worst ? `, ${item.worst.status}` : ""}`;
-  }
-  function readersOf(item) {
+  function readersOf2(item) {
     if (item.kind === "value") return item.readers;
     return item.kind === "node" ? item.written.flatMap((value) => value.readers) : [];
   }

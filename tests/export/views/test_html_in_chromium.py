@@ -1,10 +1,12 @@
 """The HTML view in a browser, from disk and without a network: what people do with it, with mouse and keys."""
 
 import dataclasses
+import re
 import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from filch.export import Graph, Node, Value, as_graph
 from filch.export.views import plot_graph
 from support.models.zoo import ZOO
 from support.views.chromium import Chromium, missing
-from support.views.pages import FORWARD, HOSTILE, compiled, finding, flat, headers, judged, named, table
+from support.views.pages import FORWARD, HOSTILE, compiled, finding, flat, folded, headers, judged, named, table
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 SHOWN = "[...document.querySelectorAll('svg.graph .box:not(.far)')].map((box) => box.dataset)"
@@ -54,6 +56,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "large": judged(flat(5000, layers=32)),
         "flat": judged(flat(5000)),
     }
+    graphs["folded"] = folded()
     for name, graph in graphs.items():
         plot_graph(graph, folder / f"{name}.html")
     return folder
@@ -76,7 +79,9 @@ def names(page: Chromium) -> list[str]:
 
 
 def sort_by(page: Chromium, title: str) -> None:
-    page.run(f"[...document.querySelectorAll('.rows th')].find((cell) => cell.title === '{title}').firstChild.click()")
+    page.run(
+        f"[...document.querySelectorAll('.rows th')].find((cell) => cell.dataset.name === '{title}').firstChild.click()"
+    )
     page.settle()
 
 
@@ -380,7 +385,7 @@ def test_the_table_filters(page: Chromium, files: Path) -> None:
     assert 0 < len(wrong) <= len(shown) and f"{len(wrong)} of 60 rows" in page.text(".table .bar")
     page.run("document.querySelector('.scroller').scrollTop = 0")
     page.click(".rows tbody tr:not(.space)", dx=100)
-    assert page.run("filch.selected.id") == int(wrong[0][0])
+    assert page.run("filch.selected.id") == int(wrong[0][headers(page).index("#")])
 
 
 def test_the_plot_of_errors_selects(page: Chromium, files: Path) -> None:
@@ -584,6 +589,324 @@ def test_hostile_names_do_nothing(page: Chromium, tmp_path: Path, kind: str) -> 
       return x + width - text.parentNode.querySelector('.card').getBBox().width;
     })"""
     assert max(page.run(over)) < 1
+
+
+@pytest.mark.parametrize(("close", "status", "badge"), [(True, "same", "✓ close"), (False, "no value", "? not close")])
+def test_the_verdict_is_a_badge(page: Chromium, tmp_path: Path, close: bool, status: str, badge: str) -> None:
+    """In words and with a sign, not by color alone."""
+    found = {"y": (finding(status, 0.0 if close else None),)}
+    page.open(plot_graph(dataclasses.replace(FORWARD, findings=found, close=close), tmp_path / "judged.html"))
+
+    assert page.text(".verdict") == badge
+
+
+def test_without_a_comparison_there_is_no_verdict(page: Chromium, files: Path) -> None:
+    """And no room for it."""
+    page.open(files / "plain.html")
+
+    assert page.run("document.querySelector('.verdict, .remarks')") is None
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_badge_can_be_read(page: Chromium, files: Path, dark: bool) -> None:
+    """Its text has a contrast of at least 4.5 in light and in dark."""
+    page.dark(dark=dark)
+    page.open(files / "deep.html")
+
+    badge = page.run(
+        "(({ color, backgroundColor }) => [color, backgroundColor])(getComputedStyle(document.querySelector('.badge')))"
+    )
+
+    assert contrast(*badge) >= 4.5
+    assert page.text(".badge") == "✗ different"
+
+
+def test_the_first_divergence_is_a_link(page: Chromium, files: Path) -> None:
+    """It selects the node and brings it into sight, wherever the reader is, in whichever graph."""
+    page.open(files / "deep.html")
+    graph_keys(page, "Escape", "c", "f")
+
+    page.click(".culprit")
+
+    assert page.run("filch.selected.id") == FIRST
+    left, top, width, height = page.box(f'.box.node[data-node="{FIRST}"]')
+    assert 0 < left < left + width < 910 and 100 < top < top + height < 560
+
+
+@pytest.mark.parametrize("width", [390, 820, 1280])
+def test_a_long_headline_is_shown_whole(page: Chromium, tmp_path: Path, width: int) -> None:
+    """And the other remarks on request, if they are cut."""
+    headline = "; ".join(f"judged {at} of {at} exported values" for at in range(8))
+    remarks = (headline, *("The exported graph is already wrong. " * 9 for _ in range(2)))
+    page.resize(width, 844)
+    page.open(plot_graph(dataclasses.replace(deep(), remarks=remarks), tmp_path / "long.html"))
+    cut = "(({ scrollHeight, clientHeight }) => scrollHeight > clientHeight)(document.querySelector('.remarks %s'))"
+
+    assert not page.run(cut % ".headline")
+    assert page.text(".remarks .headline") == headline
+    assert page.run(cut % ".others")
+    before = page.box(".remarks .others")[3]
+    page.click(".remarks .more")
+    assert page.box(".remarks .others")[3] > before + 20
+    assert not page.run(cut % ".others")
+
+
+def test_keys_of_the_panel_do_not_break_within_words(page: Chromium, files: Path) -> None:
+    """Each is as high as one line, next to a long content."""
+    page.open(files / "compiled.html")
+    page.run("filch.select(filch.data.main.nodes[1])")
+
+    broken = page.run(
+        "[...document.querySelectorAll('.panel .facts th')].filter((cell) => /^\\S+$/.test(cell.innerText))"
+        ".map((cell) => [cell.innerText, cell.getBoundingClientRect().height]).filter(([, height]) => height > 30)"
+    )
+    names_shown = page.run("[...document.querySelectorAll('.panel .facts th')].map((cell) => cell.innerText)")
+
+    assert "translates" in names_shown
+    assert broken == []
+
+
+def test_the_minimap_moves_the_view(page: Chromium, files: Path) -> None:
+    """A click moves there, a drag goes on; the frame is where the view is; it is gone while all is visible."""
+    page.open(files / "large.html")
+    graph_keys(page, "o")
+    middle = "((view) => (view.height / 2 - view.y) / view.k / filch.active.arrangement.height)(filch.active.view)"
+    _left, top, width, height = page.box(".minimap canvas")
+
+    page.click(".minimap", dx=width / 2, dy=height * 0.75)
+    assert page.run(middle) == pytest.approx(0.75, abs=0.02)
+    _, frame_top, _, frame_height = page.box(".minimap .frame")
+    assert frame_top + frame_height / 2 == pytest.approx(top + height * 0.75, abs=4)
+    left, *_ = page.box(".minimap canvas")
+    page.mouse("mousePressed", left + width / 2, top + height / 2, button="left", buttons=1, clickCount=1)
+    page.mouse("mouseMoved", left + width / 2, top + height / 4, button="left", buttons=1)
+    page.mouse("mouseReleased", left + width / 2, top + height / 4, button="left")
+    assert page.run(middle) == pytest.approx(0.25, abs=0.02)
+    page.press("f")
+    assert page.run("getComputedStyle(document.querySelector('.minimap')).visibility") == "hidden"
+    page.resize(390, 844)
+    assert page.run("getComputedStyle(document.querySelector('.minimap')).display") == "none"
+
+
+def test_the_minimap_shows_findings(page: Chromium, files: Path) -> None:
+    """The part that differs has other colors than the part that does not."""
+    page.open(files / "large.html")
+    warm = """(() => {
+      const { canvas } = filch.active.minimap, { width, height } = canvas;
+      const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+      const rows = [...Array(height).keys()].map((y) => [...Array(width).keys()].map((x) => 4 * (y * width + x)));
+      return rows.map((row) => row.filter((at) => data[at] > data[at + 2] + 60).length);
+    })()"""
+
+    rows = page.run(warm)
+
+    begin = len(rows) // 3
+    assert not any(rows[:begin]) and sum(rows[2 * begin :]) > begin
+
+
+@pytest.mark.parametrize("size", [(1280, 800), (820, 1180), (390, 844)])
+def test_the_whole_graph_is_beside_what_lies_upon_it(page: Chromium, files: Path, size: tuple[int, int]) -> None:
+    """Fitted, no box is under the legend or the buttons."""
+    page.resize(*size)
+    page.open(files / "deep.html")
+    graph_keys(page, "Escape", "o", "f")
+
+    below = page.run("filch.active.view.y + filch.active.arrangement.height * filch.active.view.k")
+    beside = page.run("filch.active.view.x + filch.active.arrangement.width * filch.active.view.k")
+
+    frame_left, frame_top, *_ = page.box("svg.graph")
+    assert frame_top + below <= page.box(".legend")[1]
+    assert frame_left + beside <= page.box(".zoom")[0]
+
+
+def test_what_is_shown_as_a_whole_stays_whole(page: Chromium, files: Path) -> None:
+    """When values come, the graph is larger, and is fitted again; a selected node that was in sight stays there."""
+    page.open(files / "plain.html")
+    graph_keys(page, "o", "o", "o", "f")
+    assert page.run("filch.active.showsWhole")
+
+    graph_keys(page, "v")
+    assert page.run("filch.active.showsWhole")
+    graph_keys(page, "w")
+    assert page.run("filch.active.showsWhole")
+    page.run("filch.select(filch.data.main.nodes[40], { move: true })")
+    graph_keys(page, "v", "w")
+    left, top, width, height = page.box('.box.node[data-node="40"]')
+    assert 0 < left < left + width < 910 and 50 < top < top + height < 560
+
+
+def test_constants_are_inputs_of_what_reads_them(page: Chromium, files: Path) -> None:
+    """Not boxes; the panel lists them with their value, search finds them, and a toggle shows them."""
+    page.open(files / "folded.html")
+    page.run("filch.chooseGraph('1')")
+    boxes = "filch.active.arrangement.boxes.map((box) => box.item.name)"
+    assert page.run(boxes) == ["x", "reshape", "product", "y"]
+
+    page.run("filch.select(filch.data.before.nodes[2])")
+    assert "constant" in page.text(".panel")
+    page.run("filch.select(filch.data.main.nodes[1])")
+    assert "constant = [1, 4]" in page.text(".panel")
+    page.run("filch.chooseGraph('1')")
+    graph_keys(page, "/")
+    page.type("shape")
+    page.press("Enter")
+    assert page.text(TITLE) == "Constant" and "Reshape" in page.text(".panel")
+    assert page.run(boxes) == ["x", "reshape", "product", "y"]
+    assert page.run("document.querySelector('.box.marked').dataset.node") == "2"
+    graph_keys(page, "x")
+    assert {"shape", "cast"} < {*page.run(boxes)}
+
+
+def test_search_says_which_graph_each_hit_is_in(page: Chromium, files: Path) -> None:
+    """Hits of the graph that is shown come first."""
+    page.open(files / "compiled.html")
+    tags = "[...document.querySelectorAll('.found [role=option] .tag')].map((tag) => tag.textContent)"
+    for choice, titles in (("0", ["Compiled graph", "Exported graph"]), ("1", ["Exported graph", "Compiled graph"])):
+        page.run(f"filch.chooseGraph('{choice}'); filch.search.input.value = ''")
+        graph_keys(page, "/")
+        page.type("act")
+
+        assert page.run(tags) == titles
+
+
+def test_side_by_side_follows_a_folded_node(page: Chromium, files: Path) -> None:
+    """To the node that reads its result in the other graph, and the panel says so."""
+    page.open(files / "folded.html")
+    graph_keys(page, "s")
+
+    page.run("filch.select(filch.data.before.nodes[1], { move: true })")
+    page.settle()
+
+    assert "Not in the compiled graph" in page.text(".panel .folded")
+    marked = "[...document.querySelectorAll('.pane:nth-of-type(2) .box.marked')].map((box) => box.dataset.node)"
+    assert page.run(marked) == ["1"]
+
+
+def test_metrics_have_units_and_say_what_they_mean(page: Chromium, files: Path) -> None:
+    """In the panel and in the heads of the table."""
+    page.open(files / "deep.html")
+
+    shown = page.run(
+        "Object.fromEntries([...document.querySelectorAll('.panel abbr')].map((one) => [one.innerText, one.title]))"
+    )
+    heads = page.run(
+        "Object.fromEntries([...document.querySelectorAll('.rows th')].map((one) => [one.innerText, one.title]))"
+    )
+
+    for told in (shown, heads):
+        assert "decibel" in told["snr dB"] and "largest harmonic error" in told["error_max"]
+    assert "run time" in heads["seconds s"]
+
+
+def test_error_and_module_come_first_and_whole(page: Chromium, files: Path) -> None:
+    """On a phone and on a small screen; the table has only the visible rows, and no number is cut."""
+    page.resize(390, 844)
+    page.open(files / "large.html")
+    numbers = "[...document.querySelectorAll('.rows td.number')]"
+    sizes = {(390, 844): ("error", "module"), (1280, 800): ("error", "module", "operator", "status")}
+    for size, columns in sizes.items():
+        page.resize(*size)
+        page.settle()
+        left, _, width, height = page.box(".scroller")
+        last = page.box(f".rows th:nth-child({len(columns)})")
+        assert height > 100 and last[0] + last[2] <= left + width
+        assert tuple(headers(page)[: len(columns)]) == columns
+        assert page.run("document.querySelectorAll('.rows tbody tr').length") < 60
+        assert page.run(f"{numbers}.filter((cell) => cell.scrollWidth > cell.clientWidth).length") == 0
+
+
+def address(page: Chromium) -> str:
+    """Wait until the page has written its address, and return the part after `#`."""
+    page.run("new Promise((done) => setTimeout(done, 250))")
+    return page.run("location.hash")
+
+
+def test_the_address_says_what_is_shown(page: Chromium, files: Path) -> None:
+    """Selecting changes it, and the back button goes back, to the beginning at last."""
+    page.open(files / "compiled.html")
+    page.call("Page.resetNavigationHistory")  # full after 50 pages, it would lose entries that no click has made
+    assert address(page) == ""
+    page.run("filch.select(filch.data.before.nodes[1], { move: true })")
+    assert address(page) == "#graph=1&node=sum&open=0-1"
+    page.run("filch.select(filch.data.main.nodes[1], { move: true })")
+    assert address(page) == "#graph=0&node=act&open=0-1"
+
+    page.run("history.back()")
+    page.wait("filch.selected?.name === 'sum'")
+    assert page.run("filch.active.graph.role") == "before"
+    page.run("history.back()")
+    page.wait("filch.selected?.name === 'fused'")
+
+
+def test_a_wrong_address_shows_the_beginning(page: Chromium, files: Path) -> None:
+    """Of another report, for example."""
+    page.open(files / "deep.html", "#graph=7&node=missing")
+
+    assert page.run("filch.selected.id") == FIRST
+
+
+def test_a_link_shows_the_same_again(page: Chromium, files: Path) -> None:
+    """Both graphs, what was selected, and the opened groups."""
+    page.open(files / "compiled.html", "#graph=1&both&group=block&open=0")
+
+    assert page.run("filch.sideBySide") and page.run("filch.selected.name") == "block"
+    assert page.run("[...filch.panes.get(filch.data.before).scene.open].map((group) => group.id)") == [0]
+    assert page.run("filch.history.address") == "#graph=1&both&group=block&open=0"
+
+
+def test_the_visible_part_is_saved_as_a_picture(page: Chromium, files: Path) -> None:
+    """As SVG with its own colors: it needs no style sheet, and has what is drawn."""
+    page.open(files / "deep.html")
+    page.run("window.saved = []; URL.createObjectURL = (blob) => { window.saved.push(blob); return '#'; }")
+    page.run("[...document.querySelectorAll('.tools button')].find((each) => each.textContent === 'SVG').click()")
+
+    text = page.run("window.saved[0].text()")
+    picture = ET.fromstring(text)  # noqa: S314  our own page's
+
+    space = "{http://www.w3.org/2000/svg}"
+    shown = [each.text for each in picture.iter(f"{space}text")]
+    assert set(names(page)) <= set(shown)
+    fills = {each.get("fill") for each in picture.iter(f"{space}rect")}
+    assert len(fills) > 3 and all(re.fullmatch(r"rgba?\(.*\)|none", fill) for fill in fills)
+    assert "var(" not in text and "class=" not in text
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_larger_errors_stand_out_more(page: Chromium, files: Path, dark: bool) -> None:
+    """The contrast with the paper grows with the error, in light and in dark, and text on each color can be read."""
+    page.dark(dark=dark)
+    page.open(files / "deep.html")
+    colors = """(() => {
+      const group = filch.active.drawing.world.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "g"));
+      group.innerHTML = '<rect class="card"/><text class="small">a</text>';
+      const of = (name) => {
+        group.setAttribute("class", `box node ${name}`);
+        return [...group.children].map((part) => getComputedStyle(part).fill);
+      };
+      const steps = ["calm-0", "calm-1", "calm-2", "calm-3", ...Array.from({ length: 7 }, (_, at) => `error-${at}`)];
+      return steps.map(of);
+    })()"""
+    paper = page.run("getComputedStyle(document.body).backgroundColor")
+
+    steps = page.run(colors)
+
+    contrasts = [contrast(fill, paper) for fill, _ in steps]
+    calm, wrong = contrasts[:4], contrasts[4:]
+    assert all(one < other for one, other in (*pairwise(calm), *pairwise(wrong)))
+    assert max(calm) <= wrong[0] + 0.05
+    assert [step for step in steps if contrast(*step) < 4.5] == []
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast of two colors, as the WCAG defines it."""
+    light, dark = sorted(map(luminance, (one, other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def luminance(color: str) -> float:
+    parts = [int(part) / 255 for part in re.findall(r"\d+", color)[:3]]
+    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 @pytest.mark.parametrize("name", ["large", "flat"])

@@ -5,6 +5,7 @@ import json
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -38,7 +39,7 @@ def missing():
 class Chromium:
     """A browser with one page."""
 
-    def __init__(self, width: int = 1280, height: int = 800) -> None:
+    def __init__(self, width: int = 1280, height: int = 800, *, switches: Sequence[str] = ()) -> None:
         from selenium import webdriver
 
         self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
@@ -46,7 +47,7 @@ class Chromium:
         options.binary_location = next(filter(None, map(shutil.which, NAMES)))
         options.unhandled_prompt_behavior = "ignore"
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-        for switch in (*SWITCHES, f"--user-data-dir={self._profile.name}"):
+        for switch in (*SWITCHES, *switches, f"--user-data-dir={self._profile.name}"):
             options.add_argument(switch)
         self._driver = webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
         self.log: list[str] = []
@@ -77,9 +78,9 @@ class Chromium:
             elif event["method"] == "Page.javascriptDialogOpening":
                 self.log.append(f"dialog: {event['params']['message']}")
 
-    def open(self, path: Path) -> None:
-        """Open a file, and wait until its graph is drawn."""
-        url = path.resolve().as_uri()
+    def open(self, path: Path, address: str = "") -> None:
+        """Open a file, at an address that begins with `#`, and wait until its graph is drawn."""
+        url = path.resolve().as_uri() + address
         self._driver.get(url)
         self.wait(f"location.href === {json.dumps(url)} && document.documentElement?.dataset.drawn")
 

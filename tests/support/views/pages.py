@@ -149,7 +149,24 @@ def compiled() -> Graph:
         source_graph=before,
         findings=found,
         remarks=("2 of 2",),
+        close=False,
     )
+
+
+def folded() -> Graph:
+    """Return a graph from which a compiler folded a constant, with the graph before as its source."""
+    shape = Node("shape", "Constant", (), ("s",), {"value": "[1, 4]"})
+    nodes = (
+        shape,
+        Node("cast", "Cast", ("s",), ("c",)),
+        Node("reshape", "Reshape", ("x", "c"), ("r",)),
+        Node("product", "MatMul", ("r", "weight"), ("y",)),
+    )
+    values = {name: Value(name, "float32", (1, 4)) for name in ("x", "s", "c", "r", "y", "weight")}
+    before = Graph("exported", ("x",), ("y",), ("weight",), nodes, values)
+    after = tuple(dataclasses.replace(node, origins=(node.name,)) for node in (shape, *nodes[2:]))
+    kept = (after[0], dataclasses.replace(after[1], inputs=("x", "s")), after[2])
+    return Graph("compiled", ("x",), ("y",), ("weight",), kept, values, source_graph=before)
 
 
 def named(name: str) -> Graph:
@@ -192,4 +209,4 @@ def table(page) -> list[list[str]]:
 
 
 def headers(page) -> list[str]:
-    return page.run("[...document.querySelectorAll('.rows th')].map((cell) => cell.title)")
+    return page.run("[...document.querySelectorAll('.rows th')].map((cell) => cell.dataset.name)")
