@@ -55,7 +55,8 @@ def check_installation() -> None:
         raise ImportError(f"which can't be imported ({reason(error)}): {uninstall}{_INSTALL}") from error
     if tuple(map(int, version.split(".")[:2])) < OLDEST:
         upgrade = f": pip install --upgrade {names[0]}" if names else ""
-        raise ImportError(f"which is too old: {version}, where {'.'.join(map(str, OLDEST))} is the oldest{upgrade}")
+        oldest = ".".join(map(str, OLDEST))
+        raise ImportError(f"which is too old ({version}; at least {oldest} is needed){upgrade}")
 
 
 def _distributions_in(site: Path) -> list[str]:
