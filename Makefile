@@ -78,7 +78,7 @@ $(VENV)/.made:
 	touch $@
 
 $(VENV)/.installed: $(PINS) | $(VENV)/.made
-	$(INSTALL) -e .
+	$(INSTALL) -e '.[onnxruntime-gpu]'
 	touch $@
 
 $(VENV)/.installed-test: $(PINS) | $(VENV)/.made
@@ -90,7 +90,7 @@ $(VENV)/.installed-lint: $(PINS) | $(VENV)/.made
 	touch $@ $(VENV)/.installed $(VENV)/.installed-test
 
 $(VENV)/.installed-docs: $(PINS) | $(VENV)/.made
-	$(INSTALL) -e '.[docs]'
+	$(INSTALL) -e '.[onnxruntime-gpu,docs]'
 	touch $@ $(VENV)/.installed
 
 page/node_modules/.installed: page/package.json page/package-lock.json

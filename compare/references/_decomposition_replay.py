@@ -14,7 +14,7 @@ import torch
 from networkx.utils import UnionFind
 
 from filch.export import AGAIN, BackendError, Cutter, Graph, Node, Original, Program
-from filch.export.backends import Compiled, get_backend, limit_backend
+from filch.export.backends import Backend, Compiled, get_backend, limit_backend
 
 from ..metrics._metrics import compare_tensors
 
@@ -48,7 +48,7 @@ class DecompositionReplay:
 
     def __init__(self, original: Original, wanted: Collection[str], sizes: Mapping[str, int], buffer: int) -> None:
         self._cutter = Cutter(original.model, original.graph)
-        self._backend = limit_backend(get_backend("onnxruntime-cpu"))
+        self._backend = limit_backend(_evaluator())
         self._drawn = original.unpredictable.replaced
         weights = (value.const_value for value in original.model.graph.initializers.values())
         self._keeps_compiled = sum(tensor.nbytes for tensor in weights if tensor is not None) <= buffer
@@ -88,6 +88,14 @@ class DecompositionReplay:
             return self._backend.compile(Program(model), optimize=False)
         except BackendError:
             return None
+
+
+def _evaluator() -> Backend:
+    """Return ONNX Runtime, or onnx.reference, which is slower, where it is not installed."""
+    try:
+        return get_backend("onnxruntime-cpu")
+    except BackendError:
+        return get_backend("reference")
 
 
 def _groups(original: Original, wanted: Collection[str], sizes: Mapping[str, int], buffer: int) -> Iterator[Group]:

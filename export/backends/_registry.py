@@ -4,6 +4,7 @@ from typing import Any, get_args
 
 from .._errors import BackendError
 from ..common._extensions import Extensions
+from ..common._onnxruntime import require_onnxruntime
 from ._backend import Backend, Stage
 from ._option_text import unknown_option
 
@@ -35,6 +36,8 @@ def get_backend(name: str, **options: Any) -> Backend:
         BackendError: there is no backend of this name, its library or device is missing, or the object does not have
             the attributes of a backend.
     """
+    if _BUILT_IN.get(name, "").startswith(".onnxruntime."):
+        require_onnxruntime(f"backend {name!r}", BackendError)
     factory = _BACKENDS.find(name)
     if wrong := unknown_option(factory, options):
         raise BackendError(f"backend {name!r} {wrong}")

@@ -12,6 +12,7 @@ import torch
 from filch.steal import Scratch
 
 from .._errors import ExportError, reason
+from ..common._onnxruntime import require_onnxruntime
 from ..common._quiet import quiet
 from ..common._suggestions import dtype_hint
 from ..graph._graph import Graph
@@ -50,7 +51,8 @@ def lower(
             `x_unrounded` for each value `x`.
 
     Raises:
-        ExportError: a node in `keep` does not exist, no node can be lowered, or ONNX Runtime's tools fail.
+        ExportError: a node in `keep` does not exist, no node can be lowered, or ONNX Runtime's tools, which int8 and
+            int4 need, are not installed or fail.
     """
     return Lowering(program, to, calibration=calibration, simulate=simulate).keeping(keep)
 
@@ -116,6 +118,7 @@ class Lowering:
         if self._to in ("float16", "bfloat16"):
             convert_floats(model, ir.DataType[self._to.upper()], keep, simulate=self._simulate)
             return model
+        require_onnxruntime(f"lowering to {self._to}", ExportError)
         from ._integers import quantize_int4, quantize_int8  # noqa: PLC0415  imports ONNX Runtime
 
         try:

@@ -136,7 +136,7 @@ def test_a_folder_is_refused(tmp_path):
 
 def test_a_path_with_a_null_character_is_refused():
     """No file has such a name."""
-    assert _error("a\0b") == "can't read 'a\\x00b': embedded null byte"
+    assert re.fullmatch(r"can't read 'a\\x00b': (stat: )?embedded null (byte|character in path)", _error("a\0b"))
 
 
 @pytest.mark.parametrize("contents", [b"", b"\0", b"hello", b"\x08\x0d", b"PK\x03\x04" + bytes(100), bytes(range(256))])

@@ -55,7 +55,7 @@ def test_everything_but_regular_files_is_refused_without_waiting(folder):
     assert _error_of_opening(open_untrusted, folder / "none") == "No such file or directory"
     assert _error_of_opening(open_untrusted, folder / "circle") == "Too many levels of symbolic links"
     assert _error_of_opening(open_untrusted, folder / "endless", follow=False) == "it is a link"
-    assert _error_of_opening(open_untrusted, "a\0b") == "embedded null byte"
+    assert "embedded null" in _error_of_opening(open_untrusted, "a\0b")
 
 
 def test_a_file_larger_than_the_limit_is_not_read(folder):
