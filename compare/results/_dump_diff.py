@@ -9,6 +9,7 @@ from typing import Any
 from filch.steal import Key
 from filch.steal.text import short_line
 
+from ..float64 import SUSPICIOUS, format_ratio
 from ..metrics._metrics import Difference
 from ..rendering._console import as_text
 from ..rendering._html import as_page
@@ -29,6 +30,9 @@ class DiffRow:
         difference: the difference of the second dump's tensor from the first one's.
         same: without `difference`, whether the values are equal according to their statistics; None if unknown, as a
             tensor was not stored.
+        ratio: the difference as a multiple of the rounding level, if that is stored with the first value and judges it:
+            the worst element or the root mean square, the larger one.
+        cause: why a value of a golden dump differs, in a word or two (see `Cause`); `""` if that was not examined.
     """
 
     key: Key
@@ -37,10 +41,14 @@ class DiffRow:
     reason: str = ""
     difference: Difference | None = None
     same: bool | None = False
+    ratio: float | None = None
+    cause: str = ""
 
     @property
     def diverged(self) -> bool:
-        """Whether the dumps differ here."""
+        """Whether the dumps differ here: by more than twice the rounding level, if there is one, or the tolerance."""
+        if self.ratio is not None:
+            return self.ratio > SUSPICIOUS
         return self.same is False if self.difference is None else not self.difference.close
 
     @property
@@ -49,7 +57,8 @@ class DiffRow:
         return self.difference is not None or self.same is True
 
     def __str__(self) -> str:
-        return short_line(f"{self.key.label}{self.path}: {self.difference or self.reason}")
+        times = "" if self.ratio is None else f"{format_ratio(self.ratio)} times its rounding level; "
+        return short_line(f"{self.key.label}{self.path}: {times}{self.difference or self.reason}")
 
 
 @dataclass(frozen=True)
@@ -60,11 +69,16 @@ class DumpDiff(Result):
         expected: the path or name of the first dump.
         actual: the path or name of the second dump.
         rows: in the order of the first dump's run; records that only the second one has come last.
+        cause: why values differ from a golden dump: `code`, `environment`, `both`, `inputs`, `not reproducible` or
+            `unknown`; `""` if that was not examined.
+        reasons: sentences that explain the cause.
     """
 
     expected: str
     actual: str
     rows: tuple[DiffRow, ...]
+    cause: str = ""
+    reasons: tuple[str, ...] = ()
 
     @cached_property
     def diverged(self) -> tuple[DiffRow, ...]:
@@ -89,7 +103,8 @@ class DumpDiff(Result):
     def blocks(self, *, wide: bool = False) -> Iterable[Block]:
         """Return the rows that differ (all rows if none does, or if `wide`), and the verdict."""
         shown = self.rows if wide else self.diverged or self.rows
-        return [f"{self.headline()}: {self._title()}", "", _table(shown), "", self._verdict()]
+        reasons = [item for reason in self.reasons for item in ("", reason)]
+        return [f"{self.headline()}: {self._title()}", "", _table(shown), "", self._verdict(), *reasons]
 
     def excerpt(self, *, around: int = 3, width: int = 80) -> str:
         """Return the first row that differs, and `around` rows before and after it, as text; `""` if none differs."""
@@ -102,7 +117,9 @@ class DumpDiff(Result):
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the rows as a page of its own, also written to `path` if one is given."""
-        return written(as_page(self._title(), [self.headline(), self._verdict(), _table(self.rows)]), path)
+        return written(
+            as_page(self._title(), [self.headline(), self._verdict(), *self.reasons, _table(self.rows)]), path
+        )
 
     def _title(self) -> str:
         return f"{self.actual} against {self.expected}"
@@ -129,6 +146,8 @@ _COLUMNS = {
     "value": lambda row: f"{row.key.label}{row.path}",
     "is": lambda row: row.what,
     "error": _error,
+    "off": lambda row: None if row.ratio is None else format_ratio(row.ratio),
+    "cause": lambda row: row.cause or None,
     "attention": lambda row: ARROW if row.diverged else "",
     "reason": lambda row: row.reason or (row.difference.problem if row.difference else None),
 }
