@@ -9,8 +9,6 @@ from ._reductions import is_product, reduction_length, running_length
 from ._stored_level import StoredLevel, stored_level
 from ._values import Float64Values, RecordedValues
 from ._verdict import (
-    SUSPICIOUS,
-    WRONG,
     Float64Value,
     RoundingLevel,
     RoundingVerdict,
@@ -24,8 +22,6 @@ from ._verdict import (
 )
 
 __all__ = [
-    "SUSPICIOUS",
-    "WRONG",
     "Decisions",
     "Fingerprint",
     "Float64Evaluator",

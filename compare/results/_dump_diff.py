@@ -9,7 +9,8 @@ from typing import Any
 from filch.steal import Key
 from filch.steal.text import short_line
 
-from ..float64 import SUSPICIOUS, format_ratio
+from ..float64 import format_ratio
+from ..float64._verdict import SUSPICIOUS
 from ..metrics._metrics import Difference
 from ..rendering._console import as_text
 from ..rendering._html import as_page

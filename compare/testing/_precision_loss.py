@@ -5,7 +5,8 @@ import torch
 from filch.steal import Dump, tensors
 from filch.steal.text import for_terminal
 
-from ..float64 import SUSPICIOUS, StoredLevel, format_ratio
+from ..float64 import StoredLevel, format_ratio
+from ..float64._verdict import SUSPICIOUS
 from ..results._dump_diff import DumpDiff
 from ._golden_file import GoldenRecord
 

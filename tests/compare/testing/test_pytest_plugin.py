@@ -97,7 +97,7 @@ def test_a_golden_dump_is_stored_once_and_compared_with_each_later_run(project):
     changed.assert_outcomes(failed=1)
     changed.stdout.fnmatch_lines(
         [
-            "*this run differs from the golden dump 'small': judged 8 of 8 values; 4 differ*",
+            "*this run differs from the golden dump 'small' (cause: code): judged 8 of 8 values; 4 differ*",
             "*First: 1#0.O: * elements differ*",
             "*1#0.O * <------*",
             "*report: *golden-small.html*",
