@@ -228,10 +228,10 @@ class _Examination:
     def _changed_weights(self) -> list[str]:
         """The names of weights that have changed by more than rounding, or in the same environment.
 
-        Most random weights change if they are drawn in another environment, by several units; what is computed from
-        other numbers, such as the frequencies of rotary embeddings, by one.
+        Random weights change if they are drawn in another environment, by several units, and not one alone; what is
+        computed from other numbers, such as the frequencies of rotary embeddings, changes by one.
         """
-        are_drawn = 2 * len(self._weight_changes) >= len(self._record.weights)
+        are_drawn = len(self._weight_changes) >= max(2, len(self._record.weights) / 4)
         limit = (WRONG if are_drawn else SUSPICIOUS) if self._environment else 0.0
         return [name for name, change in self._weight_changes.items() if change > limit]
 

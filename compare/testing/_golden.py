@@ -228,6 +228,7 @@ class ComparingSink:
         """Return the rows in the dump's order, including records that this run lacks; extra records come last."""
         rows: list[DiffRow] = []
         for key in self._expected:
-            rows += self._rows.get(key) or (unmatched_row(key, self._expected[key], _HERE),)
+            found = self._rows.get(key)  # no rows if it has no tensors
+            rows += (unmatched_row(key, self._expected[key], _HERE),) if found is None else found
         rows += [row for key, extra in self._rows.items() if key not in self._expected for row in extra]
         return DumpDiff(self._expected.source, _HERE, tuple(rows))

@@ -89,6 +89,28 @@ def test_an_unchanged_model_passes(golden, model):
     assert {row.ratio for row in result.rows} == {0.0}
 
 
+def test_a_module_that_is_called_without_tensors_passes(tmp_path):
+    """Its inputs have no rows, and are there nevertheless."""
+
+    class Table(nn.Module):
+        def forward(self):
+            return torch.arange(12.0)
+
+    class Biased(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = Table()
+
+        def forward(self, x):
+            return x + self.table()
+
+    path, results = tmp_path / "model.onnx", []
+    Golden(path, True, None, print, print).check(Biased(), (X,))
+    Golden(path, False, None, results.append, print).check(Biased(), (X,))
+
+    assert results[0].close, results[0].first_divergence
+
+
 def test_another_function_is_code_and_its_module_is_named(golden, model):
     """The values behind it are of the same kind."""
     model.act = nn.GELU("tanh")
