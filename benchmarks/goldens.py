@@ -7,6 +7,7 @@ and transformers, if there are any (`--python`, `--path`).
 - A clean run must pass or be labelled `environment`.
 - A planted fault in the same environment must be labelled `code`, and in another one `both` if a clean run in that
   environment moves a value that is computed before the fault, else `code`.
+- An update of the golden dump must be refused if a fault makes its values less precise.
 - A fault that passes is within rounding: each value is within twice its rounding level of the stored one. These are
   counted apart.
 
@@ -21,6 +22,7 @@ import copy
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -342,6 +344,18 @@ def compare_with(golden: Path, case: Case) -> DumpDiff:
     return results[0]
 
 
+def is_refused(golden: Path, case: Case) -> bool:
+    """Return whether an update of a copy of a golden dump is refused, as its values would be less precise."""
+    model, args, kwargs = case
+    with tempfile.TemporaryDirectory() as folder:
+        copied = Path(shutil.copy(golden, folder))
+        try:
+            Golden(copied, True, None, print, lambda _: None).check(model, args, kwargs)  # noqa: FBT003
+        except AssertionError:
+            return True
+    return False
+
+
 def moved(result: DumpDiff) -> list[str]:
     """Return the names of the modules whose values are not bitwise those of the golden dump, in order."""
     return [row.key.name for row in result.rows if row.difference is not None and row.difference.absolute > 0]
@@ -363,6 +377,7 @@ def work(folder: Path, jobs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 continue
             try:
                 result = compare_with(golden, case)
+                refused = is_refused(golden, case)
             except Exception as error:  # noqa: BLE001  a swap may make a model fail
                 yield job | {"skipped": True, "error": str(error).splitlines()[0]}
                 continue
@@ -385,6 +400,7 @@ def work(folder: Path, jobs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             "expects_both": earlier if place and place in names else None,
             "moved": len(before) if clean is not None else len(moved(result)),
             "worst": max((row.ratio for row in result.rows if row.ratio is not None), default=0.0),
+            "refused": refused,
             "reasons": result.reasons,
         }
 
@@ -515,6 +531,14 @@ def print_tables(results: list[dict[str, Any]]) -> int:
             sizes = sorted(r["moved"] for r in group)
             counts = Counter(r["answer"] for r in group)
             print(f"| {label} | {len(group)} | {sizes[len(sizes) // 2]} | {counts['pass']} | {counts['environment']} |")
+    print("\n| update with | runs | refused |\n| --- | ---: | ---: |")
+    kinds = {
+        "a clean run in another environment": [r for r in done if not r["fault"]],
+        "a cast to bfloat16 or float16": [r for r in done if r["fault"].startswith(("output in", "input in"))],
+        "another fault": [r for r in done if r["fault"] and not r["fault"].startswith(("output in", "input in"))],
+    }
+    for title, group in kinds.items():
+        print(f"| {title} | {len(group)} | {sum(r['refused'] for r in group)} |")
     wrong = [result for result in done if judge(result) == "wrong"]
     for result in wrong:
         print(
