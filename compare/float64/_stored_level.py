@@ -117,13 +117,13 @@ class StoredLevel:
         Raises:
             ValueError: the row is not valid.
         """
-        *numbers, sums = row
-        levels = [float(number) for number in numbers if isinstance(number, float | int)]
-        if len(levels) != len(fields(cls)) - 1 or not isinstance(sums, list) or len(sums) != PROJECTIONS:
+        if len(row) != len(fields(cls)) or not isinstance(row[-1], list) or len(row[-1]) != PROJECTIONS:
             raise ValueError(f"this is no rounding level: {row!r:.200}")
-        if not all(0 <= level < math.inf for level in levels) or (levels[0] and not min(levels[2:4])):
+        levels = [float(number) for number in row[:-1] if isinstance(number, float | int)]
+        valid = len(levels) == len(row) - 1 and all(0 <= level < math.inf for level in levels)
+        if not valid or (levels[0] and not min(levels[2:4])):
             raise ValueError(f"a rounding level has finite numbers above 0, not {row!r:.200}")
-        return cls(*levels, tuple(map(float, sums)))
+        return cls(*levels, tuple(map(float, row[-1])))
 
 
 def stored_level(value: torch.Tensor, float64: Float64Value) -> StoredLevel | None:

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any
@@ -105,7 +106,7 @@ class Golden:
             with self._temporary_folder() as folder:
                 new = folder / self.path.name
                 with steal_forward(model, dump_file=new, on_error="raise", strict=True, **options):
-                    yield lambda: self._report(*outcome)
+                    yield partial(self._report, outcome)
                 outcome += self._store(new, rerun, repeat)
             return
         golden = restore(self.path)
@@ -131,9 +132,10 @@ class Golden:
         with tempfile.TemporaryDirectory(dir=self.path.parent, prefix=".filch-") as folder:
             yield Path(folder)
 
-    def _report(self, message: str, refusal: str) -> None:
-        """Report an update, or raise if it is refused."""
+    def _report(self, outcome: Sequence[str]) -> None:
+        """Report an update, or raise if it is refused (see `_store`)."""
         __tracebackhide__ = True
+        message, refusal = outcome
         if refusal:
             raise AssertionError(refusal)
         self.report_update(message)
