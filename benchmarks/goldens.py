@@ -8,8 +8,8 @@ and transformers, if there are any (`--python`, `--path`).
 - A planted fault in the same environment must be labelled `code`, and in another one `both` if a clean run in that
   environment moves a value that is computed before the fault, else `code`.
 - An update of the golden dump must be refused if a fault makes its values less precise.
-- A fault that passes is within rounding: each value is within twice its rounding level of the stored one. These are
-  counted apart.
+- A fault that passes has no effect (all values are bitwise equal) or is within rounding: each value is within twice its
+  rounding level of the stored one. These are counted apart.
 
 Weights and inputs are read from a file, as those of users are; with `--seeded` clean runs draw them again, which gives
 other numbers under another instruction set.
@@ -431,7 +431,7 @@ def main() -> int:
     parser.add_argument("--work", nargs=3, type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--python", action="append", default=[], help="another Python, with another torch")
     parser.add_argument("--path", action="append", default=[], help="a folder with another transformers")
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS])
+    parser.add_argument("--models", nargs="+", choices=["wide", *zoo.MODELS], default=[*MODELS])
     parser.add_argument("--folder", type=Path, help="keep the golden dumps and results here")
     options = parser.parse_args()
     if options.work:
@@ -487,7 +487,7 @@ def judge(result: dict[str, Any]) -> str:
     if not result["fault"]:
         return "right" if answer in ("pass", "environment") else "wrong"
     if answer == "pass":
-        return "within rounding"
+        return "within rounding" if result["worst"] else "no effect"
     if result["environment"] == "same":
         return "right" if answer == "code" else "wrong"
     if result["expects_both"] is None:
@@ -511,15 +511,22 @@ def print_tables(results: list[dict[str, Any]]) -> int:
         wrong = sum(judge(result) == "wrong" for result in group)
         print(f"| {title} ({len(group)}) | " + " | ".join(str(counts[label]) for label in labels) + f" | {wrong} |")
     print(
-        "\n| fault | planted | within rounding | right | wrong | module named |"
-        "\n| --- | ---: | ---: | ---: | ---: | ---: |"
+        "\n| fault | planted | no effect | within rounding | right | wrong | module named |"
+        "\n| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
     )
     for fault in FAULTS:
         group = [result for result in done if result["fault"] == fault]
         counts = Counter(map(judge, group))
-        named = [r for r in group if r["place"] and judge(r) != "within rounding"]
+        named = [r for r in group if r["place"] and judge(r) in ("right", "wrong")]
         right = sum(r["named"] == r["place"] or r["named"].startswith(f"{r['place']}.") for r in named)
-        cells = (len(group), counts["within rounding"], counts["right"], counts["wrong"], f"{right} of {len(named)}")
+        cells = (
+            len(group),
+            counts["no effect"],
+            counts["within rounding"],
+            counts["right"],
+            counts["wrong"],
+            f"{right} of {len(named)}",
+        )
         print(f"| {fault} | " + " | ".join(map(str, cells)) + " |")
     print(
         "\n| environment | clean runs | values moved, median run | pass | environment |"

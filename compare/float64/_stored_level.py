@@ -120,10 +120,11 @@ class StoredLevel:
         if len(row) != len(fields(cls)) or not isinstance(row[-1], list) or len(row[-1]) != PROJECTIONS:
             raise ValueError(f"this is no rounding level: {row!r:.200}")
         levels = [float(number) for number in row[:-1] if isinstance(number, float | int)]
+        names = [field.name for field in fields(cls)[:-1]]
         valid = len(levels) == len(row) - 1 and all(0 <= level < math.inf for level in levels)
         if not valid or (levels[0] and not min(levels[2:4])):
             raise ValueError(f"a rounding level has finite numbers above 0, not {row!r:.200}")
-        return cls(*levels, tuple(map(float, row[-1])))
+        return cls(**dict(zip(names, levels, strict=True)), projections=tuple(map(float, row[-1])))
 
 
 def stored_level(value: torch.Tensor, float64: Float64Value) -> StoredLevel | None:

@@ -146,7 +146,7 @@ class _Examination:
             return Explanation("not reproducible", (reason,), {})
         if reason := self._other_inputs():
             return Explanation("inputs", (reason,), {})
-        kinds = {_place(row): self._kind(row) for row in self._rows if row.diverged}
+        kinds: dict[str, Kind] = {_place(row): self._kind(row) for row in self._rows if row.diverged}
         found = {*kinds.values()}
         reasons = [self._sentence(kind, kinds) for kind in _SENTENCES if kind in found]
         is_code = not found.isdisjoint(("structure", "weights", "function", "precision"))

@@ -223,8 +223,7 @@ class ComparingSink:
         """Return the rows of a record."""
         if key not in self._expected:
             return (unmatched_row(key, value, _THERE),)
-        expected, options = self._expected[key], {"second": _HERE, "levels": self._levels}
-        return tuple(value_rows(key, expected, value, self._tolerance, **options))
+        return tuple(value_rows(key, self._expected[key], value, self._tolerance, second=_HERE, levels=self._levels))
 
     def result(self) -> DumpDiff:
         """Return the rows in the dump's order, including records that this run lacks; extra records come last."""

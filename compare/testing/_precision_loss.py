@@ -6,7 +6,7 @@ from filch.steal import Dump, tensors
 from filch.steal.text import for_terminal
 
 from ..float64 import StoredLevel, format_ratio
-from ..float64._verdict import SUSPICIOUS
+from ..float64._verdict import SUSPICIOUS, WRONG
 from ..results._dump_diff import DumpDiff
 from ._golden_file import GoldenRecord
 
@@ -17,8 +17,9 @@ DumpAndRecord = tuple[Dump, GoldenRecord]
 def lost_precision(golden: DumpAndRecord, new: DumpAndRecord, changes: DumpDiff) -> str:
     """Return which values of a new dump are further from float64 than those of a golden dump, or `""`.
 
-    The distance is relative to the magnitude of a value, which may have changed. It may be up to twice the rounding
-    level of the golden dump, as values of different environments are.
+    The distance is relative to the magnitude of a value, which may have changed. Typically it may be up to 3 times the
+    rounding level of the golden dump, as that of a value that differs from the golden dump by rounding; in the worst
+    element, up to 8 times.
 
     Args:
         golden: the golden dump, and what it stores besides the values.
@@ -63,12 +64,12 @@ def _loss(before: tuple[torch.Tensor, StoredLevel], now: tuple[torch.Tensor, Sto
     if not new.unit:
         return ""
     allowed, size = level.relative_to(old), new.relative_to(value)
-    ratios = (
-        (new.largest_error * size, level.largest * allowed),
-        (new.typical_error * size, level.typical * allowed),
+    largest, typical = (
+        error * size / (limit * allowed) if allowed else 0.0
+        for error, limit in ((new.largest_error, level.largest), (new.typical_error, level.typical))
     )
-    ratio = max((error / limit for error, limit in ratios if limit), default=0.0)
-    if ratio <= SUSPICIOUS:
+    if typical <= 1 + SUSPICIOUS and largest <= WRONG:
         return ""
+    ratio = max(largest, typical)
     precision = "; a lower precision is used on the way to it" if new.unit > level.unit else ""
     return f"it is {format_ratio(ratio)} times the rounding level of the golden dump from float64{precision}"
