@@ -67,7 +67,8 @@ class StoredLevel:
         """
         expected = value if expected is None else expected
         if not self.unit:
-            return 0.0 if torch.equal(expected, actual.to(expected.dtype)) else math.inf
+            first, second = (tensor.to(device="cpu", dtype=expected.dtype) for tensor in (expected, actual))
+            return 0.0 if torch.equal(first, second) else math.inf
         first, second = _flat(expected), _flat(actual)
         finite = first.isfinite() & second.isfinite()
         if not bool((finite | (first == second) | (first.isnan() & second.isnan())).all()):

@@ -325,6 +325,8 @@ def _moved(row: DiffRow) -> bool:
 
 def _where(key: Key) -> str:
     """Describe which code computes a value."""
+    if key.kind == "I" and not key.name:
+        return "the inputs of the model"
     if key.kind == "I":
         parent = key.name.rpartition(".")[0]
         return f"the code that calls module `{key.name}`" + (f" in `{parent}`" if parent else "")

@@ -52,7 +52,7 @@ class Golden:
     def check(self, model: nn.Module, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> None:
         """Call the model once, without gradients, and compare the inputs and outputs of its modules with the dump.
 
-        If a value differs, the model runs three more times, to tell why.
+        If a value differs, the model runs once more, and two or three times in float64, to tell why.
 
         Raises:
             AssertionError: something differs, is missing or is new; or an update would make the dump less precise.

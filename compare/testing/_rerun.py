@@ -68,7 +68,7 @@ class Rerun:
     def _same_state(self) -> Iterator[None]:
         """Restore the initial state for the block, and the present one afterwards."""
         present = {buffer: buffer.detach().clone() for buffer in self._buffers}
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             torch.random.set_rng_state(self._random)
             try:
                 _restore(self._buffers)
