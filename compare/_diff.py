@@ -1,11 +1,13 @@
 """Compare two dumps of the same model, for example from two machines or two versions."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from filch.steal import Key, Records, Skipped, Statistics, describe, missing_tensors, restore, structure, tensors
 
+from .float64 import StoredLevel
 from .metrics._metrics import compare_tensors
 from .metrics._tolerance import Tolerance
 from .results._dump_diff import DiffRow, DumpDiff
@@ -50,14 +52,34 @@ def _rows(first: Records, second: Records, tolerance: float | Tolerance | None) 
 
 
 def value_rows(
-    key: Key, value: Any, other: Any, tolerance: float | Tolerance | None, *, second: str = _SECOND
+    key: Key,
+    value: Any,
+    other: Any,
+    tolerance: float | Tolerance | None,
+    *,
+    second: str = _SECOND,
+    levels: Mapping[str, StoredLevel] = MappingProxyType({}),
 ) -> Iterator[DiffRow]:
-    """Yield a row for each tensor of a record in both dumps, and one for the record if its structure differs."""
+    """Yield a row for each tensor of a record in both dumps, and one for the record if its structure differs.
+
+    Args:
+        key: the key of the record.
+        value: its value in the first dump.
+        other: its value in the second one.
+        tolerance: see `compare`; it judges tensors without a level.
+        second: what the second dump is called.
+        levels: the rounding levels of the tensors, by the record's label and the tensor's path.
+    """
     if structure(value) != structure(other):
         yield DiffRow(key, "", describe(value), f"it is {describe(other)} in {second}")
     others = tensors(other)
     for path, tensor in tensors(value).items():
-        yield DiffRow(key, path, describe(tensor), "", compare_tensors(tensor, others.get(path), tolerance=tolerance))
+        other_tensor, level = others.get(path), levels.get(key.label + path)
+        difference = compare_tensors(tensor, other_tensor, tolerance=tolerance)
+        ratio = None
+        if level is not None and level.reliable and other_tensor is not None and not difference.problem:
+            ratio = level.ratio(tensor, other_tensor)
+        yield DiffRow(key, path, describe(tensor), "", difference, ratio=ratio)
     missing = missing_tensors(other)
     for path, stand_in in missing_tensors(value).items():
         yield _without_numbers(key, path, stand_in, missing.get(path), second)

@@ -12,7 +12,8 @@ from ._key import Key
 from ._phases import Phase, is_watched, phase, watch_phases
 from ._records import Call, ModuleInfo, Origin, Record, Records, Totals
 from ._steal import Capture, is_stealing, steal_append, steal_forward
-from .dump._dump import Dump, restore
+from .dump._dump import Dump, add_properties, restore
+from .dump._environment import environment
 from .dump._recover import recover
 from .extras._watch import NonFinite
 from .files._outputs import refuse_link_out, write_output
@@ -46,8 +47,10 @@ __all__ = [
     "Skipped",
     "Statistics",
     "Totals",
+    "add_properties",
     "argument_tensors",
     "describe",
+    "environment",
     "is_stealing",
     "is_watched",
     "missing_tensors",

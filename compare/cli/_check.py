@@ -47,8 +47,11 @@ def demo_command(folder: Annotated[Path, typer.Option(help="Folder to write to."
 
 
 def compare_command(
-    reference: shared.Reference,
-    program: shared.Program,
+    first: shared.First,
+    second: shared.Second,
+    inputs: shared.Inputs = None,
+    seed: shared.Seed = 0,
+    shape: shared.Shapes = None,
     backend: shared.Backend = "onnxruntime-cpu",
     tolerance: shared.ToleranceOrDefault = None,
     lower_precision: shared.LowerPrecision = False,
@@ -66,16 +69,21 @@ def compare_command(
     as_json: shared.Json = False,
     quiet: shared.Quiet = False,
 ) -> None:
-    """Compare the values that an ONNX file computes with a dump of the model."""
+    """Compare an ONNX program with a dump of the model, or with another ONNX program, or two dumps."""
     check_outputs(output)
-    from .._blame import blame
-    from .._compare import compare
+    shapes = shared.parse_shapes(shape)
+    from .._compare_files import compare_files
+    from ..common._errors import CompareError
     from ..common._progress import progress
+    from ..results._report import Report
 
     with progress("compare", quiet=quiet or as_json):
-        report = compare(
-            reference,
-            program,
+        result = compare_files(
+            first,
+            second,
+            inputs=inputs,
+            seed=seed,
+            shapes=shapes,
             backend=backend,
             options=shared.parse_options(option),
             tolerance=shared.parse_tolerance(tolerance),
@@ -85,13 +93,20 @@ def compare_command(
             limit=limit,
             lower_precision=lower_precision,
             statistics=needs_statistics(output, requested=statistics),
+            blame_folder=blamed,
         )
-        report = report if blamed is None else blame(report, reference, program, blamed, limit=limit)
-    report = _with_command(report)
+    if isinstance(result, Report):
+        result = _with_command(result)
+        options = _table_options(view, all_rows=all_rows, wide=wide)
+    elif output:
+        raise CompareError("two dumps make no report to write: use --json")
+    else:
+        options = {"all_rows": all_rows, "wide": wide}
     if not quiet:
-        echo_result(report, as_json=as_json, **_table_options(view, all_rows=all_rows, wide=wide))
-    write_reports([report], output, quiet=quiet or as_json)
-    raise typer.Exit(not report.close)
+        echo_result(result, as_json=as_json, **options)
+    if isinstance(result, Report):
+        write_reports([result], output, quiet=quiet or as_json)
+    raise typer.Exit(not result.close)
 
 
 def diff_command(

@@ -104,6 +104,18 @@ def parse_sizes(dimensions: list[str]) -> dict[str, list[int]]:
     return sizes
 
 
+def parse_shapes(shapes: list[str] | None) -> dict[str, tuple[int, ...]]:
+    """Split each `name=2x8`; `name=` is the shape of a single number."""
+    parsed = {}
+    for shape in shapes or ():
+        name, _, dims = shape.rpartition("=")
+        sizes = dims.split("x") if dims else []
+        if not name or not all(size.isascii() and size.isdecimal() for size in sizes):
+            raise usage_error(f"a shape is written as name=2x8, not {shape!r}")
+        parsed[name] = tuple(map(int, sizes))
+    return parsed
+
+
 def _check_tolerance(text: str | None) -> str | None:
     parse_tolerance(text)
     return text
@@ -122,6 +134,17 @@ OptionalFactory = Annotated[str | None, _FACTORY]
 Factories = Annotated[list[str], _FACTORY]
 Reference = Annotated[Path, typer.Argument(help="A dump of the model.")]
 Program = Annotated[Path, typer.Argument(help="An ONNX file.")]
+First = Annotated[Path, typer.Argument(help="The reference: a dump of the model, or an ONNX program.")]
+Second = Annotated[Path, typer.Argument(help="The ONNX program to judge, or a dump.")]
+Inputs = Annotated[
+    Path | None,
+    typer.Option(help="Inputs of two programs: .npz, .safetensors, or the .json of Polygraphy's --save-inputs."),
+]
+Seed = Annotated[int, typer.Option(help="Seed of the inputs of two programs, if they are drawn.")]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option("--shape", metavar="NAME=DIMS", help="Shape of a drawn input, as name=2x8; may be repeated."),
+]
 _BACKEND_HELP = f"Backend that runs the program: {', '.join(BACKENDS)}, or that of another package"
 Backend = Annotated[
     str,

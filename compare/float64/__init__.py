@@ -2,9 +2,11 @@
 
 from ._decisions import Decisions, is_decision
 from ._evaluation import Float64Evaluator
+from ._fingerprint import Fingerprint
 from ._mode import float64_values
 from ._noise import unit_of
 from ._reductions import is_product, reduction_length, running_length
+from ._stored_level import StoredLevel, stored_level
 from ._values import Float64Values, RecordedValues
 from ._verdict import (
     Float64Value,
@@ -21,12 +23,14 @@ from ._verdict import (
 
 __all__ = [
     "Decisions",
+    "Fingerprint",
     "Float64Evaluator",
     "Float64Value",
     "Float64Values",
     "RecordedValues",
     "RoundingLevel",
     "RoundingVerdict",
+    "StoredLevel",
     "Verdict",
     "confirmed_verdict",
     "float64_values",
@@ -39,5 +43,6 @@ __all__ = [
     "rounding_level",
     "rounding_verdict",
     "running_length",
+    "stored_level",
     "unit_of",
 ]

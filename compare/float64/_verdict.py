@@ -17,21 +17,21 @@ SUSPICIOUS, WRONG = 2.0, 8.0
 # A node whose value is suspicious in the whole run and by itself is wrong from this ratio by itself on, if the product
 # of both ratios is as large as this. Kernels sum in different orders: correct sums are up to 4.6 levels off.
 _CONFIRMED, _CONFIRMED_SUM, _CONFIRMED_PRODUCT = 2.5, 6.0, 7.5
-_MIN_LARGEST, _MIN_TYPICAL = 3.0, 0.5  # the least rounding levels: correct functions have errors of so many units
+MIN_LARGEST, MIN_TYPICAL = 3.0, 0.5  # the least rounding levels: correct functions have errors of so many units
 _MAX_COPIED = 2.0  # units by which noise may change a number that is only moved or selected: up to 1.43
-_UNRELIABLE = 64.0  # times the typical rounding level: eager PyTorch itself computes something else
-_SMALLEST_UNIT = {2.0**-11: 2.0**-25}  # absolute: half of float16's smallest number
+UNRELIABLE = 64.0  # times the typical rounding level: eager PyTorch itself computes something else
+SMALLEST_UNIT = {2.0**-11: 2.0**-25}  # absolute: half of float16's smallest number
 _DTYPES = {2.0**-11: torch.float16, 2.0**-8: torch.bfloat16}  # of coarse units
 _TINY = torch.finfo(torch.float64).tiny
 # The smallest normal numbers of float32, bfloat16 and float64 by their units: processors may flush what is less to 0.
-_SMALLEST_NORMAL = {2.0**-24: 2.0**-126, 2.0**-8: 2.0**-126, 2.0**-53: _TINY}
+SMALLEST_NORMAL = {2.0**-24: 2.0**-126, 2.0**-8: 2.0**-126, 2.0**-53: _TINY}
 _NOISE_SAMPLE, _MAGNITUDE_SAMPLE = 2**14, 2**10  # elements that suffice to estimate a root mean square
 _CHUNK = 2**16  # elements at a time, which fit in the processor's cache
 _FEW, _MANY = 10, 1_000_000  # limits of the number formats of `format_ratio`
 _MASK = 1000  # a mask is larger than this
 _MASK_GAP = 256  # a mask is more than so many times as large as any number that is not one
 _MASK_SPREAD = 64  # the largest mask is at most so many times as large as the smallest: masks may be added up
-_MASK_NOISE = 4.0  # units that the noise of masks typically has at most: they are constants, to which scores are added
+MASK_NOISE = 4.0  # units that the noise of masks typically has at most: they are constants, to which scores are added
 
 
 @dataclass(frozen=True)
@@ -244,8 +244,8 @@ class _Errors:
         count = self._value.numel()
         sample = slice(None, None, max(1, count // _NOISE_SAMPLE))
         noise = (self._noisy[sample] - self._value[sample]).abs() * self._noise_factor
-        self._typical_noise = _typical(noise, self._value[sample].abs(), _MASK_NOISE * unit)
-        self._smallest_normal = _SMALLEST_NORMAL.get(unit, 0.0)
+        self._typical_noise = typical_size(noise, self._value[sample].abs(), MASK_NOISE * unit)
+        self._smallest_normal = SMALLEST_NORMAL.get(unit, 0.0)
         self._is_exact = self._reference_is_exact()
         self.value_error, self.reference_error, self.noise_change, self.run_difference = (
             _Accumulator() for _ in range(4)
@@ -254,7 +254,7 @@ class _Errors:
         self._nonfinite: Counter[str] = Counter()
         self.error = self.rounding = self.largest_error = self.eager = 0.0
         magnitudes = self._value[:: max(1, count // _MAGNITUDE_SAMPLE)].abs()
-        self.magnitude = _typical(magnitudes, magnitudes, 1.0)
+        self.magnitude = typical_size(magnitudes, magnitudes, 1.0)
         # A decay of 1e-30 beside one of 1, which is exact, would have no other rounding level than its own.
         self._least_noise = max(self._typical_noise, unit * unit * self.magnitude)
         for chunk in self.chunks():
@@ -262,9 +262,9 @@ class _Errors:
         largest = typical = 1.0
         if not self._is_exact:  # rounding errors add up as the square root of their number
             growth, running = max(1.0, math.sqrt(length) / 4), math.sqrt(sequential)
-            largest = max(growth * self.noise_change.largest, running, _MIN_LARGEST)
-            typical = max(growth * self.noise_change.typical, running / 4, _MIN_TYPICAL)
-        self.reference_is_unreliable = self.reference_error.typical > _UNRELIABLE * typical
+            largest = max(growth * self.noise_change.largest, running, MIN_LARGEST)
+            typical = max(growth * self.noise_change.typical, running / 4, MIN_TYPICAL)
+        self.reference_is_unreliable = self.reference_error.typical > UNRELIABLE * typical
         if not self._is_exact:
             largest, typical = max(self.reference_error.largest, largest), max(self.reference_error.typical, typical)
         self.level = largest, typical
@@ -289,7 +289,7 @@ class _Errors:
 
     def _own_unit(self, chunk: slice) -> torch.Tensor:
         size = _without_nonfinite(self._value[chunk].abs()).mul_(self._unit)
-        return size.clamp_(min=_SMALLEST_UNIT[self._unit]) if self._unit in _SMALLEST_UNIT else size
+        return size.clamp_(min=SMALLEST_UNIT[self._unit]) if self._unit in SMALLEST_UNIT else size
 
     def _noise(self, chunk: slice) -> torch.Tensor:
         """Return the change of the float64 value when its inputs change."""
@@ -418,7 +418,7 @@ def _without_nonfinite(sizes: torch.Tensor) -> torch.Tensor:
     return sizes if math.isfinite(float(sizes.sum())) else torch.nan_to_num_(sizes, 0.0, 0.0, 0.0)
 
 
-def _typical(sizes: torch.Tensor, magnitudes: torch.Tensor, mask_size: float) -> float:
+def typical_size(sizes: torch.Tensor, magnitudes: torch.Tensor, mask_size: float) -> float:
     """Return the root mean square of the nonzero sizes, without those of masks.
 
     Args:
@@ -432,14 +432,15 @@ def _typical(sizes: torch.Tensor, magnitudes: torch.Tensor, mask_size: float) ->
         return 0.0
     if float(magnitudes.max()) > _MASK:
         sample = _without_masks(sample, magnitudes, mask_size)
-    return _root_mean_square(sample)
+    return root_mean_square(sample)
 
 
 def _without_masks(sizes: torch.Tensor, magnitudes: torch.Tensor, mask_size: float) -> torch.Tensor:
-    """Return the sizes without those of masks, which would explain any error of the scores beside them; see `_typical`.
+    """Return the sizes without those of masks, which would explain any error of the scores beside them.
 
-    Masks are large numbers whose magnitudes differ by at most `_MASK_SPREAD` times, and are far from the other ones.
-    Data of different scales, as of several heads or channels in one tensor, spread over more, or have larger errors.
+    See `typical_size`. Masks are large numbers whose magnitudes differ by at most `_MASK_SPREAD` times and are far from
+    the other ones. Data of different scales, as of several heads or channels in one tensor, spread over more, or have
+    larger errors.
     """
     magnitudes, order = magnitudes.sort()
     above, below = magnitudes[1:], magnitudes[:-1]
@@ -447,10 +448,11 @@ def _without_masks(sizes: torch.Tensor, magnitudes: torch.Tensor, mask_size: flo
     if not starts.numel():
         return sizes
     start = 1 + int(starts[0])
-    are_masks = _root_mean_square(sizes[order[start:]] / magnitudes[start:]) <= mask_size
+    are_masks = root_mean_square(sizes[order[start:]] / magnitudes[start:]) <= mask_size
     return sizes[order[:start]] if are_masks else sizes
 
 
-def _root_mean_square(sizes: torch.Tensor) -> float:
-    largest = sizes.max()  # squares may leave float64's range
-    return float((sizes / largest).square().mean().sqrt() * largest)
+def root_mean_square(sizes: torch.Tensor) -> float:
+    """Return the root mean square of float64 numbers."""
+    largest = sizes.abs().max()  # squares may leave float64's range
+    return 0.0 if not largest else float((sizes / largest).square().mean().sqrt() * largest)

@@ -10,6 +10,8 @@ from typing import Any
 from filch.steal import Key
 from filch.steal.text import short_line
 
+from ..float64 import format_ratio
+from ..float64._verdict import SUSPICIOUS
 from ..metrics._metrics import Difference
 from ..rendering._console import as_text
 from ..rendering._html import as_page
@@ -34,6 +36,9 @@ class DiffRow:
         difference: the difference of the second dump's tensor from the first one's.
         same: without `difference`, whether the values are equal according to their statistics; None if unknown, as a
             tensor was not stored.
+        ratio: the difference as a multiple of the rounding level, if that is stored with the first value and judges it:
+            the worst element or the root mean square, the larger one.
+        cause: why a value of a golden dump differs, in a word or two (see `Cause`); `""` if that was not examined.
     """
 
     key: Key
@@ -42,10 +47,14 @@ class DiffRow:
     reason: str = ""
     difference: Difference | None = None
     same: bool | None = False
+    ratio: float | None = None
+    cause: str = ""
 
     @property
     def diverged(self) -> bool:
-        """Whether the dumps differ here."""
+        """Whether the dumps differ here: by more than twice the rounding level, if there is one, or the tolerance."""
+        if self.ratio is not None:
+            return self.ratio > SUSPICIOUS
         return self.same is False if self.difference is None else not self.difference.close
 
     @property
@@ -68,7 +77,8 @@ class DiffRow:
         return self.difference is not None or self.same is True
 
     def __str__(self) -> str:
-        return short_line(f"{self.key.label}{self.path}: {self.difference or self.reason}")
+        times = "" if self.ratio is None else f"{format_ratio(self.ratio)} times its rounding level; "
+        return short_line(f"{self.key.label}{self.path}: {times}{self.difference or self.reason}")
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,11 +89,16 @@ class DumpDiff(Result):
         expected: the path or name of the first dump.
         actual: the path or name of the second dump.
         rows: in the order of the first dump's run; records that only the second one has come last.
+        cause: why values differ from a golden dump: `code`, `environment`, `both`, `inputs`, `not reproducible` or
+            `unknown`; `""` if that was not examined.
+        reasons: sentences that explain the cause.
     """
 
     expected: str
     actual: str
     rows: tuple[DiffRow, ...]
+    cause: str = ""
+    reasons: tuple[str, ...] = ()
 
     @cached_property
     def diverged(self) -> tuple[DiffRow, ...]:
@@ -121,6 +136,8 @@ class DumpDiff(Result):
             yield from ("", _table(self.rows))
         elif first is not None:
             yield from ("", Line("First difference:", "heading"), _table(surrounding(self.rows, first, _AROUND)))
+        for reason in self.reasons:
+            yield from ("", reason)
         if not (wide or all_rows):
             yield from ("", Line("Modules:", "heading"), module_summary(self.rows, first))
 
@@ -148,7 +165,8 @@ class DumpDiff(Result):
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the rows as a page of its own, also written to `path` if one is given."""
-        return written(as_page(self._title(), [self.headline, self._verdict(), _table(self.rows)]), path)
+        blocks: list[Block] = [self.headline, self._verdict(), *self.reasons, _table(self.rows)]
+        return written(as_page(self._title(), blocks), path)
 
     def show(self) -> None:
         """Show the page of the differences: inside a notebook, or in the browser."""
@@ -175,6 +193,8 @@ _COLUMNS = {
     "value": lambda row: f"{row.key.label}{row.path}",
     "is": lambda row: row.what,
     "error": lambda row: row.error,
+    "times rounding": lambda row: None if row.ratio is None else format_ratio(row.ratio),
+    "cause": lambda row: row.cause or None,
     "attention": lambda row: ARROW if row.diverged else "",
     "reason": lambda row: row.reason or (row.difference.problem if row.difference else None),
 }

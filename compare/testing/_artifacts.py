@@ -17,8 +17,9 @@ class ArtifactStore:
         reports: the folder for the test's reports; None if only failures are written.
         scratch: creates the folder for the files of a failure, where `reports` is None.
         record: called with the name and value of each property. `backend` starts a comparison; `result`,
-            `worst_error`, `first_divergence`, `report`, `repro` and `golden` describe it.
+            `worst_error`, `first_divergence`, `cause`, `report`, `repro` and `golden` describe it.
         update: whether golden dumps are overwritten.
+        allow_less_precise: whether these may be overwritten with values that are further from float64.
         stored: the golden dumps that were stored in this run.
     """
 
@@ -27,6 +28,7 @@ class ArtifactStore:
     scratch: Callable[[], Path]
     record: Callable[[str, str], None]
     update: bool = False
+    allow_less_precise: bool = False
     stored: set[Path] = field(default_factory=set)
     _count: int = 0
 

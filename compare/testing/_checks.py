@@ -97,9 +97,13 @@ class Checks:
         `filch.golden("encoder").check(model, x)` calls the model; `with filch.golden("encoder").steal(model):` compares
         the calls in the block. `pytest --filch-update` stores the dump.
 
+        The dump contains the rounding level of each value. A value is close if its difference from the stored one is at
+        most twice that level. If one is not, the message says whether the code, the environment or other inputs cause
+        the difference.
+
         Args:
             name: a file name without suffix; each test file has its own folder.
-            tolerance: see `compare`.
+            tolerance: judges all values instead of the rounding levels (see `compare`).
         """
         if re.fullmatch(r"\w[\w.-]*", name) is None:
             raise CompareError(f"a golden dump has a name like 'encoder' or 'encoder-2', not {name!r}")
@@ -115,7 +119,8 @@ class Checks:
 
         # A second test of this run with the same name is compared with the dump that the first one stored.
         update = self._artifacts.update and path not in self._artifacts.stored
-        return Golden(path, update, tolerance, check_diff, report_update)
+        allowed = self._artifacts.allow_less_precise
+        return Golden(path, update, tolerance, check_diff, report_update, allow_less_precise=allowed)
 
     def _list_backends(self, backends: Backends) -> list[str | Backend]:
         """Return the argument `backends` of `check` as a list; by default the test's own backend."""
@@ -165,14 +170,17 @@ class Checks:
         page = self._artifacts.write(result, self._artifacts.unique_name(f"golden-{name}"))
         if not result.close:
             first = result.first_divergence or "no value could be judged"
-            lines = [f"this run differs from the golden dump {name!r}: {result.headline}; {_UPDATE_HINT}", ""]
-            lines += [f"First: {first}", "", result.excerpt(), "", f"report: {page}"]
-            raise AssertionError(for_terminal("\n".join(lines)))
+            cause = f" (cause: {result.cause})" if result.cause else ""
+            title = f"this run differs from the golden dump {name!r}{cause}: {result.headline}"
+            lines = [title, "", *result.reasons, "", f"First: {first}", "", result.excerpt(), "", f"report: {page}"]
+            raise AssertionError(for_terminal("\n".join([*lines, f"update: {_UPDATE_HINT}"])))
 
     def _record(self, result: Report | DumpDiff) -> None:
         errors = [row.difference.error_max for row in result.rows if row.difference and not row.difference.problem]
         self._artifacts.record("result", "close" if result.close else "different")
         self._artifacts.record("worst_error", f"{max(errors):.1e}" if errors else "")
+        if isinstance(result, DumpDiff) and result.cause:
+            self._artifacts.record("cause", result.cause)
         first = result.first_divergence
         interface = result.interface if isinstance(result, Report) else ()
         self._artifacts.record("first_divergence", str(first) if first is not None else next(iter(interface), ""))

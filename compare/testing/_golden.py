@@ -2,11 +2,12 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 from torch import nn
@@ -15,11 +16,17 @@ from filch.steal import Dump, Key, restore, steal_forward
 
 from .._diff import diff, unmatched_row, value_rows
 from ..common._errors import CompareError
+from ..float64 import StoredLevel
 from ..metrics._tolerance import Tolerance
 from ..models._subject import Subject
 from ..results._dump_diff import DiffRow, DumpDiff
+from ._cause import explain
+from ._golden_file import GoldenRecord
+from ._precision_loss import lost_precision
+from ._rerun import Rerun, repeat_calls
 
 _HERE, _THERE = "this run", "the golden dump"
+Model = nn.Module | tuple[str, nn.Module]
 
 
 @dataclass(frozen=True)
@@ -29,9 +36,10 @@ class Golden:
     Attributes:
         path: the dump.
         update: whether the dump is overwritten instead.
-        tolerance: see `compare`.
+        tolerance: see `compare`; None judges by the rounding levels that are stored with the values.
         check_diff: called with the result of a run; raises if it is not close.
         report_update: called after an update with a message: whether the dump was stored, changed or unchanged.
+        allow_less_precise: whether an update may store values that are further from float64 than the present ones.
     """
 
     path: Path
@@ -39,21 +47,27 @@ class Golden:
     tolerance: float | Tolerance | None
     check_diff: Callable[[DumpDiff], None]
     report_update: Callable[[str], None]
+    allow_less_precise: bool = False
 
     def check(self, model: nn.Module, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> None:
         """Call the model once, without gradients, and compare the inputs and outputs of its modules with the dump.
 
+        If a value differs, the model runs once more, and two or three times in float64, to tell why.
+
         Raises:
-            AssertionError: something differs, is missing or is new.
+            AssertionError: something differs, is missing or is new; or an update would make the dump less precise.
             CompareError: there is no dump yet, or the model fails.
         """
         __tracebackhide__ = True
         subject = Subject.of(model, args, kwargs)
-        with self.steal(model):
+        with self._block(model, {}, lambda _: subject.run()):
             subject.run()
 
-    def steal(self, model: nn.Module | tuple[str, nn.Module], **options: Any) -> AbstractContextManager[None]:
+    def steal(self, model: Model, **options: Any) -> AbstractContextManager[None]:
         """Compare the inputs and outputs of the model's modules in the block with the dump.
+
+        If a value differs, the model is called again with the inputs of the calls in the block, to tell why. What the
+        block does between these calls is not repeated.
 
         Args:
             model: a module, or a `(name, module)` pair.
@@ -63,25 +77,105 @@ class Golden:
             AssertionError: as for `check`, at the end of the block.
         """
         __tracebackhide__ = True
+        name, module = model if isinstance(model, tuple) else ("", model)
+        return self._block(model, options, lambda dump: repeat_calls(name, module, dump))
+
+    def _block(
+        self, model: Model, options: dict[str, Any], repeat: Callable[[Dump], None]
+    ) -> AbstractContextManager[None]:
+        __tracebackhide__ = True
         if not self.update and not self.path.is_file():
             raise CompareError(f"there is no golden dump {str(self.path)!r}: pytest --filch-update stores it")
-        return _Block(self._recording(model, {"submodules": True, **options}))
+        return _Block(self._recording(model, {"submodules": True, **options}, repeat))
 
     @contextmanager
-    def _recording(self, model: Any, options: dict[str, Any]) -> Iterator[Callable[[], None]]:
-        """Compare or store the records of the block; yield a function to call after a block that did not raise."""
+    def _recording(
+        self, model: Model, options: dict[str, Any], repeat: Callable[[Dump], None]
+    ) -> Iterator[Callable[[], None]]:
+        """Compare or store the records of the block; yield a function to call after a block that did not raise.
+
+        Args:
+            model: see `steal`.
+            options: of `steal_forward`.
+            repeat: repeats the calls of the block, given the dump of these or of equal calls.
+        """
+        name, module = model if isinstance(model, tuple) else ("", model)
+        rerun = Rerun(name, module)
         if self.update:
-            with _update(self.path, model, options) as message:
-                yield lambda: self.report_update(*message)
+            outcome: list[str] = []  # a message about the update, and why it is refused
+            with self._temporary_folder() as folder:
+                new = folder / self.path.name
+                with steal_forward(model, dump_file=new, on_error="raise", strict=True, **options):
+                    yield partial(self._report, outcome)
+                outcome += self._store(new, rerun, repeat)
             return
-        sink = ComparingSink(restore(self.path), self.tolerance)
+        golden = restore(self.path)
+        record = GoldenRecord.of(golden)
+        levels = record.levels if record is not None and self.tolerance is None else {}
+        sink = ComparingSink(golden, self.tolerance, levels)
 
         def finish() -> None:
             __tracebackhide__ = True
-            self.check_diff(sink.result())
+            result = sink.result()
+            if not result.close:
+                rerun.finish(lambda: repeat(golden))
+                result = explain(result, golden, record, rerun, sink.rows).add_to(result)
+            self.check_diff(result)
 
         with steal_forward(model, sink=sink, strict=True, **options):
             yield finish
+
+    @contextmanager
+    def _temporary_folder(self) -> Iterator[Path]:
+        """Create a folder on the file system of the golden dump."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.path.parent, prefix=".filch-") as folder:
+            yield Path(folder)
+
+    def _report(self, outcome: Sequence[str]) -> None:
+        """Report an update, or raise if it is refused (see `_store`)."""
+        __tracebackhide__ = True
+        message, refusal = outcome
+        if refusal:
+            raise AssertionError(refusal)
+        self.report_update(message)
+
+    def _store(self, new: Path, rerun: Rerun, repeat: Callable[[Dump], None]) -> tuple[str, str]:
+        """Replace the golden dump by a new one, unless its numbers are the same, so that git sees no change.
+
+        Returns:
+            a message about it, and why it is refused, or `""`.
+        """
+        changes = diff(self.path, new, tolerance=0) if self.path.is_file() else None
+        former = GoldenRecord.of(restore(self.path)) if changes is not None else None
+        is_same = changes is not None and not changes.diverged and all(row.judged for row in changes.rows)
+        if is_same and former is not None:
+            return f"unchanged {self.path}", ""
+        dump = restore(new)
+        rerun.finish(lambda: repeat(dump))
+        record = GoldenRecord.measure(dump, rerun)
+        if changes is not None and former is not None and not self.allow_less_precise:
+            refusal = lost_precision((restore(self.path), former), (dump, record), changes)
+            if refusal:
+                return "", refusal
+        record.write(new)
+        self._move(new)
+        return self._update_message(changes, record, is_same=is_same), ""
+
+    def _move(self, new: Path) -> None:
+        """Move a dump to the place of the golden dump."""
+        for former in self.path.parent.glob(f"{self.path.name}*.data"):
+            former.unlink()
+        for file in sorted(new.parent.iterdir(), reverse=True):  # the external data first
+            shutil.move(file, self.path.parent / file.name)
+
+    def _update_message(self, changes: DumpDiff | None, record: GoldenRecord, *, is_same: bool) -> str:
+        problem = "" if not record.problem else f"; not all values have a rounding level: {record.problem}"
+        if changes is None:
+            return f"stored {self.path}{problem}"
+        what = "the same values, now with rounding levels" if is_same else ""
+        what = what or f"{changes.headline}; the first is {changes.first_divergence}"
+        return f"changed {self.path}: {what}{problem}"
 
 
 class _Block:
@@ -104,52 +198,38 @@ class _Block:
 
 
 class ComparingSink:
-    """A sink of `steal_forward` that compares each record with a dump's, and keeps only the rows."""
+    """A sink of `steal_forward` that compares each record with a dump's, and keeps only the rows.
 
-    def __init__(self, expected: Dump, tolerance: float | Tolerance | None = None) -> None:
-        self._expected = expected
-        self._tolerance = tolerance
+    Args:
+        expected: the dump.
+        tolerance: see `compare`.
+        levels: the rounding levels of the dump's values (see `GoldenRecord`), which judge them instead.
+    """
+
+    def __init__(
+        self,
+        expected: Dump,
+        tolerance: float | Tolerance | None = None,
+        levels: Mapping[str, StoredLevel] = MappingProxyType({}),
+    ) -> None:
+        self._expected, self._tolerance, self._levels = expected, tolerance, levels
         self._rows: dict[Key, tuple[DiffRow, ...]] = {}
 
     def __call__(self, key: Key, value: Any) -> None:
         """Compare a record."""
-        if key in self._expected:
-            rows = value_rows(key, self._expected[key], value, self._tolerance, second=_HERE)
-            self._rows[key] = tuple(rows)
-        else:
-            self._rows[key] = (unmatched_row(key, value, _THERE),)
+        self._rows[key] = self.rows(key, value)
+
+    def rows(self, key: Key, value: Any) -> tuple[DiffRow, ...]:
+        """Return the rows of a record."""
+        if key not in self._expected:
+            return (unmatched_row(key, value, _THERE),)
+        return tuple(value_rows(key, self._expected[key], value, self._tolerance, second=_HERE, levels=self._levels))
 
     def result(self) -> DumpDiff:
         """Return the rows in the dump's order, including records that this run lacks; extra records come last."""
         rows: list[DiffRow] = []
         for key in self._expected:
-            rows += self._rows.get(key) or (unmatched_row(key, self._expected[key], _HERE),)
+            found = self._rows.get(key)  # no rows if it has no tensors
+            rows += (unmatched_row(key, self._expected[key], _HERE),) if found is None else found
         rows += [row for key, extra in self._rows.items() if key not in self._expected for row in extra]
         return DumpDiff(self._expected.source, _HERE, tuple(rows))
-
-
-@contextmanager
-def _update(path: Path, model: Any, options: dict[str, Any]) -> Iterator[list[str]]:
-    """Store a dump of the block; keep the former file if its numbers are the same, so that git sees no change.
-
-    Yields:
-        a list that gets a message at the end: whether the dump was stored, changed or unchanged.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    message: list[str] = []
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".filch-") as folder:  # on the same file system
-        new = Path(folder) / path.name
-        with steal_forward(model, dump_file=new, on_error="raise", strict=True, **options):
-            yield message
-        changes = diff(path, new, tolerance=0) if path.is_file() else None
-        if changes is not None and not changes.diverged and all(row.judged for row in changes.rows):
-            message.append(f"unchanged {path}")
-            return
-        for former in path.parent.glob(f"{path.name}*.data"):
-            former.unlink()
-        for file in sorted(Path(folder).iterdir(), reverse=True):  # the external data first
-            shutil.move(file, path.parent / file.name)
-        if changes is None:
-            message.append(f"stored {path}")
-        else:
-            message.append(f"changed {path}: {changes.headline}; the first is {changes.first_divergence}")

@@ -6,7 +6,6 @@ pytest imports this module at every start, used or not; therefore the fixtures i
 import hashlib
 import logging
 import re
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +28,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the command line options and ini settings."""
     group = parser.getgroup("filch", "filch: regression tests of models")
     group.addoption("--filch-update", action="store_true", help="Overwrite golden dumps, and print what changed.")
+    group.addoption(
+        "--filch-allow-less-precise",
+        action="store_true",
+        help="Let --filch-update store values that are further from float64 than before.",
+    )
     group.addoption("--filch-report", type=Path, metavar="DIR", help="Write each comparison, as HTML and JSON.")
     group.addoption(
         "--filch-summary",
@@ -73,6 +77,36 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
         session.config.workeroutput[STALE] = stale  # type: ignore[attr-defined]  # xdist's
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Keep torch's trace out of what pytest shows of a failing test."""
+    _detach_trace()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    """Keep torch's trace out of what pytest shows of a failing test."""
+    _detach_trace()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown() -> None:
+    """Keep torch's trace out of what pytest shows of a failing test."""
+    _detach_trace()
+
+
+def _detach_trace() -> None:
+    """Remove the handlers that pytest has added, for one phase of a test, to the logger of torch's trace.
+
+    torch logs each step of an export to it, at the level DEBUG and without a text: the records are for its own handler.
+    Since version 9.2 pytest adds its handlers also to loggers that do not propagate.
+    """
+    logger = logging.getLogger("torch.__trace")
+    for handler in [*logger.handlers]:
+        if type(handler).__module__ == "_pytest.logging":
+            logger.removeHandler(handler)
+
+
 @pytest.fixture
 def filch_backend(request: pytest.FixtureRequest) -> str | None:
     """Return the name of this test's backend; None without `@pytest.mark.filch_backends`."""
@@ -94,7 +128,7 @@ def filch_backend(request: pytest.FixtureRequest) -> str | None:
 
 
 @pytest.fixture
-def filch(request: pytest.FixtureRequest, filch_backend: str | None) -> Iterator["Checks"]:
+def filch(request: pytest.FixtureRequest, filch_backend: str | None) -> "Checks":
     """Return the object for regression tests: `filch.check(model, args)`, `filch.golden("name").check(model, args)`."""
     from ._artifacts import ArtifactStore
     from ._checks import Checks
@@ -108,13 +142,10 @@ def filch(request: pytest.FixtureRequest, filch_backend: str | None) -> Iterator
         scratch=lambda: request.getfixturevalue("tmp_path") / "filch",
         record=partial(_record_property, node),
         update=bool(config.getoption("--filch-update")),
+        allow_less_precise=bool(config.getoption("--filch-allow-less-precise")),
         stored=config.stash[_STORED],
     )
-    # torch logs each step of an export to this logger; pytest would show the lines of a failing test.
-    logger = logging.getLogger("torch.__trace")
-    before, logger.propagate = logger.propagate, False
-    yield Checks(artifacts, filch_backend)
-    logger.propagate = before
+    return Checks(artifacts, filch_backend)
 
 
 def _record_property(node: pytest.Item, name: str, value: str) -> None:

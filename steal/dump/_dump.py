@@ -7,10 +7,12 @@ import itertools
 import os
 import reprlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
+
+from onnx import StringStringEntryProto
 
 from .._errors import DAMAGE, DumpError, NotADumpError, one_line, os_error_reason
 from .._key import Key
@@ -21,7 +23,7 @@ from ..values._decode import decode
 from ..values._foreign import MAX_EXACT_INT, Spec
 from . import _format as form
 from ._files import unfinished_hint
-from ._protobuf import Span, fields, graph_and_metadata
+from ._protobuf import Span, field, fields, graph_and_metadata
 from ._reader import Reader
 
 _NONE = type(None)
@@ -35,10 +37,12 @@ class Dump(Records):
     """A dump on disk: a mapping from key to value that reads values on access.
 
     Attributes:
-        environment: versions, system and time of the run that wrote it.
+        environment: versions, processor, settings and time of the run that wrote it.
+        properties: what `add_properties` has added to the file, by key.
     """
 
     environment: dict[str, str]
+    properties: dict[str, str]
     tensor_source: Reader
 
     @property
@@ -124,7 +128,31 @@ def _parse_index(path: Path, contents: bytes, graph: Span, props: dict[str, str]
         raise DumpError(f"the index of {str(path)!r} is damaged: {one_line(error)}") from error
     dump = Dump(records, modules, Reader(path, contents, nodes, rows, grown), failed, str(path))
     dump.environment = environment
+    dump.properties = {key: text for key, text in props.items() if key not in form.KEYS}
     return dump
+
+
+def add_properties(path: str | os.PathLike[str], properties: Mapping[str, str]) -> None:
+    """Add entries to the metadata of a dump; readers that do not know them ignore them.
+
+    Args:
+        path: the dump.
+        properties: the entries by key; a key begins with `"filch."` and is not in the file yet.
+
+    Raises:
+        DumpError: the file can't be written, or has such a key already.
+    """
+    known = restore(path).properties.keys() | form.KEYS
+    for key in properties:
+        if key in known or not key.startswith("filch."):
+            raise DumpError(f"can't add {key!r} to {os.fspath(path)!r}: it must begin with 'filch.' and be new")
+    entries = (StringStringEntryProto(key=key, value=text) for key, text in properties.items())
+    contents = b"".join(field(form.METADATA, entry.SerializeToString()) for entry in entries)
+    try:
+        with Path(path).open("ab") as file:  # a protobuf message may be followed by further fields of it
+            file.write(contents)
+    except OSError as error:
+        raise DumpError(f"can't write {os.fspath(path)!r}: {os_error_reason(error)}") from error
 
 
 @contextlib.contextmanager

@@ -13,7 +13,10 @@ under these keys of `metadata_props`:
   order of the run; null values at the end are omitted.
 - `filch.failed`: `[name, iteration, exception]` of each call that raised.
 - `filch.modules`: the class and parameter names of each captured module, by name.
-- `filch.environment`: versions and time, for information.
+- `filch.environment`: versions, processor, settings and time, for information (see `_environment`).
+
+Other keys that begin with `filch.` belong to whoever adds them (`add_properties`); a reader that does not know them
+ignores them. Golden dumps have `filch.golden` (see `compare/testing/_golden_file.py`).
 """
 
 from ..files._untrusted import MAX_FILE_SIZE
@@ -27,6 +30,7 @@ GROWN_KEY = "filch.grown"
 FAILED_KEY = "filch.failed"
 MODULES_KEY = "filch.modules"
 ENVIRONMENT_KEY = "filch.environment"
+KEYS = frozenset({VERSION_KEY, TENSORS_KEY, RECORDS_KEY, GROWN_KEY, FAILED_KEY, MODULES_KEY, ENVIRONMENT_KEY})
 
 # 64 bytes suits vector loads; whole pages can be mapped on their own.
 ALIGNMENT = 64

@@ -4,8 +4,6 @@ import bisect
 import functools
 import itertools
 import json
-import platform
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -224,15 +222,3 @@ def _external(key: str, value: str) -> bytes:
 def modules_json(modules: dict[str, ModuleInfo]) -> dict[str, Any]:
     """Return the value of `filch.modules`."""
     return {name: {"class": info.type_name, "parameters": info.parameters} for name, info in modules.items()}
-
-
-def environment() -> dict[str, str]:
-    """Return versions, system and time (UTC, ISO 8601) of the run."""
-    return {
-        "torch": torch.__version__,
-        "onnx": onnx.__version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }

@@ -22,9 +22,10 @@ from ..values._packed import Packed
 from ..values._raw import bytes_of, contiguous_cpu, no_modes_or_grad, tensor_from_bytes
 from . import _format as form
 from ._compression import compress_bytes, decompress_bytes
+from ._environment import environment
 from ._files import Draft
 from ._journal import header, journal_lines
-from ._model import Entry, Index, environment
+from ._model import Entry, Index
 from ._stream import Stream
 
 BUFFER = 256 * 2**20
@@ -59,7 +60,7 @@ class DumpWriter:
             what = "a folder; add a name like 'reference.onnx'" if is_folder else "not a regular file"
             raise DumpError(f"can't write a dump to {str(path)!r}: it is {what}")
         self.error: DumpError | None = None
-        self.index = Index(modules, environment())
+        self.index = Index(modules, environment(info.type_name for info in modules.values()))
         self._buffer = buffer
         self._compress = compress
         self._process = os.getpid()

@@ -120,7 +120,8 @@ def test_layers_of_resnet_18_are_opened_searched_and_sorted(
     assert "layer4" in page.text(".panel") and "conv2" in page.text(".panel")
     for _ in range(2):
         page.run(
-            "[...document.querySelectorAll('.rows th')].find((cell) => cell.dataset.name === 'error').firstChild.click()"
+            "[...document.querySelectorAll('.rows th')]"
+            ".find((cell) => cell.dataset.name === 'error').firstChild.click()"
         )
         page.settle()
     assert report.worst is not None

@@ -97,7 +97,7 @@ def test_a_golden_dump_is_stored_once_and_compared_with_each_later_run(project):
     changed.assert_outcomes(failed=1)
     changed.stdout.fnmatch_lines(
         [
-            "*this run differs from the golden dump 'small': judged 8 of 8 values; 4 differ*",
+            "*this run differs from the golden dump 'small' (cause: code): judged 8 of 8 values; 4 differ*",
             "*First: 1#0.O: * elements differ*",
             "*1#0.O * <------*",
             "*report: *golden-small.html*",
@@ -110,6 +110,23 @@ def test_a_golden_dump_is_stored_once_and_compared_with_each_later_run(project):
     stored = project("--filch-update")
     stored.stdout.fnmatch_lines(["changed *small.onnx: judged 8 of 8 values; 4 differ; the first is 1#0.O*"])
     project().assert_outcomes(passed=1)
+
+
+def test_an_update_that_loses_precision_needs_an_option(project):
+    """Without it, the dump stays, and the message says why."""
+    half = "m = make(); forward = m[0].forward; m[0].forward = lambda x: forward(x.bfloat16().float())"
+    project("--filch-update", text=GOLDEN)
+    text = f"def test_golden(filch):\n    {half}\n    filch.golden('small').check(m, x)\n"
+
+    refused = project("--filch-update", text=text)
+
+    refused.assert_outcomes(failed=1)
+    refused.stdout.fnmatch_lines(["*was not overwritten: 6 values are further from float64*first 0#0.O in module `0`*"])
+    assert "_golden.py" not in refused.stdout.str(), "our own frames stand in the traceback"
+    assert project().ret == pytest.ExitCode.TESTS_FAILED
+    stored = project("--filch-update", "--filch-allow-less-precise")
+    stored.stdout.fnmatch_lines(["changed *small.onnx: judged 8 of 8 values; 6 differ*"])
+    assert project().ret == pytest.ExitCode.OK
 
 
 def test_an_unchanged_golden_dump_is_not_overwritten(project):
@@ -274,6 +291,40 @@ def test_a_check_that_compares_nothing_is_an_error(project):
     found.assert_outcomes(failed=2)
     found.stdout.fnmatch_lines(["*backends is empty*"])
     found.stdout.fnmatch_lines(["*the first argument is the model, a torch.nn.Module, not a Tensor*"])
+
+
+LOGGING = """
+import logging
+from filch.export import export
+
+def test_export():
+    export(make(), (x,))
+    assert False
+
+def test_torch_export():
+    torch.export.export(make(), (x,))
+    assert False
+
+@pytest.fixture
+def program():
+    return export(make(), (x,))
+
+def test_fixture(filch, program, caplog):
+    filch.check(make(), x)
+    logging.getLogger("mine").warning("shown")
+    assert caplog.messages == ["shown"]
+    assert False
+"""
+
+
+def test_torch_traces_of_an_export_are_not_shown(project):
+    """They are empty lines, and hide what the test itself has logged; with the fixture, without it, and in a setup."""
+    found = project("-o", "log_level=DEBUG", "--log-file=log.txt", "--log-file-level=DEBUG", text=LOGGING)
+
+    found.assert_outcomes(failed=3)
+    for text in (found.stdout.str(), (project.path / "log.txt").read_text()):
+        assert "torch.__trace" not in text
+        assert "mine:test_model.py" in text
 
 
 EXPECTING = "[pytest]\nfilch_expected_failures = expected.toml\n"

@@ -1,0 +1,86 @@
+"""What a golden dump stores besides the values: rounding levels, and fingerprints of weights and random numbers.
+
+It is JSON under the key `filch.golden` of the file's metadata, with these entries:
+
+- `levels`: by value (the label of its key and the path in the record), a row with the attributes of `StoredLevel`.
+- `weights`: by parameter or buffer, a row with the attributes of `Fingerprint`.
+- `random`: a fingerprint of the random numbers' state before the run if the run has drawn any, or `""`.
+- `problem`: why values have no level, or `""`.
+
+The environment is that of every dump (`filch.environment`).
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from filch.steal import Dump, add_properties, parse_json, tensors
+
+from ..common._errors import CompareError
+from ..float64 import Fingerprint, StoredLevel, stored_level
+from ._rerun import Rerun
+
+KEY = "filch.golden"
+
+
+@dataclass(frozen=True)
+class GoldenRecord:
+    """What a golden dump stores besides the values; see the description of the file.
+
+    Attributes:
+        levels: the rounding levels by value.
+        weights: the fingerprints of the weights by name.
+        random: a fingerprint of the state of the random numbers, or `""`.
+        problem: why values have no level, or `""`.
+    """
+
+    levels: dict[str, StoredLevel] = field(default_factory=dict)
+    weights: dict[str, Fingerprint] = field(default_factory=dict)
+    random: str = ""
+    problem: str = ""
+
+    @classmethod
+    def measure(cls, dump: Dump, rerun: Rerun) -> "GoldenRecord":
+        """Return the record of a dump, from a run in float64.
+
+        Args:
+            dump: the dump.
+            rerun: repeats the run that the dump is of.
+        """
+        float64 = rerun.float64()
+        levels = {}
+        for key in dump:
+            for path, tensor in tensors(dump[key]).items():
+                place = key.label + path
+                exact = float64.get(place)
+                if exact is not None and (level := stored_level(tensor, exact)) is not None:
+                    levels[place] = level
+        return cls(levels, rerun.weights(), rerun.draws_random, float64.problem)
+
+    @classmethod
+    def of(cls, dump: Dump) -> "GoldenRecord | None":
+        """Return the record of a dump; None if it has none, as those that older versions of Filch stored.
+
+        Raises:
+            CompareError: it is damaged.
+        """
+        text = dump.properties.get(KEY)
+        if text is None:
+            return None
+        try:
+            data = parse_json(text)
+            levels = {str(place): StoredLevel.from_row(row) for place, row in data["levels"].items()}
+            weights = {str(name): Fingerprint.from_row(row) for name, row in data["weights"].items()}
+            return cls(levels, weights, str(data["random"]), str(data["problem"]))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise CompareError(f"{KEY!r} in {dump.source!r} is damaged: {error!r:.200}") from error
+
+    def write(self, path: Path) -> None:
+        """Add the record to a dump that has none."""
+        data = {
+            "levels": {place: level.row() for place, level in self.levels.items()},
+            "weights": {name: weight.row() for name, weight in self.weights.items()},
+            "random": self.random,
+            "problem": self.problem,
+        }
+        add_properties(path, {KEY: json.dumps(data, separators=(",", ":"))})
