@@ -44,11 +44,16 @@ def plants(subject: Subject, number: int, random: Random) -> Iterator[Plant]:
 
 
 def shows_fault(followed: Followed, fault: Plant) -> bool:
-    """Return whether a repro was reached whose graph has the node with the fault."""
+    """Return whether a repro was reached whose graph has the node with the fault, or its value.
+
+    A node without inputs, or one that only passes its input on, may be folded into the part that shows its value.
+    """
     if followed.repro is None:
         return False
-    model = onnx.load(followed.repro / "model.onnx")
-    return fault.node in {node.name for node in model.graph.node}
+    graph = onnx.load(followed.repro / "model.onnx").graph
+    values = {tensor.name for tensor in (*graph.input, *graph.initializer)}
+    values |= {name for node in graph.node for name in node.output}
+    return fault.node in {node.name for node in graph.node} or fault.value in values
 
 
 def follow_fault(subject: Subject, dump: str, fault: Plant) -> Followed:
