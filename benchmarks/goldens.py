@@ -387,17 +387,15 @@ def work(folder: Path, jobs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             continue
         answer = "pass" if result.close else result.cause
         first = next((row for row in result.rows if row.diverged and row.cause != "environment"), None)
-        names = [row.key.name for row in result.rows]
         before = [] if clean is None else moved(clean)
-        start = names.index(place) if place in names else 0
-        earlier = clean is not None and any(
-            row.difference and row.difference.absolute > 0 for row in clean.rows[:start]
-        )
+        rows = [] if clean is None else clean.rows
+        start = next((index for index, row in enumerate(rows) if place and row.key[::2] == (place, "O")), None)
+        earlier = start is not None and any(row.difference and row.difference.absolute > 0 for row in rows[:start])
         yield job | {
             "answer": answer,
             "place": place,
             "named": first.key.name if first is not None else "",
-            "expects_both": earlier if place and place in names else None,
+            "expects_both": None if start is None else earlier,
             "moved": len(before) if clean is not None else len(moved(result)),
             "worst": max((row.ratio for row in result.rows if row.ratio is not None), default=0.0),
             "refused": refused,

@@ -5,8 +5,9 @@ library) changes float64 values by about 1e-13 of their size; other code or weig
 dump has fingerprints of the float64 values of its run, so that the two can be compared.
 """
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -150,7 +151,7 @@ class _Examination:
         found = {*kinds.values()}
         reasons = [self._sentence(kind, kinds) for kind in _SENTENCES if kind in found]
         is_code = not found.isdisjoint(("structure", "weights", "function", "precision"))
-        moved = self._moved_before([place for place, kind in kinds.items() if kind != "environment"])
+        moved = self._moved_before({place for place, kind in kinds.items() if kind != "environment"})
         code: Cause = "both" if moved else "code"
         cause = code if is_code else "unknown" if "unknown" in found else "environment"
         if cause == "both" and "environment" not in found:
@@ -246,19 +247,19 @@ class _Examination:
         weights = (change for name, change in self._weight_changes.items() if name not in self._changed_weights)
         return max((*weights, *(change for change in changes if change <= WRONG)), default=0.0)
 
-    def _moved_before(self, code: Iterable[str]) -> list[DiffRow]:
+    def _moved_before(self, code: Collection[str]) -> list[DiffRow]:
         """Return the values that another environment has moved before the first of these places."""
         if not self._environment:
             return []
-        places, moved = {*code}, []
-        for row in self._rows:
-            place = _place(row)
-            if place in places:
-                break
-            evidence = self._evidence.get(place)
-            if _moved(row) and evidence is not None and (evidence.is_same_function or self._is_explained(evidence)):
-                moved.append(row)
-        return moved
+        # The rows of records that the golden dump does not have come last; this run has the order of these.
+        orders = [_place(row) for row in self._rows if row.key in self._golden], [*self._again]
+        before = [{*itertools.takewhile(lambda place: place not in code, order)} for order in orders]
+        return [row for row in self._rows if self._is_moved(row) and all(_place(row) in places for places in before)]
+
+    def _is_moved(self, row: DiffRow) -> bool:
+        """Return whether another environment has changed a value, by however little."""
+        evidence = self._evidence.get(_place(row))
+        return _moved(row) and evidence is not None and (evidence.is_same_function or self._is_explained(evidence))
 
     def _sentence(self, kind: Kind, kinds: Mapping[str, Kind]) -> str:
         """Return a sentence about the values of a kind."""

@@ -230,6 +230,21 @@ def test_a_fault_in_another_environment_is_both_if_rounding_moved_earlier_values
 
 
 @pytest.mark.usefixtures("other_environment")
+@pytest.mark.parametrize(("moved", "cause"), [("triple", "both"), ("last", "code")])
+def test_values_behind_a_new_module_are_not_earlier_ones(golden, model, moved, cause):
+    """The rows of new modules come last, though they run before others."""
+    model.act = nn.Sequential(model.act, nn.Identity())
+    model.triple.by_division = moved == "triple"
+    if moved == "last":
+        model.last.register_forward_hook(lambda _module, _args, output: output / 7 * 7)
+
+    result = golden(model)
+
+    assert result.cause == cause
+    assert any(row.difference and row.difference.absolute > 0 for row in result.rows)
+
+
+@pytest.mark.usefixtures("other_environment")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_another_environment_does_not_explain_a_lower_precision(golden, model, dtype):
     """A cast is code whatever else differs."""
