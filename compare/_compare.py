@@ -3,6 +3,7 @@
 import itertools
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import onnx
@@ -21,6 +22,7 @@ from .engine._value_comparator import largest_effect
 from .metrics._tolerance import ToleranceOption, as_tolerance, given_limits
 from .references._inputs import captured_calls
 from .results._report import Report
+from .results._rows import Row
 
 BUFFER = 2**28
 Path = str | os.PathLike[str]
@@ -120,7 +122,7 @@ def compare(
             for call in calls.calls:
                 progress.next()
                 results.append(compare_call(prepared, call))
-    return Report(
+    report = Report(
         backend=resolved_backend.name,
         reference=records.source if records.source != "memory" else "the capture",
         program=str(loaded.path) if loaded.path else loaded.model_type.rpartition(":")[2] or "the program",
@@ -143,6 +145,18 @@ def compare(
         tolerance=None if limits is None else as_tolerance(limits),
         lower_precision=lower_precision,
     )
+    return replace(report, changed_weights=_changed_weights(loaded, report.first_divergence))
+
+
+def _changed_weights(program: Program, first: Row | None) -> tuple[str, ...]:
+    """Return the weights that the node of a row reads and that are not the model's; see `Report.changed_weights`."""
+    if first is None or first.stage != "exported" or first.value not in program.graph.producer:
+        return ()
+    graph = program.graph
+    reads = graph.producer[first.value].reads
+    constants = [name for name in reads if name in graph.constant_values]
+    cone = graph.cone(constants, ())
+    return program.changed_weights(dict.fromkeys([*reads, *(name for node in cone for name in node.reads)]))
 
 
 def resolve_backend(backend: str | Backend, options: Mapping[str, Any] | None) -> Backend:

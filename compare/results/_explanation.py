@@ -42,6 +42,7 @@ class Explanation:
         switches: the number of transformations that could be disabled; None if `blame` tried none.
         repro: the folder of the repro; `""` if there is none.
         interface: how inputs and outputs differ from those of the model (see `Report.interface`).
+        changed_weights: the weights of `starts` that are not the model's (see `Report.changed_weights`).
     """
 
     starts: Row | None
@@ -60,6 +61,7 @@ class Explanation:
     switches: int | None = None
     repro: str = ""
     interface: tuple[str, ...] = ()
+    changed_weights: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if self.starts is None and not self.results:
@@ -91,6 +93,7 @@ class Explanation:
             "culprits": self.culprits,
             "switches": self.switches,
             "repro": self.repro or None,
+            "changed_weights": self.changed_weights,
         }
 
     def _text_without_divergence(self) -> str:
@@ -135,8 +138,14 @@ class Explanation:
         what = ""
         if own is not None:
             what = f"is {_error_text(own, row)}" if _is_number(own) else f"differs ({own.note})"
+        weights = (
+            _enumerated([f"`{short_line(name)}`" for name in self.changed_weights]) if self.changed_weights else ""
+        )
+        differ = "is not the model's weight" if len(self.changed_weights) == 1 else "are not the model's weights"
+        reason = f"{weights} {differ}; " if weights else ""
         return (
-            f"{sound}{exported}Divergence starts at {_node_text(row)}: with correct inputs, its output {what}{changes}."
+            f"{sound}{exported}Divergence starts at {_node_text(row)}: {reason}with correct inputs, its output "
+            f"{what}{changes}."
         )
 
     def _others_text(self) -> str:

@@ -40,7 +40,7 @@ from ._row_tables import (
 )
 from ._rows import SENTENCE, ModuleRow, NodeOutcome, Operator, Row
 
-VERSION = 4  # of the JSON
+VERSION = 5  # of the JSON
 Outcome = Literal["close", "different", "incomplete"]
 TABLES = ("summary", "nodes", "operators", "modules", "outcomes", "dynamo", "precision")
 _MAX_NAMES = 5  # names in a sentence
@@ -80,6 +80,8 @@ class Report(Result):
         culprits: the transformations without which there is no error, if `blame` was called.
         switches: the number of transformations that could be disabled; None if `blame` tried none.
         repro: the folder of the repro that `blame` wrote; `""` if there is none.
+        changed_weights: names of the weights that the node where the error starts reads, directly or through constants,
+            and that are not the model's; empty if the export is not known.
         command: the command line that made the report, for the next command that it suggests; `""` if it was made in
             Python or read from a file.
     """
@@ -103,6 +105,7 @@ class Report(Result):
     tolerance: Tolerance | None = None
     lower_precision: bool = False
     interface: tuple[str, ...] = ()
+    changed_weights: tuple[str, ...] = ()
     command: str = ""
 
     @property
@@ -156,7 +159,7 @@ class Report(Result):
             return "close"
         return "different" if self.interface or self.diverged or self.introduced else "incomplete"
 
-    @cached_property
+    @property
     def next_command(self) -> NextCommand:
         """The command that finds the cause of a difference and writes a repro; if none differs, one that shows all."""
         if self.repro:
@@ -176,7 +179,14 @@ class Report(Result):
         base = explain(self.rows, self.introduced, self.graphs)
         if base is None:
             return None
-        return replace(base, culprits=self.culprits, switches=self.switches, repro=self.repro, interface=self.interface)
+        return replace(
+            base,
+            culprits=self.culprits,
+            switches=self.switches,
+            repro=self.repro,
+            interface=self.interface,
+            changed_weights=self.changed_weights,
+        )
 
     @property
     def worst(self) -> Row | None:
@@ -198,7 +208,7 @@ class Report(Result):
         """Draw `graph` into a file (see `filch.export.views.save`)."""
         return save(self.graph, name, path)
 
-    @cached_property
+    @property
     def headline(self) -> str:
         """In one line, what was judged, what was not and why, and whether instrumentation changed the outputs."""
         compared, recorded = self.calls

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import astuple, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -123,6 +123,18 @@ class Program:
         return graph != replace(self.original.graph, name=graph.name) or any(
             not _equal(weights[name], exported[name]) for name in weights
         )
+
+    def changed_weights(self, names: Collection[str]) -> tuple[str, ...]:
+        """Return those of some weights that differ from the exported model's; none if the export is not known.
+
+        Weights of another dtype than the exported ones are not listed: they have been converted.
+        """
+        if self.original is None:
+            return ()
+        weights, exported = self.model.graph.initializers, self.original.model.graph.initializers
+        known = (name for name in names if name in weights and name in exported)
+        known = (name for name in known if weights[name].dtype == exported[name].dtype)
+        return tuple(name for name in known if not _equal(weights[name], exported[name]))
 
     @cached_property
     def unpredictable(self) -> Unpredictable:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 import pytest
 import torch
@@ -610,3 +611,25 @@ def test_an_error_that_is_negligible_beside_exact_numbers_is_rounding() -> None:
     assert found.verdict == "rounding"
     assert wrong is not None
     assert wrong.verdict == "wrong"
+
+
+def test_a_wrong_weight_is_named_as_the_cause(tmp_path):
+    """The node that reads it is right; the explanation names the initializer, and only if its numbers differ."""
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 4)).eval(), torch.randn(3, 8)
+    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
+        model(x)
+    file = tmp_path / "model.onnx"
+    export(model, (x,)).save(file)
+    changed = onnx.load(file)
+    (bias,) = (tensor for tensor in changed.graph.initializer if tensor.name == "2.bias")
+    bias.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(bias) + 0.1, bias.name))
+    onnx.save(changed, file)
+    wrong = compare(capture, file)
+    (gelu,) = (node for node in changed.graph.node if node.op_type == "Gelu")
+    gelu.attribute.append(onnx.helper.make_attribute("approximate", "tanh"))
+    onnx.save(changed, file)
+
+    assert wrong.changed_weights == ("2.bias",)
+    assert "`2.bias` is not the model's weight" in str(wrong.explanation)
+    first = compare(capture, file)
+    assert first.first_divergence.op == "Gelu" and first.changed_weights == ()
