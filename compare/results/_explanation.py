@@ -138,11 +138,10 @@ class Explanation:
         what = ""
         if own is not None:
             what = f"is {_error_text(own, row)}" if _is_number(own) else f"differs ({own.note})"
-        weights = (
-            _enumerated([f"`{short_line(name)}`" for name in self.changed_weights]) if self.changed_weights else ""
-        )
-        differ = "is not the model's weight" if len(self.changed_weights) == 1 else "are not the model's weights"
-        reason = f"{weights} {differ}; " if weights else ""
+        names, reason = [f"`{short_line(name)}`" for name in self.changed_weights], ""
+        if names:
+            differ = "is not the model's weight" if len(names) == 1 else "are not the model's weights"
+            reason = f"{_enumerated(names)} {differ}; "
         return (
             f"{sound}{exported}Divergence starts at {_node_text(row)}: {reason}with correct inputs, its output "
             f"{what}{changes}."

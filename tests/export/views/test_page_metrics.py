@@ -20,6 +20,6 @@ def test_each_metric_is_explained_in_the_words_of_its_docstring(of: type, name: 
     described = dict(
         re.findall(r"^        (\w+): (.*?)(?=^        \w+: |\Z)", of.__doc__ or "", re.MULTILINE | re.DOTALL)
     )
-    (told,) = re.findall(rf'\["{name}", \["(.*?)"', SOURCE.read_text())
+    (told,) = re.findall(rf'\[\s*"{name}",\s*\[\s*"(.*?)"', SOURCE.read_text())
 
     assert told.partition(":")[0] in " ".join(described[name].replace("`", "").split())
