@@ -88,7 +88,7 @@ def graph_of_stage(graph: Graph, stage: str | None, view: str) -> Graph:
     if stage == "compiled" and graph.source_graph is None:
         raise CompareError("--stage compiled needs a report with a compiled graph, or --backend")
     if stage == "exported" and graph.source_graph is not None:
-        return replace(graph.source_graph, name=graph.name, remarks=graph.remarks)
+        return replace(graph.source_graph, name=graph.name, remarks=graph.remarks, close=graph.close)
     return graph
 
 
