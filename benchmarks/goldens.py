@@ -389,7 +389,9 @@ def work(folder: Path, jobs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         first = next((row for row in result.rows if row.diverged and row.cause != "environment"), None)
         before = [] if clean is None else moved(clean)
         rows = [] if clean is None else clean.rows
-        start = next((index for index, row in enumerate(rows) if place and row.key[::2] == (place, "O")), None)
+        inside = fault == "layers swapped"  # the fault is in all modules below
+        at_fault = (row.key.kind == "O" and _is_at(row.key.name, place, inside=inside) for row in rows)
+        start = next((index for index, found in enumerate(at_fault) if place and found), None)
         earlier = start is not None and any(row.difference and row.difference.absolute > 0 for row in rows[:start])
         yield job | {
             "answer": answer,
@@ -401,6 +403,10 @@ def work(folder: Path, jobs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             "refused": refused,
             "reasons": result.reasons,
         }
+
+
+def _is_at(name: str, place: str, *, inside: bool) -> bool:
+    return name == place or (inside and name.startswith(f"{place}."))
 
 
 @contextmanager

@@ -163,9 +163,16 @@ class _Examination:
             )
         if self._environment:
             reasons.append(f"The environment differs: {self._environment_text}.")
-        elif is_code:
+        if is_code and (packages := self._changed_packages()):
+            reasons.append(f"The code that changes may be that of {packages}, whose modules the model contains.")
+        if is_code and not self._environment:
             reasons.append("The environment is the same, as far as the golden dump records it.")
         return Explanation(cause, tuple(reasons), kinds)
+
+    def _changed_packages(self) -> str:
+        """Return the packages of other versions that define modules of the model, or `""`."""
+        owners = {info.type_name.partition(":")[0].partition(".")[0] for info in self._golden.modules.values()}
+        return " or ".join(name for name, _, _ in self._environment if name in owners)
 
     def _unrepeatable(self) -> str:
         """Return why the run can't be repeated, or `""`."""

@@ -229,6 +229,18 @@ def test_a_fault_in_another_environment_is_both_if_rounding_moved_earlier_values
     assert "Rounding moved 2 earlier values, the first in module `triple`." in result.reasons
 
 
+def test_another_version_of_a_package_that_defines_modules_may_be_the_code_that_changed(golden, model, monkeypatch):
+    """The message names it; a package that defines none is only part of the environment."""
+    present = _cause.environment
+    monkeypatch.setattr(_cause, "environment", lambda names: present(names) | {"torch": "1.0", "numpy": "1.0"})
+    model.act = nn.GELU("tanh")
+
+    reasons = golden(model).reasons
+
+    assert "The code that changes may be that of torch, whose modules the model contains." in reasons
+    assert "numpy was " in reasons[-2]
+
+
 @pytest.mark.usefixtures("other_environment")
 @pytest.mark.parametrize(("moved", "cause"), [("triple", "both"), ("last", "code")])
 def test_values_behind_a_new_module_are_not_earlier_ones(golden, model, moved, cause):
