@@ -264,7 +264,10 @@ class Report(Result):
         if len(notes) > _MAX_NOTES:
             yield f"and {len(notes) - _MAX_NOTES} more notes"
         yield from ("", *self.interface)
-        yield from self._values_verdict() if self.explanation is None else (str(self.explanation),)
+        if self.explanation is None or self.outcome == "incomplete":
+            yield from self._values_verdict()
+        if self.explanation is not None:
+            yield str(self.explanation)
         if first is not None:
             yield from ("", Line(f"First difference, in the {first.stage} graph:", "heading"))
             yield from excerpt_table(self.rows, first, _AROUND)

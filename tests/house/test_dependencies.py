@@ -24,7 +24,8 @@ PLATFORMS = [("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"), ("w
 EXTRAS = PROJECT["optional-dependencies"]
 RECIPE = ROOT / "conda" / "recipe.yaml"
 ON_CONDA_FORGE = {"torch": "pytorch"}  # where names differ
-OPTIONAL = {"onnxruntime", "openvino", "pytest", "transformers"}  # extras, and a library of the user's models
+# Extras, and libraries of what users give.
+OPTIONAL = {"onnxruntime", "openvino", "pytest", "safetensors", "transformers"}
 
 
 def _names(requirements):

@@ -165,7 +165,6 @@ BAD = {
     "no such dump": (["compare", "none.onnx", "model.onnx"], "there is no file 'none.onnx'"),
     "no such program": (["compare", "ref.onnx", "none.onnx"], "there is no file 'none.onnx'"),
     "no ONNX file": (["show", "export.py"], "'export.py' is not an ONNX file"),
-    "no dump": (["compare", "model.onnx", "model.onnx"], "is an ONNX model but not a dump"),
     "a truncated dump": (["show", "short.onnx"], "'short.onnx' is not an ONNX file, or is truncated"),
     "a dump of another model": (
         ["compare", "other.onnx", "model.onnx"],

@@ -287,7 +287,7 @@ def test_each_node_of_either_graph_has_its_time(net: tuple[Capture, Program]) ->
 
     rows = [row for row in report.rows if row.kind != "output"]
     assert all(row.seconds is not None and 0 < row.seconds < 1 for row in rows)
-    assert " µs " in report.table(width=80)
+    assert " µs " in report.table("nodes", width=80)
     assert " µs " in report.table(wide=True)
     assert " µs " not in compare(*net).table(wide=True)
 
