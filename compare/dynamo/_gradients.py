@@ -21,7 +21,7 @@ from ..metrics._limits import Limits
 from ..metrics._tolerance import Tolerance, ToleranceOption, given_limits
 from ..references._resolver import Reference
 from ..results._joined import joined
-from ..results._report import Report
+from ..results._report import EAGER_PYTORCH, Report
 from ._backend import filch
 from ._graph_check import BACKWARD, copies, problem_notes
 
@@ -84,7 +84,7 @@ def compare_gradients(
     rows, graphs = joined([*reports, _parameter_report(expected, actual, output_gradients, limits, float64)])
     return Report(
         backend=reports[0].backend if reports else str(inner),
-        reference="eager PyTorch",
+        reference=EAGER_PYTORCH,
         program=f"{type(model).__name__}, forward and backward",
         rows=tuple(rows),
         observer_effect=next(effects, None),

@@ -22,7 +22,7 @@ from ..metrics._metrics import Difference
 from ..metrics._tolerance import ToleranceOption, given_limits
 from ..provenance._provenance import NodeProvenance
 from ..references._resolver import Reference
-from ..results._report import Report
+from ..results._report import EAGER_PYTORCH, Report
 from ..results._rows import Row
 from ._fx_operators import fx_operators
 from ._node_values import NodeValues
@@ -95,7 +95,7 @@ class GraphCheck:
         rows = [replace(row, random=row.node in random) for row in rows]
         return Report(
             backend=self.backend,
-            reference="eager PyTorch",
+            reference=EAGER_PYTORCH,
             program=self.name,
             rows=tuple(rows),
             observer_effect=effect,
@@ -177,7 +177,7 @@ def backward_report(run: BackwardRun, name: str, backend: str, tolerance: Tolera
     rows, effect = compare_values(backward, run.values, references, origins, limits, float64=float64)
     return Report(
         backend=backend,
-        reference="eager PyTorch",
+        reference=EAGER_PYTORCH,
         program=name + BACKWARD,
         rows=tuple(rows),
         observer_effect=effect,

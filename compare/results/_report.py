@@ -41,6 +41,7 @@ from ._row_tables import (
 from ._rows import SENTENCE, ModuleRow, NodeOutcome, Operator, Row
 
 VERSION = 5  # of the JSON
+EAGER_PYTORCH = "eager PyTorch"  # the reference of a graph that torch.compile made
 Outcome = Literal["close", "different", "incomplete"]
 TABLES = ("summary", "nodes", "operators", "modules", "outcomes", "dynamo", "precision")
 _MAX_NAMES = 5  # names in a sentence
@@ -171,6 +172,8 @@ class Report(Result):
             return to_show_all(command)
         if self.culprits or self.switches is not None:  # `blame` could write no repro
             return NextCommand(f"{command} --every-node -o report.html", "run every node alone, and look at the graph")
+        if self.reference == EAGER_PYTORCH:  # there is no capture that `blame` could be given
+            return NextCommand("report.show()", "look at the graph and each value")
         return to_blame(command)
 
     @cached_property

@@ -20,7 +20,7 @@ from ..metrics._tolerance import Tolerance, ToleranceOption
 from ..models._subject import Subject
 from ..repro import write_comparison
 from ..results._dump_diff import DumpDiff
-from ..results._report import Report
+from ..results._report import EAGER_PYTORCH, Report
 from ._artifacts import ArtifactStore
 from ._golden import Golden
 
@@ -217,7 +217,7 @@ class _Setup:
         else:
             report, program = compare(self.dump, self.program, **options), self.program
         # The path of the dump is a temporary one.
-        return replace(report, reference="eager PyTorch"), replace(self, program=program)
+        return replace(report, reference=EAGER_PYTORCH), replace(self, program=program)
 
     def write_repro(self, backend: str, folder: Path) -> Path:
         return write_comparison(

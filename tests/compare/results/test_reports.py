@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from filch.compare import Report, compare, diff
+from filch.compare import Report, compare, diff, load_report
 from filch.compare.results._rows import Status
 from filch.export import export
 from filch.steal import steal_append, steal_forward
@@ -198,3 +198,33 @@ def test_a_wide_table_has_the_whole_names_of_kernels(report: Report) -> None:
 
     assert kernel in compiled.table("dynamo", wide=True)
     assert kernel in compiled.table(wide=True)
+
+
+def test_the_next_command_depends_on_what_is_known(report: Report, tmp_path, monkeypatch) -> None:
+    """Files can be compared again on the command line, a graph of torch.compile can only be looked at."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("ref.onnx", "my model.onnx"):
+        (tmp_path / name).touch()
+    files = replace(report, reference="ref.onnx", program="my model.onnx", tolerance=None)
+
+    assert files.next_command.command == "filch compare ref.onnx 'my model.onnx' -b wrong --blame blame"
+    (tmp_path / "blame").mkdir()
+    assert files.next_command.command.endswith(" --blame blame-2")
+    assert replace(files, repro="my repro").next_command.command == "python 'my repro/repro.py'"
+    assert replace(files, command="filch check m.py:f").next_command.command == "filch check m.py:f --blame blame-2"
+    assert replace(report, reference="eager PyTorch").next_command.command == "report.show()"
+
+
+def test_a_report_from_somebody_else_suggests_no_dangerous_option(report: Report, tmp_path, monkeypatch) -> None:
+    """Inductor's `config` may run a program; such options, and the command of a file, are not repeated."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("ref.onnx", "model.onnx"):
+        (tmp_path / name).touch()
+    options = {"config": {"cpp.cxx": "touch /tmp/owned"}}
+    wrong = replace(report, reference="ref.onnx", program="model.onnx", options=options, command="rm -rf /")
+    wrong.to_json("report.json")
+
+    loaded = load_report("report.json")
+
+    assert loaded.command == ""
+    assert "cxx" not in loaded.next_command.command and "rm" not in loaded.next_command.command
