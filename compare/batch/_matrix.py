@@ -16,7 +16,7 @@ from .._compare_export import compare_export
 from ..metrics._tolerance import ToleranceOption
 from ..models._convert import converted, find_device, find_dtype
 from ..models._factory import Factory, find_factory
-from ..results._cells import Cell, run_cell
+from ..results._cells import Cell, failure_text, run_cell
 from ..results._report import Report
 
 
@@ -84,7 +84,7 @@ def _prepare(
         subject = converted(subject, dtype, device)
         return partial(compare, subject.steal(), subject.export())
     except FilchError as error:
-        return Cell({}, "failed", detail=str(error))
+        return Cell({}, "failed", detail=failure_text(error))
 
 
 def _find_backend(name: str, options: Mapping[str, Any]) -> Backend | Cell:

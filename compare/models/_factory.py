@@ -41,7 +41,9 @@ class Factory:
         try:
             with phase("making the model"):
                 result = self.function(**sizes)
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # also SystemExit, and what pytest raises to skip or fail
             raise CompareError(f"the factory {self.name!r} raised {type(error).__name__}: {error}") from error
         if not isinstance(result, tuple | list) or not 2 <= len(result) <= 4:
             raise CompareError(
@@ -73,7 +75,9 @@ def find_factory(name: str) -> Factory:
         module = _load_file(place) if place.endswith(".py") else _load_module(place)
     except CompareError:
         raise
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise CompareError(f"can't import {place!r}: {type(error).__name__}: {error}") from error
     function = getattr(module, attribute, None)
     if not callable(function):

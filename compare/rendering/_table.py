@@ -90,6 +90,7 @@ def table_of(
     rows: Iterable[T],
     *,
     marked: Callable[[T], bool] = lambda _: False,
+    skip_empty: bool = False,
 ) -> Table:
     """Return a table with a row for each item.
 
@@ -99,8 +100,11 @@ def table_of(
             terminal, text is folded.
         rows: the items.
         marked: a function that returns whether an item needs attention.
+        skip_empty: whether columns without text are left out.
     """
     items: Sequence[T] = list(rows)
+    if skip_empty:
+        columns = {title: get for title, get in columns.items() if any(cell_text(get(item)) for item in items)}
     values = [[get(item) for item in items] for get in columns.values()]
     return Table(
         tuple(_column(title, column) for title, column in zip(columns, values, strict=True)),

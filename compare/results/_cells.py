@@ -7,6 +7,7 @@ from typing import Literal
 
 from filch.steal import FilchError
 
+from ..common._source import user_frame
 from ..rendering._result import NextCommand, Result
 from ..rendering._table import Block, Column, Table, cell_text, cut
 from ._report import Report
@@ -39,7 +40,7 @@ def run_cell(labels: dict[str, str], run: Callable[[], Report]) -> Cell:
     try:
         report = run()
     except FilchError as error:
-        return Cell(labels, "failed", None, str(error))
+        return Cell(labels, "failed", None, failure_text(error))
     worst = None if report.worst is None else report.worst.error
     if report.first_divergence is not None:
         return Cell(labels, "different", worst, str(report.first_divergence))
@@ -52,6 +53,12 @@ def run_cell(labels: dict[str, str], run: Callable[[], Report]) -> Cell:
     details = [] if all(judged) else [f"all that could be judged is close, {unjudged}"]
     details += [note for note in report.notes if note.startswith(OPTIMIZED_NOTE)]
     return Cell(labels, "close", worst, "; ".join(details))
+
+
+def failure_text(error: FilchError) -> str:
+    """Return the message of an error, with the line of the user's code in which it occurred."""
+    frame = user_frame(error)
+    return f"{error} ({frame})" if frame else str(error)
 
 
 def exit_code(cells: Iterable[Cell]) -> int:

@@ -19,7 +19,7 @@ from ..rendering._result import NextCommand, Result, written
 from ..rendering._show import show_page
 from ..rendering._table import Block, Line, Style, Table, table_of
 from ._module_summary import module_summary
-from ._row_tables import ARROW, surrounding
+from ._row_tables import surrounding
 
 _AROUND = 5  # rows before and after the first difference
 
@@ -186,7 +186,7 @@ class DumpDiff(Result):
 
 
 def _table(rows: Sequence[DiffRow]) -> Table:
-    return table_of(_COLUMNS, rows, marked=lambda row: row.diverged)
+    return table_of(_COLUMNS, rows, marked=lambda row: row.diverged, skip_empty=True)
 
 
 _COLUMNS = {
@@ -195,6 +195,6 @@ _COLUMNS = {
     "error": lambda row: row.error,
     "times rounding": lambda row: None if row.ratio is None else format_ratio(row.ratio),
     "cause": lambda row: row.cause or None,
-    "attention": lambda row: ARROW if row.diverged else "",
+    "attention": lambda row: "differs" if row.diverged else "",
     "reason": lambda row: row.reason or (row.difference.problem if row.difference else None),
 }

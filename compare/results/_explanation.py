@@ -104,7 +104,7 @@ class Explanation:
             inherited = f"No node is wrong by itself, but {differ}; the first is {_node_text(first)}: {amount}."
             return f"{inherited}{self._largest_text()}"
         if self.worst is None or self.worst[1].verdict == "same":
-            return "No value differs from the model's."
+            return "No value differs from its reference."
         row, verdict = self.worst
         suspicious = f", {len(self.suspicious)} of them only barely" if self.suspicious else ""
         error = "error that a node introduces" if verdict is row.isolated else "error"
@@ -140,7 +140,8 @@ class Explanation:
             what = f"is {_error_text(own, row)}" if _is_number(own) else f"differs ({own.note})"
         names, reason = [f"`{short_line(name)}`" for name in self.changed_weights], ""
         if names:
-            differ = "is not the model's weight" if len(names) == 1 else "are not the model's weights"
+            whose = "reference" if row.evidence == "program" else "model"
+            differ = f"is not the {whose}'s weight" if len(names) == 1 else f"are not the {whose}'s weights"
             reason = f"{_enumerated(names)} {differ}; "
         return (
             f"{sound}{exported}Divergence starts at {_node_text(row)}: {reason}with correct inputs, its output "

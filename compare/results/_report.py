@@ -267,7 +267,8 @@ class Report(Result):
         if len(notes) > _MAX_NOTES:
             yield f"and {len(notes) - _MAX_NOTES} more notes"
         yield from ("", *self.interface)
-        if self.explanation is None or self.outcome == "incomplete":
+        is_whole = all(row.judged for row in self.rows if row.kind != "constant")
+        if self.explanation is None or self.outcome == "incomplete" or (self.close and not is_whole):
             yield from self._values_verdict()
         if self.explanation is not None:
             yield str(self.explanation)
@@ -339,9 +340,11 @@ class Report(Result):
         return written(text.getvalue(), path)
 
     def to_markdown(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return the rows as a Markdown table, also written to `path` if one is given."""
-        heading = f"{self.program} on {self.backend} against {self.reference}: {self.headline}."
-        return written(as_markdown([heading, table_of(_MARKDOWN_COLUMNS, self.rows)]), path)
+        """Return the verdict and the rows as Markdown, also written to `path` if one is given."""
+        verdict = (line.strip() for line in self.verdict() if line)
+        blocks = [f"{self.outcome.upper()}: {self._title()}", self.headline, *self._notes(), *verdict]
+        after = [str(block).strip() for block in self.next_command.blocks()]
+        return written(as_markdown([*blocks, table_of(_MARKDOWN_COLUMNS, self.rows), *after]), path)
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the report as a self-contained HTML page, also written to `path` if one is given.

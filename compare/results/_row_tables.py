@@ -187,7 +187,7 @@ def precision_tables(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
     columns = _PRECISION_COLUMNS | {"value": lambda row: row.value} if wide else _PRECISION_COLUMNS
     for title, chosen in _rows_by_graph(rows):
         yield title
-        yield table_of(columns, chosen if wide else [row for row in chosen if row.judged])
+        yield table_of(columns, chosen if wide else [row for row in chosen if row.judged], skip_empty=not wide)
 
 
 def excerpt_table(rows: Sequence[Row], center: Row, around: int) -> Iterable[Block]:

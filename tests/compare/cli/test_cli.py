@@ -43,6 +43,10 @@ def raises():
 def exits():
     raise SystemExit(0)
 
+def skips():
+    import pytest
+    pytest.skip("no weights here")
+
 def fails():
     return nn.Linear(3, 3), (torch.ones(2, 4),)
 
@@ -190,6 +194,7 @@ BAD = {
     "no colon": (["check", "export.py"], "a model is named as package.module:factory or path.py:factory"),
     "an export that torch refuses": (["check", "export.py:refused"], "torch can't export Branches: "),
     "a factory that exits": (["check", "export.py:exits"], "the factory 'export.py:exits' raised SystemExit: 0"),
+    "a factory that skips": (["check", "export.py:skips"], "the factory 'export.py:skips' raised Skipped: no weights"),
     "a model that fails": (
         ["steal", "export.py:fails", "-o", "x.onnx"],
         "Linear itself fails on these inputs: RuntimeError",

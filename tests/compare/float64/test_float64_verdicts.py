@@ -333,7 +333,7 @@ def test_a_value_that_is_off_is_not_explained_by_rounding(subject: tuple[Capture
 
     assert words.startswith(f"No node is wrong by itself, but 1 value differs; the first is `{first.node}`")
     assert words.endswith("2.5e-01 from float64, 2.5e+09 times float32 rounding (eager: 0.0e+00).")
-    assert str(replace(report, rows=(first, *others)).explanation) == "No value differs from the model's."
+    assert str(replace(report, rows=(first, *others)).explanation) == "No value differs from its reference."
 
 
 def test_what_is_drawn_at_random_has_no_truth() -> None:

@@ -209,11 +209,12 @@ def test_a_name_in_markdown_reads_as_it_is(key: str) -> None:
 
 
 def test_a_report_in_markdown_is_one_table(report: Report) -> None:
-    """The table has a row for each row of the report, and a sentence above it."""
+    """The table has a row for each row of the report, and its heading; all other lines are sentences."""
     text = report.to_markdown()
 
     assert is_harmless(text)
-    assert len(text.splitlines()) == len(report.rows) + 4
+    assert sum(line.startswith("|") for line in text.splitlines()) == len(report.rows) + 2
+    assert text.startswith("DIFFERENT: ") and "Next, " in text
 
 
 def test_a_page_of_a_diff_has_no_elements_but_its_own() -> None:
