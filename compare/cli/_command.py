@@ -69,11 +69,12 @@ def command_line(not_repeated: Mapping[str, int], *more: str, command: str = "")
     kept = []
     for argument in arguments:
         name, has_value, _ = argument.partition("=")
-        if name not in not_repeated:
-            kept.append(argument)
-        elif not has_value:
+        is_attached = not argument.startswith("--") and not_repeated.get(argument[:2], 0) > 0  # as in -ofile
+        if name in not_repeated and not has_value:
             for _ in range(not_repeated[name]):
                 next(arguments, None)
+        elif name not in not_repeated and not is_attached and argument != "--":  # options are appended
+            kept.append(argument)
     return shlex.join(["filch", *([command] if command else []), *kept, *more])
 
 

@@ -139,7 +139,7 @@ class DumpDiff(Result):
         for reason in self.reasons:
             yield from ("", reason)
         if not (wide or all_rows):
-            yield from ("", Line("Modules:", "heading"), module_summary(self.rows, first))
+            yield from ("", Line("Modules:", "heading"), *module_summary(self.rows, first))
 
     def table(
         self, *, wide: bool = False, all_rows: bool = False, width: int | None = None, color: bool = False

@@ -55,10 +55,13 @@ def _report(data: Mapping[str, Any]) -> Report:
     others = {
         item.name: typed(hints[item.name], data[item.name], item.name)
         for item in fields(Report)
-        if item.name not in ("rows", "operators", "command")
+        if item.name not in ("rows", "operators", *_NOT_TRUSTED)
     }
     return Report(rows=rows, operators=tuple(map(tuple, operators)), **others)
 
+
+# Fields from which a report suggests a command to run: the script of a repro is a program.
+_NOT_TRUSTED = ("command", "repro")
 
 # Errors that reading damaged JSON as a report can raise; RecursionError is a RuntimeError.
 _DAMAGE_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, CompareError)

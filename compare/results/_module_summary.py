@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..float64 import RoundingVerdict
-from ..rendering._table import Column, Table, cell_text
+from ..rendering._table import Block, Column, Table, cell_text
 from ._row_tables import ARROW, fit_path, rounding_ratio
 
 _MAX_GROUPS = 10
@@ -45,8 +45,8 @@ class _Group:
     rows: tuple[ModuleValue, ...]
 
 
-def module_summary(rows: Sequence[ModuleValue], first: ModuleValue | None) -> Table:
-    """Return a table with a row for each module, or for neighboring modules that are alike.
+def module_summary(rows: Sequence[ModuleValue], first: ModuleValue | None) -> Iterable[Block]:
+    """Yield a table with a row for each module, or for neighboring modules that are alike, and how many it leaves out.
 
     Args:
         rows: the values.
@@ -54,11 +54,12 @@ def module_summary(rows: Sequence[ModuleValue], first: ModuleValue | None) -> Ta
     """
     paths = [tuple(row.module.split(".")) if row.module else () for row in rows]
     groups: list[_Group] = []
-    for depth in range(1, max(map(len, paths), default=0) + 1):
+    for depth in range(1, max((1, *map(len, paths))) + 1):
         deeper = _merged(_grouped(rows, paths, depth), first)
         if groups and len(deeper) > _MAX_GROUPS:
             break
         groups = deeper
+    shown_groups = _most_important(groups, first)
     columns: dict[Column, Callable[[_Group], str]] = {
         Column("module", fit_path): _title,
         Column("values", right=True): lambda group: str(len(group.rows)),
@@ -68,13 +69,23 @@ def module_summary(rows: Sequence[ModuleValue], first: ModuleValue | None) -> Ta
         Column("times rounding", right=True): _times_rounding,
         Column(""): lambda group: ARROW if _has(group, first) else "",
     }
-    cells = [tuple(get(group) for get in columns.values()) for group in groups]
+    cells = [tuple(get(group) for get in columns.values()) for group in shown_groups]
     shown = [index for index in range(len(columns)) if index < 2 or any(row[index] for row in cells)]
-    return Table(
+    yield Table(
         tuple(column for index, column in enumerate(columns) if index in shown),
         tuple(tuple(row[index] for index in shown) for row in cells),
-        frozenset(index for index, group in enumerate(groups) if any(row.diverged for row in group.rows)),
+        frozenset(index for index, group in enumerate(shown_groups) if _differs(group)),
     )
+    if hidden := len(groups) - len(shown_groups):
+        differ = sum(map(_differs, groups)) - sum(map(_differs, shown_groups))
+        yield f"and {hidden} more, {differ or 'none'} of which differ"
+
+
+def _most_important(groups: Sequence[_Group], first: ModuleValue | None) -> list[_Group]:
+    """Return at most `_MAX_GROUPS` groups, in order: that of the first divergence, then those that differ."""
+    ranked = sorted(groups, key=lambda group: (not _has(group, first), not _differs(group)))
+    chosen = {id(group) for group in ranked[:_MAX_GROUPS]}
+    return [group for group in groups if id(group) in chosen]
 
 
 def _grouped(rows: Iterable[ModuleValue], paths: Iterable[tuple[str, ...]], depth: int) -> list[_Group]:
@@ -104,7 +115,11 @@ def _is_next(before: _Group, group: _Group) -> bool:
 
 
 def _state(group: _Group, first: ModuleValue | None) -> tuple[bool, bool]:
-    return any(row.diverged for row in group.rows), _has(group, first)
+    return _differs(group), _has(group, first)
+
+
+def _differs(group: _Group) -> bool:
+    return any(row.diverged for row in group.rows)
 
 
 def _has(group: _Group, first: ModuleValue | None) -> bool:

@@ -80,7 +80,7 @@ class Report(Result):
             rows are of several graphs.
         culprits: the transformations without which there is no error, if `blame` was called.
         switches: the number of transformations that could be disabled; None if `blame` tried none.
-        repro: the folder of the repro that `blame` wrote; `""` if there is none.
+        repro: the folder of the repro that `blame` wrote; `""` if there is none, or if the report was read from a file.
         changed_weights: names of the weights that the node where the error starts reads, directly or through constants,
             and that are not the model's; empty if the export is not known.
         command: the command line that made the report, for the next command that it suggests; `""` if it was made in
@@ -279,7 +279,8 @@ class Report(Result):
         calls = f", all {self.calls[0]} calls" if self.calls[0] > 1 else ""
         yield from ("", Line(f"Modules, in the {stage} graph{calls}:", "heading"))
         rows = [row for row in self.rows if row.stage == stage]
-        yield module_summary([row for row in rows if row.kind not in ("output", "constant") or row.diverged], first)
+        counted = [row for row in rows if row.kind not in ("output", "constant") or row.diverged]
+        yield from module_summary(counted, first)
 
     def table(self, view: str = "summary", *, wide: bool = False, width: int | None = None, color: bool = False) -> str:
         """Return the report as text.

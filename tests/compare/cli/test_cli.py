@@ -439,3 +439,14 @@ def test_ctrl_c_ends_with_130(
 
     assert run("diff", "a", "b") == 130
     assert capsys.readouterr().err == "filch: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [("-breference", "-or.json", "--", "export.py:good"), ("--backend=reference", "export.py:good")]
+)
+def test_the_next_command_is_complete_however_options_are_written(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    """Values that are attached to an option, and the end of options, would make what is appended an argument."""
+    assert run("check", *arguments) == 0
+    assert "  filch check export.py:good -b reference --all\n" in capsys.readouterr().out

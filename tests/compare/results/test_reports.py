@@ -221,10 +221,13 @@ def test_a_report_from_somebody_else_suggests_no_dangerous_option(report: Report
     for name in ("ref.onnx", "model.onnx"):
         (tmp_path / name).touch()
     options = {"config": {"cpp.cxx": "touch /tmp/owned"}}
-    wrong = replace(report, reference="ref.onnx", program="model.onnx", options=options, command="rm -rf /")
+    wrong = replace(
+        report, reference="ref.onnx", program="model.onnx", options=options, command="rm -rf /", repro="evil"
+    )
     wrong.to_json("report.json")
 
     loaded = load_report("report.json")
 
-    assert loaded.command == ""
+    assert (loaded.command, loaded.repro) == ("", "")
+    assert "evil" not in loaded.next_command.command
     assert "cxx" not in loaded.next_command.command and "rm" not in loaded.next_command.command
