@@ -1,5 +1,6 @@
 """Draw random inputs for a program, of the dtypes and shapes that its graph declares."""
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from ..common._errors import CompareError
 
 Shapes = Mapping[str, Sequence[int]]
 _LEAST, _GREATEST = 1, 9  # of integers that are no indices
+_MOST = 2**28  # elements of an input, whose shape may be that of a file from somebody else
 _PASS_INDICES = frozenset({"Cast", "Clip", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
 
 
@@ -89,6 +91,9 @@ def _draw(
     value: Value, shape: Sequence[int], limit: int | None, generator: torch.Generator
 ) -> tuple[torch.Tensor, str]:
     """Return an input, and how it was drawn."""
+    if min(shape, default=0) < 0 or math.prod(shape) > _MOST:
+        dims = ", ".join(map(str, shape))
+        raise CompareError(f"no input {value.name!r} of shape [{dims}] can be drawn: give its shape, or the inputs")
     dtype = getattr(torch, value.dtype or "", None)
     if not isinstance(dtype, torch.dtype) or dtype.is_complex:
         raise CompareError(f"no input {value.name!r} of type {value.dtype or 'unknown'} can be drawn: give the inputs")
@@ -108,7 +113,8 @@ def _limit(graph: Graph, name: str) -> int | None:
     for node in graph.nodes:
         if node.op in _PASS_INDICES and node.inputs and node.inputs[0] in names:
             names.update(node.outputs[:1])
-        limits += _limits(graph, node.op, node.inputs, int(node.attributes.get("axis", 0) or 0), names)
+        axis = node.attributes.get("axis")
+        limits += _limits(graph, node.op, node.inputs, axis if isinstance(axis, int) else 0, names)
     return min(limits, default=None)
 
 

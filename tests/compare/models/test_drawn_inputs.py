@@ -88,3 +88,17 @@ def test_what_cannot_be_drawn_is_an_error(declared, message):
     """Texts, and inputs of unknown shapes."""
     with pytest.raises(CompareError, match=message):
         draw_inputs(graph(declared))
+
+
+@pytest.mark.parametrize("shape", [[2**20, 2**20], ["n + 1000000000000", 3], [-5, 3]])
+def test_a_file_cannot_demand_all_memory(shape):
+    """The shapes that it declares are those of somebody else; -1 is no size either."""
+    with pytest.raises(CompareError, match=r"no input 'x' of shape \[.*\] can be drawn: give its shape"):
+        draw_inputs(graph(("x", FLOAT, shape)))
+
+
+def test_an_axis_that_is_no_integer_is_not_followed():
+    """An attribute of a damaged file may have any type."""
+    nodes = [("Gather", ["table", "ids"], ["e"], {"axis": "first"})]
+    drawn = draw_inputs(graph(("ids", INT64, [50]), nodes=nodes, weights=[("table", [3, 5])])).tensors["ids"]
+    assert drawn.max() <= 2
