@@ -14,7 +14,7 @@ from filch.compare.engine._coarser_dtypes import exact_dtype
 from filch.compare.metrics._metrics import compare_tensors
 from filch.export import Program, export, load_program, lower
 from filch.steal import Capture, steal_forward
-from tests.support.faults.fakes import WrongBackend
+from support.faults.fakes import WrongBackend
 
 
 class HalfInside(nn.Module):
