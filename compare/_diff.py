@@ -32,7 +32,7 @@ def diff(
         a `DumpDiff` with one row for each tensor, and for each record that only one of them has.
 
     Raises:
-        DumpError: one of them cannot be read.
+        DumpError: one of them cannot be read, or is a program (`NotADumpError`).
     """
     first = expected if isinstance(expected, Records) else restore(expected)
     second = actual if isinstance(actual, Records) else restore(actual)
