@@ -316,7 +316,7 @@ def in_order(graph: Graph, values: Mapping[str, torch.Tensor]) -> Iterator[tuple
 def largest_effect(effects: Iterable[Difference | None]) -> Difference | None:
     """Return the largest difference, ignoring None; one that can't be measured is the largest."""
     differences = [effect for effect in effects if effect is not None]
-    return max(differences, key=lambda effect: (bool(effect.problem), effect.error_max), default=None)
+    return max(differences, key=lambda effect: (bool(effect.problem), effect.error), default=None)
 
 
 def _effect(plain: torch.Tensor, observed: torch.Tensor) -> Difference | None:

@@ -23,7 +23,7 @@ _CPU_CHUNK = 2**18  # elements at a time: they fit in the processor's cache, and
 _WITH_SUBNORMALS = frozenset({torch.float16, torch.complex32})  # no processor flushes theirs to 0
 
 MEASURES = (
-    *("error_max", "error_mean", "absolute", "relative", "scale", "rms", "snr"),
+    *("error", "mean_error", "absolute", "relative", "scale", "rms", "snr"),
     *("mismatched", "nonfinite", "overflowed", "clipped", "zeroed", "count"),
 )
 
@@ -36,9 +36,9 @@ class Difference:
         close: whether shapes and dtypes are equal, NaNs and infinities have the same positions, and all limits of the
             tolerance hold.
         problem: why they can't be compared number by number (shapes, dtypes, a missing value), or None.
-        error_max: the largest harmonic error `|a - e| / (|e| + 1)`, half the harmonic mean of absolute and relative
-            error (source: hidet's correctness report); inf where one side is not finite and the other differs.
-        error_mean: its mean.
+        error: the largest harmonic error `|a - e| / (|e| + 1)` of an element, half the harmonic mean of absolute and
+            relative error (source: hidet's correctness report); inf where one side is not finite and the other differs.
+        mean_error: the mean of the harmonic errors of all elements.
         absolute: the largest absolute difference.
         relative: the largest relative difference, over the elements whose expected value is not 0.
         scale: the largest absolute difference relative to the largest expected magnitude.
@@ -58,8 +58,8 @@ class Difference:
 
     close: bool
     problem: str | None = None
-    error_max: float = math.nan
-    error_mean: float = math.nan
+    error: float = math.nan
+    mean_error: float = math.nan
     absolute: float = math.nan
     relative: float = math.nan
     scale: float = math.nan
@@ -92,7 +92,7 @@ class Difference:
         harmonic = harmonic if self.mismatched else 0.0  # else rounding explains it
         where = f" at index {list(self.index)}" if self.index else ""
         differ = f"{self.mismatched} of {self.count} elements differ"
-        error = f"greatest error {self.error_max:.1e}{where}{_allowed(self.tolerance.harmonic)}"
+        error = f"greatest error {self.error:.1e}{where}{_allowed(self.tolerance.harmonic)}"
         absolute = f"absolute {self.absolute:.1e}, relative to the tensor's scale {self.scale:.1e}"
         if scale > 1 or self.tolerance.harmonic == ANY_ERROR:
             absolute += _allowed(self.tolerance.scale)
@@ -111,14 +111,12 @@ class Difference:
     def _limit_ratios(self) -> tuple[float, float, float]:
         """The harmonic error, scale and rms, each divided by its limit."""
         limits = self.tolerance
-        pairs = (self.error_max, limits.harmonic), (self.scale, limits.scale), (self.rms, limits.rms)
+        pairs = (self.error, limits.harmonic), (self.scale, limits.scale), (self.rms, limits.rms)
         harmonic, scale, rms = (_quotient(measure, limit) for measure, limit in pairs)
         return harmonic, scale, rms
 
 
-_EQUAL = Difference(
-    close=True, error_max=0.0, error_mean=0.0, absolute=0.0, relative=0.0, scale=0.0, rms=0.0, snr=math.inf
-)
+_EQUAL = Difference(close=True, error=0.0, mean_error=0.0, absolute=0.0, relative=0.0, scale=0.0, rms=0.0, snr=math.inf)
 
 
 def _allowed(limit: float) -> str:
@@ -315,8 +313,8 @@ class _Totals:
         rms = self.rms
         return Difference(
             close=close,
-            error_max=self.worst,
-            error_mean=self._error_sum / self._count,
+            error=self.worst,
+            mean_error=self._error_sum / self._count,
             absolute=self.absolute,
             relative=self._relative,
             scale=self.scale,

@@ -107,7 +107,7 @@ class Runner:
             pair = expected.get(name), actual.get(name)
             difference = compare_tensors(*pair, tolerance=limit, magnitude=magnitude)
             if not difference.close:
-                largest = max(largest, float("inf") if difference.problem else difference.error_max)
+                largest = max(largest, float("inf") if difference.problem else difference.error)
         return largest
 
 

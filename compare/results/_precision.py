@@ -89,7 +89,7 @@ class Outcome:
         problem = next((item.problem for item in items if item.problem), "")
         return cls(
             passes=bool(items) and all(map(goal.met, items)),
-            error=math.inf if problem else max((item.error_max for item in items), default=math.nan),
+            error=math.inf if problem else max((item.error for item in items), default=math.nan),
             snr=-math.inf if problem else min((item.snr for item in items), default=math.nan),
             overflowed=sum(item.overflowed for item in items),
             problem=problem,

@@ -16,8 +16,8 @@ def test_the_measures_follow_their_definitions() -> None:
 
     found = compare_tensors(expected, actual)
 
-    assert found.error_max == 0.25
-    assert found.error_mean == pytest.approx((0.25 + 0 + 0.25 + 0.2) / 4)
+    assert found.error == 0.25
+    assert found.mean_error == pytest.approx((0.25 + 0 + 0.25 + 0.2) / 4)
     assert (found.absolute, found.relative, found.scale) == (1.0, 0.5, 0.25)
     assert found.rms == pytest.approx(math.sqrt((0.25 + 0.0625 + 1) / 21))
     assert found.snr == pytest.approx(10 * math.log10(21 / (0.25 + 0.0625 + 1)))

@@ -132,7 +132,7 @@ def test_the_errors_are_those_of_programs_that_anybody_can_make(
         engine = get_backend("onnxruntime-cpu")
         made = engine.compile(lower(program, "float16", keep=keep, simulate=True), optimize=True)
         output = engine.run(made, {program.graph.inputs[0]: inputs})[program.graph.outputs[0]]
-        return compare_tensors(expected, output).error_max
+        return compare_tensors(expected, output).error
 
     assert (found.before.error, found.after.error) == (error(), error(*found.keep))
     assert set(found.without) == set(found.keep)
@@ -246,8 +246,8 @@ def test_the_worst_output_is_what_counts() -> None:
     """An outcome has the largest error and the lowest ratio of all outputs."""
     goal = Goal(snr=10.0)
     limits = Tolerance(1e-3, 1e-1)
-    good = Difference(close=True, error_max=0.1, snr=50.0, tolerance=limits)
-    bad = Difference(close=True, error_max=0.2, snr=5.0, tolerance=limits)
+    good = Difference(close=True, error=0.1, snr=50.0, tolerance=limits)
+    bad = Difference(close=True, error=0.2, snr=5.0, tolerance=limits)
     outcome = Outcome.of([good, bad], goal)
     assert Outcome.of([good], goal).passes
     assert (outcome.passes, outcome.error, outcome.snr) == (False, 0.2, 5.0)
