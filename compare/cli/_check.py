@@ -110,8 +110,8 @@ def compare_command(
 
 
 def diff_command(
-    expected: Annotated[Path, typer.Argument(help="A dump.")],
-    actual: Annotated[Path, typer.Argument(help="The dump to compare with it.")],
+    reference: Annotated[Path, typer.Argument(help="A dump.")],
+    other: Annotated[Path, typer.Argument(help="The dump to compare with it.")],
     tolerance: shared.Tolerance = None,
     all_rows: shared.All = False,
     wide: shared.Wide = False,
@@ -121,7 +121,7 @@ def diff_command(
     """Compare two dumps; no model is needed."""
     from .._diff import diff
 
-    result = diff(expected, actual, tolerance=tolerance)
+    result = diff(reference, other, tolerance=tolerance)
     if not quiet:
         echo_result(result, as_json=as_json, all_rows=all_rows, wide=wide)
     raise typer.Exit(not result.close)

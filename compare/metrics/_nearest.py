@@ -44,7 +44,7 @@ class Nearest:
             distance = abs(other_key - key) / _KEY_TERMS
             if not least_error or distance / (1 + distance) > min(least_error, limit) + _KEY_ERROR:
                 break
-            difference = compare_tensors(tensor, self._values[name])
+            difference = compare_tensors(self._values[name], tensor)
             if difference.close and difference.error < least_error:
                 nearest, least_error = name, difference.error
         return nearest

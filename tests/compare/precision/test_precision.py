@@ -132,7 +132,7 @@ def test_the_errors_are_those_of_programs_that_anybody_can_make(
         engine = get_backend("onnxruntime-cpu")
         made = engine.compile(lower(program, "float16", keep=keep, simulate=True), optimize=True)
         output = engine.run(made, {program.graph.inputs[0]: inputs})[program.graph.outputs[0]]
-        return compare_tensors(expected, output).error
+        return compare_tensors(output, expected).error
 
     assert (found.before.error, found.after.error) == (error(), error(*found.keep))
     assert set(found.without) == set(found.keep)
@@ -228,7 +228,7 @@ def test_nan_and_missing_outputs_never_pass() -> None:
     for goal in (Goal(snr=-1000.0), Goal.of("float16", 1e300, None), Goal.of("int8", None, None)):
         assert goal.met(goal.measure(expected, expected))
         for actual in (*wrong, None, torch.ones(1), torch.ones(4).int()):
-            difference = goal.measure(expected, actual)
+            difference = goal.measure(actual, expected)
             assert not goal.met(difference)
             assert not Outcome.of([goal.measure(expected, expected), difference], goal).passes
     assert not Outcome.of([], Goal(snr=0.0)).passes
@@ -237,7 +237,7 @@ def test_nan_and_missing_outputs_never_pass() -> None:
 def test_indices_have_to_be_exact_whatever_the_ratio() -> None:
     """A wrong index fails although its SNR is high."""
     goal = Goal(snr=1.0)
-    difference = goal.measure(torch.tensor([1000, 2000]), torch.tensor([1000, 2001]))
+    difference = goal.measure(torch.tensor([1000, 2001]), torch.tensor([1000, 2000]))
     assert difference.snr > 60
     assert not goal.met(difference)
 

@@ -92,7 +92,7 @@ def test_names_in_a_repro_are_text(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def hostile_report() -> Report:
     """Return a report with two graphs, in which every field for a name has each of the hostile names."""
-    difference = compare_tensors(torch.ones(2), torch.zeros(2))
+    difference = compare_tensors(torch.zeros(2), torch.ones(2))
     rows = []
     for stage, kind in (("exported", "node"), ("compiled", "fused")):
         for index, text in enumerate(NAMES.values()):

@@ -233,7 +233,7 @@ def test_a_spread_counts_every_finite_number_of_both() -> None:
     expected = torch.tensor([0.0, 1.0, 2.0, 4.0])
     actual = torch.tensor([0.0, math.nan, 8.0, math.inf])
 
-    spread = spread_of(expected, actual)
+    spread = spread_of(actual, expected)
 
     assert spread.histogram is not None
     assert (spread.histogram.low, spread.histogram.high) == (0.0, 8.0)
