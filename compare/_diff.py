@@ -16,16 +16,16 @@ _SECOND = "the second dump"
 
 
 def diff(
-    expected: str | os.PathLike[str] | Records,
-    actual: str | os.PathLike[str] | Records,
+    reference: str | os.PathLike[str] | Records,
+    other: str | os.PathLike[str] | Records,
     *,
     tolerance: float | Tolerance | None = None,
 ) -> DumpDiff:
     """Compare the values of two dumps or captures by key and path; no model is needed.
 
     Args:
-        expected: the reference.
-        actual: the dump or capture to compare with it.
+        reference: a dump or capture.
+        other: the dump or capture to compare with it.
         tolerance: see `compare`.
 
     Returns:
@@ -34,8 +34,8 @@ def diff(
     Raises:
         DumpError: one of them cannot be read, or is a program (`NotADumpError`).
     """
-    first = expected if isinstance(expected, Records) else restore(expected)
-    second = actual if isinstance(actual, Records) else restore(actual)
+    first = reference if isinstance(reference, Records) else restore(reference)
+    second = other if isinstance(other, Records) else restore(other)
     return DumpDiff(first.source, second.source, tuple(_rows(first, second, tolerance)))
 
 
@@ -75,7 +75,7 @@ def value_rows(
     others = tensors(other)
     for path, tensor in tensors(value).items():
         other_tensor, level = others.get(path), levels.get(key.label + path)
-        difference = compare_tensors(tensor, other_tensor, tolerance=tolerance)
+        difference = compare_tensors(other_tensor, tensor, tolerance=tolerance)
         ratio = None
         if level is not None and level.reliable and other_tensor is not None and not difference.problem:
             ratio = level.ratio(tensor, other_tensor)

@@ -110,8 +110,8 @@ def compare_command(
 
 
 def diff_command(
-    expected: Annotated[Path, typer.Argument(help="A dump.")],
-    actual: Annotated[Path, typer.Argument(help="The dump to compare with it.")],
+    reference: Annotated[Path, typer.Argument(help="A dump.")],
+    other: Annotated[Path, typer.Argument(help="The dump to compare with it.")],
     tolerance: shared.Tolerance = None,
     all_rows: shared.All = False,
     wide: shared.Wide = False,
@@ -125,9 +125,9 @@ def diff_command(
     from ..common._errors import CompareError
 
     try:
-        result = diff(expected, actual, tolerance=tolerance)
+        result = diff(reference, other, tolerance=tolerance)
     except NotADumpError as error:
-        command = shlex.join(["filch", "compare", str(expected), str(actual)])
+        command = shlex.join(["filch", "compare", str(reference), str(other)])
         raise CompareError(f"{error}; `{command}` compares programs, too") from None
     echo_result(result, as_json=as_json, quiet=quiet, all_rows=all_rows, wide=wide)
     raise typer.Exit(not result.close)

@@ -65,7 +65,7 @@ class DiffRow:
     @property
     def error(self) -> float | None:
         """The largest harmonic error, or None."""
-        return None if self.difference is None or self.difference.problem else self.difference.error_max
+        return None if self.difference is None or self.difference.problem else self.difference.error
 
     @property
     def float64(self) -> None:
@@ -161,7 +161,7 @@ class DumpDiff(Result):
 
     def derived(self) -> Mapping[str, Any]:
         """Return whether the dumps are close, and the headline."""
-        return {"filch_diff": 1, "close": self.close, "headline": self.headline}
+        return {"filch_diff": 2, "close": self.close, "headline": self.headline}
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the rows as a page of its own, also written to `path` if one is given."""

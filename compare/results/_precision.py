@@ -48,9 +48,9 @@ class Goal:
             return cls(snr=_DEFAULT_SNR if snr is None else snr)
         return cls(tolerance=tolerance_for(_DTYPES.get(to, torch.float32), tolerance))
 
-    def measure(self, expected: torch.Tensor | None, actual: torch.Tensor | None) -> Difference:
+    def measure(self, actual: torch.Tensor | None, expected: torch.Tensor | None) -> Difference:
         """Return the difference of an output from its reference."""
-        return compare_tensors(expected, actual, tolerance=self.tolerance, lower_precision=True)
+        return compare_tensors(actual, expected, tolerance=self.tolerance, lower_precision=True)
 
     def met(self, difference: Difference) -> bool:
         """Return whether a difference meets the goal; indices and other exact values must be equal."""
@@ -89,7 +89,7 @@ class Outcome:
         problem = next((item.problem for item in items if item.problem), "")
         return cls(
             passes=bool(items) and all(map(goal.met, items)),
-            error=math.inf if problem else max((item.error_max for item in items), default=math.nan),
+            error=math.inf if problem else max((item.error for item in items), default=math.nan),
             snr=-math.inf if problem else min((item.snr for item in items), default=math.nan),
             overflowed=sum(item.overflowed for item in items),
             problem=problem,
