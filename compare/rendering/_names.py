@@ -1,5 +1,6 @@
 """Shorten names and paths for a column of a table, so that different ones stay different."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 
@@ -8,7 +9,7 @@ _MIN_NAMES = (8, 5)  # characters of the last name of a path that is shortened
 
 
 def shortened_paths(paths: Iterable[str], width: int) -> dict[str, tuple[str, ...]]:
-    """Return each path in a line of up to `width` characters, or in several if it would look like another path.
+    """Return each path in a line of up to `width` characters, or in several if each short form is another path's.
 
     As many leading and trailing names as fit are kept, and the numbers between them.
 
@@ -19,16 +20,16 @@ def shortened_paths(paths: Iterable[str], width: int) -> dict[str, tuple[str, ..
     >>> list(shortened_paths(["h.6.attn.c_proj", "h.6.mlp.c_proj"], 12).values())
     [('…6.at…c_proj',), ('…6.ml…c_proj',)]
     """
-    return _shortened(paths, width, _short_paths)
+    return _shortened(paths, width, _short_paths, may_fit_others=True)
 
 
 def shortened_names(names: Iterable[str], width: int) -> dict[str, tuple[str, ...]]:
-    """Return each name without its middle, or in several lines if it would look like another name.
+    """Return each name without its middle, or in several lines if each short form would fit another name, too.
 
     >>> shortened_names(["node_convert_element_type_default_1"], 14).popitem()[1]
     ('node_c…fault_1',)
     """
-    return _shortened(names, width, _short_names)
+    return _shortened(names, width, _short_names, may_fit_others=False)
 
 
 def without_middle(name: str, width: int) -> str:
@@ -37,21 +38,38 @@ def without_middle(name: str, width: int) -> str:
 
 
 def _shortened(
-    names: Iterable[str], width: int, short_forms: Callable[[str, int], Iterable[str]]
+    names: Iterable[str], width: int, short_forms: Callable[[str, int], Iterable[str]], *, may_fit_others: bool
 ) -> dict[str, tuple[str, ...]]:
-    """Return for each name its first short form that no other name has; if there is none, all of it in lines."""
+    """Return for each name its first short form that fits no other name; without one, all of it in lines.
+
+    Args:
+        names: the names.
+        width: the longest line, in characters.
+        short_forms: yields the short forms of a name, the most readable ones first.
+        may_fit_others: whether a short form that only no other name has is better than several lines.
+    """
     forms = {
         name: [name] if len(name) <= width else list(dict.fromkeys(short_forms(name, width)))
         for name in dict.fromkeys(names)
     }
     count = Counter(form for some in forms.values() for form in some)
-    return {
-        name: next(((form,) for form in some if count[form] == 1), _lines(name, width)) for name, some in forms.items()
-    }
+    chosen = {name: next((form for form in some if count[form] == 1), "") for name, some in forms.items()}
+    taken = set(chosen.values())
+    for name, some in forms.items():
+        if may_fit_others and not chosen[name]:
+            chosen[name] = next((form for form in some if form not in taken), "")
+            taken.add(chosen[name])
+    return {name: (form,) if form else _lines(name, width) for name, form in chosen.items()}
 
 
 def _lines(name: str, width: int) -> tuple[str, ...]:
-    return tuple(name[start : start + width] for start in range(0, len(name), width))
+    """Return a name in lines that end at punctuation, if its parts are not longer than a line."""
+    lines = [""]
+    for part in re.findall(r".+?(?:[._:/]|$)", name, re.DOTALL):
+        if lines[-1] and len(lines[-1]) + len(part) > width:
+            lines.append("")
+        lines[-1] += part
+    return tuple(line[start : start + width] for line in lines for start in range(0, len(line), width))
 
 
 def _short_names(name: str, width: int) -> Iterable[str]:
@@ -69,8 +87,8 @@ def _short_paths(path: str, width: int) -> Iterable[str]:
         with_numbers = _with_gaps(names, numbers)
         yield from (text for text in with_numbers if len(text) <= width)
         yield from _last_name_shortened(with_numbers, names[-1], width)
-        longer = (without_middle(text, width) for text in reversed(with_numbers) if len(text) > width)
-        yield from (text for text in longer if "……" not in text)
+        longer = (text for text in reversed(with_numbers) if text.startswith("…") and len(text) > width)
+        yield from (form for text in longer for form in _short_names(text, width) if "……" not in form)
         yield from (text for text in _with_gaps(names, ()) if len(text) <= width)
     yield from _short_names(path, width)
 

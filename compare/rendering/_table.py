@@ -128,8 +128,11 @@ def lines_of(cell: Cell) -> tuple[str, ...]:
     return (cell,) if isinstance(cell, str) else cell
 
 
+Title = TypeVar("Title", str, str | Column)
+
+
 def table_of(
-    columns: Mapping[str | Column, Callable[[T], object]],
+    columns: Mapping[Title, Callable[[T], object]],
     rows: Iterable[T],
     *,
     marked: Callable[[T], bool] = lambda _: False,
