@@ -412,7 +412,7 @@ class Report(Result):
         elif view == "precision":
             yield from precision_tables(self.rows, wide=wide)
         else:
-            yield from operator_tables(self.operators, wide=wide)
+            yield from operator_tables(self.operators)
             if view == "dynamo":
                 yield from compiled_tables(self.rows, wide=wide)
 
