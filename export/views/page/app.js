@@ -887,6 +887,7 @@
       this.layers = { opened: svg("g"), edges: svg("g"), boxes: svg("g") };
       this.arrangement = null;
       this.level = OVERVIEW;
+      this.drawnView = null;
     }
     /**
      * Draws everything again.
@@ -899,6 +900,7 @@
       this.look = look;
       this.level = detailLevel(view.k);
       this.drawn.clear();
+      this.drawnView = null;
       const layer = (name) => svg("g", { class: name });
       this.layers = { opened: layer("opened"), edges: layer("edges"), boxes: layer("boxes") };
       this.world.replaceChildren(...Object.values(this.layers));
@@ -907,7 +909,8 @@
       this.move(view);
     }
     /**
-     * Shows another part: adds what has become visible and removes what no longer is.
+     * Shows another part. Near the part that was shown before, it only moves what is drawn; else it adds what has become
+     * visible and removes what no longer is.
      * @param {View} view
      */
     move(view) {
@@ -917,13 +920,14 @@
         return;
       }
       this.world.setAttribute("transform", `translate(${view.x} ${view.y}) scale(${view.k})`);
-      this.world.style.setProperty("--k", String(view.k));
-      if (this.level === OVERVIEW) {
-        this.groupNames.replaceChildren(...groupNames(this.arrangement, view));
-      } else {
-        this.groupNames.replaceChildren();
-        this.drawVisible(this.arrangement, view, this.look);
+      const overview = this.level === OVERVIEW;
+      if (!this.drawnView || overview && this.drawnView.k !== view.k || !isNear(view, this.drawnView)) {
+        this.drawnView = { ...view };
+        this.groupNames.replaceChildren(...overview ? groupNames(this.arrangement, view) : []);
+        if (!overview) this.drawVisible(this.arrangement, view, this.look);
       }
+      const { x, y } = this.drawnView;
+      this.groupNames.setAttribute("transform", `translate(${view.x - x} ${view.y - y})`);
     }
     /**
      * @param {Arrangement} arrangement
@@ -931,8 +935,7 @@
      * @param {Look} look
      */
     drawVisible({ boxes, edges }, view, look) {
-      const [left, top] = [-view.x / view.k - MARGIN, -view.y / view.k - MARGIN];
-      const [right, bottom] = [left + view.width / view.k + 2 * MARGIN, top + view.height / view.k + 2 * MARGIN];
+      const { left, top, right, bottom } = visiblePart(view, MARGIN);
       const visible = /* @__PURE__ */ new Map();
       boxes.forEach((box, index) => {
         if (!(box.x < right && box.x + box.w > left && box.y < bottom && box.y + box.h > top)) return;
@@ -983,6 +986,19 @@
       this.layers.edges.append(svg("g", { class: `edge ${look.lit ? "dim" : ""}` }, svg("path", { class: "line", d })));
     }
   };
+  function visiblePart({ k, x, y, width, height }, margin = 0) {
+    return {
+      left: (-x - margin) / k,
+      top: (-y - margin) / k,
+      right: (width - x + margin) / k,
+      bottom: (height - y + margin) / k
+    };
+  }
+  function isNear(view, other) {
+    const shown = visiblePart(view);
+    const { left, top, right, bottom } = visiblePart(other, MARGIN);
+    return shown.left >= left && shown.top >= top && shown.right <= right && shown.bottom <= bottom;
+  }
   function stateClasses(item, { selected, first, marked, lit }) {
     const dim = lit && !lit.has(item);
     return [selected === item && "selected", marked.has(item) && "marked", dim && "dim", first.has(item) && "first"].filter(Boolean).join(" ");
@@ -1059,8 +1075,10 @@
       if (names.length > MOST_GROUP_NAMES) break;
       const [width, height] = [box.w * view.k, box.h * view.k];
       const [left, top] = [box.x * view.k + view.x + 4, box.y * view.k + view.y + Math.min(2, (height - 14) / 2)];
-      const visible = left < view.width && top < view.height && left + width > 0 && top > -20;
-      if (width < 34 || height < 13 || !visible) continue;
+      if (width < 34 || height < 13) continue;
+      const across = left < view.width + MARGIN && left + width > -MARGIN;
+      const visible = across && top < view.height + MARGIN && top > -20 - MARGIN;
+      if (!visible) continue;
       const text = truncate(box.item.name, width - 6, font);
       if (text.length < 2) continue;
       const place = { left, top, right: left + textWidth(text, font) + 6, bottom: top + 15 };
@@ -1112,6 +1130,7 @@
       this.element = html("div", { class: "minimap" }, this.canvas, this.frame, this.probe);
       this.scale = minimapScale({ width: 1, height: 1 });
       this.drawn = "";
+      this.framePlace = [];
       this.arrangement = /** @type {Arrangement | null} */
       null;
       this.element.addEventListener("pointerdown", (event) => {
@@ -1184,13 +1203,16 @@
       this.element.classList.toggle("whole", whole);
       if (whole) return;
       const { x, y } = this.scale;
-      const within = (at, most) => Math.max(0, Math.min(most, at));
+      const within = (at, most) => Math.round(Math.max(0, Math.min(most, at)));
       const [x1, x2] = [within(left * x, this.scale.width), within(right * x, this.scale.width)];
       const [y1, y2] = [within(top * y, this.scale.height), within(bottom * y, this.scale.height)];
+      const place = [x1, y1, Math.max(4, x2 - x1), Math.max(4, y2 - y1)];
+      if (place.every((at, index) => at === this.framePlace[index])) return;
+      this.framePlace = place;
       const { style } = this.frame;
       style.transform = `translate(${x1}px, ${y1}px)`;
-      style.width = `${Math.max(4, x2 - x1)}px`;
-      style.height = `${Math.max(4, y2 - y1)}px`;
+      style.width = `${place[2]}px`;
+      style.height = `${place[3]}px`;
     }
   };
 
