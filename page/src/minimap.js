@@ -6,7 +6,7 @@ import { html } from "./dom.js";
 /** @import { Box, Arrangement } from "./scene.js" */
 
 const LARGEST = { width: 150, height: 190 }; // pixels
-const MARGIN = 18; // of the graph, in which there is nothing
+const SHOWN_PART = 2 / 3; // of the graph's width and height: with so much in view, the map would add nothing
 const SMALLEST = 56; // pixels: a long and narrow graph is drawn wider than it is
 
 /**
@@ -94,7 +94,7 @@ export class Minimap {
   }
 
   /**
-   * Moves the frame. The map is hidden while the whole graph is visible.
+   * Moves the frame. The map is hidden while most of the graph is visible.
    * @param {View} view
    */
   move(view) {
@@ -104,9 +104,11 @@ export class Minimap {
       (at) => at / k,
     );
     const { width, height } = this.arrangement;
-    const whole = left <= MARGIN && top <= MARGIN && right >= width - MARGIN && bottom >= height - MARGIN;
-    this.element.classList.toggle("whole", whole);
-    if (whole) return;
+    const shown = (/** @type {number} */ low, /** @type {number} */ high, /** @type {number} */ length) =>
+      (Math.min(high, length) - Math.max(low, 0)) / length >= SHOWN_PART;
+    const mostly = shown(left, right, width) && shown(top, bottom, height);
+    this.element.classList.toggle("unneeded", mostly);
+    if (mostly) return;
     const { x, y } = this.scale;
     const within = (/** @type {number} */ at, /** @type {number} */ most) =>
       Math.round(Math.max(0, Math.min(most, at)));

@@ -203,8 +203,18 @@
       await navigator.clipboard.writeText(text);
       return true;
     } catch {
-      return false;
+      return copyFromField(text);
     }
+  }
+  function copyFromField(text) {
+    const focused = document.activeElement;
+    const field = html("textarea", { class: "voice", "aria-hidden": "true" }, text);
+    document.body.append(field);
+    field.select();
+    const copied = document.execCommand("copy");
+    field.remove();
+    if (focused instanceof HTMLElement) focused.focus();
+    return copied;
   }
   function oncePerFrame(act) {
     let requested = false;
@@ -1112,7 +1122,7 @@
 
   // src/minimap.js
   var LARGEST = { width: 150, height: 190 };
-  var MARGIN2 = 18;
+  var SHOWN_PART = 2 / 3;
   var SMALLEST = 56;
   function minimapScale({ width, height }) {
     const k = Math.min(LARGEST.width / width, LARGEST.height / height);
@@ -1189,7 +1199,7 @@
       return getComputedStyle(this.probe).backgroundColor;
     }
     /**
-     * Moves the frame. The map is hidden while the whole graph is visible.
+     * Moves the frame. The map is hidden while most of the graph is visible.
      * @param {View} view
      */
     move(view) {
@@ -1199,9 +1209,10 @@
         (at) => at / k
       );
       const { width, height } = this.arrangement;
-      const whole = left <= MARGIN2 && top <= MARGIN2 && right >= width - MARGIN2 && bottom >= height - MARGIN2;
-      this.element.classList.toggle("whole", whole);
-      if (whole) return;
+      const shown = (low, high, length) => (Math.min(high, length) - Math.max(low, 0)) / length >= SHOWN_PART;
+      const mostly = shown(left, right, width) && shown(top, bottom, height);
+      this.element.classList.toggle("unneeded", mostly);
+      if (mostly) return;
       const { x, y } = this.scale;
       const within = (at, most) => Math.round(Math.max(0, Math.min(most, at)));
       const [x1, x2] = [within(left * x, this.scale.width), within(right * x, this.scale.width)];
@@ -2652,7 +2663,7 @@
   }
 
   // src/plot.js
-  var MARGIN3 = { left: 52, right: 14, top: 10, bottom: 26 };
+  var MARGIN2 = { left: 52, right: 14, top: 10, bottom: 26 };
   var LANE = 15;
   var REACH = 18;
   var ErrorScale = class {
@@ -2665,9 +2676,9 @@
       this.low = Math.floor(smallest(decades, 0));
       this.high = Math.max(this.low + 1, Math.ceil(largest(decades)));
       this.hasNonFinite = findings.some(({ error }) => error !== null && !Number.isFinite(error));
-      const base = height - MARGIN3.bottom - 6;
-      this.lines = { none: base, zero: base - LANE, nonFinite: MARGIN3.top + 4 };
-      this.top = MARGIN3.top + (this.hasNonFinite ? LANE + 6 : 0);
+      const base = height - MARGIN2.bottom - 6;
+      this.lines = { none: base, zero: base - LANE, nonFinite: MARGIN2.top + 4 };
+      this.top = MARGIN2.top + (this.hasNonFinite ? LANE + 6 : 0);
       this.bottom = base - 2 * LANE;
     }
     /** @param {Finding} finding */
@@ -2725,10 +2736,10 @@
         findings.map((finding) => this.position(finding)),
         1
       );
-      const right = width - MARGIN3.right;
+      const right = width - MARGIN2.right;
       this.dots = findings.map((finding) => ({
         finding,
-        x: MARGIN3.left + this.position(finding) / last * (right - MARGIN3.left),
+        x: MARGIN2.left + this.position(finding) / last * (right - MARGIN2.left),
         y: scale.y(finding)
       }));
       const against = this.axis.value === "order" ? "in the order of execution" : "against depth";
@@ -2738,8 +2749,8 @@
       const text = (x, label, anchor) => svg("text", { class: "tiny", x, y: height - 8, "text-anchor": anchor }, label);
       this.svg.replaceChildren(
         ...gridElements(scale, right),
-        text(MARGIN3.left, "inputs", "start"),
-        text((MARGIN3.left + width) / 2, this.axis.value, "middle"),
+        text(MARGIN2.left, "inputs", "start"),
+        text((MARGIN2.left + width) / 2, this.axis.value, "middle"),
         text(right, last.toLocaleString("en"), "end"),
         ...this.dotElements()
       );
@@ -2789,8 +2800,8 @@
   };
   function gridElements(scale, right) {
     const line = (y, label, kind = "") => [
-      svg("path", { class: `grid ${kind}`, d: `M${MARGIN3.left} ${Math.round(y) + 0.5}H${right}` }),
-      svg("text", { class: "tiny", x: MARGIN3.left - 8, y: y + 3.5, "text-anchor": "end" }, label)
+      svg("path", { class: `grid ${kind}`, d: `M${MARGIN2.left} ${Math.round(y) + 0.5}H${right}` }),
+      svg("text", { class: "tiny", x: MARGIN2.left - 8, y: y + 3.5, "text-anchor": "end" }, label)
     ];
     return [
       ...scale.decades.flatMap((exponent) => line(scale.decade(exponent), `1e${exponent}`)),
@@ -3297,7 +3308,7 @@
   }
 
   // src/toolbar.js
-  var LINK = "Link";
+  var LINK = "Copy link";
   var Toolbar = class {
     /** @param {App} app */
     constructor(app) {
@@ -3357,8 +3368,10 @@
     }
     /** Shows for a moment whether the link was copied. @param {boolean} copied */
     confirmLink(copied) {
-      this.link.textContent = copied ? "✓ copied" : "see address";
-      setTimeout(() => this.link.textContent = LINK, 1500);
+      const { link } = this;
+      link.style.minWidth = `${link.offsetWidth}px`;
+      link.textContent = copied ? "Copied" : "See address bar";
+      setTimeout(() => link.textContent = LINK, 1500);
     }
   };
   function button(text, key, onclick, kind = "") {
@@ -3751,7 +3764,7 @@
       this.history.write();
       const copied = await copyText(location.href);
       this.toolbar.confirmLink(copied);
-      this.announce(copied ? "Link copied" : "The link is the address of this page");
+      this.announce(copied ? "Link copied" : "The link could not be copied: it is in the address bar");
     }
     /** Saves what is visible of the active graph. */
     savePicture() {
