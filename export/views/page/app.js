@@ -937,7 +937,8 @@
         if (!overview) this.drawVisible(this.arrangement, view, this.look);
       }
       const { x, y } = this.drawnView;
-      this.groupNames.setAttribute("transform", `translate(${view.x - x} ${view.y - y})`);
+      const shift = `translate(${view.x - x} ${view.y - y})`;
+      if (this.groupNames.getAttribute("transform") !== shift) this.groupNames.setAttribute("transform", shift);
     }
     /**
      * @param {Arrangement} arrangement

@@ -775,6 +775,20 @@ def test_the_minimap_shows_findings(page: Chromium, files: Path) -> None:
     assert not any(rows[:begin]) and sum(rows[2 * begin :]) > begin
 
 
+def test_the_legend_covers_neither_of_two_graphs(page: Chromium, files: Path) -> None:
+    """On a small screen, where one graph is above the other, it is below both."""
+    page.open(files / "compiled.html", "#graph=0&both")
+    for size in ((768, 1024), (390, 844)):
+        page.resize(*size)
+        page.settle()
+
+        _, top, _, height = page.box(".legend")
+        bottoms = page.run("filch.shownPanes.map(({ svg }) => svg.getBoundingClientRect().bottom)")
+        _, stage_top, _, stage_height = page.box(".stage")
+        assert len(bottoms) == 2 and max(bottoms) <= top
+        assert top + height <= stage_top + stage_height
+
+
 @pytest.mark.parametrize("size", [(1280, 800), (820, 1180), (390, 844)])
 def test_the_whole_graph_is_beside_what_lies_upon_it(page: Chromium, files: Path, size: tuple[int, int]) -> None:
     """Fitted, no box is under the legend or the buttons."""
