@@ -84,7 +84,8 @@ export class Drawing {
       if (!overview) this.drawVisible(this.arrangement, view, this.look);
     }
     const { x, y } = this.drawnView;
-    this.groupNames.setAttribute("transform", `translate(${view.x - x} ${view.y - y})`);
+    const shift = `translate(${view.x - x} ${view.y - y})`;
+    if (this.groupNames.getAttribute("transform") !== shift) this.groupNames.setAttribute("transform", shift);
   }
 
   /**

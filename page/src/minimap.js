@@ -8,16 +8,23 @@ import { html } from "./dom.js";
 const LARGEST = { width: 150, height: 190 }; // pixels
 const SHOWN_PART = 2 / 3; // of the graph's width and height: with so much in view, the map would add nothing
 const SMALLEST = 56; // pixels: a long and narrow graph is drawn wider than it is
+const BUTTONS_HEIGHT = 130; // pixels of a pane, with the margins, which the buttons below the map need
 
 /**
- * The size of the picture of a graph, and its scale in each direction.
+ * The size of the picture of a graph, and its scale in each direction; null if a pane has no room for it.
  * @param {{ width: number, height: number }} graph
+ * @param {{ width: number, height: number }} pane in pixels
  */
-export function minimapScale({ width, height }) {
-  const k = Math.min(LARGEST.width / width, LARGEST.height / height);
+export function minimapScale({ width, height }, pane) {
+  const largest = {
+    width: Math.min(LARGEST.width, pane.width / 4),
+    height: Math.min(LARGEST.height, pane.height - BUTTONS_HEIGHT),
+  };
+  if (Math.min(largest.width, largest.height) < SMALLEST) return null;
+  const k = Math.min(largest.width / width, largest.height / height);
   const size = (/** @type {number} */ length, /** @type {number} */ most) =>
     Math.round(Math.min(most, Math.max(SMALLEST, length * k)));
-  const [w, h] = [size(width, LARGEST.width), size(height, LARGEST.height)];
+  const [w, h] = [size(width, largest.width), size(height, largest.height)];
   return { width: w, height: h, x: w / width, y: h / height };
 }
 
@@ -31,7 +38,7 @@ export class Minimap {
     /** Has the color of a class, as the style sheet and the theme give it. */
     this.probe = html("i", { hidden: true });
     this.element = html("div", { class: "minimap" }, this.canvas, this.frame, this.probe);
-    this.scale = minimapScale({ width: 1, height: 1 });
+    this.scale = { width: 0, height: 0, x: 1, y: 1 };
     this.drawn = "";
     /** Left, top, width and height of the frame, in pixels. @type {number[]} */
     this.framePlace = [];
@@ -52,17 +59,24 @@ export class Minimap {
   }
 
   /**
-   * Draws a graph again if it, its colors or the theme have changed.
+   * Draws a graph again if it, its colors, the theme or the room for it have changed.
    * @param {Arrangement} arrangement
+   * @param {View} view
    * @param {Look} look
    */
-  draw(arrangement, { colors, first }) {
-    if (getComputedStyle(this.element).display === "none") return;
-    const state = `${colors.mode} ${getComputedStyle(this.element).color}`;
+  draw(arrangement, view, { colors, first }) {
+    const scale = minimapScale(arrangement, view);
+    this.element.hidden = !scale;
+    const { display, color } = getComputedStyle(this.element);
+    if (!scale || display === "none") {
+      this.arrangement = null;
+      return;
+    }
+    const state = `${colors.mode} ${color} ${scale.width} ${scale.height}`;
     if (this.arrangement === arrangement && this.drawn === state) return;
     [this.arrangement, this.drawn] = [arrangement, state];
     const { canvas } = this;
-    const { width, height, x, y } = (this.scale = minimapScale(arrangement));
+    const { width, height, x, y } = (this.scale = scale);
     const density = devicePixelRatio || 1;
     Object.assign(canvas, { width: width * density, height: height * density });
     Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });

@@ -71,7 +71,7 @@ export class Pane {
   redraw() {
     if (!this.view.width) return;
     this.drawing.draw(this.arrangement, this.view, this.app.look);
-    this.minimap.draw(this.arrangement, this.app.look);
+    this.minimap.draw(this.arrangement, this.view, this.app.look);
     this.minimap.move(this.view);
   }
 

@@ -70,7 +70,7 @@ export class Toolbar {
   /** Shows for a moment whether the link was copied. @param {boolean} copied */
   confirmLink(copied) {
     const { link } = this;
-    link.style.minWidth = `${link.offsetWidth}px`; // buttons beside it stay where they are
+    link.style.minWidth = `${link.getBoundingClientRect().width}px`; // buttons beside it stay where they are
     link.textContent = copied ? "Copied" : "See address bar";
     setTimeout(() => (link.textContent = LINK), 1500);
   }
@@ -130,5 +130,16 @@ export function legendElements(colors) {
     const swatch = cssClass === "words" ? null : html("i", { class: "swatch" });
     return html("span", { class: `entry ${cssClass}` }, swatch, text && html("span", {}, text));
   };
-  return [html("b", {}, titles[colors.mode]), ...colors.legend().map(entry)];
+  // The steps of a scale stay in one line, after their words.
+  /** @type {LegendEntry[][]} */
+  const parts = [];
+  for (const each of colors.legend()) {
+    if (/^(error|calm)-/.test(each[0]) && parts.length) parts[parts.length - 1].push(each);
+    else parts.push([each]);
+  }
+  const elements = parts.map((part) => {
+    const [first, ...rest] = part.map(entry);
+    return rest.length ? html("span", { class: "scale" }, first, rest) : first;
+  });
+  return [html("b", {}, titles[colors.mode]), ...elements];
 }

@@ -937,7 +937,8 @@
         if (!overview) this.drawVisible(this.arrangement, view, this.look);
       }
       const { x, y } = this.drawnView;
-      this.groupNames.setAttribute("transform", `translate(${view.x - x} ${view.y - y})`);
+      const shift = `translate(${view.x - x} ${view.y - y})`;
+      if (this.groupNames.getAttribute("transform") !== shift) this.groupNames.setAttribute("transform", shift);
     }
     /**
      * @param {Arrangement} arrangement
@@ -1124,10 +1125,16 @@
   var LARGEST = { width: 150, height: 190 };
   var SHOWN_PART = 2 / 3;
   var SMALLEST = 56;
-  function minimapScale({ width, height }) {
-    const k = Math.min(LARGEST.width / width, LARGEST.height / height);
+  var BUTTONS_HEIGHT = 130;
+  function minimapScale({ width, height }, pane) {
+    const largest2 = {
+      width: Math.min(LARGEST.width, pane.width / 4),
+      height: Math.min(LARGEST.height, pane.height - BUTTONS_HEIGHT)
+    };
+    if (Math.min(largest2.width, largest2.height) < SMALLEST) return null;
+    const k = Math.min(largest2.width / width, largest2.height / height);
     const size = (length, most) => Math.round(Math.min(most, Math.max(SMALLEST, length * k)));
-    const [w, h] = [size(width, LARGEST.width), size(height, LARGEST.height)];
+    const [w, h] = [size(width, largest2.width), size(height, largest2.height)];
     return { width: w, height: h, x: w / width, y: h / height };
   }
   var Minimap = class {
@@ -1138,7 +1145,7 @@
       this.frame = html("div", { class: "frame" });
       this.probe = html("i", { hidden: true });
       this.element = html("div", { class: "minimap" }, this.canvas, this.frame, this.probe);
-      this.scale = minimapScale({ width: 1, height: 1 });
+      this.scale = { width: 0, height: 0, x: 1, y: 1 };
       this.drawn = "";
       this.framePlace = [];
       this.arrangement = /** @type {Arrangement | null} */
@@ -1157,17 +1164,24 @@
       this.moveTo((event.clientX - left) / this.scale.x, (event.clientY - top) / this.scale.y);
     }
     /**
-     * Draws a graph again if it, its colors or the theme have changed.
+     * Draws a graph again if it, its colors, the theme or the room for it have changed.
      * @param {Arrangement} arrangement
+     * @param {View} view
      * @param {Look} look
      */
-    draw(arrangement, { colors, first }) {
-      if (getComputedStyle(this.element).display === "none") return;
-      const state = `${colors.mode} ${getComputedStyle(this.element).color}`;
+    draw(arrangement, view, { colors, first }) {
+      const scale = minimapScale(arrangement, view);
+      this.element.hidden = !scale;
+      const { display, color } = getComputedStyle(this.element);
+      if (!scale || display === "none") {
+        this.arrangement = null;
+        return;
+      }
+      const state = `${colors.mode} ${color} ${scale.width} ${scale.height}`;
       if (this.arrangement === arrangement && this.drawn === state) return;
       [this.arrangement, this.drawn] = [arrangement, state];
       const { canvas } = this;
-      const { width, height, x, y } = this.scale = minimapScale(arrangement);
+      const { width, height, x, y } = this.scale = scale;
       const density = devicePixelRatio || 1;
       Object.assign(canvas, { width: width * density, height: height * density });
       Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
@@ -1876,7 +1890,7 @@
     redraw() {
       if (!this.view.width) return;
       this.drawing.draw(this.arrangement, this.view, this.app.look);
-      this.minimap.draw(this.arrangement, this.app.look);
+      this.minimap.draw(this.arrangement, this.view, this.app.look);
       this.minimap.move(this.view);
     }
     // ---- the view
@@ -3368,7 +3382,7 @@
     /** Shows for a moment whether the link was copied. @param {boolean} copied */
     confirmLink(copied) {
       const { link } = this;
-      link.style.minWidth = `${link.offsetWidth}px`;
+      link.style.minWidth = `${link.getBoundingClientRect().width}px`;
       link.textContent = copied ? "Copied" : "See address bar";
       setTimeout(() => link.textContent = LINK, 1500);
     }
@@ -3399,7 +3413,16 @@
       const swatch = cssClass === "words" ? null : html("i", { class: "swatch" });
       return html("span", { class: `entry ${cssClass}` }, swatch, text && html("span", {}, text));
     };
-    return [html("b", {}, titles[colors.mode]), ...colors.legend().map(entry)];
+    const parts = [];
+    for (const each of colors.legend()) {
+      if (/^(error|calm)-/.test(each[0]) && parts.length) parts[parts.length - 1].push(each);
+      else parts.push([each]);
+    }
+    const elements = parts.map((part) => {
+      const [first, ...rest] = part.map(entry);
+      return rest.length ? html("span", { class: "scale" }, first, rest) : first;
+    });
+    return [html("b", {}, titles[colors.mode]), ...elements];
   }
 
   // src/tooltip.js

@@ -688,6 +688,77 @@ def test_the_minimap_moves_the_view(page: Chromium, files: Path) -> None:
     assert page.run("getComputedStyle(document.querySelector('.minimap')).display") == "none"
 
 
+def test_the_minimap_stays_in_its_pane(page: Chromium, files: Path) -> None:
+    """Above the buttons, also side by side; where there is no room for it, there is no minimap."""
+    page.open(files / "compiled.html", "#graph=0&both")
+    parts = "[minimap.element, tools, svg].map((each) => each.getBoundingClientRect())"
+    sides = ".map(({ top, bottom, left, right }) => [top, bottom, left, right])"
+    shown = []
+    for size in ((1280, 800), (1280, 520), (768, 1024), (768, 700), (620, 900)):
+        page.resize(*size)
+        page.settle()
+        page.run("filch.shownPanes.forEach((pane) => pane.zoom(4 / pane.view.k, 0, 0, false))")
+
+        places = page.run(f"filch.shownPanes.map(({{ minimap, tools, svg }}) => {parts}{sides})")
+
+        assert len(places) == 2
+        for minimap, tools, pane in places:
+            shown.append(minimap[1] > minimap[0])
+            assert not shown[-1] or (pane[0] <= minimap[0] and minimap[1] <= tools[0])
+            assert not shown[-1] or minimap[3] - minimap[2] <= (pane[3] - pane[2]) / 3
+            assert shown[-1] or pane[1] - pane[0] < 200
+    assert {*shown} == {False, True}
+
+
+def test_all_that_is_visible_is_drawn_while_the_graph_moves(page: Chromium, files: Path) -> None:
+    """In small steps and in large ones, near and far; far away, names of groups move with their groups."""
+    page.open(files / "plain.html")
+    graph_keys(page, "o", "o", "o")
+    missing_boxes = """(() => {
+      const { view, drawing, arrangement } = filch.active;
+      const visible = ({ x, y, w, h }) => x * view.k + view.x < view.width && (x + w) * view.k + view.x > 0
+        && y * view.k + view.y < view.height && (y + h) * view.k + view.y > 0;
+      return arrangement.boxes.filter((box) => visible(box) && !drawing.drawn.get(box)?.isConnected).length;
+    })()"""
+    page.run("filch.active.zoom(1 / filch.active.view.k, 0, 0, false)")
+    for step in (7, 19, 37, 59, 61, 400):
+        for _ in range(5):
+            page.run(f"filch.active.pan({step % 7}, {-step})")
+            assert page.run(missing_boxes) == 0
+    for factor in (1.1, 0.9, 0.75):
+        page.run(f"filch.active.zoom({factor}, 100, 100, false)")
+        assert page.run("filch.active.drawing.level") > 0 and page.run(missing_boxes) == 0
+
+    graph_keys(page, "c", "f")
+    page.run("filch.active.zoom(0.3 / filch.active.view.k, 300, 300, false)")
+    drawn = "[...document.querySelectorAll('.far-labels text')]"
+    assert page.run(f"{drawn}.length") > 0
+    page.run(f"window.first = {drawn}[0]; window.left = first.getBoundingClientRect().left")
+    page.run("filch.active.pan(20, 10)")
+    assert page.run(f"{drawn}[0].getBoundingClientRect().left - left") == pytest.approx(20, abs=0.1)
+    assert page.run(f"{drawn}[0] === first")
+
+
+def test_the_steps_of_a_scale_stay_in_one_line(page: Chromium, files: Path) -> None:
+    """In the legend, whole and inside of it, also side by side."""
+    page.open(files / "compiled.html", "#graph=0&both")
+    rects = ".map((each) => each.getBoundingClientRect())"
+    places = f"{rects}.map(({{ left, right, y, height }}) => [left, right, y + height / 2])"
+    for size in ((1280, 800), (768, 1024), (390, 844)):
+        page.resize(*size)
+        page.settle()
+
+        scales = page.run(
+            f"[...document.querySelectorAll('.legend .scale')].map((scale) => [...scale.children]{places})"
+        )
+
+        legend_left, _, width, _ = page.box(".legend")
+        assert len(scales) == 2
+        for scale in scales:
+            assert max(middle for *_, middle in scale) - min(middle for *_, middle in scale) < 3
+            assert all(legend_left <= left and right <= legend_left + width for left, right, _ in scale)
+
+
 def test_the_minimap_shows_findings(page: Chromium, files: Path) -> None:
     """The part that differs has other colors than the part that does not."""
     page.open(files / "large.html")
@@ -702,6 +773,20 @@ def test_the_minimap_shows_findings(page: Chromium, files: Path) -> None:
 
     begin = len(rows) // 3
     assert not any(rows[:begin]) and sum(rows[2 * begin :]) > begin
+
+
+def test_the_legend_covers_neither_of_two_graphs(page: Chromium, files: Path) -> None:
+    """On a small screen, where one graph is above the other, it is below both."""
+    page.open(files / "compiled.html", "#graph=0&both")
+    for size in ((768, 1024), (390, 844)):
+        page.resize(*size)
+        page.settle()
+
+        _, top, _, height = page.box(".legend")
+        bottoms = page.run("filch.shownPanes.map(({ svg }) => svg.getBoundingClientRect().bottom)")
+        _, stage_top, _, stage_height = page.box(".stage")
+        assert len(bottoms) == 2 and max(bottoms) <= top
+        assert top + height <= stage_top + stage_height
 
 
 @pytest.mark.parametrize("size", [(1280, 800), (820, 1180), (390, 844)])
@@ -836,6 +921,43 @@ def test_the_address_says_what_is_shown(page: Chromium, files: Path) -> None:
     assert page.run("filch.active.graph.role") == "before"
     page.run("history.back()")
     page.wait("filch.selected?.name === 'fused'")
+
+
+COPY = '[title="Copy a link to what is shown"]'
+
+
+@pytest.mark.parametrize("clipboard", ["navigator.clipboard", "no navigator.clipboard"])
+def test_a_button_copies_the_link(page: Chromium, files: Path, clipboard: str) -> None:
+    """Into the clipboard, and says so for a moment; also where a page has no `navigator.clipboard`."""
+    page.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    page.open(files / "compiled.html")
+    page.run("window.clipboard = navigator.clipboard; clipboard.writeText('something else')")
+    if clipboard.startswith("no "):
+        page.run("Object.defineProperty(navigator, 'clipboard', { value: undefined }) && 0")
+    page.run("filch.select(filch.data.before.nodes[1], { move: true })")
+    label, width = page.text(COPY), page.box(COPY)[2]
+
+    page.click(COPY)
+
+    page.wait(f"document.querySelector('{COPY}').innerText === 'Copied'")
+    copied = page.run("clipboard.readText()")
+    assert copied == f"{(files / 'compiled.html').as_uri()}#graph=1&node=sum&open=0-1" == page.run("location.href")
+    assert page.text(".voice") == "Link copied"
+    assert page.box(COPY)[2] == width
+    page.wait(f"document.querySelector('{COPY}').innerText === '{label}'")
+
+
+def test_a_link_that_cannot_be_copied_is_in_the_address_bar(page: Chromium, files: Path) -> None:
+    """Where the browser refuses to copy, the button says where the link is, and it is there."""
+    page.open(files / "compiled.html")
+    page.run("filch.select(filch.data.before.nodes[1], { move: true })")
+    page.run("navigator.clipboard.writeText = () => Promise.reject(new Error()); document.execCommand = () => false; 0")
+
+    page.click(COPY)
+
+    page.wait(f"document.querySelector('{COPY}').innerText === 'See address bar'")
+    assert page.text(".voice") == "The link could not be copied: it is in the address bar"
+    assert page.run("location.hash") == "#graph=1&node=sum&open=0-1"
 
 
 def test_a_wrong_address_shows_the_beginning(page: Chromium, files: Path) -> None:
