@@ -5,11 +5,23 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from filch.steal import Key, Records, Skipped, Statistics, describe, missing_tensors, restore, structure, tensors
+from filch.steal import (
+    AssembledRecords,
+    Key,
+    Records,
+    Skipped,
+    Statistics,
+    describe,
+    missing_tensors,
+    restore,
+    structure,
+    tensors,
+)
 
 from .float64 import StoredLevel
 from .metrics._metrics import compare_tensors
 from .metrics._tolerance import Tolerance
+from .ranks._rank_diff import RankDiff
 from .results._dump_diff import DiffRow, DumpDiff
 
 _SECOND = "the second dump"
@@ -23,8 +35,14 @@ def diff(
 ) -> DumpDiff:
     """Compare the values of two dumps or captures by key and path; no model is needed.
 
+    If `actual` is the run of several processes (see `assemble`), each value of the reference is compared with what the
+    ranks have together: first the parameters, then the forward pass, the backward pass and the final gradients. Plain
+    tensors whose layout is not known are put together in the way that fits the reference best; a value of the forward
+    pass or a final gradient that only a sum over the ranks explains is reported as not reduced. Replicas must be equal
+    bit for bit.
+
     Args:
-        expected: the reference.
+        expected: the reference; that of several processes is put together first.
         actual: the dump or capture to compare with it.
         tolerance: see `compare`.
 
@@ -36,6 +54,9 @@ def diff(
     """
     first = expected if isinstance(expected, Records) else restore(expected)
     second = actual if isinstance(actual, Records) else restore(actual)
+    if isinstance(second, AssembledRecords):
+        ranks = RankDiff(first, second, tolerance)
+        return DumpDiff(first.source, second.source, tuple(ranks.rows()), learned=ranks.learned)
     return DumpDiff(first.source, second.source, tuple(_rows(first, second, tolerance)))
 
 

@@ -7,6 +7,8 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import torch
+
 from ._errors import DumpError, FilchError
 from ._key import Key
 from ._phases import phase
@@ -95,7 +97,8 @@ def steal_forward(
     Args:
         modules: a module, a `(name, module)` pair, or a list of either.
         dump_file: write the records to this ONNX file while the model runs (see `restore`); without it, they are
-            stored in memory.
+            stored in memory. `{rank}` in it stands for the rank of the process: with several processes, each writes a
+            file of its own.
         sink: call this with the key and value of each complete record instead of storing it. Only one value at a time
             is in memory, and the capture stays empty.
         submodules: also capture all modules below the given ones, as `name.path`.
@@ -113,8 +116,8 @@ def steal_forward(
             output. A gradient is the sum over all uses of its tensor. Calls inside reentrant checkpointing have none:
             they build no graph, and those that the backward pass repeats are not recorded.
         parameters: also record the parameters of the given modules (`"P"`), whenever they have changed at the
-            beginning of an outermost call or the end of the block, and their gradients (`"GP"`) after each
-            accumulation.
+            beginning of an outermost call or the end of the block, and their gradients after each accumulation
+            (`"GP"`), and as an optimizer's step or the end of the block finds them (`"GF"`).
         operators: also record the ATen calls that captured modules make in the forward pass: True, or patterns of
             names (`"aten.mm.default"`). They are named `name/position.operator`, numbered in each module call. Only
             calls of the thread that opened the block are seen, and none inside compiled code.
@@ -157,6 +160,7 @@ def steal_forward(
         progress = stack.enter_context(phase("capture"))
         store: Store = MemoryStore() if sink is None else SinkStore(sink)
         if dump_file is not None:
+            dump_file = _with_rank(dump_file)
             store = stack.enter_context(DumpWriter(dump_file, infos, buffer=buffer, compress=compress))
         printer = ProgressPrinter(verbose)
         recorder = Recorder(chosen, store, options, printer, progress)
@@ -176,8 +180,23 @@ def steal_forward(
             recorder.unhook()
             if not raised and (warning := uncalled_hooks_warning(chosen, recorder.called())) is not None:
                 _log.warning("%s", warning)
+            if isinstance(store, DumpWriter) and recorder.placement_tags is not None:
+                store.index.shardings = recorder.placement_tags.shardings
             _finish(capture, store, stop=options.stop and not raised)  # don't replace the block's own exception
             printer.summarize(capture.totals, capture.dump_file)
+
+
+def _with_rank(dump_file: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """Return the path with the rank of the process in place of `{rank}`."""
+    try:
+        path = os.fspath(dump_file)
+    except TypeError:  # the writer refuses it
+        return dump_file
+    if not isinstance(path, str) or "{rank}" not in path:
+        return dump_file
+    has_group = torch.distributed.is_available() and torch.distributed.is_initialized()
+    rank = str(torch.distributed.get_rank()) if has_group else os.environ.get("RANK", "0")
+    return path.replace("{rank}", rank)
 
 
 def _create_extras(

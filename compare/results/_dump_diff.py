@@ -3,7 +3,7 @@
 import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -39,6 +39,9 @@ class DiffRow:
         ratio: the difference as a multiple of the rounding level, if that is stored with the first value and judges it:
             the worst element or the root mean square, the larger one.
         cause: why a value of a golden dump differs, in a word or two (see `Cause`); `""` if that was not examined.
+        layout: how the tensor was put together from those of several ranks, and how that is known; `""` of one process.
+        ranks: the ranks that have a wrong part or replica, as far as that is known.
+        faulty: whether something is wrong with the parts, as `reason` says, however small the difference.
     """
 
     key: Key
@@ -49,10 +52,15 @@ class DiffRow:
     same: bool | None = False
     ratio: float | None = None
     cause: str = ""
+    layout: str = ""
+    ranks: tuple[int, ...] = ()
+    faulty: bool = False
 
     @property
     def diverged(self) -> bool:
         """Whether the dumps differ here: by more than twice the rounding level, if there is one, or the tolerance."""
+        if self.faulty:
+            return True
         if self.ratio is not None:
             return self.ratio > SUSPICIOUS
         return self.same is False if self.difference is None else not self.difference.close
@@ -78,7 +86,9 @@ class DiffRow:
 
     def __str__(self) -> str:
         times = "" if self.ratio is None else f"{format_ratio(self.ratio)} times its rounding level; "
-        return short_line(f"{self.key.label}{self.path}: {times}{self.difference or self.reason}")
+        ranks = f" on rank {', '.join(map(str, self.ranks))}" if self.ranks else ""
+        what = self.reason if self.faulty or not self.difference else str(self.difference)
+        return short_line(f"{self.key.label}{self.path}{ranks}: {times}{what}")
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,6 +102,7 @@ class DumpDiff(Result):
         cause: why values differ from a golden dump: `code`, `environment`, `both`, `inputs`, `not reproducible` or
             `unknown`; `""` if that was not examined.
         reasons: sentences that explain the cause.
+        learned: of several processes: how plain tensors were put together, by the value's place (see `Layouts`).
     """
 
     expected: str
@@ -99,6 +110,7 @@ class DumpDiff(Result):
     rows: tuple[DiffRow, ...]
     cause: str = ""
     reasons: tuple[str, ...] = ()
+    learned: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def diverged(self) -> tuple[DiffRow, ...]:
@@ -195,6 +207,8 @@ _COLUMNS = {
     "error": lambda row: row.error,
     "times rounding": lambda row: None if row.ratio is None else format_ratio(row.ratio),
     "cause": lambda row: row.cause or None,
+    "ranks": lambda row: ", ".join(map(str, row.ranks)) or None,
+    "layout": lambda row: row.layout or None,
     "attention": lambda row: "differs" if row.diverged else "",
     "reason": lambda row: row.reason or (row.difference.problem if row.difference else None),
 }
