@@ -19,7 +19,7 @@ class Frame:
     """A running call of a hooked module.
 
     Attributes:
-        caller_inputs: `(args, kwargs)` before other hooks, of a model with DTensors; else None.
+        caller_inputs: `(args, kwargs)`; of a model with DTensors, as they were before other hooks.
         caller_exception: the exception that the caller was handling when it made the call. Torch calls our hook while
             handling an exception of the forward, so any other exception is the forward's.
     """
@@ -40,7 +40,7 @@ class Frame:
         self.module = module
         self.iteration = iteration
         self.origin = origin
-        self.caller_inputs: Any = None
+        self.caller_inputs: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
         self.caller_exception = sys.exception()
         self.pending_inputs: Any = None  # the encoded inputs, while hooks of others may still change them
         self.extra_data: dict[str, Any] = {}  # of extras

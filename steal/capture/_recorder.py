@@ -106,7 +106,9 @@ class Recorder:
         self._is_whole = limits == (None, None) and not is_other
         self._stored_tensors = StoredTensors()
         self._growth = GrowthTracker()
-        self._caller_inputs: dict[tuple[int, str], Any] = {}  # by thread and name of the module
+        self._caller_inputs: dict[
+            tuple[int, str], tuple[tuple[Any, ...], dict[str, Any]]
+        ] = {}  # by thread and name of the module
         self.lock = threading.RLock()
         self.calls = Calls(chosen)
         self._appended: Counter[str] = Counter()
@@ -178,7 +180,7 @@ class Recorder:
             self.totals.recomputed += 1  # activation checkpointing repeats the forward in the backward pass
             return
         frame = self.calls.enter(name, module)
-        frame.caller_inputs = self._caller_inputs.pop((threading.get_ident(), name), None)
+        frame.caller_inputs = self._caller_inputs.pop((threading.get_ident(), name), (args, kwargs))
         if self._printer.verbose:
             self._printer.enter(name, module, frame.iteration, args, kwargs)
         is_last = _move_hooks_last(module, *self._hook_ids[name])

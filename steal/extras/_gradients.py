@@ -37,7 +37,7 @@ class Gradients(Extra):
         """Hook the inputs before the forward, which may change them in place."""
         if self._recorder.options.wants(frame.iteration):
             call = _CallGradients(self._recorder, frame)
-            call.hook_inputs(*(frame.caller_inputs or (args, kwargs)))
+            call.hook_inputs(*frame.caller_inputs)
             frame.extra_data["gradients"] = call, args, kwargs
 
     def call_ended(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
