@@ -42,10 +42,12 @@ class RankDiff:
 
     def rows(self) -> list[DiffRow]:
         """Return a row for each tensor of the reference: parameters, forward, backward, then final gradients."""
-        keys = sorted(self._expected, key=lambda key: _ORDER.get(key.kind, len(_ORDER)))
+        keys = sorted(
+            (key for key in self._expected if key.kind != "C"), key=lambda key: _ORDER.get(key.kind, len(_ORDER))
+        )
         rows = [row for key in keys for row in self._rows(key)]
         names = {key.name for key in self._expected}
-        extra = [key for key in self._actual if key.name not in names]
+        extra = [key for key in self._actual if key.name not in names and key.kind != "C"]
         return rows + [DiffRow(key, "", "?", "the first dump does not have it", same=None) for key in extra]
 
     def _rows(self, key: Key) -> Iterator[DiffRow]:
@@ -117,6 +119,28 @@ class RankDiff:
             if not compare_tensors(expected, local.as_subclass(torch.Tensor), tolerance=self._tolerance).close:
                 wrong.append(rank)
         return tuple(wrong)
+
+    def nearest_collective(self, row: DiffRow) -> str:
+        """Return a sentence about the last collective before a value; `""` if collectives were not recorded.
+
+        In a backward pass, the value is a gradient, and the collective is one of the backward pass.
+        """
+        is_backward = row.key.kind.startswith("G")
+        for rank, dump in self._actual.dumps.items():
+            if row.ranks and rank not in row.ranks:
+                continue
+            last: Key | None = None
+            for key in self._actual.keys_of(rank):
+                if key == row.key:
+                    break
+                if key.kind == "C" and dump[key]["backward"] == is_backward:
+                    last = key
+            if last is not None:
+                value = dump[last]
+                ranks, where = ", ".join(map(str, value["ranks"])), last.name or "the model"
+                place = "in the backward pass" if is_backward else f"in {where}"
+                return f"the last collective before it is {value['collective']} of ranks {ranks} {place}"
+        return ""
 
 
 def _merged(items: list[Distributed]) -> Distributed:
