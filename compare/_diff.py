@@ -125,8 +125,13 @@ def value_rows(
 
 
 def unmatched_row(key: Key, value: Any, missing_from: str) -> DiffRow:
-    """Return the row of a record that only one of two dumps has."""
-    return DiffRow(key, "", describe(value), f"{missing_from} does not have it")
+    """Return the row of a record that only one of two dumps has.
+
+    It counts as a difference, unless it is a gradient before the reduction over processes, which only each of them has.
+    """
+    return DiffRow(
+        key, "", describe(value), f"{missing_from} does not have it", same=None if key.kind == "GP" else False
+    )
 
 
 def _without_numbers(

@@ -106,7 +106,8 @@ class AssembledRecords(Records):
         for rank, dump in dumps.items():
             wrappers = _wrapper_names(dump.modules)
             for key, own in self._keys[rank].items():
-                records.setdefault(key, dump.records[own])
+                if key.kind != "GP":
+                    records.setdefault(key, dump.records[own])
             modules = {_unwrapped(name, wrappers): info for name, info in dump.modules.items()} | modules
             failed = {
                 key._replace(name=_unwrapped(key.name, wrappers)): text for key, text in dump.failed.items()
@@ -178,12 +179,10 @@ class AssembledRecords(Records):
         text = self.layouts.learned.get(key.place(path))
         if text is None:
             return None
-        shape, placements, _ = parse_learned(text)
-        return (
-            item.joined(layout_of(item.tensors, placements, shape), "learned")
-            if prod(shape) == len(item.parts)
-            else None
-        )
+        shape, placements, divisor = parse_learned(text)
+        if prod(shape) != len(item.parts):
+            return None
+        return item.joined(layout_of(item.tensors, placements, shape), "learned", divisor)
 
     def rebuild(self, key: Any, items: Mapping[str, Distributed]) -> Any:
         """Return the value of a key with the tensors at these paths; one whose layout is not known is skipped."""
@@ -284,7 +283,8 @@ def assemble(
     DTensors, and plain tensors that one was made of or converted to, are put together by their recorded layouts. A
     plain tensor that is equal on all ranks, bit for bit, is taken for replicated. Other ones are put together as
     `layouts` tells; without, they are `Skipped`. No process group is needed. Values are put together when they are
-    accessed.
+    accessed. Gradients that a rank has accumulated before those of all ranks are reduced (`"GP"`) are left out; the
+    final ones (`"GF"`) are there.
 
     Args:
         paths: the dumps, or a pattern such as `"run.*.onnx"`.
