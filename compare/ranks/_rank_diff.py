@@ -43,7 +43,7 @@ class RankDiff:
     def rows(self) -> list[DiffRow]:
         """Return a row for each tensor of the reference: parameters, forward, backward, then final gradients."""
         keys = sorted(
-            (key for key in self._expected if key.kind != "C"), key=lambda key: _ORDER.get(key.kind, len(_ORDER))
+            (key for key in self._expected if key.kind in _ORDER), key=lambda key: _ORDER.get(key.kind, len(_ORDER))
         )
         rows = [row for key in keys for row in self._rows(key)]
         names = {key.name for key in self._expected}
