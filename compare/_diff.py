@@ -127,11 +127,11 @@ def value_rows(
 def unmatched_row(key: Key, value: Any, missing_from: str) -> DiffRow:
     """Return the row of a record that only one of two dumps has.
 
-    It counts as a difference, unless it is a gradient before the reduction over processes, which only each of them has.
+    It counts as a difference, unless only one of several processes has such a record: a gradient before it is reduced
+    over all of them, or a collective.
     """
-    return DiffRow(
-        key, "", describe(value), f"{missing_from} does not have it", same=None if key.kind == "GP" else False
-    )
+    same = None if key.kind in ("GP", "C") else False
+    return DiffRow(key, "", describe(value), f"{missing_from} does not have it", same=same)
 
 
 def _without_numbers(
