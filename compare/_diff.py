@@ -55,7 +55,7 @@ def diff(
         a `DumpDiff` with one row for each tensor, and for each record that only one of them has.
 
     Raises:
-        DumpError: one of them cannot be read.
+        DumpError: one of them cannot be read, or is a program (`NotADumpError`).
     """
     first, second = _opened(expected, layouts), _opened(actual, layouts)
     if isinstance(second, AssembledRecords):

@@ -20,6 +20,7 @@ from ..provenance._provenance import NodeProvenance
 from ..references._resolver import Reference, ReferenceResolver
 from ..results._rows import Row, Status
 from ._allowances import Allowances
+from ._coarser_dtypes import exact_dtype
 from ._float64_checker import Float64Checker, TensorLookup, with_verdict
 from ._other_decisions import matches_float64
 from ._random import RandomValues, random_row
@@ -183,6 +184,8 @@ class ValueComparator:
             if verdict is None and row.diverged:
                 verdict = self._checker.compiled_verdict(row.value, node, reference.tensor, tensor, spread)
             row = with_verdict(row, verdict)
+        if row.status == "different" and row.difference is not None and lowered is None:
+            row = replace(row, exact_in=exact_dtype(tensor, reference.tensor, row.difference))
         return replace(row, spread=spread_of(reference.tensor, tensor)) if self._run.statistics else row
 
     def _limit(self, name: str, tensor: torch.Tensor | None, node: Node) -> float | Tolerance | None:

@@ -90,22 +90,36 @@ class Difference:
             return self.problem
         harmonic, scale, rms = self._limit_ratios
         harmonic = harmonic if self.mismatched else 0.0  # else rounding explains it
-        where = f" at index {list(self.index)}" if self.index else ""
+        error, absolute = self._largest
         differ = f"{self.mismatched} of {self.count} elements differ"
-        error = f"greatest error {self.error_max:.1e}{where}{_allowed(self.tolerance.harmonic)}"
-        absolute = f"absolute {self.absolute:.1e}, relative to the tensor's scale {self.scale:.1e}"
         if scale > 1 or self.tolerance.harmonic == ANY_ERROR:
             absolute += _allowed(self.tolerance.scale)
-        parts = [(harmonic, f"{differ}; {error}"), (scale, absolute)]
+        parts = [(harmonic, f"{differ}; {error}{_allowed(self.tolerance.harmonic)}"), (scale, absolute)]
         if not self.close:
             parts.sort(key=lambda part: -max(part[0], 1))
         if rms > max(harmonic, scale, 1):
             mean = f"root mean square {self.rms:.1e} relative to the tensor's{_allowed(self.tolerance.rms)}"
             parts.insert(0, (rms, mean))
         nonfinite = [f"{self.nonfinite} NaN or inf on one side"] if self.nonfinite else []
+        return "; ".join([*nonfinite, *(text for _, text in parts), *self._special_elements])
+
+    @property
+    def without_limits(self) -> str:
+        """The measures as a sentence without the tolerance, for a difference that was judged by something else."""
+        return self.problem or "; ".join([*self._largest, *self._special_elements])
+
+    @property
+    def _largest(self) -> tuple[str, str]:
+        """The largest harmonic error with its place, and the largest absolute one."""
+        where = f" at index {list(self.index)}" if self.index else ""
+        absolute = f"absolute {self.absolute:.1e}, relative to the tensor's scale {self.scale:.1e}"
+        return f"greatest harmonic error {self.error_max:.1e}{where}", absolute
+
+    @property
+    def _special_elements(self) -> list[str]:
+        """How many elements overflowed, were clipped or became 0."""
         counts = {"overflowed": self.overflowed, "clipped": self.clipped, "became 0": self.zeroed}
-        texts = [*nonfinite, *(text for _, text in parts)]
-        return "; ".join(texts + [f"{count} {what}" for what, count in counts.items() if count])
+        return [f"{count} {what}" for what, count in counts.items() if count]
 
     @property
     def _limit_ratios(self) -> tuple[float, float, float]:

@@ -141,7 +141,7 @@ def test_the_limit_that_is_exceeded_most_comes_first() -> None:
     assert str(compare_tensors(torch.ones(2), torch.zeros(2))).startswith("2 of 2 elements differ")
     assert str(compare_tensors(torch.ones(2), torch.tensor([1, math.inf]))).startswith("1 NaN or inf on one side; ")
     assert str(compare_tensors(torch.ones(2), torch.ones(2))).startswith(
-        "0 of 2 elements differ; greatest error 0.0e+00"
+        "0 of 2 elements differ; greatest harmonic error 0.0e+00"
     )
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from filch.compare import Report, compare, diff, load_report
+from filch.compare.float64 import RoundingVerdict
 from filch.compare.results._rows import Status
 from filch.export import export
 from filch.steal import steal_append, steal_forward
@@ -213,6 +214,19 @@ def test_the_next_command_depends_on_what_is_known(report: Report, tmp_path, mon
     assert replace(files, repro="my repro").next_command.command == "python 'my repro/repro.py'"
     assert replace(files, command="filch check m.py:f").next_command.command == "filch check m.py:f --blame blame-2"
     assert replace(report, reference="eager PyTorch").next_command.command == "report.show()"
+
+
+def test_blame_is_not_suggested_again(report: Report) -> None:
+    """What it could not explain is looked at: every node alone, if values were judged by float64, else every row."""
+    blamed = replace(report, switches=0, command="filch check m.py:f")
+    first, *others = report.rows
+    judged = replace(blamed, rows=(replace(first, float64=RoundingVerdict("wrong", 9.0)), *others))
+
+    assert blamed.next_command.command == "filch check m.py:f --all"
+    assert judged.next_command.command == "filch check m.py:f --every-node -o report.html"
+    again = replace(judged, command="filch check m.py:f --every-node")
+    assert again.next_command.command == "filch check m.py:f --every-node -o report.html"
+    assert "truth='float64'" in replace(judged, command="").next_command.command
 
 
 def test_a_report_from_somebody_else_suggests_no_dangerous_option(report: Report, tmp_path, monkeypatch) -> None:

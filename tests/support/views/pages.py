@@ -73,7 +73,7 @@ def finding(status: str, error: float | None, **more) -> Finding:
         "count": 512,
     }
     told = {
-        "text": f"greatest error {error:.1e} (up to 1.0e-05 allowed)",
+        "text": f"greatest harmonic error {error:.1e} (up to 1.0e-05 allowed)",
         "evidence": "module",
         "measures": numbers,
         "seconds": 1e-3 / (1 + error),
