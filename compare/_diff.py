@@ -59,11 +59,7 @@ def diff(
     """
     first, second = _opened(expected, layouts), _opened(actual, layouts)
     if isinstance(second, AssembledRecords):
-        ranks = RankDiff(first, second, tolerance)
-        rows = tuple(ranks.rows())
-        culprit = next((row for row in rows if row.diverged), None)
-        nearest = "" if culprit is None else ranks.nearest_collective(culprit)
-        return DumpDiff(first.source, second.source, rows, reasons=(nearest,) if nearest else (), learned=ranks.learned)
+        return RankDiff(first, second, tolerance).result()
     return DumpDiff(first.source, second.source, tuple(_rows(first, second, tolerance)))
 
 

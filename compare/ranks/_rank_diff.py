@@ -1,7 +1,7 @@
 """The rows of a comparison of several processes with one."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -19,7 +19,7 @@ from filch.steal.ranks import local_tensors
 
 from ..metrics._metrics import Difference, compare_tensors
 from ..metrics._tolerance import Tolerance
-from ..results._dump_diff import DiffRow
+from ..results._dump_diff import DiffRow, DumpDiff
 from ._inference import infer
 
 _ORDER = {"P": 0, "I": 1, "O": 1, "GI": 2, "GO": 2, "GF": 3, "V": 4}  # without local gradients and collectives
@@ -28,19 +28,29 @@ _UNREDUCED = "each rank has a partial value: no collective has reduced it"
 
 
 class RankDiff:
-    """Compares the values of several processes with those of one.
-
-    Attributes:
-        learned: how the parts of plain tensors fit the reference, by the value's place.
-    """
+    """Compares the values of several processes with those of one."""
 
     def __init__(self, expected: Records, actual: AssembledRecords, tolerance: float | Tolerance | None) -> None:
         self._expected, self._actual, self._tolerance = expected, actual, tolerance
         self._expected_counts = _counts(expected)
         self._actual_keys = _keys_by_place(actual)
-        self.learned: dict[str, str] = {}
+        self._learned: dict[str, str] = {}
 
-    def rows(self) -> list[DiffRow]:
+    def result(self) -> DumpDiff:
+        """Return the rows, with what is known about the first that differs."""
+        rows = self._all_rows()
+        culprit = next((row for row in rows if row.diverged), None)
+        reasons = () if culprit is None else (_backward_culprit(rows, culprit), self._nearest_collective(culprit))
+        return DumpDiff(
+            self._expected.source,
+            self._actual.source,
+            tuple(rows),
+            reasons=tuple(filter(None, reasons)),
+            files=tuple(dump.source for dump in self._actual.dumps.values()),
+            learned=self._learned,
+        )
+
+    def _all_rows(self) -> list[DiffRow]:
         """Return a row for each tensor of the reference: parameters, forward, backward, then final gradients."""
         keys = sorted(
             (key for key in self._expected if key.kind in _ORDER), key=lambda key: _ORDER.get(key.kind, len(_ORDER))
@@ -89,13 +99,22 @@ class RankDiff:
             if found.unreduced and key.kind not in _SPLIT:
                 reason = _UNREDUCED
             else:
-                self.learned[key.place(path)] = found.layout
+                self._learned[key.place(path)] = found.layout
         else:
             difference = compare_tensors(reference, item.parts[0].tensor, tolerance=self._tolerance)
+        held_by = tuple(sorted({rank for part in item.parts for rank in part.ranks}))
         problems = "; ".join([*([reason] if reason else []), *item.problems])
         ranks = tuple(sorted({*item.ranks})) or self._wrong_ranks(key, path, reference, difference)
         return DiffRow(
-            key, path, describe(reference), problems, difference, layout=item.layout, ranks=ranks, faulty=bool(problems)
+            key,
+            path,
+            describe(reference),
+            problems,
+            difference,
+            layout=item.layout,
+            ranks=ranks,
+            held_by=held_by,
+            faulty=bool(problems),
         )
 
     def _wrong_ranks(self, key: Key, path: str, reference: torch.Tensor, difference: Difference) -> tuple[int, ...]:
@@ -114,7 +133,7 @@ class RankDiff:
                 wrong.append(rank)
         return tuple(wrong)
 
-    def nearest_collective(self, row: DiffRow) -> str:
+    def _nearest_collective(self, row: DiffRow) -> str:
         """Return a sentence about the last collective before a value; `""` if collectives were not recorded.
 
         In a backward pass, the value is a gradient, and the collective is one of the backward pass.
@@ -135,6 +154,35 @@ class RankDiff:
                 place = "in the backward pass" if is_backward else f"in {where}"
                 return f"the last collective before it is {value['collective']} of ranks {ranks} {place}"
         return ""
+
+
+def _backward_culprit(rows: Sequence[DiffRow], culprit: DiffRow) -> str:
+    """Return a sentence about the module whose backward pass is wrong; `""` if the culprit is no gradient.
+
+    Its output has the right gradient, and its input has not; of several, the one that is called last is meant.
+    """
+    if culprit.key.kind not in ("GO", "GI"):
+        return ""
+    right: dict[tuple[str, int], bool] = {}
+    wrong: dict[tuple[str, int], bool] = {}
+    for row in rows:
+        place = row.key.name, row.key.iteration
+        if row.key.kind == "GO":
+            right[place] = right.get(place, True) and row.judged and not row.diverged
+        elif row.key.kind == "GI":
+            wrong[place] = wrong.get(place, False) or row.diverged
+    names = [place for place, is_right in right.items() if is_right and wrong.get(place, False)]
+    innermost = [
+        name for name, iteration in names if not any(other != name and _is_below(other, name) for other, _ in names)
+    ]
+    if not innermost:
+        return ""
+    where = innermost[0] or "the model"
+    return f"the backward pass of {where} is wrong: the gradient of its output is right, that of its input is not"
+
+
+def _is_below(name: str, parent: str) -> bool:
+    return not parent or name.startswith(f"{parent}.")
 
 
 def _merged(items: list[Distributed]) -> Distributed:

@@ -77,10 +77,13 @@ def _rich_table(table: Table, available: int) -> rich.table.Table:
         rich_table.add_column(column.title, justify=justify, min_width=width, max_width=None if column.fill else width)
     for number in range(len(table.rows)):
         fitted = (
-            _fitted(cells[index][number], table.columns[index], width)
+            Text(
+                _fitted(cells[index][number], table.columns[index], width),
+                style="red" if (number, index) in table.wrong else "",
+            )
             for index, width in zip(shown, widths, strict=True)
         )
-        rich_table.add_row(*map(Text, fitted), style="red" if number in table.marked else None)
+        rich_table.add_row(*fitted, style="red" if number in table.marked else None)
     return rich_table
 
 

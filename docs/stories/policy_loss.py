@@ -8,30 +8,29 @@ import os
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, loss_parallel, parallelize_module
 
 from filch import steal_forward
 
 
 class Policy(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.logits, self.logp = nn.Linear(32, 64, bias=False), nn.LogSoftmax(-1)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.logp(self.logits(x))
 
 
-def main():
+def main() -> None:
     torch.manual_seed(0)
     policy, states, advantages = Policy(), torch.randn(8, 32), torch.randn(8, 64)
     if "RANK" not in os.environ:
         with steal_forward(policy, submodules=True, gradients=True, parameters=True, dump_file="reference.onnx"):
             (policy(states) * advantages).sum().backward()
         return
-
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Shard, distribute_tensor
-    from torch.distributed.tensor.parallel import ColwiseParallel, loss_parallel, parallelize_module
 
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
