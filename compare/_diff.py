@@ -1,16 +1,20 @@
 """Compare two dumps of the same model, for example from two machines or two versions."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from glob import has_magic
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from filch.steal import (
     AssembledRecords,
     Key,
+    Layouts,
     Records,
     Skipped,
     Statistics,
+    assemble,
     describe,
     missing_tensors,
     restore,
@@ -25,26 +29,27 @@ from .ranks._rank_diff import RankDiff
 from .results._dump_diff import DiffRow, DumpDiff
 
 _SECOND = "the second dump"
+_Path = str | os.PathLike[str]
+Dumps = _Path | Records | Sequence[_Path]
 
 
 def diff(
-    expected: str | os.PathLike[str] | Records,
-    actual: str | os.PathLike[str] | Records,
-    *,
-    tolerance: float | Tolerance | None = None,
+    expected: Dumps, actual: Dumps, *, tolerance: float | Tolerance | None = None, layouts: Layouts | None = None
 ) -> DumpDiff:
     """Compare the values of two dumps or captures by key and path; no model is needed.
 
-    If `actual` is the run of several processes (see `assemble`), each value of the reference is compared with what the
-    ranks have together: first the parameters, then the forward pass, the backward pass and the final gradients. Plain
-    tensors whose layout is not known are put together in the way that fits the reference best; a value of the forward
-    pass or a final gradient that only a sum over the ranks explains is reported as not reduced. Replicas must be equal
-    bit for bit.
+    If `actual` is the run of several processes, each value of the reference is compared with what the ranks have
+    together (see `assemble`): first the parameters, then the forward pass, the backward pass and the final gradients.
+    Plain tensors whose layout is not known are put together in the way that fits the reference best; a value of the
+    forward pass or a final gradient that only a sum over the ranks explains is reported as not reduced. Replicas must
+    be equal bit for bit.
 
     Args:
-        expected: the reference; that of several processes is put together first.
-        actual: the dump or capture to compare with it.
+        expected: the reference: a dump or a capture; or the dumps of several processes, as their paths or a pattern
+            such as `"run.*.onnx"`, which are put together first.
+        actual: the dump, capture or dumps to compare with it.
         tolerance: see `compare`.
+        layouts: see `assemble`.
 
     Returns:
         a `DumpDiff` with one row for each tensor, and for each record that only one of them has.
@@ -52,12 +57,25 @@ def diff(
     Raises:
         DumpError: one of them cannot be read.
     """
-    first = expected if isinstance(expected, Records) else restore(expected)
-    second = actual if isinstance(actual, Records) else restore(actual)
+    first, second = _opened(expected, layouts), _opened(actual, layouts)
     if isinstance(second, AssembledRecords):
         ranks = RankDiff(first, second, tolerance)
-        return DumpDiff(first.source, second.source, tuple(ranks.rows()), learned=ranks.learned)
+        rows = tuple(ranks.rows())
+        culprit = next((row for row in rows if row.diverged), None)
+        nearest = "" if culprit is None else ranks.nearest_collective(culprit)
+        return DumpDiff(first.source, second.source, rows, reasons=(nearest,) if nearest else (), learned=ranks.learned)
     return DumpDiff(first.source, second.source, tuple(_rows(first, second, tolerance)))
+
+
+def _opened(dumps: "Dumps", layouts: Layouts | None) -> Records:
+    """Return the records of a dump, or of those of several processes."""
+    if isinstance(dumps, Records):
+        return dumps
+    paths = [dumps] if isinstance(dumps, str | os.PathLike) else list(dumps)
+    if len(paths) > 1:
+        return assemble(paths, layouts=layouts)
+    path = os.fspath(paths[0])
+    return restore(path) if Path(path).exists() or not has_magic(path) else assemble(path, layouts=layouts)
 
 
 def _rows(first: Records, second: Records, tolerance: float | Tolerance | None) -> Iterator[DiffRow]:
@@ -107,8 +125,13 @@ def value_rows(
 
 
 def unmatched_row(key: Key, value: Any, missing_from: str) -> DiffRow:
-    """Return the row of a record that only one of two dumps has."""
-    return DiffRow(key, "", describe(value), f"{missing_from} does not have it")
+    """Return the row of a record that only one of two dumps has.
+
+    It counts as a difference, unless it is a gradient before the reduction over processes, which only each of them has.
+    """
+    return DiffRow(
+        key, "", describe(value), f"{missing_from} does not have it", same=None if key.kind == "GP" else False
+    )
 
 
 def _without_numbers(

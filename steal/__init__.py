@@ -21,6 +21,7 @@ from .files._scratch import Scratch
 from .files._untrusted import open_companion, open_untrusted, parse_json, read_untrusted
 from .ranks._assembled import AssembledRecords, Distributed, Part, assemble
 from .ranks._layouts import Layouts, load_layouts, save_layouts
+from .ranks._write import write_assembled
 from .values._arguments import argument_tensors, named_arguments
 from .values._describe import describe
 from .values._foreign import Foreign, Skipped
@@ -85,5 +86,6 @@ __all__ = [
     "tensors",
     "unexpand",
     "watch_phases",
+    "write_assembled",
     "write_output",
 ]

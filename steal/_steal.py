@@ -21,6 +21,7 @@ from .capture._store import MemoryStore, Store
 from .capture._unhookable import uncalled_hooks_warning
 from .capture._verbose import ProgressPrinter
 from .dump._writer import BUFFER, DumpWriter
+from .extras._collectives import Collectives
 from .extras._gradients import Gradients
 from .extras._operators import Operators
 from .extras._parameters import Parameters
@@ -77,6 +78,7 @@ def steal_forward(
     gradients: bool = False,
     parameters: bool = False,
     operators: bool | str | Iterable[str] = False,
+    collectives: bool = False,
     watch: str | None = None,
     on_nonfinite: Callable[[NonFinite], object] | None = None,
     compress: bool = False,
@@ -121,6 +123,9 @@ def steal_forward(
         operators: also record the ATen calls that captured modules make in the forward pass: True, or patterns of
             names (`"aten.mm.default"`). They are named `name/position.operator`, numbered in each module call. Only
             calls of the thread that opened the block are seen, and none inside compiled code.
+        collectives: also record which collectives of torch.distributed run (`"C"`): the name, the ranks, dtype and
+            shape of the tensors, and whether in the backward pass. They are named after the module that runs them; in
+            a backward pass, `""`.
         watch: `"nonfinite"` or `"nan"`: raise a `NonFiniteError` at the first such value in the output of a captured
             module, or of an ATen call selected by `operators`. An ATen call that only passes on infinities or writes
             given values does not count; one whose infinity a later `where` discards does.
@@ -155,6 +160,8 @@ def steal_forward(
         to_sink=sink is not None,
     )
     extras = _create_extras(modules if parameters else None, operators, watch, on_nonfinite, gradients=gradients)
+    if collectives:
+        extras.insert(0, Collectives())
     infos = {name: ModuleInfo.of(module) for name, module in chosen}
     with ExitStack() as stack:
         progress = stack.enter_context(phase("capture"))

@@ -110,18 +110,29 @@ def compare_command(
 
 
 def diff_command(
-    expected: Annotated[Path, typer.Argument(help="A dump.")],
-    actual: Annotated[Path, typer.Argument(help="The dump to compare with it.")],
+    expected: Annotated[str, typer.Argument(help="A dump, or the pattern of the dumps of several processes.")],
+    actual: Annotated[
+        list[str], typer.Argument(help="The dump to compare with it; those of several processes, or their pattern.")
+    ],
     tolerance: shared.Tolerance = None,
+    layout: shared.Layout = None,
+    save_layout: Annotated[
+        Path | None, typer.Option(help="Write how the plain tensors of several processes belong together.")
+    ] = None,
     all_rows: shared.All = False,
     wide: shared.Wide = False,
     as_json: shared.Json = False,
     quiet: shared.Quiet = False,
 ) -> None:
-    """Compare two dumps; no model is needed."""
+    """Compare two dumps, or several processes with one; no model is needed."""
+    from filch.steal import Layouts, load_layouts, save_layouts
+
     from .._diff import diff
 
-    result = diff(expected, actual, tolerance=tolerance)
+    layouts = load_layouts(layout) if layout else Layouts()
+    result = diff(expected, actual, tolerance=tolerance, layouts=layouts)
+    if save_layout is not None:
+        save_layouts(replace(layouts, learned={**layouts.learned, **result.learned}), save_layout)
     if not quiet:
         echo_result(result, as_json=as_json, all_rows=all_rows, wide=wide)
     raise typer.Exit(not result.close)

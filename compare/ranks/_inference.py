@@ -50,13 +50,8 @@ def infer(
     """
     best: Inferred | None = None
     for mesh, placements, divisor in _candidates(item.tensors, reference, gradient=gradient):
-        source = "inferred" if divisor == 1 else f"inferred, divided by {divisor}"
-        made = item.joined(layout_of(item.tensors, placements, mesh), source)
-        tensor = made.parts[0].tensor
-        if divisor > 1:
-            tensor = tensor / divisor
-            made.parts[0] = made.parts[0]._replace(tensor=tensor)
-        difference = compare_tensors(reference, tensor, tolerance=tolerance)
+        made = item.joined(layout_of(item.tensors, placements, mesh), "inferred", divisor)
+        difference = compare_tensors(reference, made.parts[0].tensor, tolerance=tolerance)
         text = f"{'x'.join(map(str, mesh))}: {', '.join(map(str, placements))}{f' / {divisor}' if divisor > 1 else ''}"
         found = Inferred(made, text, difference, any(placement.kind == "partial" for placement in placements))
         if best is None or _rank(found) < _rank(best):

@@ -22,7 +22,7 @@ from ..metrics._tolerance import Tolerance
 from ..results._dump_diff import DiffRow
 from ._inference import infer
 
-_ORDER = {"P": 0, "I": 1, "O": 1, "GI": 2, "GO": 2, "GP": 3, "GF": 3, "V": 4}
+_ORDER = {"P": 0, "I": 1, "O": 1, "GI": 2, "GO": 2, "GF": 3, "V": 4}  # without local gradients and collectives
 _SPLIT = ("GI", "GO")  # gradients that are n times as large if each of n ranks computes the mean of its part
 _UNREDUCED = "each rank has a partial value: no collective has reduced it"
 
@@ -42,20 +42,20 @@ class RankDiff:
 
     def rows(self) -> list[DiffRow]:
         """Return a row for each tensor of the reference: parameters, forward, backward, then final gradients."""
-        keys = sorted(self._expected, key=lambda key: _ORDER.get(key.kind, len(_ORDER)))
+        keys = sorted(
+            (key for key in self._expected if key.kind in _ORDER), key=lambda key: _ORDER.get(key.kind, len(_ORDER))
+        )
         rows = [row for key in keys for row in self._rows(key)]
         names = {key.name for key in self._expected}
-        extra = [key for key in self._actual if key.name not in names]
+        extra = [key for key in self._actual if key.name not in names and key.kind in _ORDER]
         return rows + [DiffRow(key, "", "?", "the first dump does not have it", same=None) for key in extra]
 
     def _rows(self, key: Key) -> Iterator[DiffRow]:
         """Yield the rows of a record of the reference."""
         value = self._expected[key]
         keys = self._matching(key)
-        if key.kind == "GP" and self._final_gradient_is_compared(key):
-            return  # what a rank accumulates before the gradients of all ranks are reduced
         if not keys:
-            yield DiffRow(key, "", describe(value), "no rank has it", same=None if key.kind == "GP" else False)
+            yield DiffRow(key, "", describe(value), "no rank has it")
             return
         distributed = [self._actual.distributed(one) for one in keys]
         for path, tensor in tensors(value).items():
@@ -71,13 +71,9 @@ class RankDiff:
         """Return the keys whose values are together that of the reference's key: several if there are microbatches."""
         found = self._actual_keys.get((key.name, key.kind), [])
         count = self._expected_counts[key.name, key.kind]
-        if key.kind in ("P", "GF", "GP"):  # recorded whenever they change: how often differs
+        if key.kind in ("P", "GF"):  # recorded whenever they change: how often differs
             return found[:1] if key.iteration == 0 and count > 1 else found[-1:] if key.iteration == count - 1 else []
         return _split(found, key.iteration, count)
-
-    def _final_gradient_is_compared(self, key: Key) -> bool:
-        place = key.name, "GF"
-        return place in self._expected_counts and place in self._actual_keys
 
     def _row(self, key: Key, path: str, reference: torch.Tensor, item: Distributed) -> DiffRow:
         """Return the row of one tensor."""
@@ -117,6 +113,28 @@ class RankDiff:
             if not compare_tensors(expected, local.as_subclass(torch.Tensor), tolerance=self._tolerance).close:
                 wrong.append(rank)
         return tuple(wrong)
+
+    def nearest_collective(self, row: DiffRow) -> str:
+        """Return a sentence about the last collective before a value; `""` if collectives were not recorded.
+
+        In a backward pass, the value is a gradient, and the collective is one of the backward pass.
+        """
+        is_backward = row.key.kind.startswith("G")
+        for rank, dump in self._actual.dumps.items():
+            if row.ranks and rank not in row.ranks:
+                continue
+            last: Key | None = None
+            for key in self._actual.keys_of(rank):
+                if key == row.key:
+                    break
+                if key.kind == "C" and dump[key]["backward"] == is_backward:
+                    last = key
+            if last is not None:
+                value = dump[last]
+                ranks, where = ", ".join(map(str, value["ranks"])), last.name or "the model"
+                place = "in the backward pass" if is_backward else f"in {where}"
+                return f"the last collective before it is {value['collective']} of ranks {ranks} {place}"
+        return ""
 
 
 def _merged(items: list[Distributed]) -> Distributed:

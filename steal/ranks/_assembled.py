@@ -65,14 +65,17 @@ class Distributed:
         """The tensor of each part."""
         return [part.tensor for part in self.parts]
 
-    def joined(self, sharding: Sharding, source: str) -> "Distributed":
+    def joined(self, sharding: Sharding, source: str, divisor: int = 1) -> "Distributed":
         """Return the tensor that the parts are together.
 
         Args:
             sharding: the layout over a mesh whose ranks are the indices of `parts`.
             source: how the layout is known.
+            divisor: of the tensor: gradients are n times as large if each of n ranks has the mean loss of its part.
         """
         result = join(dict(enumerate(self.tensors)), sharding)
+        if divisor > 1:
+            result.tensor, source = result.tensor / divisor, f"{source}, divided by {divisor}"
         ranks = tuple(rank for part in self.parts for rank in part.ranks)
         placements = ", ".join(map(str, sharding.placements))
         known = f"{self.layout}; {placements} ({source})" if self.layout else f"{placements} ({source})"
@@ -103,7 +106,8 @@ class AssembledRecords(Records):
         for rank, dump in dumps.items():
             wrappers = _wrapper_names(dump.modules)
             for key, own in self._keys[rank].items():
-                records.setdefault(key, dump.records[own])
+                if key.kind != "GP":
+                    records.setdefault(key, dump.records[own])
             modules = {_unwrapped(name, wrappers): info for name, info in dump.modules.items()} | modules
             failed = {
                 key._replace(name=_unwrapped(key.name, wrappers)): text for key, text in dump.failed.items()
@@ -119,6 +123,10 @@ class AssembledRecords(Records):
     def borrow(self, key: Any) -> Any:
         """See `Records.borrow`."""
         return self[key]
+
+    def keys_of(self, rank: int) -> Iterable[Key]:
+        """Return the keys that a rank has, in order of its run."""
+        return self._keys[rank].keys()
 
     def local_values(self, key: Any) -> dict[int, Any]:
         """Return the value of each rank that has the key."""
@@ -171,12 +179,10 @@ class AssembledRecords(Records):
         text = self.layouts.learned.get(key.place(path))
         if text is None:
             return None
-        shape, placements, _ = parse_learned(text)
-        return (
-            item.joined(layout_of(item.tensors, placements, shape), "learned")
-            if prod(shape) == len(item.parts)
-            else None
-        )
+        shape, placements, divisor = parse_learned(text)
+        if prod(shape) != len(item.parts):
+            return None
+        return item.joined(layout_of(item.tensors, placements, shape), "learned", divisor)
 
     def rebuild(self, key: Any, items: Mapping[str, Distributed]) -> Any:
         """Return the value of a key with the tensors at these paths; one whose layout is not known is skipped."""
@@ -277,7 +283,8 @@ def assemble(
     DTensors, and plain tensors that one was made of or converted to, are put together by their recorded layouts. A
     plain tensor that is equal on all ranks, bit for bit, is taken for replicated. Other ones are put together as
     `layouts` tells; without, they are `Skipped`. No process group is needed. Values are put together when they are
-    accessed.
+    accessed. Gradients that a rank has accumulated before those of all ranks are reduced (`"GP"`) are left out; the
+    final ones (`"GF"`) are there.
 
     Args:
         paths: the dumps, or a pattern such as `"run.*.onnx"`.
@@ -346,5 +353,5 @@ def _unwrapped_keys(dump: Dump) -> dict[Key, Key]:
     """Return the keys of a dump by their names without wrappers; a wrapper's own records are left out."""
     wrappers = _wrapper_names(dump.modules)
     own = {key: key._replace(name=_unwrapped(key.name, wrappers)) for key in dump.records}
-    kept = {new: key for key, new in own.items() if key.name in wrappers}
-    return kept | {new: key for key, new in own.items() if key.name not in wrappers}
+    taken = {new for key, new in own.items() if key.name not in wrappers}
+    return {new: key for key, new in own.items() if key.name not in wrappers or new not in taken}

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..values._sharding import Placement, Sharding
+from ..values._sharding import Placement, Sharding, local_part
 
 _REDUCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "sum": lambda parts: parts.sum(0),
@@ -42,8 +42,8 @@ def join(parts: Mapping[int, torch.Tensor], sharding: Sharding) -> Joined:
     """
     mesh = sharding.mesh
     joined = Joined(torch.empty(0))
-    held = {place: parts[rank] for rank, place in zip(mesh.ranks, mesh.coordinates, strict=True) if rank in parts}
     ranks = dict(zip(mesh.coordinates, mesh.ranks, strict=True))
+    held = {place: local_part(parts[rank])[0] for place, rank in ranks.items() if rank in parts}
     missing = [rank for rank in mesh.ranks if rank not in parts]
     if missing:
         joined.problems.append(f"rank {_listed(missing)} has no such value")

@@ -242,6 +242,12 @@ def local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, Sharding | None]:
     return tensor, None
 
 
+def is_dtensor_type(cls: type) -> bool:
+    """Return whether a class is `DTensor` or derived from it."""
+    dtensor = _class_of("torch.distributed.tensor", "DTensor")
+    return dtensor is not None and issubclass(cls, dtensor)
+
+
 def _class_of(module: str, name: str) -> type | None:
     """Return a class if its module is imported; else there are no instances."""
     found = getattr(sys.modules.get(module), name, None)
