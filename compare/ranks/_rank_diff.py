@@ -1,7 +1,9 @@
 """The rows of a comparison of several processes with one."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
@@ -9,21 +11,18 @@ from filch.steal import (
     AssembledRecords,
     Distributed,
     Key,
-    LocalShard,
     Records,
     describe,
     missing_tensors,
     tensors,
 )
-from filch.steal.ranks import local_tensors
 
-from ..metrics._metrics import Difference, compare_tensors
 from ..metrics._tolerance import Tolerance
 from ..results._dump_diff import DiffRow
-from ._inference import infer
+from ._inference import Inferred, fit_known, infer, wrong_ranks
 
 _ORDER = {"P": 0, "I": 1, "O": 1, "GI": 2, "GO": 2, "GF": 3, "V": 4}  # without local gradients and collectives
-_SPLIT = ("GI", "GO")  # gradients that are n times as large if each of n ranks computes the mean of its part
+_FORWARD, _BACKWARD = ("I", "O"), ("GI", "GO")
 _UNREDUCED = "each rank has a partial value: no collective has reduced it"
 
 
@@ -31,13 +30,18 @@ class RankDiff:
     """Compares the values of several processes with those of one.
 
     Attributes:
-        learned: how the parts of plain tensors fit the reference, by the value's place.
+        learned: how the parts of plain tensors fit the reference where they do, by the value's place.
     """
+
+    # By how much larger gradients with respect to inputs and outputs are than those of one process: by the number of
+    # ranks and microbatches of which each has the mean loss of its part. The first of these gradients shows it.
+    _divisor: int | None = None
 
     def __init__(self, expected: Records, actual: AssembledRecords, tolerance: float | Tolerance | None) -> None:
         self._expected, self._actual, self._tolerance = expected, actual, tolerance
         self._expected_counts = _counts(expected)
         self._actual_keys = _keys_by_place(actual)
+        self._stages = _stages(expected, actual)
         self.learned: dict[str, str] = {}
 
     def rows(self) -> list[DiffRow]:
@@ -45,27 +49,29 @@ class RankDiff:
         keys = sorted(
             (key for key in self._expected if key.kind in _ORDER), key=lambda key: _ORDER.get(key.kind, len(_ORDER))
         )
-        rows = [row for key in keys for row in self._rows(key)]
+        judged = [row for key in keys for row in self._rows(key)]
+        rows = [row for phase in ("P", _FORWARD, _BACKWARD, ("GF",), "V") for row in _reduction_checked(judged, phase)]
         names = {key.name for key in self._expected}
         extra = [key for key in self._actual if key.name not in names and key.kind in _ORDER]
         return rows + [DiffRow(key, "", "?", "the first dump does not have it", same=None) for key in extra]
 
-    def _rows(self, key: Key) -> Iterator[DiffRow]:
+    def _rows(self, key: Key) -> Iterator["_Judged"]:
         """Yield the rows of a record of the reference."""
         value = self._expected[key]
         keys = self._matching(key)
         if not keys:
-            yield DiffRow(key, "", describe(value), "no rank has it")
+            yield _Judged(DiffRow(key, "", describe(value), "no rank has it"))
             return
         distributed = [self._actual.distributed(one) for one in keys]
         for path, tensor in tensors(value).items():
-            items = [by_path[path] for by_path in distributed if path in by_path]
-            if items:
-                yield self._row(key, path, tensor, _merged(items))
-            else:
-                yield DiffRow(key, path, describe(tensor), "no rank has this tensor")
+            judged = self._judge(key, path, tensor, [by_path[path] for by_path in distributed if path in by_path])
+            ranks = self._stages.get((key.name, key.kind))
+            if judged.row.diverged and ranks is not None:
+                own = [self._actual.distributed(one, ranks) for one in keys]
+                judged = self._judge(key, path, tensor, [by_path[path] for by_path in own if path in by_path])
+            yield judged
         for path, stand_in in missing_tensors(value).items():
-            yield DiffRow(key, path, describe(stand_in), "it was not stored in the first dump", same=None)
+            yield _Judged(DiffRow(key, path, describe(stand_in), "it was not stored in the first dump", same=None))
 
     def _matching(self, key: Key) -> list[Key]:
         """Return the keys whose values are together that of the reference's key: several if there are microbatches."""
@@ -75,44 +81,47 @@ class RankDiff:
             return found[:1] if key.iteration == 0 and count > 1 else found[-1:] if key.iteration == count - 1 else []
         return _split(found, key.iteration, count)
 
-    def _row(self, key: Key, path: str, reference: torch.Tensor, item: Distributed) -> DiffRow:
-        """Return the row of one tensor."""
-        item = self._actual.resolve(key, path, item)
-        reason = ""
-        if len(item.parts) > 1:
-            found = infer(item, reference, gradient=key.kind in _SPLIT, tolerance=self._tolerance)
-            if found is None:
-                shapes = ", ".join(str(list(part.shape)) for part in item.tensors)
-                reason = f"tensors of shapes {shapes} are not one of shape {list(reference.shape)} in any way"
-                return DiffRow(key, path, describe(reference), reason)
-            item, difference = found.item, found.difference
-            if found.unreduced and key.kind not in _SPLIT:
-                reason = _UNREDUCED
-            else:
-                self.learned[key.place(path)] = found.layout
+    def _judge(self, key: Key, path: str, reference: torch.Tensor, calls: list[Distributed]) -> "_Judged":
+        """Compare a tensor with those of one or several calls, which have its microbatches."""
+        if not calls:
+            return _Judged(DiffRow(key, path, describe(reference), "no rank has this tensor"))
+        whole = [item if len(item.parts) == 1 else self._actual.declared(key, item) or item for item in calls]
+        found = self._fit(key, path, reference, _merged(whole))
+        if found is None and len(whole) > 1:  # the first call may be of shape inference
+            found = self._fit(key, path, reference, _merged(whole[1:]))
+        if found is None:
+            shapes = ", ".join(str(list(tensor.shape)) for item in calls for tensor in item.tensors)
+            reason = f"tensors of shapes {shapes} are not one of shape {list(reference.shape)} in any way"
+            return _Judged(DiffRow(key, path, describe(reference), reason))
+        return self._judged(key, path, reference, found)
+
+    def _fit(self, key: Key, path: str, reference: torch.Tensor, item: Distributed) -> Inferred | None:
+        """Put parts together as it is known or as fits best."""
+        divisor = self._divisor if key.kind in _BACKWARD else 1
+        known = item if len(item.parts) == 1 else self._actual.learned(key, path, item)
+        if known is None:
+            found = infer(item, reference, divisor=divisor, tolerance=self._tolerance)
         else:
-            difference = compare_tensors(reference, item.parts[0].tensor, tolerance=self._tolerance)
-        problems = "; ".join([*([reason] if reason else []), *item.problems])
-        ranks = tuple(sorted({*item.ranks})) or self._wrong_ranks(key, path, reference, difference)
-        return DiffRow(
+            is_learned, count = len(item.parts) > 1, len(self._actual.dumps) if len(item.pieces) == 1 else item.shards
+            divisors = (1,) if is_learned else sorted({1, count}) if divisor is None else (divisor,)
+            found = fit_known(known, reference, divisors=divisors, tolerance=self._tolerance)
+        if key.kind in _BACKWARD and found is not None and self._divisor is None:
+            self._divisor = self._actual.learned_divisor(key, path) or found.divisor
+        return found
+
+    def _judged(self, key: Key, path: str, reference: torch.Tensor, found: Inferred) -> "_Judged":
+        item, difference = found.item, found.difference
+        reasons = [_UNREDUCED] if found.unreduced and key.kind in ("P", "GF") else []
+        problems = "; ".join([*reasons, *item.problems])
+        ranks: tuple[int, ...] = ()
+        if problems or not difference.close:
+            ranks = wrong_ranks(item, reference, self._tolerance) or tuple(sorted({*item.ranks}))
+        elif found.layout:
+            self.learned[key.place(path)] = found.layout
+        row = DiffRow(
             key, path, describe(reference), problems, difference, layout=item.layout, ranks=ranks, faulty=bool(problems)
         )
-
-    def _wrong_ranks(self, key: Key, path: str, reference: torch.Tensor, difference: Difference) -> tuple[int, ...]:
-        """Return the ranks whose own shard or replica differs from the reference; none if that is not known."""
-        if difference.close or key not in self._actual:
-            return ()
-        wrong = []
-        for rank, value in self._actual.local_values(key).items():
-            local = local_tensors(value).get(path)
-            if not isinstance(local, LocalShard) or not local.sharding.is_complete:
-                return ()
-            if tuple(reference.shape) != local.sharding.shape:
-                return ()
-            expected = local.sharding.part_of(reference, rank)
-            if not compare_tensors(expected, local.as_subclass(torch.Tensor), tolerance=self._tolerance).close:
-                wrong.append(rank)
-        return tuple(wrong)
+        return _Judged(row, found.unreduced and difference.close, not found.unreduced and not item.problems)
 
     def nearest_collective(self, row: DiffRow) -> str:
         """Return a sentence about the last collective before a value; `""` if collectives were not recorded.
@@ -137,14 +146,76 @@ class RankDiff:
         return ""
 
 
+class _Judged(NamedTuple):
+    """A row, and what it tells about collectives.
+
+    Attributes:
+        row: the row.
+        unreduced: whether the ranks have partial values that are right.
+        agrees: whether the ranks have shards and equal replicas, right or wrong.
+    """
+
+    row: DiffRow
+    unreduced: bool = False
+    agrees: bool = False
+
+
+def _reduction_checked(judged: Iterable[_Judged], kinds: Collection[str]) -> Iterator[DiffRow]:
+    """Yield the rows of some kinds; partial values are wrong if no collective has reduced them.
+
+    A collective has if the next value is right, or is wrong but equal on all ranks. Those in the end of the forward
+    pass have to be reduced, too; those in the end of the backward pass show in the final gradients.
+    """
+    pending: list[DiffRow] = []
+    for row, unreduced, agrees in judged:
+        if row.key.kind not in kinds:
+            continue
+        if unreduced and not row.faulty:
+            pending.append(row)
+            continue
+        if row.judged or row.diverged:
+            yield from pending if agrees or not row.diverged else map(_not_reduced, pending)
+            pending.clear()
+        yield row
+    yield from map(_not_reduced, pending) if kinds == _FORWARD else pending
+
+
+def _not_reduced(row: DiffRow) -> DiffRow:
+    return replace(row, reason=_UNREDUCED, faulty=True)
+
+
+def _stages(expected: Records, actual: AssembledRecords) -> dict[tuple[str, str], tuple[int, ...]]:
+    """Return the ranks whose values of the whole model are comparable, if ranks are stages of a pipeline.
+
+    They are if no two sets of ranks have a module in common, except the one that each of them calls the model. Its
+    input is that of the first stage, its output that of the last one.
+
+    Returns:
+        the ranks by the name of the model and the kind of value; empty without a pipeline.
+    """
+    ranks_by_names: dict[frozenset[str], tuple[int, ...]] = {}
+    for rank in actual.dumps:
+        names = frozenset(key.name for key in actual.keys_of(rank) if key.kind in _FORWARD)
+        ranks_by_names[names] = (*ranks_by_names.get(names, ()), rank)
+    common = frozenset.intersection(*ranks_by_names)
+    counts = Counter(name for names in ranks_by_names for name in names - common)
+    if len(ranks_by_names) == 1 or len(common) != 1 or any(count > 1 for count in counts.values()):
+        return {}
+    (root,) = common
+    places = {name: index for index, name in enumerate(dict.fromkeys(key.name for key in expected))}
+    order = sorted(ranks_by_names, key=lambda names: min(places.get(name, len(places)) for name in names - common))
+    first, last = ranks_by_names[order[0]], ranks_by_names[order[-1]]
+    return {(root, "I"): first, (root, "GI"): first, (root, "O"): last, (root, "GO"): last}
+
+
 def _merged(items: list[Distributed]) -> Distributed:
-    """Return the parts of several iterations as those of one tensor."""
+    """Return the parts of several iterations as those of one tensor, rank by rank."""
     first, *others = items
     if not others:
         return first
-    parts = [part for item in items for part in item.parts]
+    parts = sorted((part for item in items for part in item.parts), key=lambda part: part.ranks[0])
     problems = [problem for item in items for problem in item.problems]
-    return Distributed(parts, first.layout, problems, [rank for item in items for rank in item.ranks])
+    return Distributed(parts, first.layout, problems, [rank for item in items for rank in item.ranks], first.shards)
 
 
 def _split(keys: list[Key], iteration: int, count: int) -> list[Key]:

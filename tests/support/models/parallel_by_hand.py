@@ -3,7 +3,6 @@
 All collectives are functions in attributes, so that a fault can replace one of them.
 """
 
-import copy
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812  as everybody does
 from torch import nn
 
-from .parallel import HEADS, KINDS, LENGTH, WIDTH, WORDS, Mlp, Transformer, batch_of, loss_of, make_batch, make_model
+from .parallel import HEADS, KINDS, LENGTH, WIDTH, Mlp, Transformer, batch_of, loss_of, make_batch, make_model
 
 EXPERTS, CHOSEN = 4, 2  # CHOSEN experts for each token
 
@@ -262,9 +261,7 @@ class MixtureOfExperts(nn.Module):
         rows = communicate(torch.cat(parts), exchange.there, exchange.back)
         received = self.order_received(list(rows.split(counts.tolist())))  # by source, then by expert
         made = self._run_own([torch.cat(received[expert::own]) for expert in range(own)])
-        split = [
-            part.split(counts.view(self.world, own)[:, expert].tolist()) for expert, part in enumerate(made)
-        ]
+        split = [part.split(counts.view(self.world, own)[:, expert].tolist()) for expert, part in enumerate(made)]
         rows = torch.cat([split[expert][source] for source in range(self.world) for expert in range(own)])
         return list(communicate(rows, exchange.back, exchange.there).split(sent.tolist()))
 
@@ -459,7 +456,9 @@ class PipelineStep(Step):
         schedule = getattr(pipelining, self.schedule)(
             stage, self.microbatches, loss_fn=self.loss, scale_grads=self.scales
         )
-        schedule.step(*(self.inputs if self.model.is_first else ()), target=self.targets if self.model.is_last else None)
+        schedule.step(
+            *(self.inputs if self.model.is_first else ()), target=self.targets if self.model.is_last else None
+        )
 
 
 def _groups(outer: int, inner: int) -> tuple[Any, Any]:
@@ -493,7 +492,8 @@ def reference_of(kind: str) -> Step:
     model: Any = without_last_bias(make_model()) if kind == "outer" else make_model()
     step = Step(model, (tokens,), targets)
     if kind == "dropout":
-        _set_dropout(model)
+        for layer in model.layers:
+            layer.mlp.drop.p = 0.2
     if kind == "clipped":
         step.finish.append(clip)
     return step
@@ -502,11 +502,6 @@ def reference_of(kind: str) -> Step:
 def clip(model: nn.Module) -> None:
     """Clip the gradients to a norm that they exceed."""
     nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-
-
-def _set_dropout(model: Any) -> None:
-    for layer in model.layers:
-        layer.mlp.drop.p = 0.2
 
 
 def step_of(kind: str, rank: int, world: int) -> Step:
