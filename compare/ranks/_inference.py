@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 import torch
 
 from filch.steal import Distributed, Placement
-from filch.steal.ranks import has_same_bits, layout_of
+from filch.steal.ranks import has_same_bits, joined_if_equal, layout_of
 
 from ..metrics._metrics import Difference, compare_tensors
 from ..metrics._tolerance import Tolerance
@@ -25,68 +26,115 @@ class Inferred:
         layout: the mesh, the placements and the divisor, as `Layouts.learned` has it.
         difference: of that tensor from the reference.
         unreduced: whether the ranks have partial values, which no collective has added.
+        divisor: of the tensor.
+        wrong: the ranks whose part or replica differs from the reference; None if that is not known.
     """
 
     item: Distributed
     layout: str
     difference: Difference
     unreduced: bool
+    divisor: int
+    wrong: tuple[int, ...] | None
+
+    @property
+    def order(self) -> tuple[bool, bool, int, float]:
+        """A sort key: the best way first, among equal ones those of more likely layouts."""
+        if self.difference.close:
+            return False, self.unreduced, len(self.item.ranks), 0.0
+        error = self.difference.error_max
+        wrong = len(self.wrong or self.item.pieces)
+        return True, self.unreduced, wrong, float("inf") if error != error else error  # noqa: PLR0124  NaN
 
 
 def infer(
-    item: Distributed, reference: torch.Tensor, *, gradient: bool, tolerance: float | Tolerance | None
+    item: Distributed,
+    reference: torch.Tensor,
+    *,
+    divisor: int | None = 1,
+    tolerance: float | Tolerance | None,
 ) -> Inferred | None:
     """Return the way to put parts together that fits the reference best; None if their shapes fit in no way.
 
-    Ways that fit within the tolerance come first, then those with the smaller error; of equal ones, replicas come
-    before shards and these before partial values.
+    Ways that fit within the tolerance come first, then those in which the parts of fewer ranks are wrong, then those
+    with the smaller error; of equal ones, replicas come before shards and these before partial values.
 
     Args:
         item: the parts of a tensor, at least two.
         reference: the tensor of one process.
-        gradient: whether it is a gradient with respect to an input or output: if each of n ranks computes the mean loss
-            of its part of a batch, gradients are n times as large as in one process.
+        divisor: of the tensor; None tries 1 and the number of shards: if each of n ranks computes the mean loss of its
+            part of a batch, gradients with respect to inputs and outputs are n times as large as in one process.
         tolerance: see `compare`.
     """
     best: Inferred | None = None
-    for mesh, placements, divisor in _candidates(item.tensors, reference, gradient=gradient):
-        made = item.joined(layout_of(item.tensors, placements, mesh), "inferred", divisor)
-        difference = compare_tensors(reference, made.parts[0].tensor, tolerance=tolerance)
-        text = f"{'x'.join(map(str, mesh))}: {', '.join(map(str, placements))}{f' / {divisor}' if divisor > 1 else ''}"
-        found = Inferred(made, text, difference, any(placement.kind == "partial" for placement in placements))
-        if best is None or _rank(found) < _rank(best):
-            best = found
-        if difference.close and not found.unreduced and not made.problems:
-            break
+    for mesh, placements in _candidates(item.tensors, reference):
+        sharding = layout_of(item.tensors, placements, mesh)
+        shards = prod(mesh[dim] for dim in sharding.shard_dims)
+        for number in sorted({1, shards}) if divisor is None else (divisor,):
+            made = (joined_if_equal(item) if shards == 1 else None) or item.joined(sharding, "inferred")
+            made = made if number == 1 else made.divided(number)
+            difference = compare_tensors(reference, made.parts[0].tensor, tolerance=tolerance)
+            text = (
+                f"{'x'.join(map(str, mesh))}: {', '.join(map(str, placements))}{f' / {number}' if number > 1 else ''}"
+            )
+            wrong = None if difference.close else wrong_ranks(made, reference, tolerance)
+            unreduced = any(placement.kind == "partial" for placement in placements)
+            found = Inferred(made, text, difference, unreduced, number, wrong)
+            if difference.close and not made.problems:
+                return found
+            if best is None or found.order < best.order:
+                best = found
     return best
 
 
-def _rank(found: Inferred) -> tuple[bool, bool, float]:
-    """Return a sort key: the best way first."""
-    error = found.difference.error_max
-    far = not found.difference.close
-    return far, far and found.unreduced, float("inf") if error != error else error  # noqa: PLR0124  NaN
+def fit_known(
+    item: Distributed, reference: torch.Tensor, *, divisors: Sequence[int], tolerance: float | Tolerance | None
+) -> Inferred:
+    """Compare a tensor whose layout is known with the reference; the divisor is the one that fits best."""
+    ways = []
+    for divisor in divisors:
+        made = item if divisor == 1 else item.divided(divisor)
+        difference = compare_tensors(reference, made.parts[0].tensor, tolerance=tolerance)
+        wrong = None if difference.close else wrong_ranks(made, reference, tolerance)
+        ways.append(Inferred(made, "", difference, unreduced=False, divisor=divisor, wrong=wrong))
+    return min(ways, key=lambda way: way.order)
+
+
+def wrong_ranks(
+    item: Distributed, reference: torch.Tensor, tolerance: float | Tolerance | None
+) -> tuple[int, ...] | None:
+    """Return the ranks whose own part or replica differs from the reference; None if that is not known.
+
+    If none differs by more than the tolerance, they are those that differ in any bit, if there are others.
+    """
+    far, inexact = set(), set()
+    for piece in item.pieces:
+        if piece.take is None:
+            return None
+        expected = piece.take(reference)
+        if not has_same_bits(expected, piece.tensor):
+            inexact.add(piece.rank)
+            if not compare_tensors(expected, piece.tensor, tolerance=tolerance).close:
+                far.add(piece.rank)
+    all_ranks = {piece.rank for piece in item.pieces}
+    return tuple(sorted(far or (inexact if inexact != all_ranks else ()))) or None
 
 
 def _candidates(
-    tensors: Sequence[torch.Tensor], reference: torch.Tensor, *, gradient: bool
-) -> Iterator[tuple[tuple[int, ...], tuple[Placement, ...], int]]:
-    """Yield mesh, placements and divisor of each way that gives the reference's shape."""
+    tensors: Sequence[torch.Tensor], reference: torch.Tensor
+) -> Iterator[tuple[tuple[int, ...], tuple[Placement, ...]]]:
+    """Yield mesh and placements of each way that gives the reference's shape, those with fewer dimensions first."""
     count, shape = len(tensors), tuple(reference.shape)
-    if all(has_same_bits(tensors[0], tensor) for tensor in tensors[1:]):
-        if tuple(tensors[0].shape) == shape:
-            yield (count,), (_REPLICATED,), 1
+    is_equal = all(has_same_bits(tensors[0], tensor) for tensor in tensors[1:])
+    if is_equal and tuple(tensors[0].shape) == shape:
+        yield (count,), (_REPLICATED,)
         return
     meshes = [(count,), *((outer, count // outer) for outer in range(2, count) if count % outer == 0)]
+    choices = [*_placements(reference)]
     for mesh in meshes:
-        choices = [*_placements(reference)]
         for placements in product(choices, repeat=len(mesh)):
-            if not _fits(tensors, placements, mesh, shape):
-                continue
-            yield mesh, placements, 1
-            sharded = [size for size, placement in zip(mesh, placements, strict=True) if placement.kind == "shard"]
-            if gradient and reference.is_floating_point():
-                yield from ((mesh, placements, divisor) for divisor in sorted({*sharded}))
+            if _fits(tensors, placements, mesh, shape):
+                yield mesh, placements
 
 
 def _placements(reference: torch.Tensor) -> Iterator[Placement]:

@@ -1,7 +1,9 @@
 """The rows of a comparison of several processes with one."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
@@ -9,43 +11,44 @@ from filch.steal import (
     AssembledRecords,
     Distributed,
     Key,
-    LocalShard,
     Records,
     describe,
     missing_tensors,
     tensors,
 )
-from filch.steal.ranks import local_tensors
 
-from ..metrics._metrics import Difference, compare_tensors
 from ..metrics._tolerance import Tolerance
 from ..results._dump_diff import DiffRow, DumpDiff
-from ._inference import infer
+from ._culprit import culprit_reasons
+from ._inference import Inferred, fit_known, infer, wrong_ranks
 
 _ORDER = {"P": 0, "I": 1, "O": 1, "GI": 2, "GO": 2, "GF": 3, "V": 4}  # without local gradients and collectives
-_SPLIT = ("GI", "GO")  # gradients that are n times as large if each of n ranks computes the mean of its part
+_FORWARD, _BACKWARD = ("I", "O"), ("GI", "GO")
 _UNREDUCED = "each rank has a partial value: no collective has reduced it"
 
 
 class RankDiff:
     """Compares the values of several processes with those of one."""
 
+    # By how much larger gradients with respect to inputs and outputs are than those of one process: by the number of
+    # ranks and microbatches of which each has the mean loss of its part. The first of these gradients shows it.
+    _divisor: int | None = None
+
     def __init__(self, expected: Records, actual: AssembledRecords, tolerance: float | Tolerance | None) -> None:
         self._expected, self._actual, self._tolerance = expected, actual, tolerance
         self._expected_counts = _counts(expected)
         self._actual_keys = _keys_by_place(actual)
-        self._learned: dict[str, str] = {}
+        self._stages = _stages(expected, actual)
+        self._learned: dict[str, str] = {}  # how plain tensors fit the reference where they do, by the value's place
 
     def result(self) -> DumpDiff:
         """Return the rows, with what is known about the first that differs."""
-        rows = self._all_rows()
-        culprit = next((row for row in rows if row.diverged), None)
-        reasons = () if culprit is None else (_backward_culprit(rows, culprit), self._nearest_collective(culprit))
+        rows = tuple(self._all_rows())
         return DumpDiff(
             self._expected.source,
             self._actual.source,
-            tuple(rows),
-            reasons=tuple(filter(None, reasons)),
+            rows,
+            reasons=tuple(culprit_reasons(rows, self._actual)),
             files=tuple(dump.source for dump in self._actual.dumps.values()),
             learned=self._learned,
         )
@@ -55,27 +58,29 @@ class RankDiff:
         keys = sorted(
             (key for key in self._expected if key.kind in _ORDER), key=lambda key: _ORDER.get(key.kind, len(_ORDER))
         )
-        rows = [row for key in keys for row in self._rows(key)]
+        judged = [row for key in keys for row in self._rows(key)]
+        rows = [row for phase in ("P", _FORWARD, _BACKWARD, ("GF",), "V") for row in _reduction_checked(judged, phase)]
         names = {key.name for key in self._expected}
         extra = [key for key in self._actual if key.name not in names and key.kind in _ORDER]
         return rows + [DiffRow(key, "", "?", "the first dump does not have it", same=None) for key in extra]
 
-    def _rows(self, key: Key) -> Iterator[DiffRow]:
+    def _rows(self, key: Key) -> Iterator["_Judged"]:
         """Yield the rows of a record of the reference."""
         value = self._expected[key]
         keys = self._matching(key)
         if not keys:
-            yield DiffRow(key, "", describe(value), "no rank has it")
+            yield _Judged(DiffRow(key, "", describe(value), "no rank has it"))
             return
         distributed = [self._actual.distributed(one) for one in keys]
         for path, tensor in tensors(value).items():
-            items = [by_path[path] for by_path in distributed if path in by_path]
-            if items:
-                yield self._row(key, path, tensor, _merged(items))
-            else:
-                yield DiffRow(key, path, describe(tensor), "no rank has this tensor")
+            judged = self._judge(key, path, tensor, [by_path[path] for by_path in distributed if path in by_path])
+            ranks = self._stages.get((key.name, key.kind))
+            if judged.row.diverged and ranks is not None:
+                own = [self._actual.distributed(one, ranks) for one in keys]
+                judged = self._judge(key, path, tensor, [by_path[path] for by_path in own if path in by_path])
+            yield judged
         for path, stand_in in missing_tensors(value).items():
-            yield DiffRow(key, path, describe(stand_in), "it was not stored in the first dump", same=None)
+            yield _Judged(DiffRow(key, path, describe(stand_in), "it was not stored in the first dump", same=None))
 
     def _matching(self, key: Key) -> list[Key]:
         """Return the keys whose values are together that of the reference's key: several if there are microbatches."""
@@ -85,114 +90,124 @@ class RankDiff:
             return found[:1] if key.iteration == 0 and count > 1 else found[-1:] if key.iteration == count - 1 else []
         return _split(found, key.iteration, count)
 
-    def _row(self, key: Key, path: str, reference: torch.Tensor, item: Distributed) -> DiffRow:
-        """Return the row of one tensor."""
-        item = self._actual.resolve(key, path, item)
-        reason = ""
-        if len(item.parts) > 1:
-            found = infer(item, reference, gradient=key.kind in _SPLIT, tolerance=self._tolerance)
-            if found is None:
-                shapes = ", ".join(str(list(part.shape)) for part in item.tensors)
-                reason = f"tensors of shapes {shapes} are not one of shape {list(reference.shape)} in any way"
-                return DiffRow(key, path, describe(reference), reason)
-            item, difference = found.item, found.difference
-            if found.unreduced and key.kind not in _SPLIT:
-                reason = _UNREDUCED
-            else:
-                self._learned[key.place(path)] = found.layout
+    def _judge(self, key: Key, path: str, reference: torch.Tensor, calls: list[Distributed]) -> "_Judged":
+        """Compare a tensor with those of one or several calls, which have its microbatches."""
+        if not calls:
+            return _Judged(DiffRow(key, path, describe(reference), "no rank has this tensor"))
+        whole = [item if len(item.parts) == 1 else self._actual.declared(key, item) or item for item in calls]
+        found = self._fit(key, path, reference, _merged(whole))
+        if found is None and len(whole) > 1:  # the first call may be of shape inference
+            found = self._fit(key, path, reference, _merged(whole[1:]))
+        if found is None:
+            shapes = ", ".join(str(list(tensor.shape)) for item in calls for tensor in item.tensors)
+            reason = f"tensors of shapes {shapes} are not one of shape {list(reference.shape)} in any way"
+            return _Judged(DiffRow(key, path, describe(reference), reason))
+        return self._judged(key, path, reference, found)
+
+    def _fit(self, key: Key, path: str, reference: torch.Tensor, item: Distributed) -> Inferred | None:
+        """Put parts together as it is known or as fits best."""
+        divisor = self._divisor if key.kind in _BACKWARD else 1
+        known = item if len(item.parts) == 1 else self._actual.learned(key, path, item)
+        if known is None:
+            found = infer(item, reference, divisor=divisor, tolerance=self._tolerance)
         else:
-            difference = compare_tensors(reference, item.parts[0].tensor, tolerance=self._tolerance)
+            is_learned, count = len(item.parts) > 1, len(self._actual.dumps) if len(item.pieces) == 1 else item.shards
+            divisors = (1,) if is_learned else sorted({1, count}) if divisor is None else (divisor,)
+            found = fit_known(known, reference, divisors=divisors, tolerance=self._tolerance)
+        if key.kind in _BACKWARD and found is not None and self._divisor is None:
+            self._divisor = self._actual.learned_divisor(key, path) or found.divisor
+        return found
+
+    def _judged(self, key: Key, path: str, reference: torch.Tensor, found: Inferred) -> "_Judged":
+        item, difference = found.item, found.difference
+        reasons = [_UNREDUCED] if found.unreduced and key.kind in ("P", "GF") else []
+        problems = "; ".join([*reasons, *item.problems])
+        ranks: tuple[int, ...] = ()
+        if problems or not difference.close:
+            ranks = wrong_ranks(item, reference, self._tolerance) or tuple(sorted({*item.ranks}))
+        elif found.layout:
+            self._learned[key.place(path)] = found.layout
         held_by = tuple(sorted({rank for part in item.parts for rank in part.ranks}))
-        problems = "; ".join([*([reason] if reason else []), *item.problems])
-        ranks = tuple(sorted({*item.ranks})) or self._wrong_ranks(key, path, reference, difference)
-        return DiffRow(
-            key,
-            path,
-            describe(reference),
-            problems,
-            difference,
+        row = DiffRow(
+            *(key, path, describe(reference), problems, difference),
             layout=item.layout,
             ranks=ranks,
             held_by=held_by,
             faulty=bool(problems),
         )
-
-    def _wrong_ranks(self, key: Key, path: str, reference: torch.Tensor, difference: Difference) -> tuple[int, ...]:
-        """Return the ranks whose own shard or replica differs from the reference; none if that is not known."""
-        if difference.close or key not in self._actual:
-            return ()
-        wrong = []
-        for rank, value in self._actual.local_values(key).items():
-            local = local_tensors(value).get(path)
-            if not isinstance(local, LocalShard) or not local.sharding.is_complete:
-                return ()
-            if tuple(reference.shape) != local.sharding.shape:
-                return ()
-            expected = local.sharding.part_of(reference, rank)
-            if not compare_tensors(expected, local.as_subclass(torch.Tensor), tolerance=self._tolerance).close:
-                wrong.append(rank)
-        return tuple(wrong)
-
-    def _nearest_collective(self, row: DiffRow) -> str:
-        """Return a sentence about the last collective before a value; `""` if collectives were not recorded.
-
-        In a backward pass, the value is a gradient, and the collective is one of the backward pass.
-        """
-        is_backward = row.key.kind.startswith("G")
-        for rank, dump in self._actual.dumps.items():
-            if row.ranks and rank not in row.ranks:
-                continue
-            last: Key | None = None
-            for key in self._actual.keys_of(rank):
-                if key == row.key:
-                    break
-                if key.kind == "C" and dump[key]["backward"] == is_backward:
-                    last = key
-            if last is not None:
-                value = dump[last]
-                ranks, where = ", ".join(map(str, value["ranks"])), last.name or "the model"
-                place = "in the backward pass" if is_backward else f"in {where}"
-                return f"the last collective before it is {value['collective']} of ranks {ranks} {place}"
-        return ""
+        return _Judged(row, found.unreduced and difference.close, not found.unreduced and not item.problems)
 
 
-def _backward_culprit(rows: Sequence[DiffRow], culprit: DiffRow) -> str:
-    """Return a sentence about the module whose backward pass is wrong; `""` if the culprit is no gradient.
+class _Judged(NamedTuple):
+    """A row, and what it tells about collectives.
 
-    Its output has the right gradient, and its input has not; of several, the one that is called last is meant.
+    Attributes:
+        row: the row.
+        unreduced: whether the ranks have partial values that are right.
+        agrees: whether the ranks have shards and equal replicas, right or wrong.
     """
-    if culprit.key.kind not in ("GO", "GI"):
-        return ""
-    right: dict[tuple[str, int], bool] = {}
-    wrong: dict[tuple[str, int], bool] = {}
-    for row in rows:
-        place = row.key.name, row.key.iteration
-        if row.key.kind == "GO":
-            right[place] = right.get(place, True) and row.judged and not row.diverged
-        elif row.key.kind == "GI":
-            wrong[place] = wrong.get(place, False) or row.diverged
-    names = [place for place, is_right in right.items() if is_right and wrong.get(place, False)]
-    innermost = [
-        name for name, iteration in names if not any(other != name and _is_below(other, name) for other, _ in names)
-    ]
-    if not innermost:
-        return ""
-    where = innermost[0] or "the model"
-    return f"the backward pass of {where} is wrong: the gradient of its output is right, that of its input is not"
+
+    row: DiffRow
+    unreduced: bool = False
+    agrees: bool = False
 
 
-def _is_below(name: str, parent: str) -> bool:
-    return not parent or name.startswith(f"{parent}.")
+def _reduction_checked(judged: Iterable[_Judged], kinds: Collection[str]) -> Iterator[DiffRow]:
+    """Yield the rows of some kinds; partial values are wrong if no collective has reduced them.
+
+    A collective has if the next value is right, or is wrong but equal on all ranks. Those in the end of the forward
+    pass have to be reduced, too; those in the end of the backward pass show in the final gradients.
+    """
+    pending: list[DiffRow] = []
+    for row, unreduced, agrees in judged:
+        if row.key.kind not in kinds:
+            continue
+        if unreduced and not row.faulty:
+            pending.append(row)
+            continue
+        if row.judged or row.diverged:
+            yield from pending if agrees or not row.diverged else map(_not_reduced, pending)
+            pending.clear()
+        yield row
+    yield from map(_not_reduced, pending) if kinds == _FORWARD else pending
+
+
+def _not_reduced(row: DiffRow) -> DiffRow:
+    return replace(row, reason=_UNREDUCED, faulty=True)
+
+
+def _stages(expected: Records, actual: AssembledRecords) -> dict[tuple[str, str], tuple[int, ...]]:
+    """Return the ranks whose values of the whole model are comparable, if ranks are stages of a pipeline.
+
+    They are if no two sets of ranks have a module in common, except the one that each of them calls the model. Its
+    input is that of the first stage, its output that of the last one.
+
+    Returns:
+        the ranks by the name of the model and the kind of value; empty without a pipeline.
+    """
+    ranks_by_names: dict[frozenset[str], tuple[int, ...]] = {}
+    for rank in actual.dumps:
+        names = frozenset(key.name for key in actual.keys_of(rank) if key.kind in _FORWARD)
+        ranks_by_names[names] = (*ranks_by_names.get(names, ()), rank)
+    common = frozenset.intersection(*ranks_by_names)
+    counts = Counter(name for names in ranks_by_names for name in names - common)
+    if len(ranks_by_names) == 1 or len(common) != 1 or any(count > 1 for count in counts.values()):
+        return {}
+    (root,) = common
+    places = {name: index for index, name in enumerate(dict.fromkeys(key.name for key in expected))}
+    order = sorted(ranks_by_names, key=lambda names: min(places.get(name, len(places)) for name in names - common))
+    first, last = ranks_by_names[order[0]], ranks_by_names[order[-1]]
+    return {(root, "I"): first, (root, "GI"): first, (root, "O"): last, (root, "GO"): last}
 
 
 def _merged(items: list[Distributed]) -> Distributed:
-    """Return the parts of several iterations as those of one tensor."""
+    """Return the parts of several iterations as those of one tensor, rank by rank."""
     first, *others = items
     if not others:
         return first
-    parts = [part for item in items for part in item.parts]
+    parts = sorted((part for item in items for part in item.parts), key=lambda part: part.ranks[0])
     problems = [problem for item in items for problem in item.problems]
-    return Distributed(parts, first.layout, problems, [rank for item in items for rank in item.ranks])
+    return Distributed(parts, first.layout, problems, [rank for item in items for rank in item.ranks], first.shards)
 
 
 def _split(keys: list[Key], iteration: int, count: int) -> list[Key]:

@@ -3,8 +3,9 @@
 import glob
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from ..dump._dump import Dump, restore
 from ..values._decode import decode
 from ..values._encode import encode
 from ..values._foreign import Spec, skipped
-from ..values._sharding import LocalShard, Mesh, Placement, Sharding
+from ..values._sharding import LocalShard, Mesh, Placement, Sharding, local_part
 from ._join import is_same_bits, join
 from ._layouts import Layouts
 
@@ -32,16 +33,32 @@ _GRADIENT_OF = {"GI": "I", "GO": "O"}
 UNKNOWN_LAYOUT = "its parts differ between ranks, and how they belong together is not known"
 
 
+class Piece(NamedTuple):
+    """What one rank has of a tensor.
+
+    Attributes:
+        rank: the rank.
+        tensor: what it has.
+        take: returns what it should have of a global tensor; None if it has a partial value.
+    """
+
+    rank: int
+    tensor: torch.Tensor
+    take: Callable[[torch.Tensor], torch.Tensor] | None
+
+
 class Part(NamedTuple):
     """The tensor of one rank, or one that was put together of several ranks.
 
     Attributes:
         ranks: the ranks.
         tensor: the tensor.
+        pieces: what each of the ranks has of it.
     """
 
     ranks: tuple[int, ...]
     tensor: torch.Tensor
+    pieces: tuple[Piece, ...]
 
 
 @dataclass
@@ -53,12 +70,19 @@ class Distributed:
         layout: how they were put together, and how that is known: `"S(1), R (DTensor)"`.
         problems: what is wrong with the parts, in sentences.
         ranks: the ranks to which the problems belong.
+        shards: how many shards a tensor has that was put together of parts without recorded layouts.
     """
 
     parts: list[Part]
     layout: str = ""
     problems: list[str] = field(default_factory=list)
     ranks: list[int] = field(default_factory=list)
+    shards: int = 1
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """What each rank has."""
+        return [piece for part in self.parts for piece in part.pieces]
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -81,7 +105,25 @@ class Distributed:
         known = f"{self.layout}; {placements} ({source})" if self.layout else f"{placements} ({source})"
         problems = [self._with_ranks(problem) for problem in result.problems]
         wrong = [rank for index in result.ranks for rank in self.parts[index].ranks]
-        return Distributed([Part(ranks, result.tensor)], known, self.problems + problems, self.ranks + wrong)
+        pieces = tuple(
+            Piece(piece.rank, piece.tensor, _taking(piece.take, sharding, index, divisor))
+            for index, part in enumerate(self.parts)
+            for piece in part.pieces
+        )
+        shards = self.shards * prod(sharding.mesh.shape[dim] for dim in sharding.shard_dims)
+        part = Part(ranks, result.tensor, pieces)
+        return Distributed([part], known, self.problems + problems, self.ranks + wrong, shards)
+
+    def divided(self, divisor: int) -> "Distributed":
+        """Return a tensor of one part, divided."""
+        part = self.parts[0]
+        pieces = (
+            Piece(piece.rank, piece.tensor, take and partial(_multiplied, take, divisor))
+            for piece in part.pieces
+            for take in (piece.take,)
+        )
+        divided = part._replace(tensor=part.tensor / divisor, pieces=tuple(pieces))
+        return replace(self, parts=[divided], layout=f"{self.layout} divided by {divisor}".strip())
 
     def _with_ranks(self, problem: str) -> str:
         """Return a problem as it is: a part's index is its rank unless parts were put together before."""
@@ -133,14 +175,19 @@ class AssembledRecords(Records):
         own = Key(*key)
         return {rank: dump[self._keys[rank][own]] for rank, dump in self.dumps.items() if own in self._keys[rank]}
 
-    def distributed(self, key: Any) -> dict[str, Distributed]:
-        """Return the tensors of a record by path, put together as far as their layout is recorded."""
+    def distributed(self, key: Any, ranks: Collection[int] | None = None) -> dict[str, Distributed]:
+        """Return the tensors of a record by path, put together as far as their layout is recorded.
+
+        Args:
+            key: of the record.
+            ranks: the ranks whose values count; all, if None.
+        """
         if key not in self.records:
             raise KeyError(f"there is no record {key!r}")
         own = Key(*key)
         by_path: dict[str, dict[int, torch.Tensor]] = {}
         for rank, value in self.local_values(own).items():
-            for path, tensor in local_tensors(value).items():
+            for path, tensor in local_tensors(value).items() if ranks is None or rank in ranks else ():
                 by_path.setdefault(path, {})[rank] = tensor
         if own.kind in _GRADIENT_OF:
             self._add_layouts(own, by_path)
@@ -150,13 +197,7 @@ class AssembledRecords(Records):
         """Put the remaining parts of a tensor together, if their layout was declared or learned, or all are equal."""
         if len(item.parts) == 1:
             return item
-        known = self.declared(key, item) or self.learned(key, path, item)
-        if known is not None:
-            return known
-        first, *others = item.tensors
-        if all(is_same_bits(first, other) for other in others):
-            return item.joined(layout_of(item.tensors, [Placement("replicate")]), "equal on all ranks")
-        return item
+        return self.declared(key, item) or self.learned(key, path, item) or joined_if_equal(item) or item
 
     def declared(self, key: Key, item: Distributed) -> Distributed | None:
         """Return a tensor put together as declared for its key; None if nothing was declared for it.
@@ -183,6 +224,11 @@ class AssembledRecords(Records):
         if prod(shape) != len(item.parts):
             return None
         return item.joined(layout_of(item.tensors, placements, shape), "learned", divisor)
+
+    def learned_divisor(self, key: Key, path: str) -> int | None:
+        """Return the divisor of a tensor in an earlier run; None if it is not known."""
+        text = self.layouts.learned.get(key.place(path))
+        return None if text is None else parse_learned(text)[2]
 
     def rebuild(self, key: Any, items: Mapping[str, Distributed]) -> Any:
         """Return the value of a key with the tensors at these paths; one whose layout is not known is skipped."""
@@ -212,6 +258,31 @@ class AssembledRecords(Records):
                     gradients[path][rank] = LocalShard.of(gradient, tensor.sharding.reduced)
 
 
+def joined_if_equal(item: Distributed) -> Distributed | None:
+    """Return the tensor of which all parts are replicas; None if they are not equal, bit for bit."""
+    first, *others = item.tensors
+    if not all(is_same_bits(first, other) for other in others):
+        return None
+    return item.joined(layout_of(item.tensors, [Placement("replicate")]), "equal on all ranks")
+
+
+def _taking(
+    take: Callable[[torch.Tensor], torch.Tensor] | None, sharding: Sharding, index: int, divisor: int
+) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """Return a function from a global tensor to what a rank should have of it, by its share of part `index`."""
+    if take is None or not sharding.is_complete:
+        return None
+    return partial(_multiplied, lambda tensor: take(sharding.part_of(tensor, index)), divisor)
+
+
+def _multiplied(take: Callable[[torch.Tensor], torch.Tensor], factor: int, tensor: torch.Tensor) -> torch.Tensor:
+    return take(tensor) * factor if factor > 1 else take(tensor)
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
 def local_tensors(value: Any) -> dict[str, torch.Tensor]:
     """Return the tensors of a value by path, as `tensors` does, with the layouts of distributed ones."""
     found: dict[str, torch.Tensor] = {}
@@ -233,13 +304,17 @@ def _join_recorded(held: dict[int, torch.Tensor]) -> Distributed:
         rank = min(rest)
         tensor = rest.pop(rank)
         if not isinstance(tensor, LocalShard):
-            result.parts.append(Part((rank,), tensor))
+            result.parts.append(Part((rank,), tensor, (Piece(rank, tensor, _whole),)))
             continue
         sharding = tensor.sharding
         others = {other: rest.pop(other) for other in sharding.mesh.ranks if other in rest}
         _check_agreement(sharding, others, result)
         joined = join({rank: tensor, **others}, sharding)
-        result.parts.append(Part((rank, *others), joined.tensor))
+        pieces = (
+            Piece(own, local_part(part)[0], _taking(_whole, sharding, own, 1))
+            for own, part in {rank: tensor, **others}.items()
+        )
+        result.parts.append(Part((rank, *others), joined.tensor, tuple(pieces)))
         result.problems += joined.problems
         result.ranks += joined.ranks
         layouts[f"{sharding} ({sharding.source})"] = None
@@ -262,13 +337,41 @@ def layout_of(
     """Return the layout of parts over a mesh whose ranks are their indices; the global shape follows from the parts."""
     sizes = mesh or (len(tensors),)
     grid = Mesh(sizes, tuple(range(len(tensors))))
-    shape = list(tensors[0].shape)
+    shape, found = list(tensors[0].shape), list(placements)
+    dims = [placement.dim for placement in placements if placement.kind == "shard"]
     for dim, placement in enumerate(placements):
         if placement.kind == "shard" and placement.dim < len(shape):
             along = [place[dim] for place in grid.coordinates if not any(place[:dim] + place[dim + 1 :])]
             step = prod(sizes[dim + 1 :])
-            shape[placement.dim] = sum(_size(tensors[index * step], placement.dim) for index in along)
-    return Sharding(grid, tuple(placements), tuple(shape), "")
+            own = tuple(_size(tensors[index * step], placement.dim) for index in along)
+            shape[placement.dim] = sum(own)
+            if dims.count(placement.dim) == 1 and not placement.zigzag:
+                found[dim] = _with_sizes(placement, own)
+    return Sharding(grid, tuple(found), tuple(shape), "")
+
+
+@dataclass(frozen=True)
+class _Uneven(Placement):
+    """Shards of any sizes, as the rows that are sent to experts.
+
+    Attributes:
+        sizes: of the shards.
+    """
+
+    sizes: tuple[int, ...] = ()
+
+    def split(self, tensor: torch.Tensor, count: int) -> list[torch.Tensor]:
+        """See `Placement.split`; `count` must be that of the sizes."""
+        return list(tensor.split(self.sizes[:count], self.dim))
+
+    __str__ = Placement.__str__
+
+
+def _with_sizes(placement: Placement, sizes: tuple[int, ...]) -> Placement:
+    """Return a placement that splits into shards of these sizes."""
+    regular = placement.split(torch.empty([1] * placement.dim + [sum(sizes)]), len(sizes))
+    is_regular = tuple(part.shape[placement.dim] for part in regular) == sizes
+    return placement if is_regular else _Uneven(placement.kind, dim=placement.dim, sizes=sizes)
 
 
 def _size(tensor: torch.Tensor, dim: int) -> int:
