@@ -85,7 +85,7 @@ def failing_tolerance(report: Report, row: Row) -> Tolerance | None:
     difference = row.difference
     if report.tolerance is not None or difference is None or (row.float64 is None and row.isolated is None):
         return report.tolerance
-    limits = [limit / _SHARE for limit in (difference.error_max, difference.scale, difference.rms)]
+    limits = [limit / _SHARE for limit in (difference.error, difference.scale, difference.rms)]
     return Tolerance(*limits) if all(map(math.isfinite, limits)) else None
 
 

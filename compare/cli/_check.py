@@ -110,8 +110,8 @@ def compare_command(
 
 
 def diff_command(
-    expected: Annotated[str, typer.Argument(help="A dump, or the pattern of the dumps of several processes.")],
-    actual: Annotated[
+    reference: Annotated[str, typer.Argument(help="A dump, or the pattern of the dumps of several processes.")],
+    other: Annotated[
         list[str], typer.Argument(help="The dump to compare with it; those of several processes, or their pattern.")
     ],
     tolerance: shared.Tolerance = None,
@@ -132,9 +132,9 @@ def diff_command(
 
     layouts = load_layouts(layout) if layout else Layouts()
     try:
-        result = diff(expected, actual, tolerance=tolerance, layouts=layouts)
+        result = diff(reference, other, tolerance=tolerance, layouts=layouts)
     except NotADumpError as error:
-        command = shlex.join(["filch", "compare", expected, *actual])
+        command = shlex.join(["filch", "compare", reference, *other])
         raise CompareError(f"{error}; `{command}` compares programs, too") from None
     if save_layout is not None:
         save_layouts(replace(layouts, learned={**layouts.learned, **result.learned}), save_layout)

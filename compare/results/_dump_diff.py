@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ from ..rendering._console import as_text
 from ..rendering._html import as_page
 from ..rendering._result import NextCommand, Result, written
 from ..rendering._show import show_page
-from ..rendering._table import Block, Line, Style, Table, table_of
+from ..rendering._table import Block, Column, Line, Style, Table, fit_paths, folded, table_of
 from ._module_summary import module_summary
 from ._rank_grid import rank_grid
 from ._row_tables import surrounding
@@ -76,7 +76,7 @@ class DiffRow:
     @property
     def error(self) -> float | None:
         """The largest harmonic error, or None."""
-        return None if self.difference is None or self.difference.problem else self.difference.error_max
+        return None if self.difference is None or self.difference.problem else self.difference.error
 
     @property
     def float64(self) -> None:
@@ -181,7 +181,7 @@ class DumpDiff(Result):
 
     def derived(self) -> Mapping[str, Any]:
         """Return whether the dumps are close, and the headline."""
-        return {"filch_diff": 1, "close": self.close, "headline": self.headline}
+        return {"filch_diff": 2, "close": self.close, "headline": self.headline}
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the rows as a page of its own, also written to `path` if one is given."""
@@ -215,9 +215,9 @@ def _table(rows: Sequence[DiffRow]) -> Table:
     return table_of(_COLUMNS, rows, marked=lambda row: row.diverged, skip_empty=True)
 
 
-_COLUMNS = {
-    "value": lambda row: f"{row.key.label}{row.path}",
-    "is": lambda row: row.what,
+_COLUMNS: dict[str | Column, Callable[[DiffRow], object]] = {
+    Column("value", fit_paths, least=12, preferred=24): lambda row: f"{row.key.label}{row.path}",
+    Column("is", folded, optional=1): lambda row: row.what,
     "error": lambda row: row.error,
     "times rounding": lambda row: None if row.ratio is None else format_ratio(row.ratio),
     "cause": lambda row: row.cause or None,

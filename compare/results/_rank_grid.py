@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from ..rendering._table import Block, Column, Table
-from ._row_tables import fit_path
+from ..rendering._table import Block, Column, Table, fit_paths
+
 
 _MAX_MODULES = 10  # on a terminal
 _MAX_RANKS = 16  # on a terminal
@@ -56,7 +56,7 @@ def rank_grid(rows: Sequence[RankValue], *, whole: bool = False) -> list[Block]:
         for column, state in enumerate(states)
         if state in (_WRONG, _UNKNOWN)
     }
-    columns = (Column("module", fit_path), *(Column(f"rank {rank}") for rank in all_ranks))
+    columns = (Column("module", fit_paths), *(Column(f"rank {rank}") for rank in all_ranks))
     table = Table(
         columns, tuple((name, *states) for name, states in zip(shown, cells, strict=True)), wrong=frozenset(wrong)
     )

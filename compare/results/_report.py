@@ -40,7 +40,7 @@ from ._row_tables import (
 )
 from ._rows import SENTENCE, ModuleRow, NodeOutcome, Operator, Row
 
-VERSION = 5  # of the JSON
+VERSION = 6  # of the JSON
 EAGER_PYTORCH = "eager PyTorch"  # the reference of a graph that torch.compile made
 Outcome = Literal["close", "different", "incomplete"]
 TABLES = ("summary", "nodes", "operators", "modules", "outcomes", "dynamo", "precision")
@@ -412,7 +412,7 @@ class Report(Result):
         elif view == "precision":
             yield from precision_tables(self.rows, wide=wide)
         else:
-            yield from operator_tables(self.operators, wide=wide)
+            yield from operator_tables(self.operators)
             if view == "dynamo":
                 yield from compiled_tables(self.rows, wide=wide)
 
@@ -455,7 +455,7 @@ def _csv_cell(value: Any) -> Any:
 def _observer_effect_text(effect: Difference | None) -> str:
     if effect is None:
         return "instrumentation did not change the outputs"
-    amount = f": {effect.problem}" if effect.problem else f" by up to {effect.error_max:.1e}"
+    amount = f": {effect.problem}" if effect.problem else f" by up to {effect.error:.1e}"
     return f"instrumentation CHANGED the outputs{amount}"
 
 

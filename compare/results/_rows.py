@@ -119,7 +119,7 @@ class Row:
     @property
     def error(self) -> float | None:
         """The largest harmonic error, or None."""
-        return None if self.difference is None or self.difference.problem else self.difference.error_max
+        return None if self.difference is None or self.difference.problem else self.difference.error
 
     @property
     def unjudged(self) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ from typing import get_args
 import onnx_ir as ir
 import pytest
 
-from filch.compare.results._row_tables import abbreviated
 from support.processes.commands import run
 
 FACTORIES = """
@@ -303,13 +302,6 @@ def test_the_installed_command_starts() -> None:
     assert done.returncode == 0
     commands = ("demo", "show", "steal", "recover", "export", "compare", "diff", "check", "matrix", "sweep")
     assert all(command in done.stdout for command in commands)
-
-
-def test_long_paths_keep_their_end() -> None:
-    """Names in the middle are left out, numbers stay."""
-    assert abbreviated("model.layers.3.self_attn.q_proj", 20) == "model…3…q_proj"
-    assert abbreviated("short.path", 20) == "short.path"
-    assert len(abbreviated("x" * 100, 20)) == 20
 
 
 def test_a_trace_is_written_as_pickle_and_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -192,6 +192,6 @@ def test_numbers_that_are_simple_are_not_rounded() -> None:
         "one other": (x, torch.cat([half[1:], x[:1] * 1.001])),
     }
 
-    found = {name: exact_dtype(wrong, right, compare_tensors(right, wrong)) for name, (right, wrong) in pairs.items()}
+    found = {name: exact_dtype(wrong, right, compare_tensors(wrong, right)) for name, (right, wrong) in pairs.items()}
 
     assert found == dict.fromkeys(pairs, "") | {"rounded": "float16"}

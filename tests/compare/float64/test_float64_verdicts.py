@@ -464,7 +464,7 @@ def test_the_growth_of_an_error_is_not_relative_to_masks(subject: tuple[Capture,
     last = graph.producer[graph.outputs[0]]
     scores = torch.linspace(-1, 1, 8)
     scores[5:] = torch.finfo(torch.float32).min
-    masked = compare_tensors(scores, scores + 1e-6)
+    masked = compare_tensors(scores + 1e-6, scores)
     off = {name: RoundingVerdict("rounding", 1.0, 1e-6, magnitude=1.0) for name in last.reads} | {
         last.outputs[0]: RoundingVerdict("wrong", 900.0, 2.5e-4, magnitude=1.0)
     }

@@ -102,8 +102,8 @@ def test_csv_and_json_hold_the_same_numbers(report: Report) -> None:
 
     assert len(rows) == len(found["rows"]) == len(report.rows)
     assert (
-        [float(row["error_max"]) for row in rows]
-        == [row["difference"]["error_max"] for row in found["rows"]]
+        [float(row["error"]) for row in rows]
+        == [row["difference"]["error"] for row in found["rows"]]
         == [row.error for row in report.rows]
     )
     assert found["first_divergence"]["value"] == "linear"
@@ -119,7 +119,7 @@ def test_nan_and_infinity_are_strings_in_json() -> None:
 
     found = json.loads(report.to_json(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
-    assert next(row for row in found["rows"] if row["value"] == "linear")["difference"]["error_max"] == "inf"
+    assert next(row for row in found["rows"] if row["value"] == "linear")["difference"]["error"] == "inf"
 
 
 def test_markdown_escapes_names(report: Report, tmp_path) -> None:

@@ -66,8 +66,7 @@ def finding(status: str, error: float | None, **more) -> Finding:
     if error is None:
         return Finding(status, text=f"{status}: nothing to hold it against", **more)
     numbers = {
-        "error_max": error,
-        "error_mean": error / 7,
+        "mean_error": error / 7,
         "absolute": error * 3,
         "snr": -math.log(error or 1),
         "count": 512,
