@@ -129,8 +129,16 @@ def _twice(tensor: torch.Tensor) -> torch.Tensor:
     return all_reduce(all_reduce(tensor))
 
 
-def _reversed_gather(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.cat(gather(tensor.unsqueeze(0)).flip(0).unbind(), -1)
+def _reverse(path: str, attribute: str, *, dim: int, rank: int | None = None) -> Change:
+    """Reverse the order in which a module concatenates the tensors of two ranks, on one rank or on all."""
+
+    def change(step: Step, own: int) -> None:
+        module = _module(step, path)
+        right = getattr(module, attribute)
+        if rank in (None, own):
+            setattr(module, attribute, lambda tensor: torch.cat(right(tensor).chunk(2, dim)[::-1], dim))
+
+    return change
 
 
 def _half(tensor: torch.Tensor) -> torch.Tensor:
@@ -206,10 +214,6 @@ def _no_reduction_in_backward(step: Step, _rank: int) -> None:
     _module(step, "layers.1.attn").reduce_gradient = functools.partial(own_chunk, dim=1)
 
 
-def _gathered_in_wrong_order(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.cat(gather(tensor.unsqueeze(0)).flip(0).unbind(), 1)
-
-
 def _swap_pieces(step: Step, rank: int) -> None:
     """Exchange the two pieces of the sequence that rank 1 has."""
     if rank == 1:
@@ -235,8 +239,14 @@ def _zero_last(parts: list[torch.Tensor]) -> list[torch.Tensor]:
     return [torch.cat([part[:-1], part[-1:] * 0]) for part in parts]
 
 
-def _to_other_rank(parts: list[torch.Tensor]) -> list[torch.Tensor]:
-    return parts[EXPERTS // 2 :] + parts[: EXPERTS // 2]
+def _to_other_rank(step: Step, _rank: int) -> None:
+    """Send each row to the expert of the other rank in place of its own, and take back what that one made."""
+
+    def swap(parts: list[torch.Tensor]) -> list[torch.Tensor]:
+        return parts[EXPERTS // 2 :] + parts[: EXPERTS // 2]
+
+    layer = _module(step, "layers.1.mlp")
+    layer.order_sent = layer.order_returned = swap
 
 
 def _by_expert(parts: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -335,12 +345,12 @@ FAULTS: dict[str, ParallelFault] = {
     ),
     "vocabulary_offset": Fault("vocabulary offset", "megatron", _set("embed", "first_word", 15, rank=1), ("embed.O",)),
     "gather_order": Fault(
-        "gather in the wrong order", "megatron", _set("head", "gather_output", _reversed_gather), ("head.O",)
+        "gather in the wrong order", "megatron", _reverse("head", "gather_output", dim=-1), ("head.O",)
     ),
     "gather_order_one": Fault(
         "gather in the wrong order",
         "megatron",
-        _set("head", "gather_output", _reversed_gather, rank=1),
+        _reverse("head", "gather_output", dim=-1, rank=1),
         ("head.O",),
         (1,),
     ),
@@ -467,7 +477,7 @@ FAULTS: dict[str, ParallelFault] = {
     "wrong_rank": Fault(
         "expert on the wrong rank",
         "expert",
-        _set("layers.1.mlp", "order_sent", _to_other_rank),
+        _to_other_rank,
         ("layers.1.mlp.experts.0*.I",),
         (0,),
     ),
@@ -546,7 +556,7 @@ FAULTS: dict[str, ParallelFault] = {
     "key_order": Fault(
         "gather in the wrong order",
         "context",
-        _set("layers.0.attn", "gather", _gathered_in_wrong_order),
+        _reverse("layers.0.attn", "gather", dim=1),
         ("layers.0.attn.o.I",),
         (0, 1),
     ),
