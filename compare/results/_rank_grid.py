@@ -5,7 +5,6 @@ from typing import Protocol
 
 from ..rendering._table import Block, Column, Table, fit_paths
 
-
 _MAX_MODULES = 10  # on a terminal
 _MAX_RANKS = 16  # on a terminal
 _WRONG, _RIGHT, _UNKNOWN = "differs", "ok", "?"
