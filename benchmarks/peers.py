@@ -31,11 +31,11 @@ def _as_numpy(tensor: Tensor) -> Any:  # an array or None; numpy is not imported
         return tensor.float().numpy()
 
 
-def is_close_numpy(expected: Tensor, actual: Tensor) -> bool:
+def is_close_numpy(actual: Tensor, expected: Tensor) -> bool:
     """Use numpy.testing.assert_allclose; strict, because the default broadcasts scalars and ignores the dtype."""
     import numpy as np
 
-    expected_array, actual_array = _as_numpy(expected), _as_numpy(actual)
+    actual_array, expected_array = _as_numpy(actual), _as_numpy(expected)
     try:
         np.testing.assert_allclose(actual_array, expected_array, rtol=1e-5, atol=1e-5, strict=True)
     except AssertionError:
@@ -43,7 +43,7 @@ def is_close_numpy(expected: Tensor, actual: Tensor) -> bool:
     return True
 
 
-def is_close_torch_testing(expected: Tensor, actual: Tensor) -> bool:
+def is_close_torch_testing(actual: Tensor, expected: Tensor) -> bool:
     """Use torch.testing.assert_close with its tolerances per dtype; by default NaN differs from NaN."""
     try:
         torch.testing.assert_close(actual, expected, equal_nan=True)
@@ -52,7 +52,7 @@ def is_close_torch_testing(expected: Tensor, actual: Tensor) -> bool:
     return True
 
 
-def is_close_torch_onnx(expected: Tensor, actual: Tensor) -> bool:
+def is_close_torch_onnx(actual: Tensor, expected: Tensor) -> bool:
     """Use VerificationInfo with the rule of torch.onnx.export(verify=True)."""
     from torch.onnx.verification import VerificationInfo
 
@@ -64,7 +64,7 @@ def is_close_torch_onnx(expected: Tensor, actual: Tensor) -> bool:
     return not (info.max_abs_diff >= large_abs or info.max_rel_diff >= large_rel)
 
 
-def is_close_onnx_diagnostic(expected: Tensor, actual: Tensor) -> bool:
+def is_close_onnx_diagnostic(actual: Tensor, expected: Tensor) -> bool:
     """Use max_diff with the rule and the default tolerances of ExtTestCase.assert_onnx_disc."""
     from onnx_diagnostic.helpers import max_diff
 
@@ -73,7 +73,7 @@ def is_close_onnx_diagnostic(expected: Tensor, actual: Tensor) -> bool:
     return not math.isnan(diff["abs"]) and diff["abs"] <= atol and not math.isnan(diff["rel"]) and diff["rel"] <= rtol
 
 
-def is_close_polygraphy(expected: Tensor, actual: Tensor) -> bool:
+def is_close_polygraphy(actual: Tensor, expected: Tensor) -> bool:
     """Use Comparator.compare_accuracy with its default tolerances; +inf equals +inf, unlike by default."""
     from polygraphy.comparator import Comparator, RunResults, SimpleCompareFunc
     from polygraphy.logger import G_LOGGER
@@ -86,11 +86,11 @@ def is_close_polygraphy(expected: Tensor, actual: Tensor) -> bool:
         return bool(Comparator.compare_accuracy(results, compare_func=SimpleCompareFunc(infinities_compare_equal=True)))
 
 
-def is_close_filch(expected: Tensor, actual: Tensor) -> bool:
+def is_close_filch(actual: Tensor, expected: Tensor) -> bool:
     """Use filch.compare.compare_tensors with its defaults."""
     from filch.compare import compare_tensors
 
-    close: bool = compare_tensors(expected, actual).close
+    close: bool = compare_tensors(actual, expected).close
     return close
 
 
@@ -118,9 +118,9 @@ def import_error(adapter: Adapter) -> str | None:
 def outcome(adapter: Adapter, case: Case) -> str:
     """Return whether a tool gives the right answer for a case."""
     # Clones: Polygraphy adds its epsilon to the zeros of the caller's tensor, in place.
-    expected, actual = (None if tensor is None else tensor.clone() for tensor in (case.expected, case.actual))
+    actual, expected = (None if tensor is None else tensor.clone() for tensor in (case.actual, case.expected))
     try:
-        close = adapter(expected, actual)
+        close = adapter(actual, expected)
     except Exception:  # noqa: BLE001 (any exception is counted as an answer)
         return RAISES
     return RIGHT if close == case.close else WRONG

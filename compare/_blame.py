@@ -54,7 +54,7 @@ def blame(
     judged = _judged_row(report, first)
     value = judged.value if judged.value in exported.graph.producer else None
     tolerance = failing_tolerance(report, judged)
-    notes = list(report.notes)
+    notes, report = list(report.notes), replace(report, switches=0)
     try:
         result = bisect(
             reference, exported, lower_precision=report.lower_precision, value=value, tolerance=tolerance, **common
@@ -63,7 +63,7 @@ def blame(
         notes.append(f"the search for culprits failed: {error}")
     else:
         culprits = tuple(culprit.name for culprit in result.culprits)
-        report = replace(report, culprits=culprits, switches=None if result.close else len(result.candidates))
+        report = replace(report, culprits=culprits, switches=0 if result.close else len(result.candidates))
     if folder is not None:
         try:
             where: dict[str, Any] = {"call": first.call, "stage": first.stage}
@@ -85,7 +85,7 @@ def failing_tolerance(report: Report, row: Row) -> Tolerance | None:
     difference = row.difference
     if report.tolerance is not None or difference is None or (row.float64 is None and row.isolated is None):
         return report.tolerance
-    limits = [limit / _SHARE for limit in (difference.error_max, difference.scale, difference.rms)]
+    limits = [limit / _SHARE for limit in (difference.error, difference.scale, difference.rms)]
     return Tolerance(*limits) if all(map(math.isfinite, limits)) else None
 
 

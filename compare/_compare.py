@@ -14,6 +14,7 @@ from filch.export.backends import Backend, Stage, get_backend, limit_backend
 from filch.steal import Records, phase, restore
 
 from .common._errors import CompareError
+from .engine._coarser_dtypes import coarser_dtype
 from .engine._compare_call import CallResult, compare_call
 from .engine._interface import UNKNOWN_INTERFACE, interface_problems
 from .engine._options import CompareOptions
@@ -145,12 +146,16 @@ def compare(
         tolerance=None if limits is None else as_tolerance(limits),
         lower_precision=lower_precision,
     )
-    return replace(report, changed_weights=_changed_weights(loaded, report.first_divergence))
+    first = report.first_divergence
+    if first is None:
+        return report
+    lower = coarser_dtype(prepared, report.rows, first)
+    return replace(report, changed_weights=_changed_weights(loaded, first), coarser_dtype=lower)
 
 
-def _changed_weights(program: Program, first: Row | None) -> tuple[str, ...]:
+def _changed_weights(program: Program, first: Row) -> tuple[str, ...]:
     """Return the weights that the node of a row reads and that are not the model's; see `Report.changed_weights`."""
-    if first is None or first.stage != "exported" or first.value not in program.graph.producer:
+    if first.stage != "exported" or first.value not in program.graph.producer:
         return ()
     graph = program.graph
     reads = graph.producer[first.value].reads

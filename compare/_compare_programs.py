@@ -33,8 +33,8 @@ REFERENCE_BACKEND = "onnxruntime-cpu"
 
 
 def compare_programs(
-    expected: ProgramLike,
-    actual: ProgramLike,
+    reference: ProgramLike,
+    program: ProgramLike,
     *,
     inputs: Inputs | None = None,
     seed: int = 0,
@@ -59,16 +59,16 @@ def compare_programs(
     them). A value that the first program does not have is not judged, and its row says so. Outputs are always judged.
 
     Args:
-        expected: the reference: the path of an ONNX file, an ONNX model, a `Program`, or a graph read from one.
-        actual: the program to judge, likewise.
+        reference: the path of an ONNX file, an ONNX model, a `Program`, or a graph read from one.
+        program: the program to judge, likewise.
         inputs: the inputs of one call by name, or of several calls, or the path of a file (see `load_inputs`). None
             draws them: normally distributed numbers; indices within the dimension that they index, such as token ids,
             else integers from 1 to 9; ones for booleans and for inputs with `mask` in their names.
         seed: for drawn inputs; equal seeds give equal numbers.
         shapes: shapes of drawn inputs, by name. Other dynamic dimensions have size 1, unless an input in `shapes` gives
             the size of a dimension of the same name.
-        backend: the backend that runs `actual` (see `compare`).
-        reference_backend: the backend that runs `expected`, without optimizations.
+        backend: the backend that runs `program` (see `compare`).
+        reference_backend: the backend that runs `reference`, without optimizations.
         options: see `compare`.
         lower_precision: see `compare`; needed for a program in float16, for example, or a quantized one.
         limit: see `compare`.
@@ -89,8 +89,8 @@ def compare_programs(
         True
     """
     pair = pair_programs(
-        expected,
-        actual,
+        reference,
+        program,
         inputs=inputs,
         seed=seed,
         shapes=shapes,
@@ -125,8 +125,8 @@ class Pair:
 
 
 def pair_programs(
-    expected: ProgramLike,
-    actual: ProgramLike,
+    reference: ProgramLike,
+    program: ProgramLike,
     *,
     inputs: Inputs | None = None,
     seed: int = 0,
@@ -138,31 +138,31 @@ def pair_programs(
     limit: float | None = None,
 ) -> Pair:
     """Run two programs on the same inputs and match their values; see `compare_programs` for the arguments."""
-    reference = _Side.of(expected, "the reference", reference_backend)
+    expected = _Side.of(reference, "the reference", reference_backend)
     resolved = resolve_backend(backend, options)
-    judged = _Side.of(actual, "the program", resolved if "exported" in resolved.stages else REFERENCE_BACKEND)
+    judged = _Side.of(program, "the program", resolved if "exported" in resolved.stages else REFERENCE_BACKEND)
     graph = judged.program.graph
-    ends = _Ends.of(reference.program.graph, graph)
+    ends = _Ends.of(expected.program.graph, graph)
     if inputs is None:
-        drawn = draw_inputs(reference.program.graph, seed=seed, shapes=shapes)
+        drawn = draw_inputs(expected.program.graph, seed=seed, shapes=shapes)
         feeds, notes = [drawn.tensors], [drawn.note]
     elif shapes:
         raise CompareError("shapes are of drawn inputs: give either inputs or shapes")
     else:
-        feeds, notes = [*map(reference.feed, _calls(inputs))], []
+        feeds, notes = [*map(expected.feed, _calls(inputs))], []
     calls = [ends.feed(feed, graph, lower_precision=lower_precision) for feed in feeds]
     with time_limit(judged.program, limit):
-        compiled = reference.compile()
-        observed = reference.observe(compiled, feeds[0])
+        compiled = expected.compile()
+        observed = expected.observe(compiled, feeds[0])
         judged_values = judged.observe(judged.compile(), cast_inputs(graph, calls[0]))
         with phase("matching the values of both programs"):
-            alignment = align(observed, judged_values, ends.names)
-        original = ReferenceProgram(reference.program, alignment, graph, reference.backend, compiled, feeds)
+            alignment = align(judged_values, observed, ends.names)
+        original = ReferenceProgram(expected.program, alignment, graph, expected.backend, compiled, feeds)
         capture = ends.capture(original, calls)
     same_shapes = len({tuple((name, tensor.shape) for name, tensor in feed.items()) for feed in feeds}) == 1
-    program = ends.program(judged.program, original, judged_values.values if same_shapes else {})
+    judged_program = ends.program(judged.program, original, judged_values.values if same_shapes else {})
     notes += [*ends.notes, _alignment_note(alignment, graph)]
-    return Pair(capture, program, reference.name, judged.name, tuple(notes))
+    return Pair(capture, judged_program, expected.name, judged.name, tuple(notes))
 
 
 @dataclass(frozen=True)
@@ -346,11 +346,13 @@ def _in_dtype(graph: Graph, name: str, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(declared) if not any(kinds) or is_coarser(tensor.dtype, declared) else tensor
 
 
-def _paired(reference: Graph, judged: Graph, expected: Sequence[str], actual: Sequence[str]) -> dict[str, str]:
+def _paired(
+    reference: Graph, judged: Graph, reference_names: Sequence[str], judged_names: Sequence[str]
+) -> dict[str, str]:
     """Return the counterpart of each input or output of the reference: by name, the others by their order."""
-    shared = {*expected} & {*actual}
-    left = [[name for name in names if name not in shared] for names in (expected, actual)]
-    pairs = {name: name for name in expected}
+    shared = {*reference_names} & {*judged_names}
+    left = [[name for name in names if name not in shared] for names in (reference_names, judged_names)]
+    pairs = {name: name for name in reference_names}
     if len(left[0]) == len(left[1]) and all(_may_be(reference, judged, *pair) for pair in zip(*left, strict=True)):
         pairs |= dict(zip(*left, strict=True))
     return pairs

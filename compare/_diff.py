@@ -34,20 +34,20 @@ Dumps = _Path | Records | Sequence[_Path]
 
 
 def diff(
-    expected: Dumps, actual: Dumps, *, tolerance: float | Tolerance | None = None, layouts: Layouts | None = None
+    reference: Dumps, other: Dumps, *, tolerance: float | Tolerance | None = None, layouts: Layouts | None = None
 ) -> DumpDiff:
     """Compare the values of two dumps or captures by key and path; no model is needed.
 
-    If `actual` is the run of several processes, each value of the reference is compared with what the ranks have
+    If `other` is the run of several processes, each value of the reference is compared with what the ranks have
     together (see `assemble`): first the parameters, then the forward pass, the backward pass and the final gradients.
     Plain tensors whose layout is not known are put together in the way that fits the reference best; a value of the
     forward pass or a final gradient that only a sum over the ranks explains is reported as not reduced. Replicas must
     be equal bit for bit.
 
     Args:
-        expected: the reference: a dump or a capture; or the dumps of several processes, as their paths or a pattern
+        reference: the reference: a dump or a capture; or the dumps of several processes, as their paths or a pattern
             such as `"run.*.onnx"`, which are put together first.
-        actual: the dump, capture or dumps to compare with it.
+        other: the dump, capture or dumps to compare with it.
         tolerance: see `compare`.
         layouts: see `assemble`.
 
@@ -55,15 +55,11 @@ def diff(
         a `DumpDiff` with one row for each tensor, and for each record that only one of them has.
 
     Raises:
-        DumpError: one of them cannot be read.
+        DumpError: one of them cannot be read, or is a program (`NotADumpError`).
     """
-    first, second = _opened(expected, layouts), _opened(actual, layouts)
+    first, second = _opened(reference, layouts), _opened(other, layouts)
     if isinstance(second, AssembledRecords):
-        ranks = RankDiff(first, second, tolerance)
-        rows = tuple(ranks.rows())
-        culprit = next((row for row in rows if row.diverged), None)
-        nearest = "" if culprit is None else ranks.nearest_collective(culprit)
-        return DumpDiff(first.source, second.source, rows, reasons=(nearest,) if nearest else (), learned=ranks.learned)
+        return RankDiff(first, second, tolerance).result()
     return DumpDiff(first.source, second.source, tuple(_rows(first, second, tolerance)))
 
 
@@ -114,7 +110,7 @@ def value_rows(
     others = tensors(other)
     for path, tensor in tensors(value).items():
         other_tensor, level = others.get(path), levels.get(key.label + path)
-        difference = compare_tensors(tensor, other_tensor, tolerance=tolerance)
+        difference = compare_tensors(other_tensor, tensor, tolerance=tolerance)
         ratio = None
         if level is not None and level.reliable and other_tensor is not None and not difference.problem:
             ratio = level.ratio(tensor, other_tensor)
@@ -127,11 +123,11 @@ def value_rows(
 def unmatched_row(key: Key, value: Any, missing_from: str) -> DiffRow:
     """Return the row of a record that only one of two dumps has.
 
-    It counts as a difference, unless it is a gradient before the reduction over processes, which only each of them has.
+    It counts as a difference, unless only one of several processes has such a record: a gradient before it is reduced
+    over all of them, or a collective.
     """
-    return DiffRow(
-        key, "", describe(value), f"{missing_from} does not have it", same=None if key.kind == "GP" else False
-    )
+    same = None if key.kind in ("GP", "C") else False
+    return DiffRow(key, "", describe(value), f"{missing_from} does not have it", same=same)
 
 
 def _without_numbers(

@@ -56,7 +56,7 @@ class Criterion:
             for name, tensor in expected.items():
                 actual = values.get(name)
                 limit = self.limits.of(name, None if actual is None else actual.dtype)
-                yield compare_tensors(tensor, actual, tolerance=limit, lower_precision=self.limits.lower_precision)
+                yield compare_tensors(actual, tensor, tolerance=limit, lower_precision=self.limits.lower_precision)
 
 
 def make_criterion(

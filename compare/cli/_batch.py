@@ -9,7 +9,7 @@ import typer
 
 from . import _options as shared
 from ._command import command_line, usage_error
-from ._output import echo_result
+from ._output import echo_result, echo_unless
 
 if TYPE_CHECKING:
     from ..results._cells import Cell
@@ -119,8 +119,7 @@ def precision_command(
             measure=measure,
             limit=limit,
         )
-    if not quiet:
-        echo_result(report, as_json=as_json, wide=wide)
+    echo_result(report, as_json=as_json, quiet=quiet, wide=wide)
     raise typer.Exit(not report.close)
 
 
@@ -142,12 +141,11 @@ def _run(
     # Output of the user's own code must not mix with ours.
     with progress(title, quiet=quiet or as_json or as_markdown), redirect_stdout(sys.stderr):
         cells = list(comparisons)
-    if not quiet:
-        table = CellTable(tuple(cells), _next_command(cells, factories))
-        if as_markdown:
-            typer.echo(table.to_markdown().rstrip("\n"))
-        else:
-            echo_result(table, as_json=as_json)
+    table = CellTable(tuple(cells), _next_command(cells, factories))
+    if as_markdown:
+        echo_unless(quiet, table.to_markdown().rstrip("\n"))
+    else:
+        echo_result(table, as_json=as_json, quiet=quiet)
     return cells
 
 

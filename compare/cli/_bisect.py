@@ -63,6 +63,5 @@ def bisect_command(
             report.to_json(output)
         except OSError as error:
             raise CompareError(f"can't write {str(output)!r}: {error.strerror or error}") from error
-    if not quiet:
-        echo_result(report, as_json=as_json, wide=wide)
+    echo_result(report, as_json=as_json, quiet=quiet, wide=wide)
     raise typer.Exit(not report.close)

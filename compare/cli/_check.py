@@ -1,6 +1,7 @@
 """The commands that compare a model: `filch check`, `filch compare`, `filch diff` and `filch demo`."""
 
 import json
+import shlex
 import sys
 from contextlib import redirect_stdout
 from dataclasses import replace
@@ -102,16 +103,15 @@ def compare_command(
         raise CompareError("two dumps make no report to write: use --json")
     else:
         options = {"all_rows": all_rows, "wide": wide}
-    if not quiet:
-        echo_result(result, as_json=as_json, **options)
+    echo_result(result, as_json=as_json, quiet=quiet, **options)
     if isinstance(result, Report):
         write_reports([result], output, quiet=quiet or as_json)
     raise typer.Exit(not result.close)
 
 
 def diff_command(
-    expected: Annotated[str, typer.Argument(help="A dump, or the pattern of the dumps of several processes.")],
-    actual: Annotated[
+    reference: Annotated[str, typer.Argument(help="A dump, or the pattern of the dumps of several processes.")],
+    other: Annotated[
         list[str], typer.Argument(help="The dump to compare with it; those of several processes, or their pattern.")
     ],
     tolerance: shared.Tolerance = None,
@@ -125,16 +125,20 @@ def diff_command(
     quiet: shared.Quiet = False,
 ) -> None:
     """Compare two dumps, or several processes with one; no model is needed."""
-    from filch.steal import Layouts, load_layouts, save_layouts
+    from filch.steal import Layouts, NotADumpError, load_layouts, save_layouts
 
     from .._diff import diff
+    from ..common._errors import CompareError
 
     layouts = load_layouts(layout) if layout else Layouts()
-    result = diff(expected, actual, tolerance=tolerance, layouts=layouts)
+    try:
+        result = diff(reference, other, tolerance=tolerance, layouts=layouts)
+    except NotADumpError as error:
+        command = shlex.join(["filch", "compare", reference, *other])
+        raise CompareError(f"{error}; `{command}` compares programs, too") from None
     if save_layout is not None:
         save_layouts(replace(layouts, learned={**layouts.learned, **result.learned}), save_layout)
-    if not quiet:
-        echo_result(result, as_json=as_json, all_rows=all_rows, wide=wide)
+    echo_result(result, as_json=as_json, quiet=quiet, all_rows=all_rows, wide=wide)
     raise typer.Exit(not result.close)
 
 
@@ -213,7 +217,7 @@ def check_command(
                 for (report, compared_program), folder in zip(compared, folders, strict=True)
             ]
     reports = list(map(_with_command, reports))
-    if as_json and not quiet:
+    if as_json:
         typer.echo(json.dumps([json.loads(report.to_json()) for report in reports], indent=1))
     elif not quiet:
         for number, report in enumerate(reports):

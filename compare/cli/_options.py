@@ -221,5 +221,7 @@ Statistics = Annotated[
     bool, typer.Option("--statistics", help="Statistics of each value and its reference; .html and .json have them.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing; use the exit code.")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print nothing but what --json asks for; use the exit code.")
+]
 Wide = Annotated[bool, typer.Option("--wide", help="Print all rows and columns, however wide.")]

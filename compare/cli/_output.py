@@ -46,11 +46,12 @@ def write_reports(reports: Sequence["Report"], outputs: Sequence[Path] | None, *
         echo_unless(quiet, f"\nwritten: {', '.join(written)}")
 
 
-def echo_result(result: "Result", *, as_json: bool = False, **options: Any) -> None:
-    """Print a result as text, in color on a terminal that shows colors, or as JSON."""
+def echo_result(result: "Result", *, as_json: bool = False, quiet: bool = False, **options: Any) -> None:
+    """Print a result as JSON, or unless `quiet` as text, in color on a terminal that shows colors."""
     from ..rendering._console import is_colored
 
-    typer.echo(result.to_json() if as_json else result.table(**options, color=is_colored()))
+    if as_json or not quiet:
+        typer.echo(result.to_json() if as_json else result.table(**options, color=is_colored()))
 
 
 def echo_unless(quiet: bool, text: str) -> None:

@@ -72,7 +72,7 @@ def passes_command(
         try:
             optimized = optimize(program, passes)
         finally:  # a pass that raises has a row too
-            if errors is not None and errors.errors and not quiet:
+            if errors is not None and errors.errors and (as_json or not quiet):
                 typer.echo(errors.to_json() if as_json else f"\n{errors}")
     if output is not None:
         optimized.save(output)

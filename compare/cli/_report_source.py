@@ -1,6 +1,7 @@
 """What `filch repro` takes from a report, which is not trusted."""
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from filch.steal.text import short_line
 from .._blame import failing_tolerance
 from ..common._errors import CompareError
 from ..metrics._tolerance import Tolerance
+from ..results._next_command import to_repeat
 from ..results._report import Report
 from ..results._rows import Row
 from ..results._untrusted_options import unsafe_options
@@ -36,6 +38,19 @@ def row_to_reproduce(report: Report, node: str | None) -> tuple[Row, Tolerance |
         raise CompareError(f"there is no node or value {node!r} in this report")
     row = next((row for row in rows if row.diverged), rows[0])
     return row, failing_tolerance(report, row)
+
+
+def needs_inputs(reference: Path, program: Path, report: Report, folder: Path) -> CompareError:
+    """Return the error that a report of two programs gives no repro, with the command that writes one."""
+    command = to_repeat(
+        str(reference), str(program), backend=report.backend, options=report.options, tolerance=report.tolerance
+    )
+    command = command or shlex.join(["filch", "compare", str(reference), str(program)])
+    return CompareError(
+        f"no repro: the reference {str(reference)!r} is a program, and the report does not contain the inputs of both; "
+        "run this, with --inputs, --seed and --shape as for the report:\n"
+        f"  {command} --blame {shlex.quote(str(folder))}"
+    )
 
 
 def recorded_file(override: Path | None, recorded: str, what: str, option: str) -> Path:

@@ -24,28 +24,35 @@ def repro_command(
 ) -> None:
     """Write a smallest part of a program that shows a difference, with a script that runs without Filch."""
     overrides = shared.parse_options(option)
+    from filch.steal import NotADumpError
+
     from ..common._errors import CompareError
     from ..common._progress import progress
     from ..repro import write_repro
     from ..results._load_report import load_report
-    from ._report_source import recorded_file, row_to_reproduce, trusted_options
+    from ._report_source import needs_inputs, recorded_file, row_to_reproduce, trusted_options
 
     loaded = load_report(report)
     if loaded.lower_precision:
         raise CompareError(f"no repro: {str(report)!r} was made with lower_precision, which allows differences")
     row, tolerance = row_to_reproduce(loaded, node)
-    with progress("repro", quiet=quiet):
-        repro = write_repro(
-            recorded_file(reference, loaded.reference, "reference", "--reference DUMP"),
-            recorded_file(program, loaded.program, "program", "--program FILE"),
-            row.node,
-            output,
-            backend=loaded.backend,
-            options=trusted_options(loaded, overrides),
-            tolerance=tolerance,
-            call=row.call,
-            stage=row.stage,
-            limit=limit,
-        )
+    dump = recorded_file(reference, loaded.reference, "reference", "--reference DUMP")
+    onnx_file = recorded_file(program, loaded.program, "program", "--program FILE")
+    try:
+        with progress("repro", quiet=quiet):
+            repro = write_repro(
+                dump,
+                onnx_file,
+                row.node,
+                output,
+                backend=loaded.backend,
+                options=trusted_options(loaded, overrides),
+                tolerance=tolerance,
+                call=row.call,
+                stage=row.stage,
+                limit=limit,
+            )
+    except NotADumpError:
+        raise needs_inputs(dump, onnx_file, loaded, output) from None
     echo_unless(quiet, f"written: {repro}")
     echo_unless(quiet, f"\nNext, show the error without Filch:\n  python {shlex.quote(str(repro.script))}")

@@ -44,7 +44,7 @@ def trace_command(
         traced = trace(subject.model, subject.args, kwargs=subject.kwargs, train=train, backend=backend)
         written = save_trace(traced, output)
     files, counts = [str(path) for path in written], _count_parts(traced)
-    if as_json and not quiet:
+    if as_json:
         typer.echo(json.dumps({"written": files, **counts}, indent=1))
     else:
         echo_unless(

@@ -81,7 +81,7 @@ def compare_gradients(
             "a wrong decomposition shows only in the gradients of the parameters"
         )
     effects = (report.observer_effect for report in reports if report.observer_effect is not None)
-    rows, graphs = joined([*reports, _parameter_report(expected, actual, output_gradients, limits, float64)])
+    rows, graphs = joined([*reports, _parameter_report(actual, expected, output_gradients, limits, float64)])
     return Report(
         backend=reports[0].backend if reports else str(inner),
         reference=EAGER_PYTORCH,
@@ -95,8 +95,8 @@ def compare_gradients(
 
 
 def _parameter_report(
-    expected: Mapping[str, torch.Tensor],
     actual: Mapping[str, torch.Tensor],
+    expected: Mapping[str, torch.Tensor],
     output_gradients: Mapping[str, torch.Tensor],
     tolerance: float | Tolerance | None,
     float64: Float64Values | None,

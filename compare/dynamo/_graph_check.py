@@ -74,7 +74,7 @@ class GraphCheck:
         rows, effect = compare_run(run, self._all_values(inputs), references, None)
         notes = problem_notes(float64)
         if effect is not None:
-            amount = effect.problem or f"{effect.error_max:.1e}"
+            amount = effect.problem or f"{effect.error:.1e}"
             notes.append(
                 "the table of operations is of a second compilation, which returns every value and may fuse "
                 f"differently: its results differ from those of the compiled graph that is used, by up to {amount}"

@@ -40,7 +40,7 @@ class Allowances:
         self._growth: dict[str, float] = {}
 
     def difference(
-        self, name: str, node: Node, values: Values, expected: torch.Tensor, actual: torch.Tensor, **options: Any
+        self, name: str, node: Node, values: Values, actual: torch.Tensor, expected: torch.Tensor, **options: Any
     ) -> Difference:
         """Measure a difference as `compare_tensors` does, which `options` are for, with the rounding of the node.
 
@@ -48,17 +48,17 @@ class Allowances:
             name: the name of the value.
             node: the node that computes it.
             values: the values that the node reads, by name; weights may be missing.
-            expected: the reference.
             actual: the value.
+            expected: the reference.
             **options: keyword arguments of `compare_tensors`.
         """
-        difference = compare_tensors(expected, actual, **options)
+        difference = compare_tensors(actual, expected, **options)
         if difference.close or difference.problem:
             return difference
-        magnitude = self.magnitude(name, node, values, expected, actual)
-        return compare_tensors(expected, actual, magnitude=magnitude, **options)
+        magnitude = self.magnitude(name, node, values, actual, expected)
+        return compare_tensors(actual, expected, magnitude=magnitude, **options)
 
-    def magnitude(self, name: str, node: Node, values: Values, expected: torch.Tensor, actual: torch.Tensor) -> float:
+    def magnitude(self, name: str, node: Node, values: Values, actual: torch.Tensor, expected: torch.Tensor) -> float:
         """Return the magnitude that the rounding error of a value that differs is relative to (see `difference`).
 
         Only elements that differ count, and the elements of inputs that broadcast to them: a mask of -3.4e38, equal in

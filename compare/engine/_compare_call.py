@@ -107,7 +107,7 @@ class _CallComparison:
             rows += compared[0]
             effect = compared[1]  # the last stage is the graph that runs without instrumentation
             if effect is not None and stage != last:
-                self._notes[_OBSERVER_EFFECT_NOTE.format(stage, effect.problem or f"{effect.error_max:.1e}")] = None
+                self._notes[_OBSERVER_EFFECT_NOTE.format(stage, effect.problem or f"{effect.error:.1e}")] = None
         remarks = tuple(self._notes), tuple(self._failed), tuple(self._exchanged)
         return CallResult(rows, modules.rows, self._operators(rows), effect, *remarks)
 

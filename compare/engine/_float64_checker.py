@@ -265,7 +265,7 @@ class Float64Checker:
         if not tensor.shape == reference.shape == exact.value.shape:
             return None
         if self._lower_precision:
-            tensor = replace_masks(reference, tensor)
+            tensor = replace_masks(tensor, reference)
         # The noise in float64 has the units of the model's dtypes on the way to the value.
         exact = replace(exact, unit=self._model_units.get(value.name) or exact.unit)
         unit = self._units.get(value.name) or exact.unit

@@ -62,7 +62,7 @@ def exchanged_output(names: Sequence[str], results: Sequence[torch.Tensor], outp
     nearest: dict[object, Nearest] = {}
     for index, name in enumerate(names):
         actual = outputs.get(name)
-        if actual is None or compare_tensors(results[index], actual).close:
+        if actual is None or compare_tensors(actual, results[index]).close:
             continue
         kind = _kind(actual)
         if kind not in nearest:

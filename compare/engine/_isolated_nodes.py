@@ -242,7 +242,7 @@ def _node_verdict(  # noqa: PLR0917  called in one place
             return confirmed_verdict(verdict, row.float64, sums=checker.sums(node))
     if reference is None or (row.float64 is not None and row.float64.sound):
         return None  # a tolerance does not override float64, which found only rounding in the whole run
-    difference = allowances.difference(row.value, node, inputs.of(node), reference, actual, tolerance=tolerance)
+    difference = allowances.difference(row.value, node, inputs.of(node), actual, reference, tolerance=tolerance)
     return tolerance_verdict(difference, spread)
 
 

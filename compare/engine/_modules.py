@@ -73,7 +73,10 @@ class Modules:
             if difference is None:
                 limit = self._limits.of(name, tensor.dtype)
                 difference = compare_tensors(
-                    captured, complex_as_real(tensor), tolerance=limit, lower_precision=self._limits.lower_precision
+                    complex_as_real(tensor),
+                    captured,
+                    tolerance=limit,
+                    lower_precision=self._limits.lower_precision,
                 )
             self.rows[index] = replace(self.rows[index], difference=difference)
 

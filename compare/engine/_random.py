@@ -113,7 +113,7 @@ class RandomValues:
         return {name for name, kind in self._kinds.items() if kind}
 
 
-def distance_of_distributions(expected: torch.Tensor, actual: torch.Tensor) -> tuple[float, float] | None:
+def distance_of_distributions(actual: torch.Tensor, expected: torch.Tensor) -> tuple[float, float] | None:
     """Return the two-sample Kolmogorov-Smirnov statistic, and its limit at the significance level.
 
     The statistic is the largest difference between the empirical distribution functions. The limit is Smirnov's
@@ -122,7 +122,7 @@ def distance_of_distributions(expected: torch.Tensor, actual: torch.Tensor) -> t
     Returns:
         the statistic and the limit; None if there are too few samples.
     """
-    first, second = _sample(expected), _sample(actual)
+    first, second = _sample(actual), _sample(expected)
     if min(first.numel(), second.numel()) < _MIN_SAMPLES:
         return None
     points = torch.cat([first, second])
@@ -136,7 +136,7 @@ def _sample(tensor: torch.Tensor) -> torch.Tensor:
     return flat[:: max(1, flat.numel() // _MAX_SAMPLES)].nan_to_num(nan=math.inf).sort().values
 
 
-def random_row(row: Row, kind: Kind, expected: torch.Tensor | None, actual: torch.Tensor | None) -> Row:
+def random_row(row: Row, kind: Kind, actual: torch.Tensor | None, expected: torch.Tensor | None) -> Row:
     """Return the row of a random or uninitialized value: its shape, dtype and distribution are judged."""
     row = replace(row, status="no value", random=kind in ("drawn", "nested"))
     if not row.random:
@@ -147,7 +147,7 @@ def random_row(row: Row, kind: Kind, expected: torch.Tensor | None, actual: torc
         if wanted != computed:
             reason = f"the {field} differs: {computed} instead of {wanted}".replace("torch.", "")
             return replace(row, status="shape or dtype differs", reason=reason, evidence="eager")
-    distance = distance_of_distributions(expected, actual) if kind == "drawn" else None
+    distance = distance_of_distributions(actual, expected) if kind == "drawn" else None
     if kind == "nested":
         return replace(row, reason=NESTED)
     if distance is None:

@@ -20,6 +20,7 @@ from ..provenance._provenance import NodeProvenance
 from ..references._resolver import Reference, ReferenceResolver
 from ..results._rows import Row, Status
 from ._allowances import Allowances
+from ._coarser_dtypes import exact_dtype
 from ._float64_checker import Float64Checker, TensorLookup, with_verdict
 from ._other_decisions import matches_float64
 from ._random import RandomValues, random_row
@@ -81,7 +82,7 @@ class ValueComparator:
     def observer_effect(self) -> Difference | None:
         """The largest difference between outputs with and without instrumentation; None if they are bitwise equal."""
         return largest_effect(
-            self._effects[name] if name in self._effects else compare_tensors(output, None)
+            self._effects[name] if name in self._effects else compare_tensors(None, output)
             for name, output in self._run.outputs.items()
             if name in self._nodes and not self._random.varies(name)
         )
@@ -162,7 +163,7 @@ class ValueComparator:
         if tensor is not None:
             row = replace(row, dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape))
         if kind := self._random.kind(row.value, node):
-            row = random_row(row, kind, None if reference is None else reference.tensor, tensor)
+            row = random_row(row, kind, tensor, None if reference is None else reference.tensor)
             if row.random and row.status == "shape or dtype differs":
                 self._random.mark_not_replaced(row.value)
             return row
@@ -173,7 +174,7 @@ class ValueComparator:
         limit = self._limit(row.value, tensor, node)
         measure = partial(self._allowances.difference, row.value, node, self._node_inputs.values)
         measure = partial(measure, tolerance=limit, lower_precision=lowered is not None)
-        row = _measured_row(row, reference, tensor, measure=measure, reason=reason)
+        row = _measured_row(row, tensor, reference, measure=measure, reason=reason)
         row = row if lowered is None else lowered.with_clipped(row, node, self._node_inputs.values, reference)
         if reference is None or tensor is None:
             return row
@@ -183,7 +184,9 @@ class ValueComparator:
             if verdict is None and row.diverged:
                 verdict = self._checker.compiled_verdict(row.value, node, reference.tensor, tensor, spread)
             row = with_verdict(row, verdict)
-        return replace(row, spread=spread_of(reference.tensor, tensor)) if self._run.statistics else row
+        if row.status == "different" and row.difference is not None and lowered is None:
+            row = replace(row, exact_in=exact_dtype(tensor, reference.tensor, row.difference))
+        return replace(row, spread=spread_of(tensor, reference.tensor)) if self._run.statistics else row
 
     def _limit(self, name: str, tensor: torch.Tensor | None, node: Node) -> float | Tolerance | None:
         """Return the tolerance of a value: its own, else that of the exported value that it stands for.
@@ -316,7 +319,7 @@ def in_order(graph: Graph, values: Mapping[str, torch.Tensor]) -> Iterator[tuple
 def largest_effect(effects: Iterable[Difference | None]) -> Difference | None:
     """Return the largest difference, ignoring None; one that can't be measured is the largest."""
     differences = [effect for effect in effects if effect is not None]
-    return max(differences, key=lambda effect: (bool(effect.problem), effect.error_max), default=None)
+    return max(differences, key=lambda effect: (bool(effect.problem), effect.error), default=None)
 
 
 def _effect(plain: torch.Tensor, observed: torch.Tensor) -> Difference | None:
@@ -324,7 +327,7 @@ def _effect(plain: torch.Tensor, observed: torch.Tensor) -> Difference | None:
     same = (plain.shape, plain.dtype) == (observed.shape, observed.dtype)
     if same and torch.equal(bytes_of(plain).to(observed.device), bytes_of(observed)):
         return None
-    return compare_tensors(plain, observed)
+    return compare_tensors(observed, plain)
 
 
 _BY_ELEMENT = "a sequence of tensors: judged by its elements"
@@ -348,8 +351,8 @@ def _with_unjudged(row: Row, graph: Graph, node: Node, judged: set[str]) -> Row:
 
 def _measured_row(
     row: Row,
-    reference: Reference | None,
     actual: torch.Tensor | None,
+    reference: Reference | None,
     *,
     measure: Callable[[torch.Tensor, torch.Tensor], Difference],
     reason: str,
@@ -363,7 +366,7 @@ def _measured_row(
         return replace(row, status="not mapped", reason="no reference for this value")
     if actual is None:
         return replace(row, status="no value", reason="the backend does not return it", evidence=reference.evidence)
-    difference = measure(reference.tensor, actual)
+    difference = measure(actual, reference.tensor)
     status: Status = "same" if difference.close else "shape or dtype differs" if difference.problem else "different"
     reason = difference.problem or ""
     return replace(row, status=status, reason=reason, evidence=reference.evidence, difference=difference)

@@ -71,7 +71,7 @@ class RoundingVerdict:
             return "same"
         if math.isinf(self.ratio):
             return f"{self.verdict}: {self.note}" if self.note else self.verdict
-        far = f"{self.error:.1e} from float64, eager {self.eager:.1e}"
+        far = f"absolute error {self.error:.1e} against float64, eager {self.eager:.1e}"
         text = f"{self.verdict}: {format_ratio(self.ratio)} times rounding ({far})"
         return f"{text}; {self.note}" if self.note else text
 

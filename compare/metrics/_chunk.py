@@ -38,20 +38,20 @@ def scratch_memory(count: int, device: torch.device) -> torch.Tensor:
     return torch.empty(3, count, device=device)
 
 
-def measure(expected: torch.Tensor, actual: torch.Tensor, max_so_far: float, scratch: torch.Tensor) -> Measured | None:
+def measure(actual: torch.Tensor, expected: torch.Tensor, max_so_far: float, scratch: torch.Tensor) -> Measured | None:
     """Measure a chunk; return None if it needs float64, as float32 can't represent its measures.
 
     The difference of two float32 numbers that are near to each other is exact in float32.
 
     Args:
-        expected: `(n,)`.
-        actual: `(n,)`, of the same dtype.
+        actual: `(n,)`.
+        expected: `(n,)`, of the same dtype.
         max_so_far: the largest harmonic error of earlier chunks.
         scratch: see `scratch_memory`; it is overwritten.
     """
     if expected.dtype not in _FAST:
         return None
-    e, a = expected.float(), actual.float()
+    a, e = actual.float(), expected.float()
     distance, magnitude, quotient = scratch[:, : e.numel()]
     torch.sub(a, e, out=distance).abs_()
     torch.abs(e, out=magnitude)

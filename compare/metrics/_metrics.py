@@ -23,7 +23,7 @@ _CPU_CHUNK = 2**18  # elements at a time: they fit in the processor's cache, and
 _WITH_SUBNORMALS = frozenset({torch.float16, torch.complex32})  # no processor flushes theirs to 0
 
 MEASURES = (
-    *("error_max", "error_mean", "absolute", "relative", "scale", "rms", "snr"),
+    *("error", "mean_error", "absolute", "relative", "scale", "rms", "snr"),
     *("mismatched", "nonfinite", "overflowed", "clipped", "zeroed", "count"),
 )
 
@@ -36,9 +36,9 @@ class Difference:
         close: whether shapes and dtypes are equal, NaNs and infinities have the same positions, and all limits of the
             tolerance hold.
         problem: why they can't be compared number by number (shapes, dtypes, a missing value), or None.
-        error_max: the largest harmonic error `|a - e| / (|e| + 1)`, half the harmonic mean of absolute and relative
-            error (source: hidet's correctness report); inf where one side is not finite and the other differs.
-        error_mean: its mean.
+        error: the largest harmonic error `|a - e| / (|e| + 1)` of an element, half the harmonic mean of absolute and
+            relative error (source: hidet's correctness report); inf where one side is not finite and the other differs.
+        mean_error: the mean of the harmonic errors of all elements.
         absolute: the largest absolute difference.
         relative: the largest relative difference, over the elements whose expected value is not 0.
         scale: the largest absolute difference relative to the largest expected magnitude.
@@ -58,8 +58,8 @@ class Difference:
 
     close: bool
     problem: str | None = None
-    error_max: float = math.nan
-    error_mean: float = math.nan
+    error: float = math.nan
+    mean_error: float = math.nan
     absolute: float = math.nan
     relative: float = math.nan
     scale: float = math.nan
@@ -90,35 +90,47 @@ class Difference:
             return self.problem
         harmonic, scale, rms = self._limit_ratios
         harmonic = harmonic if self.mismatched else 0.0  # else rounding explains it
-        where = f" at index {list(self.index)}" if self.index else ""
+        error, absolute = self._largest
         differ = f"{self.mismatched} of {self.count} elements differ"
-        error = f"greatest error {self.error_max:.1e}{where}{_allowed(self.tolerance.harmonic)}"
-        absolute = f"absolute {self.absolute:.1e}, relative to the tensor's scale {self.scale:.1e}"
         if scale > 1 or self.tolerance.harmonic == ANY_ERROR:
             absolute += _allowed(self.tolerance.scale)
-        parts = [(harmonic, f"{differ}; {error}"), (scale, absolute)]
+        parts = [(harmonic, f"{differ}; {error}{_allowed(self.tolerance.harmonic)}"), (scale, absolute)]
         if not self.close:
             parts.sort(key=lambda part: -max(part[0], 1))
         if rms > max(harmonic, scale, 1):
             mean = f"root mean square {self.rms:.1e} relative to the tensor's{_allowed(self.tolerance.rms)}"
             parts.insert(0, (rms, mean))
         nonfinite = [f"{self.nonfinite} NaN or inf on one side"] if self.nonfinite else []
+        return "; ".join([*nonfinite, *(text for _, text in parts), *self._special_elements])
+
+    @property
+    def without_limits(self) -> str:
+        """The measures as a sentence without the tolerance, for a difference that was judged by something else."""
+        return self.problem or "; ".join([*self._largest, *self._special_elements])
+
+    @property
+    def _largest(self) -> tuple[str, str]:
+        """The largest harmonic error with its place, and the largest absolute one."""
+        where = f" at index {list(self.index)}" if self.index else ""
+        absolute = f"absolute {self.absolute:.1e}, relative to the tensor's scale {self.scale:.1e}"
+        return f"greatest harmonic error {self.error:.1e}{where}", absolute
+
+    @property
+    def _special_elements(self) -> list[str]:
+        """How many elements overflowed, were clipped or became 0."""
         counts = {"overflowed": self.overflowed, "clipped": self.clipped, "became 0": self.zeroed}
-        texts = [*nonfinite, *(text for _, text in parts)]
-        return "; ".join(texts + [f"{count} {what}" for what, count in counts.items() if count])
+        return [f"{count} {what}" for what, count in counts.items() if count]
 
     @property
     def _limit_ratios(self) -> tuple[float, float, float]:
         """The harmonic error, scale and rms, each divided by its limit."""
         limits = self.tolerance
-        pairs = (self.error_max, limits.harmonic), (self.scale, limits.scale), (self.rms, limits.rms)
+        pairs = (self.error, limits.harmonic), (self.scale, limits.scale), (self.rms, limits.rms)
         harmonic, scale, rms = (_quotient(measure, limit) for measure, limit in pairs)
         return harmonic, scale, rms
 
 
-_EQUAL = Difference(
-    close=True, error_max=0.0, error_mean=0.0, absolute=0.0, relative=0.0, scale=0.0, rms=0.0, snr=math.inf
-)
+_EQUAL = Difference(close=True, error=0.0, mean_error=0.0, absolute=0.0, relative=0.0, scale=0.0, rms=0.0, snr=math.inf)
 
 
 def _allowed(limit: float) -> str:
@@ -126,22 +138,22 @@ def _allowed(limit: float) -> str:
 
 
 def compare_tensors(
-    expected: torch.Tensor | None,
     actual: torch.Tensor | None,
+    expected: torch.Tensor | None,
     *,
     tolerance: float | Tolerance | None = None,
     magnitude: float = 0.0,
     lower_precision: bool = False,
 ) -> Difference:
-    """Measure the difference of `actual` from `expected`.
+    """Measure the difference of `actual` from `expected`, in the order of `torch.testing.assert_close`.
 
     Nothing is broadcast, no dtype is promoted, NaN only equals NaN, and an infinity only itself. Floating-point
     differences are computed in float64, integers are compared exactly, and complex numbers as pairs of real ones, with
     one more dimension.
 
     Args:
-        expected: the reference; None if there is none.
         actual: the value to judge; None if it is missing.
+        expected: the reference; None if there is none.
         tolerance: see `tolerance_for`.
         magnitude: the magnitude of the numbers that were added to get the elements that differ, if larger than theirs
             (see `typical_magnitude`). Differences of up to 16 units in the last place of it are rounding, however small
@@ -165,25 +177,25 @@ def compare_tensors(
         return Difference(close=False, problem=problem)
     dtype = actual.dtype
     limits = tolerance_for(dtype, tolerance)
-    expected, actual, times = without_repetition(expected, actual)
+    actual, expected, times = without_repetition(actual, expected)
     if problem := repetition_problem(max(expected.nbytes, actual.nbytes), (expected, actual)):
         return Difference(close=False, problem=f"numbers are repeated to {problem}: they are not compared")
     expected = expected.to(actual.device)  # measure on the device that computed it
     if lowered:
-        expected, actual = _to_common_dtype(expected, actual)
-    expected, actual = complex_as_real(expected), complex_as_real(actual)
-    e, a = flat(expected), flat(actual)
+        actual, expected = _to_common_dtype(actual, expected)
+    actual, expected = complex_as_real(actual), complex_as_real(expected)
+    a, e = flat(actual), flat(expected)
     # Tensors with NaN are not equal here, and are measured below.
-    if torch.equal(e[:_FIRST_ELEMENTS], a[:_FIRST_ELEMENTS]) and torch.equal(e, a):
+    if torch.equal(a[:_FIRST_ELEMENTS], e[:_FIRST_ELEMENTS]) and torch.equal(a, e):
         return replace(_EQUAL, count=times * expected.numel(), tolerance=limits)
     step = min(_CPU_CHUNK if a.device.type == "cpu" else _GPU_CHUNK, e.numel())
     totals = _Totals(largest_of(dtype), scratch_memory(step, a.device))
     for start in range(0, e.numel(), step):
-        totals.add(e[start : start + step], a[start : start + step], start)
+        totals.add(a[start : start + step], e[start : start + step], start)
     rounding, mismatched, rms = 0.0, 0, totals.rms
     if totals.worst > limits.harmonic or totals.scale > limits.scale or rms > limits.rms:
         rounding = _rounding(dtype, max(typical_magnitude(e[e != a]), magnitude), limits)
-        mismatched, noise = _beyond_rounding(e, a, limits.harmonic, rounding)
+        mismatched, noise = _beyond_rounding(a, e, limits.harmonic, rounding)
         rms = _quotient(noise, totals.signal)
     in_scale = totals.scale <= limits.scale or totals.absolute <= rounding
     return totals.difference(
@@ -195,23 +207,23 @@ def compare_tensors(
     )
 
 
-def replace_masks(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
+def replace_masks(actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     """Return `actual` in at least float32, its masks replaced by those of `expected`; unchanged if not coarser."""
     if not is_coarser(actual.dtype, expected.dtype):
         return actual
     wide = torch.promote_types(expected.dtype, torch.float32)
-    return torch.where(_masks(expected, actual), expected.to(wide), actual.to(wide))
+    return torch.where(_masks(actual, expected), expected.to(wide), actual.to(wide))
 
 
-def _to_common_dtype(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _to_common_dtype(actual: torch.Tensor, expected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return both in a dtype that represents their numbers, with masks of the finer dtype replaced by the coarser's."""
     wide = torch.promote_types(expected.dtype, torch.float32)  # float32 represents both float16 and bfloat16
-    masked = _masks(expected, actual)
-    expected, actual = expected.to(wide), actual.to(wide)
-    return (torch.where(masked, actual, expected) if bool(masked.any()) else expected), actual
+    masked = _masks(actual, expected)
+    actual, expected = actual.to(wide), expected.to(wide)
+    return actual, (torch.where(masked, actual, expected) if bool(masked.any()) else expected)
 
 
-def _masks(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
+def _masks(actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     """Return where both have a mask, which excludes a position from attention.
 
     A mask is the lowest number of its dtype, or -inf. Coarser dtypes have another lowest number, and a score may be
@@ -286,11 +298,11 @@ class _Totals:
         """The root mean square of the difference relative to that of the expected tensor."""
         return _quotient(self._noise, self.signal)
 
-    def add(self, expected: torch.Tensor, actual: torch.Tensor, start: int) -> None:
+    def add(self, actual: torch.Tensor, expected: torch.Tensor, start: int) -> None:
         """Add a chunk whose first element has index `start`."""
-        measured, nonfinite = measure(expected, actual, self.worst, self._scratch), 0
+        measured, nonfinite = measure(actual, expected, self.worst, self._scratch), 0
         if measured is None:
-            measured, nonfinite = _measured_in_float64(expected, actual)
+            measured, nonfinite = _measured_in_float64(actual, expected)
         if measured.worst > self.worst:
             self.worst, self._worst_index = measured.worst, start + measured.worst_index
         self._error_sum += measured.error_sum
@@ -302,7 +314,7 @@ class _Totals:
         self._nonfinite += nonfinite
         self._count += expected.numel()
         if nonfinite or measured.largest > self._dtype_max:  # otherwise no element can have overflowed or be clipped
-            e, a = expected.double(), actual.double()
+            a, e = actual.double(), expected.double()
             self._overflowed += int((e.isfinite() & ~a.isfinite()).sum())
             self._clipped += int(((a.abs() == self._dtype_max) & (e.abs() > self._dtype_max)).sum())
         if nonfinite or measured.relative >= 1:  # the relative difference of an element that becomes 0 is 1
@@ -315,8 +327,8 @@ class _Totals:
         rms = self.rms
         return Difference(
             close=close,
-            error_max=self.worst,
-            error_mean=self._error_sum / self._count,
+            error=self.worst,
+            mean_error=self._error_sum / self._count,
             absolute=self.absolute,
             relative=self._relative,
             scale=self.scale,
@@ -333,9 +345,9 @@ class _Totals:
         )
 
 
-def _measured_in_float64(expected: torch.Tensor, actual: torch.Tensor) -> tuple[Measured, int]:
+def _measured_in_float64(actual: torch.Tensor, expected: torch.Tensor) -> tuple[Measured, int]:
     """Measure a chunk that `measure` can't; also return how many elements are NaN or infinite on only one side."""
-    distance, magnitude, nonfinite = _distances(expected, actual)
+    distance, magnitude, nonfinite = _distances(actual, expected)
     error = distance / (magnitude + 1)
     worst, worst_index = error.max(dim=0)
     # Expected zeros have no relative difference, and elements that are not finite are counted separately.
@@ -364,10 +376,10 @@ def _quotient(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator else (math.inf if numerator else 0.0)
 
 
-def _beyond_rounding(e: torch.Tensor, a: torch.Tensor, harmonic: float, rounding: float) -> tuple[int, float]:
+def _beyond_rounding(a: torch.Tensor, e: torch.Tensor, harmonic: float, rounding: float) -> tuple[int, float]:
     """Return how many elements exceed the harmonic limit, and the norm of all differences, both without rounding."""
     count, noise = 0, 0.0
-    for chunks in zip(torch.split(e, _CPU_CHUNK), torch.split(a, _CPU_CHUNK), strict=True):
+    for chunks in zip(torch.split(a, _CPU_CHUNK), torch.split(e, _CPU_CHUNK), strict=True):
         distance, magnitude, _ = _distances(*chunks)
         beyond = distance > rounding
         count += int(((distance / (magnitude + 1) > harmonic) & beyond).sum())
@@ -375,13 +387,13 @@ def _beyond_rounding(e: torch.Tensor, a: torch.Tensor, harmonic: float, rounding
     return count, noise
 
 
-def _distances(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
+def _distances(actual: torch.Tensor, expected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Return `|a - e|` and `|e|` in float64, and how many elements are NaN or infinite on only one side.
 
     Where both are the same NaN or infinity, the distance is 0; where only one is, it is infinite. The magnitude of
     elements that are not finite is 0, so that they can't hide others in a sum or a quotient.
     """
-    e, a = expected.double(), actual.double()
+    a, e = actual.double(), expected.double()
     distance, magnitude = (a - e).abs(), e.abs()
     if not expected.dtype.is_floating_point:
         unsigned = expected.dtype == torch.uint64  # torch can't compare uint64, but can compare the bits

@@ -44,9 +44,9 @@ class Nearest:
             distance = abs(other_key - key) / _KEY_TERMS
             if not least_error or distance / (1 + distance) > min(least_error, limit) + _KEY_ERROR:
                 break
-            difference = compare_tensors(tensor, self._values[name])
-            if difference.close and difference.error_max < least_error:
-                nearest, least_error = name, difference.error_max
+            difference = compare_tensors(self._values[name], tensor)
+            if difference.close and difference.error < least_error:
+                nearest, least_error = name, difference.error
         return nearest
 
     def _sorted_from(self, key: float) -> Iterator[tuple[float, str]]:

@@ -17,11 +17,11 @@ def repetition_problem(size: int, tensors: Iterable[torch.Tensor]) -> str:
     return f"{size / 2**30:,.1f} GiB, more than {_MOST_REPEATED} times what is stored"
 
 
-def without_repetition(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
+def without_repetition(actual: torch.Tensor, expected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Return both without the dimensions along which both are expanded, and the product of these dimensions."""
     times = 1
     for dim, size in enumerate(expected.shape):
         if size > 1 and expected.stride(dim) == actual.stride(dim) == 0:
-            expected, actual = expected.detach().narrow(dim, 0, 1), actual.detach().narrow(dim, 0, 1)
+            actual, expected = actual.detach().narrow(dim, 0, 1), expected.detach().narrow(dim, 0, 1)
             times *= size
-    return expected, actual, times
+    return actual, expected, times

@@ -28,9 +28,9 @@ class Spread:
     histogram: Histogram | None
 
 
-def spread_of(expected: torch.Tensor, actual: torch.Tensor) -> Spread:
+def spread_of(actual: torch.Tensor, expected: torch.Tensor) -> Spread:
     """Return the spread of two tensors of any shapes and dtypes."""
-    expected, actual = (unexpand(item) if item.nbytes > _LARGE else item for item in (expected, actual))
+    actual, expected = (unexpand(item) if item.nbytes > _LARGE else item for item in (actual, expected))
     both = statistics(expected, content=False), statistics(actual, content=False)
     ends = [end for item in both for end in (item.minimum, item.maximum) if end is not None and math.isfinite(end)]
     histogram = None

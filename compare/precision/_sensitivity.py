@@ -49,7 +49,7 @@ def measure_isolated(
             for name in node.outputs:
                 if node.name in names and name in expected:
                     result = actual.get(name + AGAIN, actual.get(name))
-                    difference = compare_tensors(expected[name], result, lower_precision=True)
+                    difference = compare_tensors(result, expected[name], lower_precision=True)
                     worst[node.name] = max(worst.get(node.name, difference), difference, key=_noise)
     rows = [
         Sensitivity(node.name, node.op, node.module, worst[node.name]) for node in graph.nodes if node.name in worst

@@ -51,7 +51,7 @@ class Trial:
         compiled = self.backend.compile(self.lowering.keeping(keep), optimize="compiled" in self.backend.stages)
         for call, expected in zip(self.calls, self.expected, strict=True):
             actual: Mapping[str, torch.Tensor] = self.backend.run(compiled, call.inputs)
-            yield from (self.goal.measure(tensor, actual.get(name)) for name, tensor in expected.items())
+            yield from (self.goal.measure(actual.get(name), tensor) for name, tensor in expected.items())
 
 
 def expected_outputs(

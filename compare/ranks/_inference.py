@@ -42,7 +42,7 @@ class Inferred:
         """A sort key: the best way first, among equal ones those of more likely layouts."""
         if self.difference.close:
             return False, self.unreduced, len(self.item.ranks), 0.0
-        error = self.difference.error_max
+        error = self.difference.error
         wrong = len(self.wrong or self.item.pieces)
         return True, self.unreduced, wrong, float("inf") if error != error else error  # noqa: PLR0124  NaN
 
@@ -73,7 +73,7 @@ def infer(
         for number in sorted({1, shards}) if divisor is None else (divisor,):
             made = (joined_if_equal(item) if shards == 1 else None) or item.joined(sharding, "inferred")
             made = made if number == 1 else made.divided(number)
-            difference = compare_tensors(reference, made.parts[0].tensor, tolerance=tolerance)
+            difference = compare_tensors(made.parts[0].tensor, reference, tolerance=tolerance)
             text = (
                 f"{'x'.join(map(str, mesh))}: {', '.join(map(str, placements))}{f' / {number}' if number > 1 else ''}"
             )
@@ -94,7 +94,7 @@ def fit_known(
     ways = []
     for divisor in divisors:
         made = item if divisor == 1 else item.divided(divisor)
-        difference = compare_tensors(reference, made.parts[0].tensor, tolerance=tolerance)
+        difference = compare_tensors(made.parts[0].tensor, reference, tolerance=tolerance)
         wrong = None if difference.close else wrong_ranks(made, reference, tolerance)
         ways.append(Inferred(made, "", difference, unreduced=False, divisor=divisor, wrong=wrong))
     return min(ways, key=lambda way: way.order)
@@ -114,7 +114,7 @@ def wrong_ranks(
         expected = piece.take(reference)
         if not has_same_bits(expected, piece.tensor):
             inexact.add(piece.rank)
-            if not compare_tensors(expected, piece.tensor, tolerance=tolerance).close:
+            if not compare_tensors(piece.tensor, expected, tolerance=tolerance).close:
                 far.add(piece.rank)
     all_ranks = {piece.rank for piece in item.pieces}
     return tuple(sorted(far or (inexact if inexact != all_ranks else ()))) or None

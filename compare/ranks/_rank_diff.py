@@ -18,7 +18,8 @@ from filch.steal import (
 )
 
 from ..metrics._tolerance import Tolerance
-from ..results._dump_diff import DiffRow
+from ..results._dump_diff import DiffRow, DumpDiff
+from ._culprit import culprit_reasons
 from ._inference import Inferred, fit_known, infer, wrong_ranks
 
 _ORDER = {"P": 0, "I": 1, "O": 1, "GI": 2, "GO": 2, "GF": 3, "V": 4}  # without local gradients and collectives
@@ -27,11 +28,7 @@ _UNREDUCED = "each rank has a partial value: no collective has reduced it"
 
 
 class RankDiff:
-    """Compares the values of several processes with those of one.
-
-    Attributes:
-        learned: how the parts of plain tensors fit the reference where they do, by the value's place.
-    """
+    """Compares the values of several processes with those of one."""
 
     # By how much larger gradients with respect to inputs and outputs are than those of one process: by the number of
     # ranks and microbatches of which each has the mean loss of its part. The first of these gradients shows it.
@@ -42,9 +39,21 @@ class RankDiff:
         self._expected_counts = _counts(expected)
         self._actual_keys = _keys_by_place(actual)
         self._stages = _stages(expected, actual)
-        self.learned: dict[str, str] = {}
+        self._learned: dict[str, str] = {}  # how plain tensors fit the reference where they do, by the value's place
 
-    def rows(self) -> list[DiffRow]:
+    def result(self) -> DumpDiff:
+        """Return the rows, with what is known about the first that differs."""
+        rows = tuple(self._all_rows())
+        return DumpDiff(
+            self._expected.source,
+            self._actual.source,
+            rows,
+            reasons=tuple(culprit_reasons(rows, self._actual)),
+            files=tuple(dump.source for dump in self._actual.dumps.values()),
+            learned=self._learned,
+        )
+
+    def _all_rows(self) -> list[DiffRow]:
         """Return a row for each tensor of the reference: parameters, forward, backward, then final gradients."""
         keys = sorted(
             (key for key in self._expected if key.kind in _ORDER), key=lambda key: _ORDER.get(key.kind, len(_ORDER))
@@ -117,35 +126,18 @@ class RankDiff:
         if problems or not difference.close:
             ranks = wrong_ranks(item, reference, self._tolerance) or tuple(sorted({*item.ranks}))
         elif found.layout:
-            self.learned[key.place(path)] = found.layout
+            self._learned[key.place(path)] = found.layout
+        held_by = tuple(sorted({rank for part in item.parts for rank in part.ranks}))
         row = DiffRow(
-            key, path, describe(reference), problems, difference, layout=item.layout, ranks=ranks, faulty=bool(problems)
+            *(key, path, describe(reference), problems, difference),
+            layout=item.layout,
+            ranks=ranks,
+            held_by=held_by,
+            faulty=bool(problems),
         )
         is_sharded = item.shards == len(item.pieces) and not item.ranks
         agrees = None if is_sharded else not found.unreduced and not item.problems
         return _Judged(row, found.unreduced and difference.close, agrees)
-
-    def nearest_collective(self, row: DiffRow) -> str:
-        """Return a sentence about the last collective before a value; `""` if collectives were not recorded.
-
-        In a backward pass, the value is a gradient, and the collective is one of the backward pass.
-        """
-        is_backward = row.key.kind.startswith("G")
-        for rank, dump in self._actual.dumps.items():
-            if row.ranks and rank not in row.ranks:
-                continue
-            last: Key | None = None
-            for key in self._actual.keys_of(rank):
-                if key == row.key:
-                    break
-                if key.kind == "C" and dump[key]["backward"] == is_backward:
-                    last = key
-            if last is not None:
-                value = dump[last]
-                ranks, where = ", ".join(map(str, value["ranks"])), last.name or "the model"
-                place = "in the backward pass" if is_backward else f"in {where}"
-                return f"the last collective before it is {value['collective']} of ranks {ranks} {place}"
-        return ""
 
 
 class _Judged(NamedTuple):

@@ -93,15 +93,15 @@ class Alignment:
     bases: Mapping[str, Basis]
 
 
-def align(expected: Observed, actual: Observed, known: Mapping[str, str]) -> Alignment:
+def align(actual: Observed, expected: Observed, known: Mapping[str, str]) -> Alignment:
     """Return the values of `actual` that are those of `expected`, from a run of each on the same inputs.
 
     Args:
-        expected: the reference.
         actual: the program to judge.
+        expected: the reference.
         known: the inputs and outputs, by their names in `actual`.
     """
-    aligner = _Aligner(expected, actual, dict(known))
+    aligner = _Aligner(actual, expected, dict(known))
     aligner.align_constants()
     aligner.align_similar()
     aligner.align_different()
@@ -112,8 +112,8 @@ def align(expected: Observed, actual: Observed, known: Mapping[str, str]) -> Ali
 class _Aligner:
     """The state of `align`; see there."""
 
-    expected: Observed
     actual: Observed
+    expected: Observed
     names: dict[str, str]
     bases: dict[str, Basis] = field(default_factory=dict)
     claimed: set[str] = field(default_factory=set)  # the values of `expected` that were found by similar numbers
@@ -141,7 +141,7 @@ class _Aligner:
         """Align the values with similar numbers: by name first, as other values may have the same numbers."""
         for name in self.actual.graph.producer:
             found = self.names.get(name, name)
-            if found in self.expected.graph.known and name not in self.bases and self._similar(found, name):
+            if found in self.expected.graph.known and name not in self.bases and self._similar(name, found):
                 self._claim(name, found, "name")
         for node, index, name in self._unaligned():
             if self._names_are_kept and name in self.expected.graph.producer:
@@ -176,7 +176,7 @@ class _Aligner:
                 other = self.expected.graph.producer.get(self.names.get(name, ""))
                 if other is not None and name not in harmless and _is_like(node, other):
                     for read, found in self._paired_reads(node, other):
-                        if read not in harmless and self._have_same_shape(found, read):
+                        if read not in harmless and self._have_same_shape(read, found):
                             self._claim(read, found, "operands")
 
     def _paired_reads(self, node: Node, other: Node) -> list[tuple[str, str]]:
@@ -197,13 +197,13 @@ class _Aligner:
         """Whether a value of `expected` is computed by a node and not claimed by another value."""
         return name in self.expected.graph.producer and name not in self.claimed
 
-    def _have_same_shape(self, expected: str, actual: str) -> bool:
-        first, second = self.expected.tensor(expected), self.actual.tensor(actual)
+    def _have_same_shape(self, actual: str, expected: str) -> bool:
+        first, second = self.actual.tensor(actual), self.expected.tensor(expected)
         return first is not None and second is not None and first.shape == second.shape
 
-    def _have_same_kind(self, expected: str, actual: str) -> bool:
+    def _have_same_kind(self, actual: str, expected: str) -> bool:
         """Whether two values are both floating-point numbers or both not: quantized integers are other numbers."""
-        first, second = self.expected.tensor(expected), self.actual.tensor(actual)
+        first, second = self.actual.tensor(actual), self.expected.tensor(expected)
         if first is None or second is None:
             return False
         return first.is_floating_point() == second.is_floating_point()
@@ -244,10 +244,10 @@ class _Aligner:
 
     def _similar_candidate(self, node: Node, index: int, name: str) -> str | None:
         found = (item.outputs[index] for item in self._candidates(node) if index < len(item.outputs))
-        return next((item for item in found if item and self._similar(item, name)), None)
+        return next((item for item in found if item and self._similar(name, item)), None)
 
-    def _similar(self, expected: str, actual: str) -> bool:
-        tensors = self.expected.tensor(expected), self.actual.tensor(actual)
+    def _similar(self, actual: str, expected: str) -> bool:
+        tensors = self.actual.tensor(actual), self.expected.tensor(expected)
         return compare_tensors(*tensors, tolerance=_SIMILAR, lower_precision=True).close
 
     def _nearest_value(self, name: str) -> str | None:
@@ -265,7 +265,7 @@ class _Aligner:
         """Return the output of the same node: operator, operands, and name or attributes are the same."""
         for item in self._candidates(node):
             found = item.outputs[index] if index < len(item.outputs) else ""
-            if not self._have_same_kind(found, name):
+            if not self._have_same_kind(name, found):
                 continue
             exact = self.actual.attributes(node) == self.expected.attributes(item) and self._reads_equal(node, item)
             if found and (found == name or exact):
@@ -283,7 +283,7 @@ class _Aligner:
         if self._names_are_kept and name in self.expected.graph.producer:
             return name
         candidates = [item.outputs[index] for item in self._candidates(node) if index < len(item.outputs)]
-        candidates = [item for item in candidates if self._is_free(item) and self._have_same_kind(item, name)]
+        candidates = [item for item in candidates if self._is_free(item) and self._have_same_kind(name, item)]
         if candidates:
             chosen = name if name in candidates else candidates[0]
             self.claimed.add(chosen)

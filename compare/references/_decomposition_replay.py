@@ -188,7 +188,7 @@ def _matching_values(group: Group, eager: Mapping[str, torch.Tensor], values: Ma
             return all(matching[user.name] for user in users.get(name, ()))
         # An eager value that is also an input of the group is computed under its name plus `AGAIN`.
         computed = values.get(name + AGAIN, values.get(name))
-        return name not in eager or compare_tensors(eager[name], computed).close
+        return name not in eager or compare_tensors(computed, eager[name]).close
 
     for node in reversed(group.nodes):
         matching[node.name] = all(matches(name) for name in node.outputs if name)

@@ -1,6 +1,7 @@
 """Write tables and sentences as text, for a terminal or with a given width."""
 
 import io
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Literal
@@ -14,7 +15,7 @@ from rich.text import Text
 
 from filch.steal.text import for_terminal, short_line
 
-from ._table import Block, Cell, Column, Line, Table
+from ._table import Block, Cell, Column, Line, Table, lines_of
 
 WIDE = 10_000  # characters; more than any line of a table
 _CELL = 1000  # characters
@@ -75,12 +76,13 @@ def _rich_table(table: Table, available: int) -> rich.table.Table:
         column = table.columns[index]
         justify: Literal["left", "right"] = "right" if column.right else "left"
         rich_table.add_column(column.title, justify=justify, min_width=width, max_width=None if column.fill else width)
+    fitted = [_fitted(cells[index], table.columns[index], width) for index, width in zip(shown, widths, strict=True)]
     for number in range(len(table.rows)):
-        fitted = (
-            _fitted(cells[index][number], table.columns[index], width)
-            for index, width in zip(shown, widths, strict=True)
+        row = (
+            Text("\n".join(lines_of(column[number])), style="red" if (number, index) in table.wrong else "")
+            for index, column in zip(shown, fitted, strict=True)
         )
-        rich_table.add_row(*map(Text, fitted), style="red" if number in table.marked else None)
+        rich_table.add_row(*row, style="red" if number in table.marked else None)
     return rich_table
 
 
@@ -92,18 +94,13 @@ def _layout(columns: Sequence[Column], cells: Sequence[Sequence[Cell]], availabl
         max(title, width if column.fit is None else min(width, column.least))
         for column, title, width in zip(columns, titles, natural, strict=True)
     ]
-    shown = list(range(len(columns)))
-    while sum(least[index] + 1 for index in shown) - 1 > available:
-        optional = max(
-            (index for index in shown if columns[index].optional),
-            key=lambda index: columns[index].optional,
-            default=None,
-        )
-        if optional is None:
-            break
-        shown.remove(optional)
+    shown = _shown(columns, natural, least, available)
     widths = [least[index] for index in shown]
-    left = available - sum(width + 1 for width in widths) + 1
+    left = available - sum(widths) - len(widths) + 1
+    shrinking = [number for number, index in enumerate(shown) if columns[index].fit is not None]
+    while left < 0 and (wide := [number for number in shrinking if widths[number] > titles[shown[number]]]):
+        widths[max(wide, key=widths.__getitem__)] -= 1
+        left += 1
     growing = [number for number, index in enumerate(shown) if widths[number] < natural[index]]
     while left > 0 and growing:  # the narrowest column grows first, so that all columns get a fair share
         number = min(growing, key=widths.__getitem__)
@@ -113,13 +110,34 @@ def _layout(columns: Sequence[Column], cells: Sequence[Sequence[Cell]], availabl
     return shown, widths
 
 
-def _fitted(cell: Cell, column: Column, width: int) -> str:
-    fitted = column.fit(cell, width) if column.fit is not None and _width(cell) > width else cell
-    return fitted if isinstance(fitted, str) else "\n".join(fitted)
+def _shown(columns: Sequence[Column], natural: Sequence[int], least: Sequence[int], available: int) -> list[int]:
+    """Return the indices of the columns without those that are left out for others to have their preferred widths."""
+    preferred = [
+        max(width, 0 if column.fit is None else min(whole, column.preferred))
+        for column, width, whole in zip(columns, least, natural, strict=True)
+    ]
+    # Columns that are empty, but not those of a table without rows, are left out first.
+    order = [
+        column.optional if width or not any(natural) else math.inf
+        for column, width in zip(columns, natural, strict=True)
+    ]
+    shown = list(range(len(columns)))
+    while sum(preferred[index] + 1 for index in shown) - 1 > available:
+        index = max(shown, key=order.__getitem__)
+        if not order[index]:
+            break
+        shown.remove(index)
+    return shown
+
+
+def _fitted(cells: Sequence[Cell], column: Column, width: int) -> Sequence[Cell]:
+    if column.fit is None or max(map(_width, cells), default=0) <= width:
+        return cells
+    return column.fit(cells, width)
 
 
 def _width(cell: Cell) -> int:
-    return cell_len(cell) if isinstance(cell, str) else max(map(cell_len, cell), default=0)
+    return max(map(cell_len, lines_of(cell)), default=0)
 
 
 def _printable(cell: Cell) -> Cell:

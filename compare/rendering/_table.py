@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Literal, TypeVar
 
+from ._names import shortened_names, shortened_paths, without_middle
+
 T = TypeVar("T")
 Cell = str | tuple[str, ...]  # one line, or several
+Fit = Callable[[Sequence[Cell], int], Sequence[Cell]]
 Style = Literal["", "close", "different", "incomplete", "heading", "command"]
 
 
@@ -32,17 +35,20 @@ class Column:
 
     Attributes:
         title: its heading.
-        fit: returns a cell that is wider than the column in a shorter form; it takes the cell and the column's width
-            in characters. None keeps the cells whole, as those of numbers have to be.
+        fit: returns the cells in a form that fits; it takes all cells of the column and its width in characters.
+            None keeps the cells whole, as those of numbers have to be.
         least: the least width in characters of a column with `fit`.
+        preferred: the width in characters up to which a column with `fit` displaces optional columns.
         right: whether cells are aligned to the right.
         fill: whether the column takes the width that the others leave.
-        optional: columns with a positive number are left out if the table is too wide, the largest number first.
+        optional: columns with a positive number are left out if the table is too wide, the largest number first; before
+            them, columns whose cells are all empty.
     """
 
     title: str
-    fit: Callable[[Cell, int], Cell] | None = None
+    fit: Fit | None = None
     least: int = 10
+    preferred: int = 10
     right: bool = False
     fill: bool = False
     optional: int = 0
@@ -56,11 +62,13 @@ class Table:
         columns: from left to right.
         rows: one cell for each column.
         marked: the indices of the rows that need attention.
+        wrong: row and column of single cells that need attention.
     """
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     marked: frozenset[int] = frozenset()
+    wrong: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def titles(self) -> tuple[str, ...]:
@@ -71,22 +79,62 @@ class Table:
 Block = Table | Line | str  # what a document is made of: tables and sentences
 
 
-def folded(cell: Cell, width: int) -> Cell:
-    """Return a cell whose lines continue on the next line."""
-    return tuple(part for line in _lines(cell) for part in wrap(line, width) or [""])
+def folded(cells: Sequence[Cell], width: int) -> Sequence[Cell]:
+    """Return cells whose lines continue on the next line, between words."""
+    return [tuple(part for line in lines_of(cell) for part in wrapped(line, width) or [""]) for cell in cells]
 
 
-def cut(cell: Cell, width: int) -> Cell:
-    """Return a cell whose lines end with an ellipsis if they are longer than `width`."""
-    return tuple(line if len(line) <= width else f"{line[: width - 1]}…" for line in _lines(cell))
+def cut(cells: Sequence[Cell], width: int) -> Sequence[Cell]:
+    """Return cells whose lines end with an ellipsis after the last word that fits."""
+    return [
+        tuple(line if len(line) <= width else wrapped(line, width, lines=1)[0] for line in lines_of(cell))
+        for cell in cells
+    ]
 
 
-def _lines(cell: Cell) -> tuple[str, ...]:
+def fit_names(cells: Sequence[Cell], width: int) -> Sequence[Cell]:
+    """Return names without their middles; see `shortened_names`."""
+    return _by_text(shortened_names, cells, width)
+
+
+def fit_paths(cells: Sequence[Cell], width: int) -> Sequence[Cell]:
+    """Return paths of modules without names in their middles; see `shortened_paths`."""
+    return _by_text(shortened_paths, cells, width)
+
+
+def _by_text(
+    shortened: Callable[[Iterable[str], int], Mapping[str, Cell]], cells: Sequence[Cell], width: int
+) -> Sequence[Cell]:
+    texts = [" ".join(lines_of(cell)) for cell in cells]
+    short = shortened(texts, width)
+    return [short[text] for text in texts]
+
+
+def wrapped(line: str, width: int, *, indent: str = "", lines: int | None = None) -> list[str]:
+    """Return lines of whole words; a word that is longer than a line loses its middle, and more lines are left out."""
+    end = " …"
+    longest = max(1, width - len(indent) - (len(end) if lines == 1 else 0))
+    return wrap(
+        " ".join(without_middle(word, longest) for word in line.split(" ")),
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        max_lines=lines,
+        placeholder=end,
+        break_on_hyphens=False,
+    )
+
+
+def lines_of(cell: Cell) -> tuple[str, ...]:
+    """Return the lines of a cell."""
     return (cell,) if isinstance(cell, str) else cell
 
 
+Title = TypeVar("Title", str, str | Column)
+
+
 def table_of(
-    columns: Mapping[str, Callable[[T], object]],
+    columns: Mapping[Title, Callable[[T], object]],
     rows: Iterable[T],
     *,
     marked: Callable[[T], bool] = lambda _: False,
@@ -95,9 +143,9 @@ def table_of(
     """Return a table with a row for each item.
 
     Args:
-        columns: by title, a function that returns the value of an item's cell: None is an empty cell, a float is
-            written with two digits, the parts of a tuple are joined by plus signs. Columns of numbers stay whole on a
-            terminal, text is folded.
+        columns: by title or column, a function that returns the value of an item's cell: None is an empty cell, a float
+            is written with two digits, the parts of a tuple are joined by plus signs. With a title alone, columns of
+            numbers stay whole on a terminal, and text is folded.
         rows: the items.
         marked: a function that returns whether an item needs attention.
         skip_empty: whether columns without text are left out.
@@ -113,7 +161,9 @@ def table_of(
     )
 
 
-def _column(title: str, values: Iterable[object]) -> Column:
+def _column(title: str | Column, values: Iterable[object]) -> Column:
+    if isinstance(title, Column):
+        return title
     is_text = any(isinstance(value, str | tuple) for value in values)
     return Column(title, folded) if is_text else Column(title, right=True)
 

@@ -51,7 +51,7 @@ class Runner:
         """Return the largest harmonic error; 0 if all outputs are close or can't be computed, inf for other shapes."""
         expected = self.expected(case, source)
         actual = None if expected is None else self.actual(case)
-        return 0.0 if expected is None or actual is None else self._largest_error(case, expected, actual)
+        return 0.0 if expected is None or actual is None else self._largest_error(case, actual, expected)
 
     def error_from_captured(self, case: Case) -> float:
         """Return the error of a case whose inputs are captured values, relative to the captured outputs."""
@@ -70,7 +70,7 @@ class Runner:
         """Return whether `source` agrees with the captured outputs; always true for compilers of torch."""
         if self._compiles_torch:
             return True
-        return bool(case.recorded) and self._agree(case, case.recorded, self.expected(case, source))
+        return bool(case.recorded) and self._agree(case, self.expected(case, source), case.recorded)
 
     def culprit(self, case: Case, source: ExpectedSource) -> Culprit:
         """Return the faulty component."""
@@ -80,10 +80,10 @@ class Runner:
             return ""
         expected = self.expected(case, "reference" if source == "torch" else source)
         if source == "torch":
-            return "translation" if self._agree(case, expected, self.actual(case)) else ""
+            return "translation" if self._agree(case, self.actual(case), expected) else ""
         if not self.optimize:
             return "runtime"
-        return "optimizer" if self._agree(case, expected, self.expected(case, "unoptimized")) else "runtime"
+        return "optimizer" if self._agree(case, self.expected(case, "unoptimized"), expected) else "runtime"
 
     @property
     def _compiles_torch(self) -> bool:
@@ -95,19 +95,19 @@ class Runner:
         handle: _Call = self.backend.compile_graph(function, arguments).handle
         return handle
 
-    def _agree(self, case: Case, expected: Tensors | None, actual: Tensors | None) -> bool:
-        return expected is not None and actual is not None and not self._largest_error(case, expected, actual)
+    def _agree(self, case: Case, actual: Tensors | None, expected: Tensors | None) -> bool:
+        return expected is not None and actual is not None and not self._largest_error(case, actual, expected)
 
-    def _largest_error(self, case: Case, expected: Tensors, actual: Tensors) -> float:
+    def _largest_error(self, case: Case, actual: Tensors, expected: Tensors) -> float:
         magnitudes = [typical_magnitude(tensor) for tensor in case.inputs.values() if tensor.is_floating_point()]
         magnitude = max(magnitudes, default=0.0) if adds(case.operators) else 0.0
         largest = 0.0
         for name in case.outputs:
             limit = self._limits.of(name, expected[name].dtype if name in expected else None)
-            pair = expected.get(name), actual.get(name)
+            pair = actual.get(name), expected.get(name)
             difference = compare_tensors(*pair, tolerance=limit, magnitude=magnitude)
             if not difference.close:
-                largest = max(largest, float("inf") if difference.problem else difference.error_max)
+                largest = max(largest, float("inf") if difference.problem else difference.error)
         return largest
 
 

@@ -131,11 +131,11 @@ class BisectReport(Result):
 
     @property
     def next_command(self) -> NextCommand | None:
-        """The command that compares the files again, and writes a repro if they differ; None without files."""
+        """The command that compares every value, and writes a repro if a culprit was found; None without files."""
         command = to_repeat(self.reference, self.program, backend=self.backend, options={}, tolerance=None)
         if not command:
             return None
-        return NextCommand(command, "compare every value") if self.close else to_blame(command)
+        return to_blame(command) if self.culprits else NextCommand(command, "compare every value")
 
     def derived(self) -> Mapping[str, Any]:
         """Return whether there is no error, and the number of runs."""

@@ -9,7 +9,7 @@ from filch.steal import FilchError
 
 from ..common._source import user_frame
 from ..rendering._result import NextCommand, Result
-from ..rendering._table import Block, Column, Table, cell_text, cut
+from ..rendering._table import Block, Column, Table, cell_text, cut, fit_names
 from ._report import Report
 
 OPTIMIZED_NOTE = "the program was compared with the exporter's optimizations, as it can't be run without them: "
@@ -49,8 +49,7 @@ def run_cell(labels: dict[str, str], run: Callable[[], Report]) -> Cell:
     if not report.close:
         return Cell(labels, "failed", worst, report.headline)
     judged = [row.judged for row in report.rows if row.kind != "constant"]
-    unjudged = f"{judged.count(False)} of {len(judged)} values could not"
-    details = [] if all(judged) else [f"all that could be judged is close, {unjudged}"]
+    details = [] if all(judged) else [f"close, {judged.count(False)} of {len(judged)} not judged"]
     details += [note for note in report.notes if note.startswith(OPTIMIZED_NOTE)]
     return Cell(labels, "close", worst, "; ".join(details))
 
@@ -98,22 +97,21 @@ class CellTable(Result):
             rows = ((*cell.labels.values(), cell.status, cell_text(cell.worst), cell.detail) for cell in self.cells)
             yield Table(tuple(map(Column, columns)), tuple(rows))
             return
-        narrow = [(*map(_shortened, cell.labels.values()), cell_text(cell.worst)) for cell in self.cells]
-        fixed = (Column(title, right=title == "error") for title in (*titles, "error"))
-        last = Column("first divergence", cut, fill=True)
+        narrow = [(*cell.labels.values(), cell_text(cell.worst)) for cell in self.cells]
+        labels = (Column(title, fit_names, preferred=_LABEL_WIDTH) for title in titles)
+        last = Column("first divergence", cut, least=24, fill=True)
         not_run = ("failed", "missing")
         outcomes = [
             f"{cell.status}: {cell.detail}" if cell.status in not_run else cell.detail or "all close"
             for cell in self.cells
         ]
-        yield Table((*fixed, last), tuple((*row, outcome) for row, outcome in zip(narrow, outcomes, strict=True)))
+        yield Table(
+            (*labels, Column("error", right=True), last),
+            tuple((*row, outcome) for row, outcome in zip(narrow, outcomes, strict=True)),
+        )
         first = next((cell for cell in self.cells if cell.status == "different"), None)
         if first is not None:
             place = ", ".join(f"{name}={label}" for name, label in first.labels.items())
             yield from ("", f"first difference at {place}:", f"  {first.detail}")
         for reason in dict.fromkeys(cell.detail for cell in self.cells if cell.status in not_run):
             yield from ("", reason)
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LABEL_WIDTH else f"…{text[-_LABEL_WIDTH + 1 :]}"

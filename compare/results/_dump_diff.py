@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,8 +17,9 @@ from ..rendering._console import as_text
 from ..rendering._html import as_page
 from ..rendering._result import NextCommand, Result, written
 from ..rendering._show import show_page
-from ..rendering._table import Block, Line, Style, Table, table_of
+from ..rendering._table import Block, Column, Line, Style, Table, fit_paths, folded, table_of
 from ._module_summary import module_summary
+from ._rank_grid import rank_grid
 from ._row_tables import surrounding
 
 _AROUND = 5  # rows before and after the first difference
@@ -41,6 +42,7 @@ class DiffRow:
         cause: why a value of a golden dump differs, in a word or two (see `Cause`); `""` if that was not examined.
         layout: how the tensor was put together from those of several ranks, and how that is known; `""` of one process.
         ranks: the ranks that have a wrong part or replica, as far as that is known.
+        held_by: of several processes, the ranks that have a part of the value.
         faulty: whether something is wrong with the parts, as `reason` says, however small the difference.
     """
 
@@ -54,6 +56,7 @@ class DiffRow:
     cause: str = ""
     layout: str = ""
     ranks: tuple[int, ...] = ()
+    held_by: tuple[int, ...] = ()
     faulty: bool = False
 
     @property
@@ -73,7 +76,7 @@ class DiffRow:
     @property
     def error(self) -> float | None:
         """The largest harmonic error, or None."""
-        return None if self.difference is None or self.difference.problem else self.difference.error_max
+        return None if self.difference is None or self.difference.problem else self.difference.error
 
     @property
     def float64(self) -> None:
@@ -86,7 +89,7 @@ class DiffRow:
 
     def __str__(self) -> str:
         times = "" if self.ratio is None else f"{format_ratio(self.ratio)} times its rounding level; "
-        ranks = f" on rank {', '.join(map(str, self.ranks))}" if self.ranks else ""
+        ranks = f" on rank{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))}" if self.ranks else ""
         what = self.reason if self.faulty or not self.difference else str(self.difference)
         return short_line(f"{self.key.label}{self.path}{ranks}: {times}{what}")
 
@@ -102,6 +105,7 @@ class DumpDiff(Result):
         cause: why values differ from a golden dump: `code`, `environment`, `both`, `inputs`, `not reproducible` or
             `unknown`; `""` if that was not examined.
         reasons: sentences that explain the cause.
+        files: of several processes: the paths of the dumps of the second run.
         learned: of several processes: how plain tensors were put together, by the value's place (see `Layouts`).
     """
 
@@ -110,6 +114,7 @@ class DumpDiff(Result):
     rows: tuple[DiffRow, ...]
     cause: str = ""
     reasons: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
     learned: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
@@ -150,6 +155,8 @@ class DumpDiff(Result):
             yield from ("", Line("First difference:", "heading"), _table(surrounding(self.rows, first, _AROUND)))
         for reason in self.reasons:
             yield from ("", reason)
+        if grid := rank_grid(self.rows):
+            yield from ("", Line("Ranks:", "heading"), *grid)
         if not (wide or all_rows):
             yield from ("", Line("Modules:", "heading"), *module_summary(self.rows, first))
 
@@ -162,9 +169,10 @@ class DumpDiff(Result):
     @property
     def next_command(self) -> NextCommand:
         """The command that shows each value."""
-        files = all(map(os.path.isfile, (self.expected, self.actual)))
-        command = shlex.join(["filch", "diff", self.expected, self.actual, "--all"])
-        return NextCommand(command if files else "print(result.table(all_rows=True))", "show a row for each value")
+        files = [self.expected, *(self.files or [self.actual])]
+        command = shlex.join(["filch", "diff", *files, "--all"])
+        is_known = all(map(os.path.isfile, files))
+        return NextCommand(command if is_known else "print(result.table(all_rows=True))", "show a row for each value")
 
     def excerpt(self, *, around: int = 3, width: int = 80) -> str:
         """Return the first row that differs, and `around` rows before and after it, as text; `""` if none differs."""
@@ -173,11 +181,17 @@ class DumpDiff(Result):
 
     def derived(self) -> Mapping[str, Any]:
         """Return whether the dumps are close, and the headline."""
-        return {"filch_diff": 1, "close": self.close, "headline": self.headline}
+        return {"filch_diff": 2, "close": self.close, "headline": self.headline}
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the rows as a page of its own, also written to `path` if one is given."""
-        blocks: list[Block] = [self.headline, self._verdict(), *self.reasons, _table(self.rows)]
+        blocks: list[Block] = [
+            self.headline,
+            self._verdict(),
+            *self.reasons,
+            *rank_grid(self.rows, whole=True),
+            _table(self.rows),
+        ]
         return written(as_page(self._title(), blocks), path)
 
     def show(self) -> None:
@@ -201,9 +215,9 @@ def _table(rows: Sequence[DiffRow]) -> Table:
     return table_of(_COLUMNS, rows, marked=lambda row: row.diverged, skip_empty=True)
 
 
-_COLUMNS = {
-    "value": lambda row: f"{row.key.label}{row.path}",
-    "is": lambda row: row.what,
+_COLUMNS: dict[str | Column, Callable[[DiffRow], object]] = {
+    Column("value", fit_paths, least=12, preferred=24): lambda row: f"{row.key.label}{row.path}",
+    Column("is", folded, optional=1): lambda row: row.what,
     "error": lambda row: row.error,
     "times rounding": lambda row: None if row.ratio is None else format_ratio(row.ratio),
     "cause": lambda row: row.cause or None,

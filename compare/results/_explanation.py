@@ -43,6 +43,7 @@ class Explanation:
         repro: the folder of the repro; `""` if there is none.
         interface: how inputs and outputs differ from those of the model (see `Report.interface`).
         changed_weights: the weights of `starts` that are not the model's (see `Report.changed_weights`).
+        coarser_dtype: the coarser dtype in which the graph computes `starts` (see `Report.coarser_dtype`).
     """
 
     starts: Row | None
@@ -62,6 +63,7 @@ class Explanation:
     repro: str = ""
     interface: tuple[str, ...] = ()
     changed_weights: tuple[str, ...] = ()
+    coarser_dtype: str = ""
 
     def __str__(self) -> str:
         if self.starts is None and not self.results:
@@ -94,6 +96,7 @@ class Explanation:
             "switches": self.switches,
             "repro": self.repro or None,
             "changed_weights": self.changed_weights,
+            "coarser_dtype": self.coarser_dtype or None,
         }
 
     def _text_without_divergence(self) -> str:
@@ -138,13 +141,9 @@ class Explanation:
         what = ""
         if own is not None:
             what = f"is {_error_text(own, row)}" if _is_number(own) else f"differs ({own.note})"
-        names, reason = [f"`{short_line(name)}`" for name in self.changed_weights], ""
-        if names:
-            whose = "reference" if row.evidence == "program" else "model"
-            differ = f"is not the {whose}'s weight" if len(names) == 1 else f"are not the {whose}'s weights"
-            reason = f"{_enumerated(names)} {differ}; "
+        reasons = "".join(f"{reason}; " for reason in reasons_of(row, self.changed_weights, self.coarser_dtype))
         return (
-            f"{sound}{exported}Divergence starts at {_node_text(row)}: {reason}with correct inputs, its output "
+            f"{sound}{exported}Divergence starts at {_node_text(row)}: {reasons}with correct inputs, its output "
             f"{what}{changes}."
         )
 
@@ -212,6 +211,24 @@ def explain(all_rows: Sequence[Row], wrong_nodes: Sequence[Row], graphs: Mapping
     )
 
 
+def reasons_of(row: Row, changed_weights: Sequence[str], coarser_dtype: str) -> Iterable[str]:
+    """Yield why the node where an error starts may be wrong, as far as the graph or the numbers show it.
+
+    Args:
+        row: its row.
+        changed_weights: see `Report.changed_weights`.
+        coarser_dtype: see `Report.coarser_dtype`.
+    """
+    whose = "reference" if row.evidence == "program" else "model"
+    if names := [f"`{short_line(name)}`" for name in changed_weights]:
+        differ = f"is not the {whose}'s weight" if len(names) == 1 else f"are not the {whose}'s weights"
+        yield f"{_enumerated(names)} {differ}"
+    if coarser_dtype:
+        yield f"it is computed in {coarser_dtype}, unlike in the {whose}"
+    elif row.exact_in:
+        yield f"all its numbers are exact in {row.exact_in}, as if it were computed in {row.exact_in}"
+
+
 def _largest_of_first_difference(rows: Sequence[Row], graphs: Mapping[Stage, Graph]) -> Row | None:
     """Return the row of `Explanation.largest`."""
     first = next((row for row in rows if row.diverged), None)
@@ -271,7 +288,7 @@ def _error_text(verdict: RoundingVerdict, row: Row) -> str:
         return verdict.note
     if verdict.note:
         return f"off by {verdict.error:.1e} ({verdict.note})"
-    distance = f"{verdict.error:.1e} from float64, {format_ratio(verdict.ratio)} times {row.dtype} rounding"
+    distance = f"{verdict.error:.1e} (absolute) from float64, {format_ratio(verdict.ratio)} times {row.dtype} rounding"
     reference = "reference" if row.evidence == "program" else "eager"
     return f"{distance} ({reference}: {verdict.eager:.1e})"
 

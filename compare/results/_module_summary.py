@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..float64 import RoundingVerdict
-from ..rendering._table import Block, Column, Table, cell_text
-from ._row_tables import ARROW, fit_path, rounding_ratio
+from ..rendering._table import Block, Column, Table, cell_text, fit_paths
+from ._row_tables import ARROW, rounding_ratio
 
 _MAX_GROUPS = 10
 
@@ -61,7 +61,7 @@ def module_summary(rows: Sequence[ModuleValue], first: ModuleValue | None) -> It
         groups = deeper
     shown_groups = _most_important(groups, first)
     columns: dict[Column, Callable[[_Group], str]] = {
-        Column("module", fit_path): _title,
+        Column("module", fit_paths, least=12, preferred=20): _title,
         Column("values", right=True): lambda group: str(len(group.rows)),
         Column("not judged", right=True, optional=1): lambda group: _count(not row.judged for row in group.rows),
         Column("differ", right=True): lambda group: _count(row.diverged for row in group.rows),

@@ -8,7 +8,7 @@ from filch.export import Graph
 
 from ..rendering._json import plain
 from ..rendering._result import Result
-from ..rendering._table import Block, Column, Table, cell_text, cut
+from ..rendering._table import Block, Column, Table, cell_text, fit_names
 from ._report import Report
 from ._row_tables import ARROW
 from ._rows import Row
@@ -75,7 +75,7 @@ class PassErrors(Result):
 
     def blocks(self, *, wide: bool = False) -> Iterable[Block]:  # noqa: ARG002  the table is never cut
         """Return a row for each pass, and below them the pass that introduces an error."""
-        first = Column("pass", cut)
+        first = Column("pass", fit_names)
         others = (Column(title, right=True) for title in _TITLES)
         yield Table((first, *others), tuple((row.name, *_cells(row, self.culprit)) for row in self.rows))
         yield from ("", *self.verdict())

@@ -37,17 +37,17 @@ def _findings(rows: Iterable[Row], first: Row | None) -> dict[str, tuple[Finding
 
 def _finding(row: Row, *, first: bool) -> Finding:
     measured = row.difference.measures if row.difference is not None and row.error is not None else {}
+    others = {name: number for name, number in measured.items() if name != "error"}
     verdicts = {"times rounding": row.float64, "own times rounding": row.isolated}
-    text = str(row.difference) if row.difference is not None else row.reason
     return Finding(
         status=row.status,
         call=row.call,
         kind=row.kind,
         error=row.error,
         first=first,
-        text=text if row.isolated is None else f"{text}; by itself {row.isolated}",
+        text=row.amount if row.isolated is None else f"{row.amount}; by itself {row.isolated}",
         evidence=row.evidence,
-        measures=measured | {name: verdict.ratio for name, verdict in verdicts.items() if verdict is not None},
+        measures=others | {name: verdict.ratio for name, verdict in verdicts.items() if verdict is not None},
         seconds=row.seconds,
         expected=row.spread.expected if row.spread is not None else None,
         actual=row.spread.actual if row.spread is not None else None,

@@ -13,8 +13,7 @@ from ..common._errors import CompareError
 from ..metrics._metrics import Difference, compare_tensors
 from ..metrics._tolerance import Tolerance, tolerance_for
 from ..rendering._result import NextCommand, Result
-from ..rendering._table import Block, Column, Table, cell_text
-from ._row_tables import fit_path
+from ..rendering._table import Block, Column, Table, cell_text, fit_names, fit_paths
 
 _SHOWN = 10  # nodes
 _DEFAULT_SNR = 20.0  # decibel: noise with a tenth of the signal's amplitude
@@ -48,9 +47,9 @@ class Goal:
             return cls(snr=_DEFAULT_SNR if snr is None else snr)
         return cls(tolerance=tolerance_for(_DTYPES.get(to, torch.float32), tolerance))
 
-    def measure(self, expected: torch.Tensor | None, actual: torch.Tensor | None) -> Difference:
+    def measure(self, actual: torch.Tensor | None, expected: torch.Tensor | None) -> Difference:
         """Return the difference of an output from its reference."""
-        return compare_tensors(expected, actual, tolerance=self.tolerance, lower_precision=True)
+        return compare_tensors(actual, expected, tolerance=self.tolerance, lower_precision=True)
 
     def met(self, difference: Difference) -> bool:
         """Return whether a difference meets the goal; indices and other exact values must be equal."""
@@ -89,7 +88,7 @@ class Outcome:
         problem = next((item.problem for item in items if item.problem), "")
         return cls(
             passes=bool(items) and all(map(goal.met, items)),
-            error=math.inf if problem else max((item.error_max for item in items), default=math.nan),
+            error=math.inf if problem else max((item.error for item in items), default=math.nan),
             snr=-math.inf if problem else min((item.snr for item in items), default=math.nan),
             overflowed=sum(item.overflowed for item in items),
             problem=problem,
@@ -176,7 +175,7 @@ class PrecisionReport(Result):
         """Return the cost of each node (only the ten highest unless `wide`), and the nodes to keep."""
         yield self.headline
         yield from (f"note: {note}" for note in self.notes)
-        yield from ("", _table(self.order if wide else self.order[:_SHOWN], wide=wide))
+        yield from ("", _table(self.order if wide else self.order[:_SHOWN]))
         if not wide and len(self.order) > _SHOWN:
             yield f"and {len(self.order) - _SHOWN} that cost less"
         yield from ("", *_verdict_lines(self))
@@ -194,8 +193,12 @@ class PrecisionReport(Result):
         return {"filch_precision": 1, "close": self.close}
 
 
-def _table(rows: tuple[Sensitivity, ...], *, wide: bool) -> Table:
-    names = (Column(title, None if wide else fit_path) for title in ("node", "operator", "module"))
+def _table(rows: tuple[Sensitivity, ...]) -> Table:
+    names = (
+        Column("node", fit_names, preferred=16),
+        Column("operator", fit_names, optional=1),
+        Column("module", fit_paths, least=12, preferred=16),
+    )
     numbers = (Column(title, right=True) for title in ("own SNR", "overflow", "outputs' error", "SNR"))
     return Table((*names, *numbers), tuple(map(_cells, rows)))
 

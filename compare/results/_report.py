@@ -24,9 +24,9 @@ from ..rendering._markdown import as_markdown
 from ..rendering._result import NextCommand, Result, written
 from ..rendering._show import show_page
 from ..rendering._table import Block, Line, table_of
-from ._explanation import Explanation, explain
+from ._explanation import Explanation, explain, reasons_of
 from ._module_summary import module_summary
-from ._next_command import to_blame, to_repeat, to_run_repro, to_show_all
+from ._next_command import to_blame, to_repeat, to_run_every_node, to_run_repro, to_show_all
 from ._picture import picture
 from ._row_tables import (
     compiled_tables,
@@ -40,7 +40,7 @@ from ._row_tables import (
 )
 from ._rows import SENTENCE, ModuleRow, NodeOutcome, Operator, Row
 
-VERSION = 5  # of the JSON
+VERSION = 6  # of the JSON
 EAGER_PYTORCH = "eager PyTorch"  # the reference of a graph that torch.compile made
 Outcome = Literal["close", "different", "incomplete"]
 TABLES = ("summary", "nodes", "operators", "modules", "outcomes", "dynamo", "precision")
@@ -79,10 +79,12 @@ class Report(Result):
         graphs: the graphs that were compared, by stage; the nodes of the compiled one have their origins. Empty if the
             rows are of several graphs.
         culprits: the transformations without which there is no error, if `blame` was called.
-        switches: the number of transformations that could be disabled; None if `blame` tried none.
+        switches: the number of transformations that could be disabled, 0 if the search failed; None without `blame`.
         repro: the folder of the repro that `blame` wrote; `""` if there is none, or if the report was read from a file.
         changed_weights: names of the weights that the node where the error starts reads, directly or through constants,
             and that are not the model's; empty if the export is not known.
+        coarser_dtype: the coarser dtype in which the graph computes the value where the error starts, such as
+            `float16`; `""` if it has the precision of the model, or if the export is not known.
         command: the command line that made the report, for the next command that it suggests; `""` if it was made in
             Python or read from a file.
     """
@@ -107,6 +109,7 @@ class Report(Result):
     lower_precision: bool = False
     interface: tuple[str, ...] = ()
     changed_weights: tuple[str, ...] = ()
+    coarser_dtype: str = ""
     command: str = ""
 
     @property
@@ -134,6 +137,26 @@ class Report(Result):
     def introduced(self) -> tuple[Row, ...]:
         """The rows, in order, whose own node is wrong or differs from run to run (see `Row.isolated`)."""
         return tuple(row for row in self.rows if row.introduced)
+
+    @cached_property
+    def inherited(self) -> tuple[Row, ...]:
+        """The rows that differ because of other values, in order.
+
+        Their own node is right, or it did not run in isolation and reads a value that differs. Outputs whose value also
+        differs in the instrumented run are among them.
+        """
+        differing = {(row.call, row.stage, row.value) for row in self.diverged if row.kind != "output"}
+
+        def inherits(row: Row) -> bool:
+            if row.isolated is not None:
+                return not row.introduced
+            graph = self.graphs.get(row.stage)
+            node = None if graph is None else graph.producer.get(row.value)
+            names = () if node is None else node.reads
+            names = (*names, row.value) if row.kind == "output" else names
+            return any((row.call, row.stage, name) in differing for name in names)
+
+        return tuple(row for row in self.diverged if inherits(row))
 
     @cached_property
     def random(self) -> tuple[str, ...]:
@@ -168,10 +191,11 @@ class Report(Result):
         command = self.command or to_repeat(
             self.reference, self.program, backend=self.backend, options=self.options, tolerance=self.tolerance
         )
-        if self.first_divergence is None or self.lower_precision:
+        is_blamed = bool(self.culprits) or self.switches is not None  # and `blame` could write no repro
+        if self.first_divergence is None or self.lower_precision or (is_blamed and self.explanation is None):
             return to_show_all(command)
-        if self.culprits or self.switches is not None:  # `blame` could write no repro
-            return NextCommand(f"{command} --every-node -o report.html", "run every node alone, and look at the graph")
+        if is_blamed:
+            return to_run_every_node(command)
         if self.reference == EAGER_PYTORCH:  # there is no capture that `blame` could be given
             return NextCommand("report.show()", "look at the graph and each value")
         return to_blame(command)
@@ -189,6 +213,7 @@ class Report(Result):
             repro=self.repro,
             interface=self.interface,
             changed_weights=self.changed_weights,
+            coarser_dtype=self.coarser_dtype,
         )
 
     @property
@@ -226,14 +251,18 @@ class Report(Result):
         """Raise if anything differs or no result could be judged.
 
         Raises:
-            AssertionError: with all differences, the first one at the top.
+            AssertionError: with the first difference, the others that are not `inherited`, and the number of those.
         """
         if self.close:
             return
         lines = [f"{self.program} on {self.backend} is not close to {self.reference}!", "", self.headline, ""]
         if self.first_divergence:
-            lines += [f"First: {self.first_divergence}", "", f"All {len(self.diverged)} that differ:"]
-            lines += [f"  {row}" for row in self.diverged]
+            lines.append(f"First: {self.first_divergence}")
+            left_out = {id(row) for row in (self.first_divergence, *self.inherited)}
+            others = [row for row in self.rows if (row.diverged or row.introduced) and id(row) not in left_out]
+            lines += ["", "Also wrong:", *(f"  {row}" for row in others)] if others else []
+            if count := len(self.inherited):
+                lines += ["", "1 more row inherits an error." if count == 1 else f"{count} more rows inherit an error."]
         raise AssertionError("\n".join(short_line(line, SENTENCE) for line in (*lines, *self.incomplete())))
 
     def incomplete(self) -> list[str]:
@@ -383,16 +412,18 @@ class Report(Result):
         elif view == "precision":
             yield from precision_tables(self.rows, wide=wide)
         else:
-            yield from operator_tables(self.operators, wide=wide)
+            yield from operator_tables(self.operators)
             if view == "dynamo":
                 yield from compiled_tables(self.rows, wide=wide)
 
     def _values_verdict(self) -> list[str]:
-        if self.first_divergence is not None:
+        first = self.first_divergence
+        if first is not None:
             count = len(self.diverged)
+            reasons = () if self.explanation else reasons_of(first, self.changed_weights, self.coarser_dtype)
             return [
                 "1 row differs; it is" if count == 1 else f"{count} rows differ; the first is",
-                f"  {self.first_divergence}",
+                f"  {'; '.join([str(first), *reasons])}",
             ]
         if self.failed:
             return [f"all judged values are close, but the comparison is not complete: {self.failed[0]}"]
@@ -424,7 +455,7 @@ def _csv_cell(value: Any) -> Any:
 def _observer_effect_text(effect: Difference | None) -> str:
     if effect is None:
         return "instrumentation did not change the outputs"
-    amount = f": {effect.problem}" if effect.problem else f" by up to {effect.error_max:.1e}"
+    amount = f": {effect.problem}" if effect.problem else f" by up to {effect.error:.1e}"
     return f"instrumentation CHANGED the outputs{amount}"
 
 

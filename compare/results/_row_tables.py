@@ -1,15 +1,26 @@
 """Tables of the rows of a report."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from textwrap import wrap
+from itertools import chain
 from typing import TypeVar, get_args
 
 from filch.steal.text import short_line
 
 from ..float64 import RoundingVerdict
-from ..rendering._table import Block, Cell, Column, Table, folded, table_of
+from ..rendering._table import (
+    Block,
+    Cell,
+    Column,
+    Table,
+    fit_names,
+    fit_paths,
+    folded,
+    lines_of,
+    table_of,
+    wrapped,
+)
 from ._rows import ModuleRow, NodeOutcome, Operator, OutcomeKind, Row
 
 T = TypeVar("T")
@@ -38,7 +49,6 @@ def node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
 
 
 _EXPONENT_FROM = 100  # larger multiples of rounding are written with an exponent
-_MAX_WIDTH = 24  # of a name in the table of precision
 _MAX_LINES = 4  # with the name and the operators of a fused node
 
 
@@ -53,8 +63,8 @@ def _short_table(rows: Sequence[Row], *, lines: int = _MAX_LINES) -> Table:
     columns: dict[Column, Callable[[Row], Cell]] = {
         Column("", right=True): lambda row: str(row.index),
         Column("kind", optional=3): lambda row: row.kind,
-        Column("operator", partial(_fit_operator, lines=lines)): _operator,
-        Column("module", fit_path): lambda row: row.value if row.kind == "output" else row.module or "",
+        Column("operator", partial(_fit_operators, lines=lines), least=8): _operator,
+        _MODULE: lambda row: row.value if row.kind == "output" else row.module or "",
         Column("dtype", optional=2): lambda row: row.dtype or "",
         Column("error", right=True): _error,
         **({Column(title, right=True): get for title, get in _FLOAT64_COLUMNS.items()} if has_float64 else {}),
@@ -97,34 +107,19 @@ def _operator(row: Row) -> Cell:
     return (name, f"  {short_line(parts)}")
 
 
-def _fit_operator(cell: Cell, width: int, lines: int) -> Cell:
-    """Return the name of an operator in one line, and the operators fused into it in the others."""
-    name, *fused = (cell,) if isinstance(cell, str) else cell
-    inside = [
-        line
-        for text in fused
-        for line in wrap(
-            text.strip(), width, initial_indent="  ", subsequent_indent="  ", max_lines=lines - 1, placeholder=" …"
-        )
-    ]
-    return (_without_middle(name, width), *inside)
+def _fit_operators(cells: Sequence[Cell], width: int, lines: int) -> Sequence[Cell]:
+    """Return the name of each operator, and below it the operators fused into it."""
+    names = fit_names([lines_of(cell)[0] for cell in cells], width)
+    fused = [lines_of(cell)[1:] for cell in cells]
+    inside = ([wrapped(text.strip(), width, indent="  ", lines=lines - 1) for text in texts] for texts in fused)
+    return [(*lines_of(name), *chain.from_iterable(below)) for name, below in zip(names, inside, strict=True)]
 
 
-def fit_path(cell: Cell, width: int) -> Cell:
-    return abbreviated(cell if isinstance(cell, str) else " ".join(cell), width)
-
-
-def _without_middle(name: str, width: int) -> str:
-    """Return the beginning and the end of a name: the names of generated kernels differ in their last number."""
-    return name if len(name) <= width else f"{name[: (width - 1) // 2]}…{name[-(width // 2) :]}"
-
-
-def operator_tables(calls: Sequence[Sequence[Operator]], *, wide: bool) -> Iterable[Block]:
+def operator_tables(calls: Sequence[Sequence[Operator]]) -> Iterable[Block]:
     """Yield tables of the model's own operations, one for each call."""
-    names = None if wide else folded
     columns = (
-        *(Column("", right=True), Column("kind", optional=1), Column("operator", names)),
-        *(Column("dtype"), Column("error", right=True), Column("attention")),
+        *(Column("", right=True), Column("kind", optional=2), Column("operator", fit_paths, preferred=24)),
+        *(Column("dtype", optional=1), Column("error", right=True), Column("attention")),
     )
     for call, operators in enumerate(calls):
         if len(calls) > 1:
@@ -152,8 +147,19 @@ def module_table(rows: Sequence[ModuleRow], *, wide: bool) -> Table:
     """Return a table of the modules' input and output tensors; only the outputs unless `wide`."""
     if wide:
         return table_of(_MODULE_COLUMNS, rows)
-    columns = {"module": _output_path} | {name: _MODULE_COLUMNS[name] for name in ("is", "value", "error", "attention")}
+    columns: dict[str | Column, Callable[[ModuleRow], object]] = {
+        Column("module", fit_paths, least=12, preferred=24): _output_path,
+        Column("is", optional=1): lambda row: row.resolution,
+        Column("value", _fit_values): lambda row: row.value or row.note,
+        **{name: _MODULE_COLUMNS[name] for name in ("error", "attention")},
+    }
     return table_of(columns, [row for row in rows if row.side == "output"])
+
+
+def _fit_values(cells: Sequence[Cell], width: int) -> Sequence[Cell]:
+    """Return names of values without their middles, and several names or sentences in several lines."""
+    sentences, names = folded(cells, width), fit_names(cells, width)
+    return [sentence if " " in cell else name for cell, sentence, name in zip(cells, sentences, names, strict=True)]
 
 
 def outcome_table(outcomes: Sequence[NodeOutcome], *, wide: bool) -> Iterable[Block]:
@@ -184,7 +190,9 @@ def node_tables(rows: Sequence[Row], outcomes: Sequence[NodeOutcome], *, wide: b
 
 def precision_tables(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
     """Yield tables of each value's signal-to-noise ratio and its overflowed, clipped and zeroed elements."""
-    columns = _PRECISION_COLUMNS | {"value": lambda row: row.value} if wide else _PRECISION_COLUMNS
+    columns: dict[str | Column, Callable[..., object]] = dict(_PRECISION_COLUMNS)
+    if wide:
+        columns["value"] = lambda row: row.value
     for title, chosen in _rows_by_graph(rows):
         yield title
         yield table_of(columns, chosen if wide else [row for row in chosen if row.judged], skip_empty=not wide)
@@ -220,9 +228,8 @@ def _rows_by_graph(rows: Sequence[Row]) -> Iterable[tuple[str, list[Row]]]:
 
 
 def _output_path(row: ModuleRow) -> str:
-    """Return `m.layers.1.self_attn#1[0]`: the module, its second call, its first output; 36 characters if possible."""
-    port = (f"#{row.iteration}" if row.iteration else "") + row.port
-    return abbreviated(row.path or "(model)", max(12, 36 - len(port))) + abbreviated(port, 24)
+    """Return `m.layers.1.self_attn#1[0]`: the module, its second call, its first output."""
+    return (row.path or "(model)") + (f"#{row.iteration}" if row.iteration else "") + row.port
 
 
 def _error(row: Row) -> str:
@@ -257,46 +264,6 @@ def rounding_ratio(verdict: RoundingVerdict | None) -> str:
     return f"{verdict.ratio:.1f}" if verdict.ratio < _EXPONENT_FROM else f"{verdict.ratio:.0e}".replace("e+0", "e")
 
 
-def abbreviated(path: str, size: int) -> str:
-    """Shorten a path to `size` characters by leaving out names in its middle.
-
-    The last name and the numbers are kept as long as possible.
-
-    >>> abbreviated("model.layers.3.self_attn.q_proj", 24)
-    'model…3.self_attn.q_proj'
-    >>> abbreviated("model.layers.3.self_attn.q_proj", 20)
-    'model…3…q_proj'
-    >>> abbreviated("model.layers.3.post_attention_layernorm", 24)
-    '…3.post_atten…_layernorm'
-    """
-    names = short_line(path).split(".")
-    middle = range(1, len(names) - 1)
-    words = [*(index for index in middle if not names[index].isdigit()), *([0] if len(names) > 1 else [])]
-    kept = set(range(len(names)))
-    for index in words:
-        if len(_with_gaps(names, kept)) <= size:
-            break
-        kept.discard(index)
-    text = _with_gaps(names, kept)
-    before = text.removesuffix(names[-1])
-    if len(text) > size and len(before) + _MIN_NAME <= size:
-        return before + _without_middle(names[-1], size - len(before))
-    return _without_middle(text, size)
-
-
-_MIN_NAME = 8  # characters of the last name of a path that is shortened
-
-
-def _with_gaps(names: Sequence[str], kept: Collection[int]) -> str:
-    text = ""
-    for index, name in enumerate(names):
-        if index in kept:
-            text += f".{name}" if text and not text.endswith("…") else name
-        elif not text.endswith("…"):
-            text += "…"
-    return text
-
-
 def _measure(row: Row, name: str) -> object:
     """Return a measure of the row's difference; None if it has no error."""
     return None if row.error is None else getattr(row.difference, name)
@@ -306,16 +273,17 @@ def _decibels(row: Row) -> str | None:
     return None if row.error is None or row.difference is None else f"{row.difference.snr:.0f}"
 
 
+_MODULE = Column("module", fit_paths, least=12, preferred=20)
 _TIMES, _ALONE = "times rounding", "node alone"
 _FLOAT64_COLUMNS: dict[str, Callable[[Row], str]] = {
     _TIMES: lambda row: rounding_ratio(row.float64),
     _ALONE: lambda row: rounding_ratio(row.isolated),
 }
-_PRECISION_COLUMNS: dict[str, Callable[..., object]] = {
+_PRECISION_COLUMNS: dict[str | Column, Callable[..., object]] = {
     "": lambda row: row.index,
-    "operator": lambda row: abbreviated(row.op.rpartition("::")[2], _MAX_WIDTH),
-    "module or value": lambda row: abbreviated(row.module or row.value, _MAX_WIDTH),
-    "dtype": lambda row: row.dtype,
+    Column("operator", fit_names, optional=2): lambda row: row.op.rpartition("::")[2],
+    Column("module or value", fit_paths, least=12, preferred=16): lambda row: row.module or row.value,
+    Column("dtype", optional=1): lambda row: row.dtype,
     "SNR (dB)": _decibels,
     "overflowed": lambda row: _measure(row, "overflowed") or None,
     "clipped": lambda row: _measure(row, "clipped") or None,
@@ -333,9 +301,9 @@ _WIDE_COLUMNS: dict[str, Callable[..., object]] = {
     "dtype": lambda row: row.dtype,
     "shape": lambda row: None if row.shape is None else str(list(row.shape)),
     "status": lambda row: row.status,
-    "error": lambda row: _measure(row, "error_max"),
+    "error": lambda row: _measure(row, "error"),
     **_FLOAT64_COLUMNS,
-    "mean error": lambda row: _measure(row, "error_mean"),
+    "mean error": lambda row: _measure(row, "mean_error"),
     "absolute": lambda row: _measure(row, "absolute"),
     "relative": lambda row: _measure(row, "relative"),
     "to scale": lambda row: _measure(row, "scale"),
@@ -360,14 +328,14 @@ _MODULE_COLUMNS: dict[str, Callable[..., object]] = {
     "port": lambda row: row.port,
     "is": lambda row: row.resolution,
     "value": lambda row: row.value or row.note,
-    "error": lambda row: None if row.difference is None or row.difference.problem else row.difference.error_max,
+    "error": lambda row: None if row.difference is None or row.difference.problem else row.difference.error,
     "attention": lambda row: ARROW if row.difference is not None and not row.difference.close else "",
     "note": lambda row: row.note,
 }
-_OUTCOME_COLUMNS: dict[str, Callable[..., object]] = {
-    "exported node": lambda outcome: outcome.node,
-    "operator": lambda outcome: outcome.op,
+_OUTCOME_COLUMNS: dict[str | Column, Callable[..., object]] = {
+    Column("exported node", fit_names, preferred=16): lambda outcome: outcome.node,
+    Column("operator", fit_names, optional=1): lambda outcome: outcome.op,
     "becomes": lambda outcome: outcome.kind,
-    "into": lambda outcome: ", ".join(outcome.into) or outcome.note,
-    "module": lambda outcome: outcome.module,
+    Column("into", _fit_values, preferred=16): lambda outcome: ", ".join(outcome.into) or outcome.note,
+    Column("module", fit_paths, least=12, preferred=16): lambda outcome: outcome.module or "",
 }

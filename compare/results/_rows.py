@@ -57,6 +57,8 @@ class Row:
         float64: the verdict on its distance from float64; None if it was judged by tolerance.
         isolated: the verdict on the node itself, run on correct inputs: by float64, or by the tolerance without a
             float64 value; None if the node did not run in isolation.
+        exact_in: for a value that differs, the coarser dtype in which all of its numbers are exact, such as `float16`,
+            if those of the reference are not, and rounding in that dtype explains the difference; else `""`.
         random: whether its node draws random numbers; then only shape, dtype and, of drawn numbers, the distribution
             are compared.
     """
@@ -84,6 +86,7 @@ class Row:
     spread: Spread | None = field(default=None, repr=False)
     float64: RoundingVerdict | None = None
     isolated: RoundingVerdict | None = None
+    exact_in: str = ""
     random: bool = False
 
     @property
@@ -116,7 +119,7 @@ class Row:
     @property
     def error(self) -> float | None:
         """The largest harmonic error, or None."""
-        return None if self.difference is None or self.difference.problem else self.difference.error_max
+        return None if self.difference is None or self.difference.problem else self.difference.error
 
     @property
     def unjudged(self) -> tuple[str, ...]:
@@ -125,15 +128,21 @@ class Row:
             return self.behind
         return tuple(name for name in self.origins if name != self.node)
 
+    @property
+    def amount(self) -> str:
+        """How far it is from its reference, and what it was judged by: float64 or the tolerance; else the reason."""
+        if self.difference is None or self.float64 is None:
+            return str(self.difference or self.reason)
+        return f"{self.float64}; {self.difference.without_limits}"
+
     def __str__(self) -> str:
         if self.kind == "output":
-            return short_line(f"{self.stage} output {self.value}: {self.difference or self.reason}", SENTENCE)
+            return short_line(f"{self.stage} output {self.value}: {self.amount}", SENTENCE)
         where = f" in {self.module}" if self.module else ""
         line = f" ({short_source(self.source)})" if self.source else ""
         fused = f", which computes {', '.join(self.operators)}" if self.kind == "fused" else ""
         fused += f", after {_last_names(self.unjudged)}, which could not be judged" if self.unjudged else ""
-        what = str(self.difference) if self.difference else self.reason
-        sentence = f"{self.stage} node {self.node} ({self.op}{fused}) → {self.value}{where}{line}: {what}"
+        sentence = f"{self.stage} node {self.node} ({self.op}{fused}) → {self.value}{where}{line}: {self.amount}"
         return short_line(sentence, SENTENCE)
 
 

@@ -130,7 +130,7 @@ class _Examination:
             place = key.label + path
             level, float64 = self._record.levels.get(place), self._float64.get(place)
             tensor = actual.get(path)
-            if level is None or float64 is None or tensor is None or not _are_alike(expected, tensor, float64.value):
+            if level is None or float64 is None or tensor is None or not _are_alike(tensor, expected, float64.value):
                 continue
             self._evidence[place] = _Evidence(
                 level,
@@ -348,13 +348,13 @@ def _differs(row: DiffRow, again: DiffRow) -> bool:
     return row.diverged != again.diverged
 
 
-def _are_alike(expected: torch.Tensor, actual: torch.Tensor, float64: torch.Tensor) -> bool:
+def _are_alike(actual: torch.Tensor, expected: torch.Tensor, float64: torch.Tensor) -> bool:
     """Return whether three tensors can be compared element by element."""
     real = complex_as_real(expected)
     has_float64 = float64.dtype == (torch.float64 if real.is_floating_point() else real.dtype)
     return (
-        expected.shape == actual.shape
-        and expected.dtype == actual.dtype
+        actual.shape == expected.shape
+        and actual.dtype == expected.dtype
         and real.shape == float64.shape
         and has_float64
     )

@@ -176,7 +176,7 @@ class Checks:
             raise AssertionError(for_terminal("\n".join([*lines, f"update: {_UPDATE_HINT}"])))
 
     def _record(self, result: Report | DumpDiff) -> None:
-        errors = [row.difference.error_max for row in result.rows if row.difference and not row.difference.problem]
+        errors = [row.difference.error for row in result.rows if row.difference and not row.difference.problem]
         self._artifacts.record("result", "close" if result.close else "different")
         self._artifacts.record("worst_error", f"{max(errors):.1e}" if errors else "")
         if isinstance(result, DumpDiff) and result.cause:

@@ -77,9 +77,9 @@ class _Match:
         if self._best is not None and self._best[0] == 0.0:
             return
         # Comparing 16 elements first rules out nearly all values, at a thousandth of the cost.
-        if self.tensor.numel() and _error(*(t.reshape(-1)[self._sample] for t in (self.tensor, value))) > _TOLERANCE:
+        if self.tensor.numel() and _error(*(t.reshape(-1)[self._sample] for t in (value, self.tensor))) > _TOLERANCE:
             return
-        error = _error(self.tensor, value)
+        error = _error(value, self.tensor)
         if error <= _TOLERANCE and (self._best is None or error < self._best[0]):
             self._best = (error, name)
 
@@ -89,7 +89,7 @@ class _Match:
         return Port(path, self._best[1], "exact", _NOTE)
 
 
-def _error(expected: torch.Tensor, actual: torch.Tensor) -> float:
+def _error(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """Return the largest harmonic error; decomposed operators may round differently, so equality is not required."""
     if torch.equal(expected, actual):
         return 0.0

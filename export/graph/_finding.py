@@ -36,7 +36,7 @@ class Finding:
         first: whether this is the first value that diverged.
         text: the difference from the reference in words, or why there is none.
         evidence: where the reference comes from; `""` if there is none.
-        measures: all measured differences, by name.
+        measures: further measures of the difference, by name.
         seconds: the run time of the node; None if it was not measured.
         expected: statistics of the reference; None if they were not computed.
         actual: statistics of the value; None if they were not computed.

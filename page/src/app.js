@@ -335,7 +335,7 @@ export class App {
     this.history.write();
     const copied = await copyText(location.href);
     this.toolbar.confirmLink(copied);
-    this.announce(copied ? "Link copied" : "The link is the address of this page");
+    this.announce(copied ? "Link copied" : "The link could not be copied: it is in the address bar");
   }
 
   /** Saves what is visible of the active graph. */

@@ -83,8 +83,23 @@ export async function copyText(text) {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    return false;
+    return copyFromField(text);
   }
+}
+
+/**
+ * Copies a text where there is no `navigator.clipboard`: on pages that a server sends without encryption.
+ * @param {string} text
+ */
+function copyFromField(text) {
+  const focused = document.activeElement;
+  const field = html("textarea", { class: "voice", "aria-hidden": "true" }, text);
+  document.body.append(field);
+  field.select();
+  const copied = document.execCommand("copy");
+  field.remove();
+  if (focused instanceof HTMLElement) focused.focus();
+  return copied;
 }
 
 /**

@@ -25,7 +25,7 @@ import { textWidth, truncate } from "./text.js";
 const LEVELS = [0.4, 0.62, 0.8];
 const OVERVIEW = 0;
 const MOST_GROUP_NAMES = 60;
-const MARGIN = 60; // around the screen, in which things are drawn before they are visible
+const MARGIN = 60; // pixels around the screen, in which things are drawn before they are visible
 
 /** The drawing of one scene. */
 export class Drawing {
@@ -41,6 +41,8 @@ export class Drawing {
     /** @type {Arrangement | null} */
     this.arrangement = null;
     this.level = OVERVIEW;
+    /** For which view things were drawn last. @type {View | null} */
+    this.drawnView = null;
   }
 
   /**
@@ -54,6 +56,7 @@ export class Drawing {
     this.look = look;
     this.level = detailLevel(view.k);
     this.drawn.clear();
+    this.drawnView = null;
     const layer = (/** @type {string} */ name) => svg("g", { class: name });
     this.layers = { opened: layer("opened"), edges: layer("edges"), boxes: layer("boxes") };
     this.world.replaceChildren(...Object.values(this.layers));
@@ -63,7 +66,8 @@ export class Drawing {
   }
 
   /**
-   * Shows another part: adds what has become visible and removes what no longer is.
+   * Shows another part. Near the part that was shown before, it only moves what is drawn; else it adds what has become
+   * visible and removes what no longer is.
    * @param {View} view
    */
   move(view) {
@@ -73,13 +77,14 @@ export class Drawing {
       return;
     }
     this.world.setAttribute("transform", `translate(${view.x} ${view.y}) scale(${view.k})`);
-    this.world.style.setProperty("--k", String(view.k));
-    if (this.level === OVERVIEW) {
-      this.groupNames.replaceChildren(...groupNames(this.arrangement, view));
-    } else {
-      this.groupNames.replaceChildren();
-      this.drawVisible(this.arrangement, view, this.look);
+    const overview = this.level === OVERVIEW;
+    if (!this.drawnView || (overview && this.drawnView.k !== view.k) || !isNear(view, this.drawnView)) {
+      this.drawnView = { ...view };
+      this.groupNames.replaceChildren(...(overview ? groupNames(this.arrangement, view) : []));
+      if (!overview) this.drawVisible(this.arrangement, view, this.look);
     }
+    const { x, y } = this.drawnView;
+    this.groupNames.setAttribute("transform", `translate(${view.x - x} ${view.y - y})`);
   }
 
   /**
@@ -88,8 +93,7 @@ export class Drawing {
    * @param {Look} look
    */
   drawVisible({ boxes, edges }, view, look) {
-    const [left, top] = [-view.x / view.k - MARGIN, -view.y / view.k - MARGIN];
-    const [right, bottom] = [left + view.width / view.k + 2 * MARGIN, top + view.height / view.k + 2 * MARGIN];
+    const { left, top, right, bottom } = visiblePart(view, MARGIN);
     /** @type {Map<Box | Edge | string, [keyof Drawing["layers"], () => SVGGElement]>} */
     const visible = new Map();
     boxes.forEach((box, index) => {
@@ -138,6 +142,31 @@ export class Drawing {
     const d = edges.map(edgePath).join("");
     this.layers.edges.append(svg("g", { class: `edge ${look.lit ? "dim" : ""}` }, svg("path", { class: "line", d })));
   }
+}
+
+/**
+ * The part of the graph that a view shows.
+ * @param {View} view
+ * @param {number} margin around it, in pixels
+ */
+function visiblePart({ k, x, y, width, height }, margin = 0) {
+  return {
+    left: (-x - margin) / k,
+    top: (-y - margin) / k,
+    right: (width - x + margin) / k,
+    bottom: (height - y + margin) / k,
+  };
+}
+
+/**
+ * Whether all that a view shows has been drawn for another one.
+ * @param {View} view
+ * @param {View} other
+ */
+function isNear(view, other) {
+  const shown = visiblePart(view);
+  const { left, top, right, bottom } = visiblePart(other, MARGIN);
+  return shown.left >= left && shown.top >= top && shown.right <= right && shown.bottom <= bottom;
 }
 
 /**
@@ -252,8 +281,10 @@ function groupNames({ boxes }, view) {
     if (names.length > MOST_GROUP_NAMES) break;
     const [width, height] = [box.w * view.k, box.h * view.k];
     const [left, top] = [box.x * view.k + view.x + 4, box.y * view.k + view.y + Math.min(2, (height - 14) / 2)];
-    const visible = left < view.width && top < view.height && left + width > 0 && top > -20;
-    if (width < 34 || height < 13 || !visible) continue;
+    if (width < 34 || height < 13) continue;
+    const across = left < view.width + MARGIN && left + width > -MARGIN;
+    const visible = across && top < view.height + MARGIN && top > -20 - MARGIN;
+    if (!visible) continue;
     const text = truncate(box.item.name, width - 6, font);
     if (text.length < 2) continue;
     const place = { left, top, right: left + textWidth(text, font) + 6, bottom: top + 15 };

@@ -5,9 +5,8 @@ import { html } from "./dom.js";
 const ELEMENTS = "elements";
 /** What a name means, and its unit; without a unit, it is a ratio or not a number. @type {Map<string, [text: string, unit?: string]>} */
 const METRICS = new Map([
-  ["error", ["the largest harmonic error |a - e| / (|e| + 1) of an element; a: actual, e: expected"]],
-  ["error_max", ["the largest harmonic error |a - e| / (|e| + 1)"]],
-  ["error_mean", ["its mean: of the harmonic error |a - e| / (|e| + 1)"]],
+  ["error", ["the largest harmonic error |a - e| / (|e| + 1) of an element: a is its value, e the reference's"]],
+  ["mean_error", ["the mean of the harmonic errors of all elements"]],
   ["absolute", ["the largest absolute difference"]],
   ["relative", ["the largest relative difference, over the elements whose expected value is not 0"]],
   ["scale", ["the largest absolute difference relative to the largest expected magnitude"]],

@@ -6,7 +6,7 @@ import { html } from "./dom.js";
 /** @import { Box, Arrangement } from "./scene.js" */
 
 const LARGEST = { width: 150, height: 190 }; // pixels
-const MARGIN = 18; // of the graph, in which there is nothing
+const SHOWN_PART = 2 / 3; // of the graph's width and height: with so much in view, the map would add nothing
 const SMALLEST = 56; // pixels: a long and narrow graph is drawn wider than it is
 
 /**
@@ -33,6 +33,8 @@ export class Minimap {
     this.element = html("div", { class: "minimap" }, this.canvas, this.frame, this.probe);
     this.scale = minimapScale({ width: 1, height: 1 });
     this.drawn = "";
+    /** Left, top, width and height of the frame, in pixels. @type {number[]} */
+    this.framePlace = [];
     this.arrangement = /** @type {Arrangement | null} */ (null);
     this.element.addEventListener("pointerdown", (event) => {
       this.element.setPointerCapture(event.pointerId);
@@ -92,7 +94,7 @@ export class Minimap {
   }
 
   /**
-   * Moves the frame. The map is hidden while the whole graph is visible.
+   * Moves the frame. The map is hidden while most of the graph is visible.
    * @param {View} view
    */
   move(view) {
@@ -102,16 +104,22 @@ export class Minimap {
       (at) => at / k,
     );
     const { width, height } = this.arrangement;
-    const whole = left <= MARGIN && top <= MARGIN && right >= width - MARGIN && bottom >= height - MARGIN;
-    this.element.classList.toggle("whole", whole);
-    if (whole) return;
+    const shown = (/** @type {number} */ low, /** @type {number} */ high, /** @type {number} */ length) =>
+      (Math.min(high, length) - Math.max(low, 0)) / length >= SHOWN_PART;
+    const mostly = shown(left, right, width) && shown(top, bottom, height);
+    this.element.classList.toggle("unneeded", mostly);
+    if (mostly) return;
     const { x, y } = this.scale;
-    const within = (/** @type {number} */ at, /** @type {number} */ most) => Math.max(0, Math.min(most, at));
+    const within = (/** @type {number} */ at, /** @type {number} */ most) =>
+      Math.round(Math.max(0, Math.min(most, at)));
     const [x1, x2] = [within(left * x, this.scale.width), within(right * x, this.scale.width)];
     const [y1, y2] = [within(top * y, this.scale.height), within(bottom * y, this.scale.height)];
+    const place = [x1, y1, Math.max(4, x2 - x1), Math.max(4, y2 - y1)];
+    if (place.every((at, index) => at === this.framePlace[index])) return; // a change of style costs more than all of this
+    this.framePlace = place;
     const { style } = this.frame;
     style.transform = `translate(${x1}px, ${y1}px)`;
-    style.width = `${Math.max(4, x2 - x1)}px`;
-    style.height = `${Math.max(4, y2 - y1)}px`;
+    style.width = `${place[2]}px`;
+    style.height = `${place[3]}px`;
   }
 }

@@ -5,7 +5,7 @@ import { html, nameElement } from "./dom.js";
 /** @import { App } from "./app.js" */
 /** @import { Colors, LegendEntry, ColorMode } from "./color.js" */
 
-const LINK = "Link";
+const LINK = "Copy link";
 
 /** The bar at the top of the page. */
 export class Toolbar {
@@ -69,8 +69,10 @@ export class Toolbar {
 
   /** Shows for a moment whether the link was copied. @param {boolean} copied */
   confirmLink(copied) {
-    this.link.textContent = copied ? "✓ copied" : "see address";
-    setTimeout(() => (this.link.textContent = LINK), 1500);
+    const { link } = this;
+    link.style.minWidth = `${link.offsetWidth}px`; // buttons beside it stay where they are
+    link.textContent = copied ? "Copied" : "See address bar";
+    setTimeout(() => (link.textContent = LINK), 1500);
   }
 }
 

@@ -110,3 +110,5 @@ def _note(plain: torch.Tensor, distributed: Any, source: str) -> None:
         if sharding is not None:
             for tags in list(_active):
                 tags.tag(plain, sharding)
+                if (pending := getattr(plain, "elem", None)) is not None:  # of an AsyncCollectiveTensor
+                    tags.tag(pending, sharding)

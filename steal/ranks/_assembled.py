@@ -362,7 +362,7 @@ class _Uneven(Placement):
 
     def split(self, tensor: torch.Tensor, count: int) -> list[torch.Tensor]:
         """See `Placement.split`; `count` must be that of the sizes."""
-        return list(tensor.split(self.sizes[:count], self.dim))
+        return list(torch.split(tensor, list(self.sizes[:count]), self.dim))
 
     __str__ = Placement.__str__
 

@@ -120,13 +120,51 @@ def test_a_wrong_value_that_the_output_does_not_show_is_found(capture: Capture, 
         report.assert_close()
 
 
-def test_all_differences_are_in_one_message(capture: Capture, program: Program) -> None:
-    """The message has every row that differs, not only the first."""
+@pytest.mark.parametrize("tolerance", [None, "default"])
+def test_all_faults_are_in_one_message(capture: Capture, program: Program, tolerance: str | None) -> None:
+    """The message has the first difference and each other node that is wrong, and the number of inherited ones."""
     names = [program.module_calls[path, 0].outputs[0].value for path in ("first", "last")]
     wrong = WrongBackend({name: lambda tensor: tensor + 1 for name in names})
 
-    with pytest.raises(AssertionError, match=r"(?s)All 2 that differ:\n  .*linear.*\n  .*linear_1"):
-        compare(capture, program, backend=wrong).assert_close()
+    with pytest.raises(AssertionError) as raised:
+        compare(capture, program, backend=wrong, tolerance=tolerance).assert_close()
+
+    first, others = str(raised.value).split("\n\n")[2:4]
+    assert first.startswith("First: exported node node_linear (Gemm) → linear in first")
+    assert others.startswith("Also wrong:\n  exported node node_linear_1 (Gemm) → linear_1 in last")
+    assert others.count("\n") == 1
+
+
+@pytest.mark.parametrize("tolerance", [None, "default"])
+def test_inherited_differences_are_counted(capture: Capture, program: Program, tolerance: str | None) -> None:
+    """What is computed from a wrong value, and outputs, are not listed in the message."""
+    wrong = replace(program, model=program.model.clone())
+    bias = wrong.model.graph.initializers["first.bias"]
+    bias.const_value = ir.tensor(bias.const_value.numpy() + np.float32([2, 0, 0, 0]))
+    report = compare(capture, wrong, stages=["exported"], tolerance=tolerance)
+
+    with pytest.raises(AssertionError) as raised:
+        report.assert_close()
+
+    assert report.first_divergence is report.diverged[0]
+    assert report.inherited == report.diverged[1:] != ()
+    assert "Also wrong" not in str(raised.value)
+    assert str(raised.value).endswith(f"\n\n{len(report.inherited)} more rows inherit an error.")
+
+
+def test_a_row_says_what_judged_it(capture: Capture, program: Program) -> None:
+    """A value that float64 judged has no limit of a tolerance, which another value has."""
+    wrong = WrongBackend({program.module_calls["first", 0].outputs[0].value: lambda tensor: tensor * 1.001})
+    by_float64 = compare(capture, program, backend=wrong).first_divergence
+    by_tolerance = compare(capture, program, backend=wrong, tolerance=1e-5).first_divergence
+
+    assert by_float64 is not None
+    assert by_tolerance is not None
+    assert f": wrong: {by_float64.float64.ratio:,.0f} times rounding (absolute error " in str(by_float64)
+    assert f"greatest harmonic error {by_float64.error:.1e} at" in str(by_float64)
+    assert "allowed" not in str(by_float64)
+    assert "elements differ; greatest harmonic error " in str(by_tolerance)
+    assert "(up to 1.0e-05 allowed)" in str(by_tolerance)
 
 
 @pytest.mark.parametrize(

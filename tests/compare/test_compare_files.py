@@ -1,13 +1,16 @@
 """Two files are compared by what they are: dumps or programs, in either order."""
 
+import shlex
+
 import onnx
 import pytest
 import torch
 from torch import nn
 
-from filch.compare import CompareError, DumpDiff, Report, compare_files
+from filch.compare import CompareError, DumpDiff, Report, compare_files, load_report
 from filch.export import export
 from filch.steal import DumpError, steal_forward
+from support.processes.commands import run
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +54,23 @@ def test_a_repro_is_written_of_two_programs(folder, tmp_path):
     """The node that differs is extracted, as from a dump."""
     report = compare_files(folder / "model.onnx", folder / "changed.onnx", blame_folder=tmp_path / "why")
     assert report.repro and (tmp_path / "why" / "repro.py").is_file()
+
+
+def test_a_report_of_two_programs_names_the_command_that_writes_a_repro(folder, tmp_path, monkeypatch, capsys):
+    """The report has no inputs for `filch repro`; what it says to run instead runs, and so does the next command."""
+    monkeypatch.chdir(tmp_path)
+    programs = [str(folder / name) for name in ("model.onnx", "changed.onnx")]
+    assert run("compare", *programs, "-o", "report.json", "-q") == 1
+    assert load_report("report.json").next_command.command == shlex.join(
+        ["filch", "compare", *programs, "--blame", "blame"]
+    )
+
+    assert run("repro", "report.json", "-o", "why") == 2
+    message, command = capsys.readouterr().err.rstrip().rsplit("\n", 1)
+
+    assert "is a program, and the report does not contain the inputs of both" in message
+    assert run(*shlex.split(command)[1:]) == 1
+    assert (tmp_path / "why" / "repro.py").is_file()
 
 
 @pytest.mark.parametrize(

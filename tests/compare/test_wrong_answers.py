@@ -23,7 +23,7 @@ SPECIAL = (0.0, 1.5, -2.0, 1e-30, 3e4, float("inf"), float("-inf"), NAN)
 GRAPH = Graph("main", ("x",), ("y",), (), (Node("copy", "Identity", ("x",), ("y",)),), {"y": Value("y")})
 
 
-def compared(expected: torch.Tensor | None, actual: torch.Tensor | None, *, truth: bool) -> Report:
+def compared(actual: torch.Tensor | None, expected: torch.Tensor | None, *, truth: bool) -> Report:
     """Return the report on a one-node graph that computes `actual` where the model has `expected`."""
     known = {} if expected is None else {"y": complex_as_real(expected)}
     made = {} if actual is None else {"y": complex_as_real(actual)}
@@ -43,8 +43,8 @@ def compared(expected: torch.Tensor | None, actual: torch.Tensor | None, *, trut
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_wrong_answers_differ_and_right_ones_are_close(case: Case) -> None:
     """They are judged by `compare_tensors`, in a comparison with a tolerance, and in one by float64."""
-    alone = compare_tensors(case.expected, case.actual).close
-    reports = [compared(case.expected, case.actual, truth=truth) for truth in (False, True)]
+    alone = compare_tensors(case.actual, case.expected).close
+    reports = [compared(case.actual, case.expected, truth=truth) for truth in (False, True)]
 
     assert [alone, *(report.close for report in reports)] == [case.close] * 3, [str(row) for row in reports[1].rows]
 
@@ -65,7 +65,7 @@ def test_a_nonfinite_value_on_one_side_alone_never_passes(dtype: torch.dtype, pa
     alike = (e == a) | (e.isnan() & a.isnan())
     odd = bool((~alike & ~(e.isfinite() & a.isfinite())).any())
 
-    for report in (compared(expected, actual, truth=truth) for truth in (False, True)):
+    for report in (compared(actual, expected, truth=truth) for truth in (False, True)):
         assert not (odd and report.close), str(report.rows[0].float64)
         assert not odd or not any(row.float64 is not None and row.float64.sound for row in report.rows)
-    assert not (odd and compare_tensors(expected, actual, tolerance=1e6, magnitude=1e30).close)
+    assert not (odd and compare_tensors(actual, expected, tolerance=1e6, magnitude=1e30).close)

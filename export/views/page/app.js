@@ -203,8 +203,18 @@
       await navigator.clipboard.writeText(text);
       return true;
     } catch {
-      return false;
+      return copyFromField(text);
     }
+  }
+  function copyFromField(text) {
+    const focused = document.activeElement;
+    const field = html("textarea", { class: "voice", "aria-hidden": "true" }, text);
+    document.body.append(field);
+    field.select();
+    const copied = document.execCommand("copy");
+    field.remove();
+    if (focused instanceof HTMLElement) focused.focus();
+    return copied;
   }
   function oncePerFrame(act) {
     let requested = false;
@@ -887,6 +897,7 @@
       this.layers = { opened: svg("g"), edges: svg("g"), boxes: svg("g") };
       this.arrangement = null;
       this.level = OVERVIEW;
+      this.drawnView = null;
     }
     /**
      * Draws everything again.
@@ -899,6 +910,7 @@
       this.look = look;
       this.level = detailLevel(view.k);
       this.drawn.clear();
+      this.drawnView = null;
       const layer = (name) => svg("g", { class: name });
       this.layers = { opened: layer("opened"), edges: layer("edges"), boxes: layer("boxes") };
       this.world.replaceChildren(...Object.values(this.layers));
@@ -907,7 +919,8 @@
       this.move(view);
     }
     /**
-     * Shows another part: adds what has become visible and removes what no longer is.
+     * Shows another part. Near the part that was shown before, it only moves what is drawn; else it adds what has become
+     * visible and removes what no longer is.
      * @param {View} view
      */
     move(view) {
@@ -917,13 +930,14 @@
         return;
       }
       this.world.setAttribute("transform", `translate(${view.x} ${view.y}) scale(${view.k})`);
-      this.world.style.setProperty("--k", String(view.k));
-      if (this.level === OVERVIEW) {
-        this.groupNames.replaceChildren(...groupNames(this.arrangement, view));
-      } else {
-        this.groupNames.replaceChildren();
-        this.drawVisible(this.arrangement, view, this.look);
+      const overview = this.level === OVERVIEW;
+      if (!this.drawnView || overview && this.drawnView.k !== view.k || !isNear(view, this.drawnView)) {
+        this.drawnView = { ...view };
+        this.groupNames.replaceChildren(...overview ? groupNames(this.arrangement, view) : []);
+        if (!overview) this.drawVisible(this.arrangement, view, this.look);
       }
+      const { x, y } = this.drawnView;
+      this.groupNames.setAttribute("transform", `translate(${view.x - x} ${view.y - y})`);
     }
     /**
      * @param {Arrangement} arrangement
@@ -931,8 +945,7 @@
      * @param {Look} look
      */
     drawVisible({ boxes, edges }, view, look) {
-      const [left, top] = [-view.x / view.k - MARGIN, -view.y / view.k - MARGIN];
-      const [right, bottom] = [left + view.width / view.k + 2 * MARGIN, top + view.height / view.k + 2 * MARGIN];
+      const { left, top, right, bottom } = visiblePart(view, MARGIN);
       const visible = /* @__PURE__ */ new Map();
       boxes.forEach((box, index) => {
         if (!(box.x < right && box.x + box.w > left && box.y < bottom && box.y + box.h > top)) return;
@@ -983,6 +996,19 @@
       this.layers.edges.append(svg("g", { class: `edge ${look.lit ? "dim" : ""}` }, svg("path", { class: "line", d })));
     }
   };
+  function visiblePart({ k, x, y, width, height }, margin = 0) {
+    return {
+      left: (-x - margin) / k,
+      top: (-y - margin) / k,
+      right: (width - x + margin) / k,
+      bottom: (height - y + margin) / k
+    };
+  }
+  function isNear(view, other) {
+    const shown = visiblePart(view);
+    const { left, top, right, bottom } = visiblePart(other, MARGIN);
+    return shown.left >= left && shown.top >= top && shown.right <= right && shown.bottom <= bottom;
+  }
   function stateClasses(item, { selected, first, marked, lit }) {
     const dim = lit && !lit.has(item);
     return [selected === item && "selected", marked.has(item) && "marked", dim && "dim", first.has(item) && "first"].filter(Boolean).join(" ");
@@ -1059,8 +1085,10 @@
       if (names.length > MOST_GROUP_NAMES) break;
       const [width, height] = [box.w * view.k, box.h * view.k];
       const [left, top] = [box.x * view.k + view.x + 4, box.y * view.k + view.y + Math.min(2, (height - 14) / 2)];
-      const visible = left < view.width && top < view.height && left + width > 0 && top > -20;
-      if (width < 34 || height < 13 || !visible) continue;
+      if (width < 34 || height < 13) continue;
+      const across = left < view.width + MARGIN && left + width > -MARGIN;
+      const visible = across && top < view.height + MARGIN && top > -20 - MARGIN;
+      if (!visible) continue;
       const text = truncate(box.item.name, width - 6, font);
       if (text.length < 2) continue;
       const place = { left, top, right: left + textWidth(text, font) + 6, bottom: top + 15 };
@@ -1094,7 +1122,7 @@
 
   // src/minimap.js
   var LARGEST = { width: 150, height: 190 };
-  var MARGIN2 = 18;
+  var SHOWN_PART = 2 / 3;
   var SMALLEST = 56;
   function minimapScale({ width, height }) {
     const k = Math.min(LARGEST.width / width, LARGEST.height / height);
@@ -1112,6 +1140,7 @@
       this.element = html("div", { class: "minimap" }, this.canvas, this.frame, this.probe);
       this.scale = minimapScale({ width: 1, height: 1 });
       this.drawn = "";
+      this.framePlace = [];
       this.arrangement = /** @type {Arrangement | null} */
       null;
       this.element.addEventListener("pointerdown", (event) => {
@@ -1170,7 +1199,7 @@
       return getComputedStyle(this.probe).backgroundColor;
     }
     /**
-     * Moves the frame. The map is hidden while the whole graph is visible.
+     * Moves the frame. The map is hidden while most of the graph is visible.
      * @param {View} view
      */
     move(view) {
@@ -1180,17 +1209,21 @@
         (at) => at / k
       );
       const { width, height } = this.arrangement;
-      const whole = left <= MARGIN2 && top <= MARGIN2 && right >= width - MARGIN2 && bottom >= height - MARGIN2;
-      this.element.classList.toggle("whole", whole);
-      if (whole) return;
+      const shown = (low, high, length) => (Math.min(high, length) - Math.max(low, 0)) / length >= SHOWN_PART;
+      const mostly = shown(left, right, width) && shown(top, bottom, height);
+      this.element.classList.toggle("unneeded", mostly);
+      if (mostly) return;
       const { x, y } = this.scale;
-      const within = (at, most) => Math.max(0, Math.min(most, at));
+      const within = (at, most) => Math.round(Math.max(0, Math.min(most, at)));
       const [x1, x2] = [within(left * x, this.scale.width), within(right * x, this.scale.width)];
       const [y1, y2] = [within(top * y, this.scale.height), within(bottom * y, this.scale.height)];
+      const place = [x1, y1, Math.max(4, x2 - x1), Math.max(4, y2 - y1)];
+      if (place.every((at, index) => at === this.framePlace[index])) return;
+      this.framePlace = place;
       const { style } = this.frame;
       style.transform = `translate(${x1}px, ${y1}px)`;
-      style.width = `${Math.max(4, x2 - x1)}px`;
-      style.height = `${Math.max(4, y2 - y1)}px`;
+      style.width = `${place[2]}px`;
+      style.height = `${place[3]}px`;
     }
   };
 
@@ -2211,9 +2244,8 @@
   // src/metrics.js
   var ELEMENTS = "elements";
   var METRICS = /* @__PURE__ */ new Map([
-    ["error", ["the largest harmonic error |a - e| / (|e| + 1) of an element; a: actual, e: expected"]],
-    ["error_max", ["the largest harmonic error |a - e| / (|e| + 1)"]],
-    ["error_mean", ["its mean: of the harmonic error |a - e| / (|e| + 1)"]],
+    ["error", ["the largest harmonic error |a - e| / (|e| + 1) of an element: a is its value, e the reference's"]],
+    ["mean_error", ["the mean of the harmonic errors of all elements"]],
     ["absolute", ["the largest absolute difference"]],
     ["relative", ["the largest relative difference, over the elements whose expected value is not 0"]],
     ["scale", ["the largest absolute difference relative to the largest expected magnitude"]],
@@ -2630,7 +2662,7 @@
   }
 
   // src/plot.js
-  var MARGIN3 = { left: 52, right: 14, top: 10, bottom: 26 };
+  var MARGIN2 = { left: 52, right: 14, top: 10, bottom: 26 };
   var LANE = 15;
   var REACH = 18;
   var ErrorScale = class {
@@ -2643,9 +2675,9 @@
       this.low = Math.floor(smallest(decades, 0));
       this.high = Math.max(this.low + 1, Math.ceil(largest(decades)));
       this.hasNonFinite = findings.some(({ error }) => error !== null && !Number.isFinite(error));
-      const base = height - MARGIN3.bottom - 6;
-      this.lines = { none: base, zero: base - LANE, nonFinite: MARGIN3.top + 4 };
-      this.top = MARGIN3.top + (this.hasNonFinite ? LANE + 6 : 0);
+      const base = height - MARGIN2.bottom - 6;
+      this.lines = { none: base, zero: base - LANE, nonFinite: MARGIN2.top + 4 };
+      this.top = MARGIN2.top + (this.hasNonFinite ? LANE + 6 : 0);
       this.bottom = base - 2 * LANE;
     }
     /** @param {Finding} finding */
@@ -2703,10 +2735,10 @@
         findings.map((finding) => this.position(finding)),
         1
       );
-      const right = width - MARGIN3.right;
+      const right = width - MARGIN2.right;
       this.dots = findings.map((finding) => ({
         finding,
-        x: MARGIN3.left + this.position(finding) / last * (right - MARGIN3.left),
+        x: MARGIN2.left + this.position(finding) / last * (right - MARGIN2.left),
         y: scale.y(finding)
       }));
       const against = this.axis.value === "order" ? "in the order of execution" : "against depth";
@@ -2716,8 +2748,8 @@
       const text = (x, label, anchor) => svg("text", { class: "tiny", x, y: height - 8, "text-anchor": anchor }, label);
       this.svg.replaceChildren(
         ...gridElements(scale, right),
-        text(MARGIN3.left, "inputs", "start"),
-        text((MARGIN3.left + width) / 2, this.axis.value, "middle"),
+        text(MARGIN2.left, "inputs", "start"),
+        text((MARGIN2.left + width) / 2, this.axis.value, "middle"),
         text(right, last.toLocaleString("en"), "end"),
         ...this.dotElements()
       );
@@ -2767,8 +2799,8 @@
   };
   function gridElements(scale, right) {
     const line = (y, label, kind = "") => [
-      svg("path", { class: `grid ${kind}`, d: `M${MARGIN3.left} ${Math.round(y) + 0.5}H${right}` }),
-      svg("text", { class: "tiny", x: MARGIN3.left - 8, y: y + 3.5, "text-anchor": "end" }, label)
+      svg("path", { class: `grid ${kind}`, d: `M${MARGIN2.left} ${Math.round(y) + 0.5}H${right}` }),
+      svg("text", { class: "tiny", x: MARGIN2.left - 8, y: y + 3.5, "text-anchor": "end" }, label)
     ];
     return [
       ...scale.decades.flatMap((exponent) => line(scale.decade(exponent), `1e${exponent}`)),
@@ -3275,7 +3307,7 @@
   }
 
   // src/toolbar.js
-  var LINK = "Link";
+  var LINK = "Copy link";
   var Toolbar = class {
     /** @param {App} app */
     constructor(app) {
@@ -3335,8 +3367,10 @@
     }
     /** Shows for a moment whether the link was copied. @param {boolean} copied */
     confirmLink(copied) {
-      this.link.textContent = copied ? "✓ copied" : "see address";
-      setTimeout(() => this.link.textContent = LINK, 1500);
+      const { link } = this;
+      link.style.minWidth = `${link.offsetWidth}px`;
+      link.textContent = copied ? "Copied" : "See address bar";
+      setTimeout(() => link.textContent = LINK, 1500);
     }
   };
   function button(text, key, onclick, kind = "") {
@@ -3729,7 +3763,7 @@
       this.history.write();
       const copied = await copyText(location.href);
       this.toolbar.confirmLink(copied);
-      this.announce(copied ? "Link copied" : "The link is the address of this page");
+      this.announce(copied ? "Link copied" : "The link could not be copied: it is in the address bar");
     }
     /** Saves what is visible of the active graph. */
     savePicture() {

@@ -11,7 +11,6 @@ from typing import get_args
 import onnx_ir as ir
 import pytest
 
-from filch.compare.results._row_tables import abbreviated
 from support.processes.commands import run
 
 FACTORIES = """
@@ -165,6 +164,24 @@ def test_diff_compares_two_dumps_without_a_model(folder: Path, capsys: pytest.Ca
     assert json.loads(capsys.readouterr().out)["close"] is False
 
 
+def test_json_is_printed_even_if_nothing_else_is(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--json --quiet` prints what `--json` does, without the names of the files that are written."""
+    run("steal", "export.py:good", "-o", "ref.onnx", "-q")
+    run("export", "export.py:good", "-o", "model.onnx", "-q")
+    assert capsys.readouterr().out == ""
+    for command in (
+        ["check", "export.py:good", "-o", "report.html"],
+        ["compare", "ref.onnx", "model.onnx"],
+        ["diff", "ref.onnx", "ref.onnx"],
+        ["bisect", "ref.onnx", "model.onnx"],
+        ["matrix", "export.py:good"],
+    ):
+        assert run(*command, "--quiet") == 0
+        assert capsys.readouterr().out == ""
+        assert run(*command, "--quiet", "--json") == 0
+        assert json.loads(capsys.readouterr().out)
+
+
 BAD = {
     "no such dump": (["compare", "none.onnx", "model.onnx"], "there is no file 'none.onnx'"),
     "no such program": (["compare", "ref.onnx", "none.onnx"], "there is no file 'none.onnx'"),
@@ -175,6 +192,10 @@ BAD = {
         "has no calls of Scaled, the model of the program, but calls of LLM",
     ),
     "an unknown backend": (["check", "export.py:good", "-b", "tensorflow"], "there is no backend 'tensorflow'"),
+    "programs instead of dumps": (
+        ["diff", "model.onnx", "changed.onnx"],
+        "but not a dump, which steal_forward(dump_file=…) writes; `filch compare model.onnx changed.onnx` compares",
+    ),
     "no GPU": (["check", "export.py:good", "-b", "onnxruntime-cuda"], "needs a CUDA device"),
     "a factory that raises": (
         ["check", "export.py:raises"],
@@ -247,13 +268,13 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(
 
 
 def test_output_of_the_users_code_does_not_mix_with_ours(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Standard output is only JSON with --json, and nothing with --quiet."""
+    """Standard output is only JSON with --json, also with --quiet."""
     assert run("check", "export.py:talks", "--json") == 0
     out = capsys.readouterr()
     assert json.loads(out.out)[0]["close"] is True
     assert "hello from the factory" in out.err
     assert run("check", "export.py:talks", "--json", "--quiet") == 0
-    assert capsys.readouterr().out == ""
+    assert json.loads(capsys.readouterr().out)[0]["close"] is True
 
 
 def test_a_crash_exits_with_2(
@@ -281,13 +302,6 @@ def test_the_installed_command_starts() -> None:
     assert done.returncode == 0
     commands = ("demo", "show", "steal", "recover", "export", "compare", "diff", "check", "matrix", "sweep")
     assert all(command in done.stdout for command in commands)
-
-
-def test_long_paths_keep_their_end() -> None:
-    """Names in the middle are left out, numbers stay."""
-    assert abbreviated("model.layers.3.self_attn.q_proj", 20) == "model…3…q_proj"
-    assert abbreviated("short.path", 20) == "short.path"
-    assert len(abbreviated("x" * 100, 20)) == 20
 
 
 def test_a_trace_is_written_as_pickle_and_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,8 +29,8 @@ def xterm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-def _lines(display: PhaseDisplay) -> list[str]:
-    console = Console(width=80, file=io.StringIO())
+def _lines(display: PhaseDisplay, width: int = 80) -> list[str]:
+    console = Console(width=width, file=io.StringIO())
     with console.capture() as captured:
         console.print(display.table())
     return captured.get().splitlines()
@@ -58,6 +58,20 @@ def test_a_terminal_of_80_columns_shows_the_cell_the_phase_and_the_time_left() -
     assert cell.strip().startswith("cell 1 of 12: my_models.py:a_model") and "…" in cell
     assert value.strip().startswith("compiled graph: value 2 of 1,400")
     assert value.endswith("0:01:00 left")
+
+
+@pytest.mark.parametrize("width", [40, 60, 100])
+def test_no_line_is_longer_than_the_terminal(width: int) -> None:
+    """Each phase has one line, and from 60 columns on its count and the time left are whole."""
+    display = PhaseDisplay("matrix")
+    with watch_phases(display.update), phase("compiled graph: value", 1_400, work=10.0) as values:
+        _halfway(values)
+        lines = _lines(display, width)
+
+    assert len(lines) == 2
+    assert max(map(len, lines)) <= width
+    assert width < 60 or "compiled graph: value 2 of 1,400 " in lines[1]
+    assert lines[1].endswith("0:01:00 left")
 
 
 def test_a_name_from_a_model_can_not_control_the_terminal() -> None:

@@ -85,7 +85,7 @@ def allowed(*nodes, reads=("x", "y"), constants=()):
     """Return the magnitude of rounding for a value of size 0.001 with inputs of size 8."""
     node = Node("fused", "fused", reads, ("end",))
     judge = Allowances(lambda _: nodes, str, dict(constants).get)
-    return judge.magnitude("end", node, LARGE, SMALL, SMALL + 1)
+    return judge.magnitude("end", node, LARGE, SMALL + 1, SMALL)
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ def test_what_is_moved_may_be_off_as_much_as_it_was_before():
     """The sum that computes it has cancelled."""
     nodes = {"a": (Node("a", "Sub", ("x", "y"), ("s",)),), "b": (Node("b", "Transpose", ("s",), ("end",)),)}
     judge = Allowances(lambda node: nodes[node.name], str, lambda _: None)
-    before = judge.magnitude("s", nodes["a"][0], LARGE, SMALL, SMALL + 1)
-    assert judge.magnitude("end", nodes["b"][0], {"s": SMALL}, SMALL, SMALL + 1) == pytest.approx(before)
+    before = judge.magnitude("s", nodes["a"][0], LARGE, SMALL + 1, SMALL)
+    assert judge.magnitude("end", nodes["b"][0], {"s": SMALL}, SMALL + 1, SMALL) == pytest.approx(before)
 
 
 class Masked(nn.Module):

@@ -125,7 +125,7 @@ def test_a_reference_is_released_after_the_last_node_that_reads_it():
 def test_the_tolerance_is_a_verdict_where_float64_is_unknown(actual, spread, verdict):
     """Up to twice the largest distance between runs is unstable; non-finite values are wrong."""
     distances = None if spread is None else torch.full((4,), spread)
-    assert tolerance_verdict(compare_tensors(X, actual), distances).verdict == verdict
+    assert tolerance_verdict(compare_tensors(actual, X), distances).verdict == verdict
 
 
 RIGHT, DOUBTFUL = RoundingVerdict("rounding", 1.5), RoundingVerdict("suspicious", 2.2)

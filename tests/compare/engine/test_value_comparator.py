@@ -119,8 +119,8 @@ def test_equal_bits_have_no_observer_effect_and_an_output_that_was_not_observed_
 
 def test_the_largest_effect_is_one_that_cannot_be_measured():
     """Otherwise it is the one with the largest error."""
-    small, large = (compare_tensors(X, X + by) for by in (0.1, 1.0))
-    odd = compare_tensors(X, X[:2])
+    small, large = (compare_tensors(X + by, X) for by in (0.1, 1.0))
+    odd = compare_tensors(X[:2], X)
     assert largest_effect([small, None, large]) is large
     assert largest_effect([large, odd, small]) is odd
     assert largest_effect([None]) is None

@@ -295,7 +295,7 @@ def test_what_inherits_an_error_is_not_blamed(subject: tuple[Capture, Program]) 
     text = " ".join(str(report).split())
     assert "Divergence starts at `node_layer_norm` in `norm` (LayerNormalization" in text
     assert report.introduced[0].isolated is not None
-    assert f"{report.introduced[0].isolated.error:.1e} from float64" in text
+    assert f"{report.introduced[0].isolated.error:.1e} (absolute) from float64" in text
     assert "inherited" in text
     told = json.loads(report.to_json())["explanation"]
     assert told["text"] in text
@@ -332,7 +332,7 @@ def test_a_value_that_is_off_is_not_explained_by_rounding(subject: tuple[Capture
     words = str(replace(report, rows=(off, *others)).explanation)
 
     assert words.startswith(f"No node is wrong by itself, but 1 value differs; the first is `{first.node}`")
-    assert words.endswith("2.5e-01 from float64, 2.5e+09 times float32 rounding (eager: 0.0e+00).")
+    assert words.endswith("2.5e-01 (absolute) from float64, 2.5e+09 times float32 rounding (eager: 0.0e+00).")
     assert str(replace(report, rows=(first, *others)).explanation) == "No value differs from its reference."
 
 
@@ -464,7 +464,7 @@ def test_the_growth_of_an_error_is_not_relative_to_masks(subject: tuple[Capture,
     last = graph.producer[graph.outputs[0]]
     scores = torch.linspace(-1, 1, 8)
     scores[5:] = torch.finfo(torch.float32).min
-    masked = compare_tensors(scores, scores + 1e-6)
+    masked = compare_tensors(scores + 1e-6, scores)
     off = {name: RoundingVerdict("rounding", 1.0, 1e-6, magnitude=1.0) for name in last.reads} | {
         last.outputs[0]: RoundingVerdict("wrong", 900.0, 2.5e-4, magnitude=1.0)
     }

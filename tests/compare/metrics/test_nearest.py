@@ -10,8 +10,8 @@ from filch.compare.metrics._nearest import Nearest
 
 
 def _nearest_of_all(values: dict[str, torch.Tensor], tensor: torch.Tensor) -> str | None:
-    found = {name: compare_tensors(tensor, value) for name, value in values.items()}
-    close = [(difference.error_max, name) for name, difference in found.items() if difference.close]
+    found = {name: compare_tensors(value, tensor) for name, value in values.items()}
+    close = [(difference.error, name) for name, difference in found.items() if difference.close]
     return min(close)[1] if close else None
 
 

@@ -132,7 +132,7 @@ def test_the_errors_are_those_of_programs_that_anybody_can_make(
         engine = get_backend("onnxruntime-cpu")
         made = engine.compile(lower(program, "float16", keep=keep, simulate=True), optimize=True)
         output = engine.run(made, {program.graph.inputs[0]: inputs})[program.graph.outputs[0]]
-        return compare_tensors(expected, output).error_max
+        return compare_tensors(output, expected).error
 
     assert (found.before.error, found.after.error) == (error(), error(*found.keep))
     assert set(found.without) == set(found.keep)
@@ -228,7 +228,7 @@ def test_nan_and_missing_outputs_never_pass() -> None:
     for goal in (Goal(snr=-1000.0), Goal.of("float16", 1e300, None), Goal.of("int8", None, None)):
         assert goal.met(goal.measure(expected, expected))
         for actual in (*wrong, None, torch.ones(1), torch.ones(4).int()):
-            difference = goal.measure(expected, actual)
+            difference = goal.measure(actual, expected)
             assert not goal.met(difference)
             assert not Outcome.of([goal.measure(expected, expected), difference], goal).passes
     assert not Outcome.of([], Goal(snr=0.0)).passes
@@ -237,7 +237,7 @@ def test_nan_and_missing_outputs_never_pass() -> None:
 def test_indices_have_to_be_exact_whatever_the_ratio() -> None:
     """A wrong index fails although its SNR is high."""
     goal = Goal(snr=1.0)
-    difference = goal.measure(torch.tensor([1000, 2000]), torch.tensor([1000, 2001]))
+    difference = goal.measure(torch.tensor([1000, 2001]), torch.tensor([1000, 2000]))
     assert difference.snr > 60
     assert not goal.met(difference)
 
@@ -246,8 +246,8 @@ def test_the_worst_output_is_what_counts() -> None:
     """An outcome has the largest error and the lowest ratio of all outputs."""
     goal = Goal(snr=10.0)
     limits = Tolerance(1e-3, 1e-1)
-    good = Difference(close=True, error_max=0.1, snr=50.0, tolerance=limits)
-    bad = Difference(close=True, error_max=0.2, snr=5.0, tolerance=limits)
+    good = Difference(close=True, error=0.1, snr=50.0, tolerance=limits)
+    bad = Difference(close=True, error=0.2, snr=5.0, tolerance=limits)
     outcome = Outcome.of([good, bad], goal)
     assert Outcome.of([good], goal).passes
     assert (outcome.passes, outcome.error, outcome.snr) == (False, 0.2, 5.0)

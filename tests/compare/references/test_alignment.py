@@ -31,7 +31,7 @@ RENAMED = (("MatMul", ["x", "w"], ["1"]), ("Exp", ["1"], ["2"]), ("Mul", ["2", "
 
 
 def aligned(actual, expected=EXPECTED, **options):
-    return align(observed(*expected), observed(*actual, **options), {"x": "x", "y": "y"})
+    return align(observed(*actual, **options), observed(*expected), {"x": "x", "y": "y"})
 
 
 def test_values_of_one_name_and_similar_numbers_correspond():

@@ -71,7 +71,7 @@ def _told(row: dict[str, str]) -> tuple[object, ...]:
     return row.get("graph", ""), row["value"], row["status"], *numbers
 
 
-MEASURED = ("error_max", "error_mean", "absolute", "relative", "scale", "snr", "mismatched", "count")
+MEASURED = ("error", "mean_error", "absolute", "relative", "scale", "snr", "mismatched", "count")
 
 
 def _measures(difference) -> tuple[float, ...]:

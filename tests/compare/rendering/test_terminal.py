@@ -5,7 +5,7 @@ import re
 import pytest
 
 from filch.compare.rendering._console import as_text
-from filch.compare.rendering._table import Column, Line, Table, cut, folded, table_of
+from filch.compare.rendering._table import Column, Line, Table, cut, fit_names, folded, table_of
 
 COLUMNS = (
     Column("", right=True),
@@ -42,11 +42,35 @@ def test_optional_columns_are_left_out_the_largest_number_first() -> None:
 
 def test_two_long_columns_share_the_width() -> None:
     """The one that needs less keeps its text whole."""
-    table = Table((Column("a", cut), Column("b", cut)), (("x" * 100, "y" * 30), ("1", "2")))
+    table = Table((Column("a", fit_names), Column("b", fit_names)), (("x" * 100, "y" * 30), ("1", "2")))
 
     line = as_text([table], width=80).splitlines()[2]
 
-    assert line == f"{'x' * 48}… {'y' * 30}"
+    assert line == f"{'x' * 24}…{'x' * 24} {'y' * 30}"
+
+
+def test_optional_columns_make_room_for_a_name() -> None:
+    """A column without text goes first, and none goes if the names have their preferred width."""
+    columns = (Column("module", fit_names, preferred=20), Column("dtype", optional=1), Column("attention"))
+    table = Table(columns, (("a_module_with_a_long_name", "float32", ""),))
+
+    shown = {width: as_text([table], width=width).splitlines()[0].split() for width in (38, 37, 28, 27)}
+
+    assert shown == {
+        38: ["module", "dtype", "attention"],
+        37: ["module", "dtype"],
+        28: ["module", "dtype"],
+        27: ["module"],
+    }
+
+
+def test_a_reason_is_cut_after_a_word() -> None:
+    """A word that is longer than the column loses its middle."""
+    assert cut(["missing: the backend needs a GPU", "close", "x" * 20], 14) == [
+        ("missing: the …",),
+        ("close",),
+        ("xxxxx…xxxxxx",),
+    ]
 
 
 def test_columns_of_numbers_stay_whole_and_text_is_folded() -> None:

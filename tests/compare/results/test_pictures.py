@@ -47,8 +47,9 @@ def wrong() -> Report:
 
 
 def measures(row: Row) -> dict[str, float]:
-    """Return the measures of a row's difference, and its error as a multiple of rounding."""
+    """Return the measures of a row's difference besides its error, and its error as a multiple of rounding."""
     measured = dict(row.difference.measures) if row.difference else {}
+    measured.pop("error", None)
     return measured if row.float64 is None else measured | {"times rounding": row.float64.ratio}
 
 
@@ -148,7 +149,7 @@ def test_infinities_are_read_back_from_json(tmp_path: Path) -> None:
             lambda found: found.pop("filch_report"),
             "is JSON, but no report: `filch check --output",
         ),
-        (lambda found: found.update(filch_report=99), "is a report of version 99; this Filch reads version 5"),
+        (lambda found: found.update(filch_report=99), "is a report of version 99; this Filch reads version 6"),
         (lambda found: found["rows"][0].pop("status"), "is damaged: KeyError: 'status'"),
         (lambda found: found["graphs"]["exported"]["nodes"][0].update(name=7), "damaged: TypeError: 7 is not a string"),
         (lambda found: found["graphs"]["exported"]["nodes"][0].update(inputs="x"), "'x' is a string, not a list"),
@@ -232,7 +233,7 @@ def test_a_spread_counts_every_finite_number_of_both() -> None:
     expected = torch.tensor([0.0, 1.0, 2.0, 4.0])
     actual = torch.tensor([0.0, math.nan, 8.0, math.inf])
 
-    spread = spread_of(expected, actual)
+    spread = spread_of(actual, expected)
 
     assert spread.histogram is not None
     assert (spread.histogram.low, spread.histogram.high) == (0.0, 8.0)

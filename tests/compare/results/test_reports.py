@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from filch.compare import Report, compare, diff, load_report
+from filch.compare.float64 import RoundingVerdict
 from filch.compare.results._rows import Status
 from filch.export import export
 from filch.steal import steal_append, steal_forward
@@ -101,8 +102,8 @@ def test_csv_and_json_hold_the_same_numbers(report: Report) -> None:
 
     assert len(rows) == len(found["rows"]) == len(report.rows)
     assert (
-        [float(row["error_max"]) for row in rows]
-        == [row["difference"]["error_max"] for row in found["rows"]]
+        [float(row["error"]) for row in rows]
+        == [row["difference"]["error"] for row in found["rows"]]
         == [row.error for row in report.rows]
     )
     assert found["first_divergence"]["value"] == "linear"
@@ -118,7 +119,7 @@ def test_nan_and_infinity_are_strings_in_json() -> None:
 
     found = json.loads(report.to_json(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
-    assert next(row for row in found["rows"] if row["value"] == "linear")["difference"]["error_max"] == "inf"
+    assert next(row for row in found["rows"] if row["value"] == "linear")["difference"]["error"] == "inf"
 
 
 def test_markdown_escapes_names(report: Report, tmp_path) -> None:
@@ -213,6 +214,19 @@ def test_the_next_command_depends_on_what_is_known(report: Report, tmp_path, mon
     assert replace(files, repro="my repro").next_command.command == "python 'my repro/repro.py'"
     assert replace(files, command="filch check m.py:f").next_command.command == "filch check m.py:f --blame blame-2"
     assert replace(report, reference="eager PyTorch").next_command.command == "report.show()"
+
+
+def test_blame_is_not_suggested_again(report: Report) -> None:
+    """What it could not explain is looked at: every node alone, if values were judged by float64, else every row."""
+    blamed = replace(report, switches=0, command="filch check m.py:f")
+    first, *others = report.rows
+    judged = replace(blamed, rows=(replace(first, float64=RoundingVerdict("wrong", 9.0)), *others))
+
+    assert blamed.next_command.command == "filch check m.py:f --all"
+    assert judged.next_command.command == "filch check m.py:f --every-node -o report.html"
+    again = replace(judged, command="filch check m.py:f --every-node")
+    assert again.next_command.command == "filch check m.py:f --every-node -o report.html"
+    assert "truth='float64'" in replace(judged, command="").next_command.command
 
 
 def test_a_report_from_somebody_else_suggests_no_dangerous_option(report: Report, tmp_path, monkeypatch) -> None:

@@ -274,7 +274,7 @@ def run(
 
 def is_tolerated(right: np.ndarray, wrong: np.ndarray) -> bool:
     """Return whether `compare_tensors` calls two arrays close."""
-    return compare_tensors(torch.tensor(right), torch.tensor(wrong)).close
+    return compare_tensors(torch.tensor(wrong), torch.tensor(right)).close
 
 
 def is_off(right: np.ndarray, wrong: np.ndarray) -> bool:

@@ -62,7 +62,7 @@ class Line:
         nodes, rows = self.nodes, [row for row in self.report.rows if row.stage == "compiled"]
         shares = (len(nodes), sum(map(_has_origins, nodes)), sum(map(_has_error, nodes)))
         wrong, worst = sum(row.diverged for row in rows), max(row.error for row in rows if row.error is not None)
-        effect = "none" if self.report.observer_effect is None else f"{self.report.observer_effect.error_max:.0e}"
+        effect = "none" if self.report.observer_effect is None else f"{self.report.observer_effect.error:.0e}"
         counts = map(str, (outcomes.total(), *kinds, *shares, wrong))
         return (self.name, self.backend, *counts, f"{worst:.0e}", effect)
 

@@ -54,7 +54,7 @@ def measure(name: str) -> Line:
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
         model(*copy.deepcopy(args), **copy.deepcopy(kwargs))
     report, optimized = compare(capture, program), compare(capture, optimize(program))
-    errors = [row.difference.error_max for row in report.modules if row.difference is not None]
+    errors = [row.difference.error for row in report.modules if row.difference is not None]
     return Line(name, _calls(capture), _outputs(report), _outputs(optimized), max(errors), report, optimized)
 
 

@@ -66,14 +66,13 @@ def finding(status: str, error: float | None, **more) -> Finding:
     if error is None:
         return Finding(status, text=f"{status}: nothing to hold it against", **more)
     numbers = {
-        "error_max": error,
-        "error_mean": error / 7,
+        "mean_error": error / 7,
         "absolute": error * 3,
         "snr": -math.log(error or 1),
         "count": 512,
     }
     told = {
-        "text": f"greatest error {error:.1e} (up to 1.0e-05 allowed)",
+        "text": f"greatest harmonic error {error:.1e} (up to 1.0e-05 allowed)",
         "evidence": "module",
         "measures": numbers,
         "seconds": 1e-3 / (1 + error),
