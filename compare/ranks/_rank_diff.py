@@ -148,7 +148,13 @@ class RankDiff:
             held_by=held_by,
             faulty=bool(problems),
         )
+<<<<<<< HEAD
         return _Judged(row, found.unreduced and close, not found.unreduced and not item.problems)
+=======
+        is_sharded = item.shards == len(item.pieces) and not item.ranks
+        agrees = None if is_sharded else not found.unreduced and not item.problems
+        return _Judged(row, found.unreduced and difference.close, agrees)
+>>>>>>> wt-faults
 
 
 class _Judged(NamedTuple):
@@ -157,19 +163,20 @@ class _Judged(NamedTuple):
     Attributes:
         row: the row.
         unreduced: whether the ranks have partial values that are right.
-        agrees: whether the ranks have shards and equal replicas, right or wrong.
+        agrees: whether the ranks have equal replicas, right or wrong; None if they have only shards.
     """
 
     row: DiffRow
     unreduced: bool = False
-    agrees: bool = False
+    agrees: bool | None = False
 
 
 def _reduction_checked(judged: Iterable[_Judged], kinds: Collection[str]) -> Iterator[DiffRow]:
     """Yield the rows of some kinds; partial values are wrong if no collective has reduced them.
 
-    A collective has if the next value is right, or is wrong but equal on all ranks. Those in the end of the forward
-    pass have to be reduced, too; those in the end of the backward pass show in the final gradients.
+    A collective has if the next value is right, or is wrong but equal on all ranks; with shards of a wrong value, one
+    may have if the value leaves a module around the partial one. Partial values at the end of the forward pass are
+    wrong, too; those at the end of the backward pass show in the final gradients.
     """
     pending: list[DiffRow] = []
     for row, unreduced, agrees in judged:
@@ -179,10 +186,17 @@ def _reduction_checked(judged: Iterable[_Judged], kinds: Collection[str]) -> Ite
             pending.append(row)
             continue
         if row.judged or row.diverged:
-            yield from pending if agrees or not row.diverged else map(_not_reduced, pending)
+            is_reduced = _leaves(row, pending) if agrees is None else agrees
+            yield from pending if is_reduced or not row.diverged else map(_not_reduced, pending)
             pending.clear()
         yield row
     yield from map(_not_reduced, pending) if kinds == _FORWARD else pending
+
+
+def _leaves(row: DiffRow, inner: list[DiffRow]) -> bool:
+    """Return whether a value leaves a module in which others are."""
+    around = f"{row.module}." if row.module else ""
+    return row.key.kind in ("O", "GI") and bool(inner) and inner[-1].module.startswith(around)
 
 
 def _not_reduced(row: DiffRow) -> DiffRow:

@@ -258,6 +258,7 @@ def _by_expert(parts: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _wrong_divisor(step: Step, _rank: int) -> None:
+    step.model.layers[1].set_force_sum_reduction_for_comms(enable=True)  # gloo can't scale and sum at once
     step.model.layers[1].set_gradient_divide_factor(1.0)
 
 
