@@ -148,13 +148,9 @@ class RankDiff:
             held_by=held_by,
             faulty=bool(problems),
         )
-<<<<<<< HEAD
-        return _Judged(row, found.unreduced and close, not found.unreduced and not item.problems)
-=======
         is_sharded = item.shards == len(item.pieces) and not item.ranks
         agrees = None if is_sharded else not found.unreduced and not item.problems
-        return _Judged(row, found.unreduced and difference.close, agrees)
->>>>>>> wt-faults
+        return _Judged(row, found.unreduced and close, agrees)
 
 
 class _Judged(NamedTuple):
