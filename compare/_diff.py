@@ -1,32 +1,56 @@
 """Compare two dumps of the same model, for example from two machines or two versions."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from glob import has_magic
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from filch.steal import Key, Records, Skipped, Statistics, describe, missing_tensors, restore, structure, tensors
+from filch.steal import (
+    AssembledRecords,
+    Key,
+    Layouts,
+    Records,
+    Skipped,
+    Statistics,
+    assemble,
+    describe,
+    missing_tensors,
+    restore,
+    structure,
+    tensors,
+)
 
-from .float64 import StoredLevel
+from .float64 import StoredLevel, levels_of
 from .metrics._metrics import compare_tensors
 from .metrics._tolerance import Tolerance
+from .ranks._rank_diff import RankDiff
 from .results._dump_diff import DiffRow, DumpDiff
 
 _SECOND = "the second dump"
+_Path = str | os.PathLike[str]
+Dumps = _Path | Records | Sequence[_Path]
 
 
 def diff(
-    reference: str | os.PathLike[str] | Records,
-    other: str | os.PathLike[str] | Records,
-    *,
-    tolerance: float | Tolerance | None = None,
+    reference: Dumps, other: Dumps, *, tolerance: float | Tolerance | None = None, layouts: Layouts | None = None
 ) -> DumpDiff:
     """Compare the values of two dumps or captures by key and path; no model is needed.
 
+    If `other` is the run of several processes, each value of the reference is compared with what the ranks have
+    together (see `assemble`): first the parameters, then the forward pass, the backward pass and the final gradients.
+    Plain tensors whose layout is not known are put together in the way that fits the reference best; a value of the
+    forward pass or a final gradient that only a sum over the ranks explains is reported as not reduced. Replicas must
+    be equal bit for bit.
+
     Args:
-        reference: a dump or capture.
-        other: the dump or capture to compare with it.
-        tolerance: see `compare`.
+        reference: the reference: a dump or a capture; or the dumps of several processes, as their paths or a pattern
+            such as `"run.*.onnx"`, which are put together first.
+        other: the dump, capture or dumps to compare with it.
+        tolerance: see `compare`; by default, rounding levels judge the values if the reference has them (see
+            `record_reference`).
+        layouts: see `assemble`.
 
     Returns:
         a `DumpDiff` with one row for each tensor, and for each record that only one of them has.
@@ -34,16 +58,31 @@ def diff(
     Raises:
         DumpError: one of them cannot be read, or is a program (`NotADumpError`).
     """
-    first = reference if isinstance(reference, Records) else restore(reference)
-    second = other if isinstance(other, Records) else restore(other)
-    return DumpDiff(first.source, second.source, tuple(_rows(first, second, tolerance)))
+    first, second = _opened(reference, layouts), _opened(other, layouts)
+    levels = levels_of(first) if tolerance is None else {}
+    if isinstance(second, AssembledRecords):
+        return RankDiff(first, second, tolerance, levels).result()
+    return DumpDiff(first.source, second.source, tuple(_rows(first, second, tolerance, levels)))
 
 
-def _rows(first: Records, second: Records, tolerance: float | Tolerance | None) -> Iterator[DiffRow]:
+def _opened(dumps: "Dumps", layouts: Layouts | None) -> Records:
+    """Return the records of a dump, or of those of several processes."""
+    if isinstance(dumps, Records):
+        return dumps
+    paths = [dumps] if isinstance(dumps, str | os.PathLike) else list(dumps)
+    if len(paths) > 1:
+        return assemble(paths, layouts=layouts)
+    path = os.fspath(paths[0])
+    return restore(path) if Path(path).exists() or not has_magic(path) else assemble(path, layouts=layouts)
+
+
+def _rows(
+    first: Records, second: Records, tolerance: float | Tolerance | None, levels: Mapping[str, StoredLevel]
+) -> Iterator[DiffRow]:
     """Yield the rows of the records of both dumps, and one row for each record that only one of them has."""
     for key in first:
         if key in second:
-            yield from value_rows(key, first[key], second[key], tolerance)
+            yield from value_rows(key, first[key], second[key], tolerance, levels=levels)
         else:
             yield unmatched_row(key, first[key], _SECOND)
     for key in second:
@@ -86,8 +125,13 @@ def value_rows(
 
 
 def unmatched_row(key: Key, value: Any, missing_from: str) -> DiffRow:
-    """Return the row of a record that only one of two dumps has."""
-    return DiffRow(key, "", describe(value), f"{missing_from} does not have it")
+    """Return the row of a record that only one of two dumps has.
+
+    It counts as a difference, unless only one of several processes has such a record: a gradient before it is reduced
+    over all of them, or a collective.
+    """
+    same = None if key.kind in ("GP", "C") else False
+    return DiffRow(key, "", describe(value), f"{missing_from} does not have it", same=same)
 
 
 def _without_numbers(

@@ -19,40 +19,54 @@ from .extras._watch import NonFinite
 from .files._outputs import refuse_link_out, write_output
 from .files._scratch import Scratch
 from .files._untrusted import open_companion, open_untrusted, parse_json, read_untrusted
+from .ranks._assembled import AssembledRecords, Distributed, Part, assemble
+from .ranks._layouts import Layouts, load_layouts, save_layouts
+from .ranks._write import write_assembled
 from .values._arguments import argument_tensors, named_arguments
 from .values._describe import describe
 from .values._foreign import Foreign, Skipped
+from .values._sharding import LocalShard, Mesh, Placement, Sharding
 from .values._statistics import Statistics, statistics
 from .values._string_type import string_type
 from .values._structure import missing_tensors, structure, tensors
 from .values._tensors import unexpand
 
 __all__ = [
+    "AssembledRecords",
     "Call",
     "Capture",
+    "Distributed",
     "Dump",
     "DumpError",
     "FilchError",
     "Foreign",
     "Key",
+    "Layouts",
+    "LocalShard",
+    "Mesh",
     "ModuleInfo",
     "NonFinite",
     "NonFiniteError",
     "NotADumpError",
     "Origin",
+    "Part",
     "Phase",
+    "Placement",
     "Record",
     "Records",
     "Scratch",
+    "Sharding",
     "Skipped",
     "Statistics",
     "Totals",
     "add_properties",
     "argument_tensors",
+    "assemble",
     "describe",
     "environment",
     "is_stealing",
     "is_watched",
+    "load_layouts",
     "missing_tensors",
     "named_arguments",
     "open_companion",
@@ -63,6 +77,7 @@ __all__ = [
     "recover",
     "refuse_link_out",
     "restore",
+    "save_layouts",
     "statistics",
     "steal_append",
     "steal_forward",
@@ -71,5 +86,6 @@ __all__ = [
     "tensors",
     "unexpand",
     "watch_phases",
+    "write_assembled",
     "write_output",
 ]

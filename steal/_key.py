@@ -12,7 +12,9 @@ class Key(NamedTuple):
         name: the name of the module (`""` for an unnamed one), or the name given to `steal_append`.
         iteration: how many times the module was called before in this capture.
         kind: `"I"` for inputs, `"O"` for the output, `"V"` for a value given to `steal_append`; `"GI"` and `"GO"` for
-            the gradients with respect to inputs and output, `"P"` for a parameter and `"GP"` for its gradient.
+            the gradients with respect to inputs and output, `"P"` for a parameter, `"GP"` for its gradient after each
+            accumulation and `"GF"` for its final gradient, as an optimizer's step or the end of the block finds it;
+            `"C"` for a collective that the module has run.
     """
 
     name: str

@@ -7,6 +7,8 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import torch
+
 from ._errors import DumpError, FilchError
 from ._key import Key
 from ._phases import phase
@@ -19,6 +21,7 @@ from .capture._store import MemoryStore, Store
 from .capture._unhookable import uncalled_hooks_warning
 from .capture._verbose import ProgressPrinter
 from .dump._writer import BUFFER, DumpWriter
+from .extras._collectives import Collectives
 from .extras._gradients import Gradients
 from .extras._operators import Operators
 from .extras._parameters import Parameters
@@ -75,6 +78,7 @@ def steal_forward(
     gradients: bool = False,
     parameters: bool = False,
     operators: bool | str | Iterable[str] = False,
+    collectives: bool = False,
     watch: str | None = None,
     on_nonfinite: Callable[[NonFinite], object] | None = None,
     compress: bool = False,
@@ -95,7 +99,8 @@ def steal_forward(
     Args:
         modules: a module, a `(name, module)` pair, or a list of either.
         dump_file: write the records to this ONNX file while the model runs (see `restore`); without it, they are
-            stored in memory.
+            stored in memory. `{rank}` in it stands for the rank of the process: with several processes, each writes a
+            file of its own.
         sink: call this with the key and value of each complete record instead of storing it. Only one value at a time
             is in memory, and the capture stays empty.
         submodules: also capture all modules below the given ones, as `name.path`.
@@ -113,11 +118,14 @@ def steal_forward(
             output. A gradient is the sum over all uses of its tensor. Calls inside reentrant checkpointing have none:
             they build no graph, and those that the backward pass repeats are not recorded.
         parameters: also record the parameters of the given modules (`"P"`), whenever they have changed at the
-            beginning of an outermost call or the end of the block, and their gradients (`"GP"`) after each
-            accumulation.
+            beginning of an outermost call or the end of the block, and their gradients after each accumulation
+            (`"GP"`), and as an optimizer's step or the end of the block finds them (`"GF"`).
         operators: also record the ATen calls that captured modules make in the forward pass: True, or patterns of
             names (`"aten.mm.default"`). They are named `name/position.operator`, numbered in each module call. Only
             calls of the thread that opened the block are seen, and none inside compiled code.
+        collectives: also record which collectives of torch.distributed run (`"C"`): the name, the ranks, dtype and
+            shape of the tensors, and whether in the backward pass. They are named after the module that runs them; in
+            a backward pass, `""`.
         watch: `"nonfinite"` or `"nan"`: raise a `NonFiniteError` at the first such value in the output of a captured
             module, or of an ATen call selected by `operators`. An ATen call that only passes on infinities or writes
             given values does not count; one whose infinity a later `where` discards does.
@@ -152,11 +160,14 @@ def steal_forward(
         to_sink=sink is not None,
     )
     extras = _create_extras(modules if parameters else None, operators, watch, on_nonfinite, gradients=gradients)
+    if collectives:
+        extras.insert(0, Collectives())
     infos = {name: ModuleInfo.of(module) for name, module in chosen}
     with ExitStack() as stack:
         progress = stack.enter_context(phase("capture"))
         store: Store = MemoryStore() if sink is None else SinkStore(sink)
         if dump_file is not None:
+            dump_file = _with_rank(dump_file)
             store = stack.enter_context(DumpWriter(dump_file, infos, buffer=buffer, compress=compress))
         printer = ProgressPrinter(verbose)
         recorder = Recorder(chosen, store, options, printer, progress)
@@ -176,8 +187,23 @@ def steal_forward(
             recorder.unhook()
             if not raised and (warning := uncalled_hooks_warning(chosen, recorder.called())) is not None:
                 _log.warning("%s", warning)
+            if isinstance(store, DumpWriter) and recorder.placement_tags is not None:
+                store.index.shardings = recorder.placement_tags.shardings
             _finish(capture, store, stop=options.stop and not raised)  # don't replace the block's own exception
             printer.summarize(capture.totals, capture.dump_file)
+
+
+def _with_rank(dump_file: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """Return the path with the rank of the process in place of `{rank}`."""
+    try:
+        path = os.fspath(dump_file)
+    except TypeError:  # the writer refuses it
+        return dump_file
+    if not isinstance(path, str) or "{rank}" not in path:
+        return dump_file
+    has_group = torch.distributed.is_available() and torch.distributed.is_initialized()
+    rank = str(torch.distributed.get_rank()) if has_group else os.environ.get("RANK", "0")
+    return path.replace("{rank}", rank)
 
 
 def _create_extras(

@@ -17,7 +17,7 @@ from ._bisect import bisect_command
 from ._check import check_command, compare_command, demo_command, diff_command
 from ._command import as_command
 from ._passes import passes_command
-from ._record import export_command, recover_command, show_command, steal_command
+from ._record import assemble_command, export_command, recover_command, show_command, steal_command
 from ._repro import repro_command
 from ._trace import trace_command
 from ._view import view_command
@@ -52,7 +52,15 @@ _COMMANDS = {
     "Compare": (demo_command, check_command, compare_command, diff_command),
     "Find the cause": (bisect_command, repro_command, passes_command, precision_command),
     "Compare many": (matrix_command, sweep_command),
-    "Record and draw": (steal_command, export_command, show_command, view_command, trace_command, recover_command),
+    "Record and draw": (
+        steal_command,
+        assemble_command,
+        export_command,
+        show_command,
+        view_command,
+        trace_command,
+        recover_command,
+    ),
 }
 for _panel, _functions in _COMMANDS.items():
     for _function in _functions:

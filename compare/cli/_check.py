@@ -110,25 +110,34 @@ def compare_command(
 
 
 def diff_command(
-    reference: Annotated[Path, typer.Argument(help="A dump.")],
-    other: Annotated[Path, typer.Argument(help="The dump to compare with it.")],
+    reference: Annotated[str, typer.Argument(help="A dump, or the pattern of the dumps of several processes.")],
+    other: Annotated[
+        list[str], typer.Argument(help="The dump to compare with it; those of several processes, or their pattern.")
+    ],
     tolerance: shared.Tolerance = None,
+    layout: shared.Layout = None,
+    save_layout: Annotated[
+        Path | None, typer.Option(help="Write how the plain tensors of several processes belong together.")
+    ] = None,
     all_rows: shared.All = False,
     wide: shared.Wide = False,
     as_json: shared.Json = False,
     quiet: shared.Quiet = False,
 ) -> None:
-    """Compare two dumps; no model is needed."""
-    from filch.steal import NotADumpError
+    """Compare two dumps, or several processes with one; no model is needed."""
+    from filch.steal import Layouts, NotADumpError, load_layouts, save_layouts
 
     from .._diff import diff
     from ..common._errors import CompareError
 
+    layouts = load_layouts(layout) if layout else Layouts()
     try:
-        result = diff(reference, other, tolerance=tolerance)
+        result = diff(reference, other, tolerance=tolerance, layouts=layouts)
     except NotADumpError as error:
-        command = shlex.join(["filch", "compare", str(reference), str(other)])
+        command = shlex.join(["filch", "compare", reference, *other])
         raise CompareError(f"{error}; `{command}` compares programs, too") from None
+    if save_layout is not None:
+        save_layouts(replace(layouts, learned={**layouts.learned, **result.learned}), save_layout)
     echo_result(result, as_json=as_json, quiet=quiet, all_rows=all_rows, wide=wide)
     raise typer.Exit(not result.close)
 

@@ -205,6 +205,9 @@ Limit = Annotated[
 ]
 Profile = Annotated[bool, typer.Option("--profile", help="Show the run time of each node beside its error.")]
 ViewOption = Annotated[View, typer.Option("--view", help="What to print; nodes has a row for each value.")]
+Layout = Annotated[
+    Path | None, typer.Option(help="TOML file with the layouts of the plain tensors of several processes.")
+]
 All = Annotated[bool, typer.Option("--all", help="Print a row for each value, as --view nodes.")]
 Outputs = Annotated[
     list[Path] | None,

@@ -109,6 +109,28 @@ def recover_command(
     echo_unless(quiet, f"written: {dump.source}: {len(dump)} values")
 
 
+def assemble_command(
+    files: Annotated[list[str], typer.Argument(help="The dumps of all processes, or their pattern.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The dump to write.")],
+    layout: shared.Layout = None,
+    compress: Annotated[bool, typer.Option("--compress", help="Write a smaller dump; slower.")] = False,
+    quiet: shared.Quiet = False,
+) -> None:
+    """Put the dumps of several processes together: one dump with the global values."""
+    from filch.steal import Layouts, assemble, load_layouts, missing_tensors, restore, write_assembled
+
+    from ..common._progress import progress
+    from ._output import echo_unless
+
+    with progress("assemble", quiet=quiet):
+        records = assemble(files, layouts=load_layouts(layout) if layout else Layouts())
+        write_assembled(records, output, compress=compress)
+    dump = restore(output)
+    skipped = sum(len(missing_tensors(value)) for value in dump.values())
+    unknown = f"; {skipped} tensors have no known layout (see --layout)" if skipped else ""
+    echo_unless(quiet, f"written: {output}: {len(dump)} values of {len(records.dumps)} processes{unknown}")
+
+
 def export_command(
     factory: shared.Factory,
     output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],

@@ -78,7 +78,10 @@ def _rich_table(table: Table, available: int) -> rich.table.Table:
         rich_table.add_column(column.title, justify=justify, min_width=width, max_width=None if column.fill else width)
     fitted = [_fitted(cells[index], table.columns[index], width) for index, width in zip(shown, widths, strict=True)]
     for number in range(len(table.rows)):
-        row = (Text("\n".join(lines_of(column[number]))) for column in fitted)
+        row = (
+            Text("\n".join(lines_of(column[number])), style="red" if (number, index) in table.wrong else "")
+            for index, column in zip(shown, fitted, strict=True)
+        )
         rich_table.add_row(*row, style="red" if number in table.marked else None)
     return rich_table
 

@@ -51,7 +51,10 @@ def _template_context(block: Block) -> object:
     return {
         "titles": [block.titles[index] for index in shown],
         "rows": [
-            {"marked": number in block.marked, "cells": [row[index] for index in shown]}
+            {
+                "marked": number in block.marked,
+                "cells": [{"text": row[index], "wrong": (number, index) in block.wrong} for index in shown],
+            }
             for number, row in enumerate(block.rows)
         ],
     }

@@ -62,11 +62,13 @@ class Table:
         columns: from left to right.
         rows: one cell for each column.
         marked: the indices of the rows that need attention.
+        wrong: row and column of single cells that need attention.
     """
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     marked: frozenset[int] = frozenset()
+    wrong: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def titles(self) -> tuple[str, ...]:

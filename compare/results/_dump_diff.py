@@ -3,7 +3,7 @@
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,7 @@ from ..rendering._result import NextCommand, Result, written
 from ..rendering._show import show_page
 from ..rendering._table import Block, Column, Line, Style, Table, fit_paths, folded, table_of
 from ._module_summary import module_summary
+from ._rank_grid import rank_grid
 from ._row_tables import surrounding
 
 _AROUND = 5  # rows before and after the first difference
@@ -39,6 +40,10 @@ class DiffRow:
         ratio: the difference as a multiple of the rounding level, if that is stored with the first value and judges it:
             the worst element or the root mean square, the larger one.
         cause: why a value of a golden dump differs, in a word or two (see `Cause`); `""` if that was not examined.
+        layout: how the tensor was put together from those of several ranks, and how that is known; `""` of one process.
+        ranks: the ranks that have a wrong part or replica, as far as that is known.
+        held_by: of several processes, the ranks that have a part of the value.
+        faulty: whether something is wrong with the parts, as `reason` says, however small the difference.
     """
 
     key: Key
@@ -49,10 +54,16 @@ class DiffRow:
     same: bool | None = False
     ratio: float | None = None
     cause: str = ""
+    layout: str = ""
+    ranks: tuple[int, ...] = ()
+    held_by: tuple[int, ...] = ()
+    faulty: bool = False
 
     @property
     def diverged(self) -> bool:
         """Whether the dumps differ here: by more than twice the rounding level, if there is one, or the tolerance."""
+        if self.faulty:
+            return True
         if self.ratio is not None:
             return self.ratio > SUSPICIOUS
         return self.same is False if self.difference is None else not self.difference.close
@@ -78,7 +89,11 @@ class DiffRow:
 
     def __str__(self) -> str:
         times = "" if self.ratio is None else f"{format_ratio(self.ratio)} times its rounding level; "
-        return short_line(f"{self.key.label}{self.path}: {times}{self.difference or self.reason}")
+        ranks = f" on rank{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))}" if self.ranks else ""
+        what = self.reason
+        if self.difference is not None and not self.faulty:
+            what = str(self.difference) if self.ratio is None else self.difference.without_limits
+        return short_line(f"{self.key.label}{self.path}{ranks}: {times}{what}")
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,6 +107,8 @@ class DumpDiff(Result):
         cause: why values differ from a golden dump: `code`, `environment`, `both`, `inputs`, `not reproducible` or
             `unknown`; `""` if that was not examined.
         reasons: sentences that explain the cause.
+        files: of several processes: the paths of the dumps of the second run.
+        learned: of several processes: how plain tensors were put together, by the value's place (see `Layouts`).
     """
 
     expected: str
@@ -99,6 +116,8 @@ class DumpDiff(Result):
     rows: tuple[DiffRow, ...]
     cause: str = ""
     reasons: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    learned: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def diverged(self) -> tuple[DiffRow, ...]:
@@ -138,6 +157,8 @@ class DumpDiff(Result):
             yield from ("", Line("First difference:", "heading"), _table(surrounding(self.rows, first, _AROUND)))
         for reason in self.reasons:
             yield from ("", reason)
+        if grid := rank_grid(self.rows):
+            yield from ("", Line("Ranks:", "heading"), *grid)
         if not (wide or all_rows):
             yield from ("", Line("Modules:", "heading"), *module_summary(self.rows, first))
 
@@ -150,9 +171,10 @@ class DumpDiff(Result):
     @property
     def next_command(self) -> NextCommand:
         """The command that shows each value."""
-        files = all(map(os.path.isfile, (self.expected, self.actual)))
-        command = shlex.join(["filch", "diff", self.expected, self.actual, "--all"])
-        return NextCommand(command if files else "print(result.table(all_rows=True))", "show a row for each value")
+        files = [self.expected, *(self.files or [self.actual])]
+        command = shlex.join(["filch", "diff", *files, "--all"])
+        is_known = all(map(os.path.isfile, files))
+        return NextCommand(command if is_known else "print(result.table(all_rows=True))", "show a row for each value")
 
     def excerpt(self, *, around: int = 3, width: int = 80) -> str:
         """Return the first row that differs, and `around` rows before and after it, as text; `""` if none differs."""
@@ -165,7 +187,13 @@ class DumpDiff(Result):
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the rows as a page of its own, also written to `path` if one is given."""
-        blocks: list[Block] = [self.headline, self._verdict(), *self.reasons, _table(self.rows)]
+        blocks: list[Block] = [
+            self.headline,
+            self._verdict(),
+            *self.reasons,
+            *rank_grid(self.rows, whole=True),
+            _table(self.rows),
+        ]
         return written(as_page(self._title(), blocks), path)
 
     def show(self) -> None:
@@ -195,6 +223,8 @@ _COLUMNS: dict[str | Column, Callable[[DiffRow], object]] = {
     "error": lambda row: row.error,
     "times rounding": lambda row: None if row.ratio is None else format_ratio(row.ratio),
     "cause": lambda row: row.cause or None,
+    "ranks": lambda row: ", ".join(map(str, row.ranks)) or None,
+    Column("layout", folded, optional=1): lambda row: row.layout or None,
     "attention": lambda row: "differs" if row.diverged else "",
     "reason": lambda row: row.reason or (row.difference.problem if row.difference else None),
 }

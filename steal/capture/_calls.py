@@ -19,17 +19,28 @@ class Frame:
     """A running call of a hooked module.
 
     Attributes:
+        caller_inputs: `(args, kwargs)`; of a model with DTensors, as they were before other hooks.
         caller_exception: the exception that the caller was handling when it made the call. Torch calls our hook while
             handling an exception of the forward, so any other exception is the forward's.
     """
 
-    __slots__ = ("caller_exception", "extra_data", "iteration", "module", "name", "origin", "pending_inputs")
+    __slots__ = (
+        "caller_exception",
+        "caller_inputs",
+        "extra_data",
+        "iteration",
+        "module",
+        "name",
+        "origin",
+        "pending_inputs",
+    )
 
     def __init__(self, name: str, module: int, iteration: int, origin: Origin) -> None:
         self.name = name
         self.module = module
         self.iteration = iteration
         self.origin = origin
+        self.caller_inputs: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
         self.caller_exception = sys.exception()
         self.pending_inputs: Any = None  # the encoded inputs, while hooks of others may still change them
         self.extra_data: dict[str, Any] = {}  # of extras

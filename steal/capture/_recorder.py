@@ -37,6 +37,7 @@ from ..values._statistics import statistics, statistics_to_json
 from ..values._tensors import is_plain
 from ._calls import Calls, Frame, graph_task_id, is_same
 from ._options import Options
+from ._placement_tags import create_placement_tags
 from ._store import Store
 from ._verbose import ProgressPrinter
 
@@ -80,6 +81,8 @@ class Recorder:
         options: the options of the capture.
         lock: held while anything is recorded.
         calls: the running calls of modules.
+        placement_tags: the layouts of plain tensors that DTensors were made of or converted to; None if there are no
+            DTensors.
     """
 
     def __init__(
@@ -97,10 +100,15 @@ class Recorder:
         self.options = options
         self._printer = printer
         self._phase = phase
+        self.placement_tags = create_placement_tags()
         limits = options.storage_limit, options.total_limit
-        self._is_whole = limits == (None, None) and not (options.statistics_only or options.to_sink or printer.verbose)
+        is_other = options.statistics_only or options.to_sink or printer.verbose or self.placement_tags is not None
+        self._is_whole = limits == (None, None) and not is_other
         self._stored_tensors = StoredTensors()
         self._growth = GrowthTracker()
+        self._caller_inputs: dict[
+            tuple[int, str], tuple[tuple[Any, ...], dict[str, Any]]
+        ] = {}  # by thread and name of the module
         self.lock = threading.RLock()
         self.calls = Calls(chosen)
         self._appended: Counter[str] = Counter()
@@ -117,7 +125,12 @@ class Recorder:
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
             self._handles.append(module.register_forward_hook(after, with_kwargs=True, always_call=True))
             self._hook_ids[name] = self._handles[-2].id, self._handles[-1].id
+            if self.placement_tags is not None:
+                first = _Hook(self, name, self._before_other_hooks)
+                self._handles.append(module.register_forward_pre_hook(first, prepend=True, with_kwargs=True))
         _filch_hooks.update(handle.id for handle in self._handles)
+        if self.placement_tags is not None:
+            self.placement_tags.start()
         for extra in extras:
             extra.start(self)
             self._extras.append(extra)
@@ -128,6 +141,8 @@ class Recorder:
             for handle in self._handles:
                 handle.remove()
                 _filch_hooks.discard(handle.id)
+            if self.placement_tags is not None and self._handles:
+                self.placement_tags.stop()
             self._handles.clear()
             extras, self._extras = self._extras, []
             for extra in reversed(extras):
@@ -150,6 +165,13 @@ class Recorder:
         self.lock = threading.RLock()  # another thread may have held the lock
         self._handles.clear()
 
+    def _before_other_hooks(
+        self, name: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], __: None
+    ) -> None:
+        """Keep the inputs as the caller passed them: hooks of tensor parallelism convert them to DTensors."""
+        if graph_task_id() == -1:
+            self._caller_inputs[threading.get_ident(), name] = args, kwargs
+
     def _before(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _: None) -> None:
         """Handle the beginning of a call."""
         if not self._handles:
@@ -158,6 +180,7 @@ class Recorder:
             self.totals.recomputed += 1  # activation checkpointing repeats the forward in the backward pass
             return
         frame = self.calls.enter(name, module)
+        frame.caller_inputs = self._caller_inputs.pop((threading.get_ident(), name), (args, kwargs))
         if self._printer.verbose:
             self._printer.enter(name, module, frame.iteration, args, kwargs)
         is_last = _move_hooks_last(module, *self._hook_ids[name])
@@ -327,6 +350,13 @@ class Recorder:
 
     def _store_tensor(self, tensor: torch.Tensor, key: Key, path: str) -> Spec:
         """Store a tensor unless it is stored already, and return its spec."""
+        spec = self._store_once(tensor, key, path)
+        if self.placement_tags is not None and "tensor" in spec and not self.options.to_sink and "part" not in spec:
+            self.placement_tags.stored(tensor, spec["tensor"])
+        return spec
+
+    def _store_once(self, tensor: torch.Tensor, key: Key, path: str) -> Spec:
+        """Return what `_store_tensor` returns."""
         on_cpu, limited = tensor.is_cpu, self.options.storage_limit is not None
         reason = reason_not_storable(tensor) or (self._skip_reason(tensor) if limited or not on_cpu else None)
         if reason is not None:

@@ -21,6 +21,7 @@ from ..files._untrusted import parse_index, read_untrusted
 from ..text import short_line
 from ..values._decode import decode
 from ..values._foreign import MAX_EXACT_INT, Spec
+from ..values._sharding import Sharding
 from . import _format as form
 from ._files import unfinished_hint
 from ._protobuf import Span, field, fields, graph_and_metadata
@@ -39,9 +40,11 @@ class Dump(Records):
     Attributes:
         environment: versions, processor, settings and time of the run that wrote it.
         properties: what `add_properties` has added to the file, by key.
+        shardings: the layouts of plain tensors that a DTensor was made of or converted to, by the reference in specs.
     """
 
     environment: dict[str, str]
+    shardings: dict[int, Sharding]
     properties: dict[str, str]
     tensor_source: Reader
 
@@ -56,7 +59,7 @@ class Dump(Records):
         spec = self.records[key].spec
         if self.tensor_source.has_grown:
             self.tensor_source.check_grown_size(_references(spec))
-        return decode(spec, self.tensor_source.get, self.source)
+        return decode(spec, self.tensor_source.get, self.source, self.shardings)
 
     def _missing(self, key: Any) -> str:
         """Return the message for a key that does not exist, with the most similar ones."""
@@ -123,11 +126,13 @@ def _parse_index(path: Path, contents: bytes, graph: Span, props: dict[str, str]
         grown = parse_index(props.get(form.GROWN_KEY, "[]"))
         modules = {name: _parse_module(info) for name, info in infos.items()}
         environment = {name: str(value) for name, value in versions.items()}
+        layouts = parse_index(props.get(form.SHARDINGS_KEY, "{}"))
+        shardings = {int(reference): Sharding.from_json(spec) for reference, spec in layouts.items()}
         nodes = _nodes(contents, graph, len(names))
     except DAMAGE as error:
         raise DumpError(f"the index of {str(path)!r} is damaged: {one_line(error)}") from error
     dump = Dump(records, modules, Reader(path, contents, nodes, rows, grown), failed, str(path))
-    dump.environment = environment
+    dump.environment, dump.shardings = environment, shardings
     dump.properties = {key: text for key, text in props.items() if key not in form.KEYS}
     return dump
 

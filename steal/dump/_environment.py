@@ -46,6 +46,7 @@ def environment(type_names: Iterable[str] = ()) -> dict[str, str]:
         "threads": str(torch.get_num_threads()),
         "settings": ", ".join(f"{name}={value}" for name, value in settings.items()),
         "platform": platform.platform(),
+        **_rank(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
@@ -56,6 +57,13 @@ def _packages(type_names: Iterable[str]) -> dict[str, str]:
     names = {name.partition(":")[0].partition(".")[0] for name in type_names} | {"transformers"}
     loaded = ((name, getattr(sys.modules.get(name), "__version__", None)) for name in sorted(names))
     return {name: version for name, version in loaded if isinstance(version, str)}
+
+
+def _rank() -> dict[str, str]:
+    """Return the rank and the number of processes, if there are several."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return {}
+    return {"rank": str(torch.distributed.get_rank()), "world_size": str(torch.distributed.get_world_size())}
 
 
 @functools.cache

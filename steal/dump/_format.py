@@ -12,6 +12,7 @@ under these keys of `metadata_props`:
 - `filch.records`: `[name, iteration, kind, spec, path, call, iteration in the call, source line]` of each record, in
   order of the run; null values at the end are omitted.
 - `filch.failed`: `[name, iteration, exception]` of each call that raised.
+- `filch.shardings`: the layout of each plain tensor that a DTensor was made of or converted to, by the tensor's index.
 - `filch.modules`: the class and parameter names of each captured module, by name.
 - `filch.environment`: versions, processor, settings and time, for information (see `_environment`).
 
@@ -29,8 +30,11 @@ RECORDS_KEY = "filch.records"
 GROWN_KEY = "filch.grown"
 FAILED_KEY = "filch.failed"
 MODULES_KEY = "filch.modules"
+SHARDINGS_KEY = "filch.shardings"
 ENVIRONMENT_KEY = "filch.environment"
-KEYS = frozenset({VERSION_KEY, TENSORS_KEY, RECORDS_KEY, GROWN_KEY, FAILED_KEY, MODULES_KEY, ENVIRONMENT_KEY})
+KEYS = frozenset(
+    {VERSION_KEY, TENSORS_KEY, RECORDS_KEY, GROWN_KEY, FAILED_KEY, SHARDINGS_KEY, MODULES_KEY, ENVIRONMENT_KEY}
+)
 
 # 64 bytes suits vector loads; whole pages can be mapped on their own.
 ALIGNMENT = 64

@@ -16,6 +16,7 @@ from onnx import AttributeProto, TensorProto, helper
 from .._key import Key
 from .._records import ModuleInfo
 from ..values._dtypes import CARRIERS, dtype_name
+from ..values._sharding import Sharding
 from . import _format as form
 from . import _protobuf as protobuf
 
@@ -75,6 +76,7 @@ class Index:
         grown: (first, tail, dim) of each grown tensor; see `filch.grown` in `_format`.
         tensor_counts: for each record, the numbers of tensors and grown tensors when it was complete.
         failed: the calls that raised, with their exceptions.
+        shardings: the layouts of plain tensors (see `filch.shardings` in `_format`).
     """
 
     modules: dict[str, ModuleInfo]
@@ -83,6 +85,7 @@ class Index:
     grown: list[tuple[int, int, int]] = field(default_factory=list)
     tensor_counts: list[tuple[int, int]] = field(default_factory=list)
     failed: dict[Key, str] = field(default_factory=dict)
+    shardings: dict[int, Sharding] = field(default_factory=dict)
     _chunks: list[str] = field(default_factory=list)  # JSON lists, whose items together are the rows of all records
     _ends: list[int] = field(default_factory=list)  # the number of records up to the end of each chunk
 
@@ -150,6 +153,14 @@ class Index:
             raise EncodeError(f"the model without the tensors has {len(whole)} bytes; protobuf is limited to 2 GiB")
         return whole
 
+    def _shardings_json(self) -> dict[int, Any]:
+        tensors, grown = len(self.tensors), len(self.grown)
+        return {
+            reference: sharding.to_json()
+            for reference, sharding in self.shardings.items()
+            if -grown <= reference < tensors  # the last records may have been lost
+        }
+
     def _metadata(self, names: list[str]) -> dict[str, str]:
         rows = [
             [name, dtype_name(entry.dtype), entry.shape, *(["zlib"] if entry.compressed else [])]
@@ -160,6 +171,7 @@ class Index:
             form.TENSORS_KEY: rows,
             form.GROWN_KEY: self.grown,
             form.FAILED_KEY: [[key.name, key.iteration, exception] for key, exception in self.failed.items()],
+            **({form.SHARDINGS_KEY: self._shardings_json()} if self.shardings else {}),
             form.MODULES_KEY: modules_json(self.modules),
             form.ENVIRONMENT_KEY: self.environment,
         }

@@ -10,11 +10,13 @@ import torch
 from .._key import Key
 from .._records import Origin
 from ..capture._calls import Frame, graph_task_id, is_same
+from ..capture._placement_tags import PlacementTags
 from ..capture._recorder import Extra, Recorder
 from ..values._dtypes import is_functorch_wrapped, is_storable
 from ..values._encode import encode
 from ..values._foreign import Spec
 from ..values._raw import no_modes_or_grad
+from ..values._sharding import Sharding
 
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback  # noqa: SLF001  as DDP does
 _CONTAINERS = ("tuple", "list", "dict", "fields", "state")
@@ -35,7 +37,7 @@ class Gradients(Extra):
         """Hook the inputs before the forward, which may change them in place."""
         if self._recorder.options.wants(frame.iteration):
             call = _CallGradients(self._recorder, frame)
-            call.hook_inputs(args, kwargs)
+            call.hook_inputs(*frame.caller_inputs)
             frame.extra_data["gradients"] = call, args, kwargs
 
     def call_ended(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -61,6 +63,7 @@ class _GradientRecord:
         handles: of the hooks on the tensors.
         spec: the structure of the value, with `{"gradient": index}` for each tensor that requires a gradient.
         paths: the paths of these tensors.
+        layouts: of plain tensors that DTensors were made of or converted to, by the index of the tensor.
         gradients: the specs of their gradients by index; None for a tensor without one.
         is_stored: whether the record was stored.
     """
@@ -80,16 +83,19 @@ class _GradientRecord:
             handle.remove()
         self.handles.clear()
 
-    def hook(self, value: Any, on_gradient: _OnGradient) -> None:
+    def hook(self, value: Any, on_gradient: _OnGradient, tags: PlacementTags | None) -> None:
         """Hook all tensors in `value` that require a gradient, to call `on_gradient`."""
         self.remove_hooks()
         self.paths: list[str] = []
+        self.layouts: dict[int, Sharding] = {}
 
         def hook_tensor(tensor: torch.Tensor, path: str) -> Spec:
             if not tensor.requires_grad or is_functorch_wrapped(tensor):
                 return {"none": None}
             index = len(self.paths)
             self.paths.append(path)
+            if tags is not None and (sharding := tags.layout(tensor)) is not None:
+                self.layouts[index] = sharding.reduced
             with no_modes_or_grad():
                 self._register(tensor, partial(on_gradient, index))
                 base = tensor._base  # noqa: SLF001  there is no public API
@@ -97,7 +103,7 @@ class _GradientRecord:
                     self._register(base, _base_hook(tensor, base, partial(on_gradient, index)))
             return {"gradient": index}
 
-        self.spec = encode(value, hook_tensor, exact=False)
+        self.spec = encode(value, hook_tensor, exact=False, local=False)
 
     def _register(self, tensor: torch.Tensor, hook: _TensorHook) -> None:
         self.handles.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
@@ -155,11 +161,11 @@ class _CallGradients:
             if call is not None:
                 call.receive(record, index, gradient)
 
-        record.hook((args, kwargs), on_gradient)
+        record.hook((args, kwargs), on_gradient, self._recorder.placement_tags)
 
     def hook_output(self, output: Any) -> bool:
         """Hook the output; return whether any of its tensors requires a gradient."""
-        self._output.hook(output, partial(self.receive, self._output))
+        self._output.hook(output, partial(self.receive, self._output), self._recorder.placement_tags)
         return bool(self._output.handles)
 
     def receive(self, record: _GradientRecord, index: int, gradient: torch.Tensor | None) -> None:
@@ -175,6 +181,8 @@ class _CallGradients:
             spec = None
             if gradient is not None:
                 spec = self._recorder.encode_part(record.key, gradient, record.paths[index])
+                if index in record.layouts and "tensor" in spec and "sharding" not in spec:
+                    spec = {**spec, "sharding": record.layouts[index].to_json()}
             record.gradients[index] = spec
             for candidate in (self._output, self._inputs):  # complete inputs may have waited for the output
                 if len(candidate.gradients) == len(candidate.paths):

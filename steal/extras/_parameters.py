@@ -1,4 +1,4 @@
-"""Record parameters whenever they have changed, and their gradients whenever these are accumulated."""
+"""Record parameters whenever they have changed, and their gradients when accumulated and when used."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .._key import Key
 from .._records import Origin
@@ -26,6 +27,7 @@ class Parameters(Extra):
         # Handles instead of weak references: torch can't swap the contents of a parameter that has weak references.
         self._hooked: dict[int, Any] = {}
         self._handles: list[Any] = []
+        self._final: dict[str, object] = {}  # fingerprints of the gradients that the last step has found
 
     def start(self, recorder: Recorder) -> None:
         """Hook the parameters."""
@@ -33,6 +35,7 @@ class Parameters(Extra):
         with no_modes():
             for name, parameter in self._named_parameters():
                 self._hook_gradient(name, parameter)
+        self._handles.append(register_optimizer_step_pre_hook(self._before_step))
 
     def call_began(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002  see `Extra`
         """Record the parameters that have changed, if this is an outermost call."""
@@ -44,6 +47,7 @@ class Parameters(Extra):
         self._record_changed(None)
         for handle in self._handles:
             handle.remove()
+        self._record_final()
 
     def _record_changed(self, call: int | None) -> None:
         """Record the parameters that have changed since the last check, at the outermost call `call`, if any."""
@@ -78,6 +82,25 @@ class Parameters(Extra):
         for earlier in list(hooks)[:-1]:
             hooks[earlier] = hooks.pop(earlier)
 
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Record the gradients that an optimizer is about to use."""
+        with self._recorder.guarded("optimizer"):
+            used = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+            self._record_final(used)
+
+    def _record_final(self, used: set[int] | None = None) -> None:
+        """Record the gradients of parameters (of those in `used`, by id) that have changed since the last step."""
+        with no_modes():
+            for name, parameter in self._named_parameters():
+                gradient = parameter.grad
+                if gradient is None or (used is not None and id(parameter) not in used):
+                    self._final.pop(name, None)
+                    continue
+                fingerprint = _fingerprint(gradient)
+                if used is not None or self._final.get(name) != fingerprint:
+                    self._final[name] = fingerprint
+                    self._record(name, "GF", gradient, None)
+
     def _record_gradient(self, name: str, parameter: torch.Tensor) -> None:
         with self._recorder.guarded(name):
             if parameter.grad is not None:
@@ -89,8 +112,8 @@ class Parameters(Extra):
         self._recorder.record(Key(name, iteration, kind), tensor, Origin(None, call, iteration))
 
 
-def _fingerprint(parameter: nn.Parameter) -> object:
-    """Return a value that differs when the parameter has changed: its version, and on the CPU a checksum as well."""
+def _fingerprint(parameter: torch.Tensor) -> object:
+    """Return a value that differs when the tensor has changed: its version, and on the CPU a checksum as well."""
     version = id(parameter), None if parameter.is_inference() else parameter._version  # noqa: SLF001  there is no public API
     if parameter.is_cpu and is_storable(parameter):
         raw = contiguous_cpu(parameter)  # a variable, so that its memory lives until the checksum is computed

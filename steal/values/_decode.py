@@ -14,7 +14,7 @@ import reprlib
 import struct
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FunctionType, MappingProxyType, ModuleType, SimpleNamespace, WrapperDescriptorType
 from typing import Any
 
@@ -26,6 +26,7 @@ from ._children import is_cache_class, slots_of
 from ._dtypes import dtype_of
 from ._foreign import FACTORIES, MAX_DEPTH, MAX_EXACT_INT, Foreign, Get, Skipped, Spec
 from ._raw import is_mode_active, no_modes
+from ._sharding import Sharding
 from ._statistics import statistics_from_json
 from ._tensors import PART_TAGS, apply_class_and_shape, apply_layout, distinct_bytes, join_parts
 
@@ -37,13 +38,16 @@ _FREE_COPY_BYTES = 2**23  # bytes that may always be copied, however small the d
 _MAX_COLLISIONS = 2**18
 
 
-def decode(spec: Spec, get: Get, source: str | None = None) -> Any:
+def decode(
+    spec: Spec, get: Get, source: str | None = None, shardings: Mapping[int, Sharding] = MappingProxyType({})
+) -> Any:
     """Return the value that `encode` described.
 
     Args:
         spec: untrusted JSON.
         get: returns the tensor of a reference; called once per reference, however often the value contains it.
         source: the path of the file, for messages.
+        shardings: the layouts of plain tensors, by reference.
 
     Raises:
         DumpError: the JSON doesn't have the form that `encode` writes.
@@ -53,8 +57,8 @@ def decode(spec: Spec, get: Get, source: str | None = None) -> Any:
         if is_mode_active() or torch.is_inference_mode_enabled():
             # Tensors created in inference mode can't be used by a model that trains.
             with no_modes(), torch.inference_mode(mode=False):
-                return _Decoder(get).value(spec, 0)
-        return _Decoder(get).value(spec, 0)
+                return _Decoder(get, shardings).value(spec, 0)
+        return _Decoder(get, shardings).value(spec, 0)
     except DAMAGE as error:
         where = "" if source is None else f" in {source!r}"
         what = f"{one_line(reprlib.repr(spec))} ({one_line(str(error))})"
@@ -66,6 +70,7 @@ class _Decoder:
 
     Attributes:
         get: see `decode`.
+        shardings: see `decode`.
         shared: the objects that `{"same": …}` may refer to, by number.
         tensors: the tensors returned by `get`, by reference.
         derived: the tensors derived from them, by the relevant part of their specs. Without this cache and `tensors`, a
@@ -75,10 +80,10 @@ class _Decoder:
         collisions: an estimate of the comparisons between keys of equal hash.
     """
 
-    __slots__ = ("collisions", "copied", "copy_limit", "derived", "get", "shared", "tensors")
+    __slots__ = ("collisions", "copied", "copy_limit", "derived", "get", "shardings", "shared", "tensors")
 
-    def __init__(self, get: Get) -> None:
-        self.get = get
+    def __init__(self, get: Get, shardings: Mapping[int, Sharding]) -> None:
+        self.get, self.shardings = get, shardings
         self.shared: dict[int, Any] = {}
         self.tensors: dict[int, torch.Tensor] = {}
         self.derived: dict[str, torch.Tensor] = {}
@@ -168,6 +173,8 @@ class _Decoder:
             tensor = self.tensors[reference] = self.get(reference)
         else:
             tensor = tensor.detach()  # a tensor object for each occurrence, with the same memory
+        if self.shardings and "sharding" not in spec and reference in self.shardings and "part" not in spec:
+            return self._tensor({**spec, "sharding": self.shardings[reference].to_json()})
         if len(spec) == 1:
             return tensor
 

@@ -11,6 +11,7 @@ import torch
 from ._children import Child, children
 from ._dtypes import dtype_and_shape, is_storable
 from ._foreign import Foreign, Skipped, class_name
+from ._sharding import LocalShard
 from ._statistics import statistics
 from ._tensors import unexpand
 
@@ -110,7 +111,11 @@ class _Describer:
     def _tensor(self, tensor: torch.Tensor) -> str:
         device = "" if tensor.device.type == "cpu" else f"@{tensor.device}"
         suffix = f" {self._statistics(tensor)}" if self.statistics and is_storable(tensor) else ""
-        return dtype_and_shape(tensor, with_shape=self.with_shape) + device + suffix
+        layout = ""
+        if isinstance(tensor, LocalShard):
+            placements = ", ".join(map(str, tensor.sharding.placements))
+            layout = f" ({placements} of {list(tensor.sharding.shape)})"
+        return dtype_and_shape(tensor, with_shape=self.with_shape) + device + layout + suffix
 
     def _statistics(self, tensor: torch.Tensor) -> str:
         """Return the cached text of `_describe_statistics`."""

@@ -22,14 +22,16 @@ from ._children import Child, children, is_cache_class, step_to
 from ._dtypes import OPAQUE_DTYPES, is_storable
 from ._foreign import FACTORIES, MAX_DEPTH, MAX_EXACT_INT, MAX_PARTS, UNKNOWN, Foreign, Put, Spec, skipped, type_name
 from ._raw import is_mode_active, no_modes
+from ._sharding import local_part
 from ._tensors import is_simple, split_parts, stored_form
 
 _PART_SIZE = 64  # characters of a path or bytes of a value that count as one part when a value is traversed
 _REVISIT_COST = 16  # cost factor of parts that were traversed before
 _NAN = struct.pack(">d", math.nan)
+_UNDISTRIBUTED = {torch.Tensor, torch.nn.Parameter}
 
 
-def encode(value: Any, put: Put, path: str = "", *, exact: bool = True) -> Spec:
+def encode(value: Any, put: Put, path: str = "", *, exact: bool = True, local: bool = True) -> Spec:
     """Convert `value` to JSON, calling `put` for every tensor; never raises because of the value.
 
     Args:
@@ -38,8 +40,9 @@ def encode(value: Any, put: Put, path: str = "", *, exact: bool = True) -> Spec:
         path: the path of `value`.
         exact: also record memory order and the identity of shared objects. Otherwise each occurrence of a tensor is
             put separately, as a whole.
+        local: of a DTensor, put the part that is in this process, and add its layout to the spec; else put the DTensor.
     """
-    state = _State(put, exact=exact)
+    state = _State(put, exact=exact, local=local)
     if is_mode_active():  # modes of the model must not see the operations that read its tensors
         with no_modes():
             return _ENCODERS.get(type(value), _encode_other)(state, value, path, 0)
@@ -52,6 +55,7 @@ class _State:
     Attributes:
         put: see `encode`.
         exact: see `encode`.
+        local: see `encode`.
         budget: how many more parts the value may have; a mapping may be endless.
         traversed: the `id`s of objects that were traversed before, where `exact` is False.
         seen: the objects that may occur again and their specs, by `id`; None while the object is being encoded. They
@@ -59,10 +63,10 @@ class _State:
         shared: the number of objects that occurred again.
     """
 
-    __slots__ = ("budget", "exact", "put", "seen", "shared", "traversed")
+    __slots__ = ("budget", "exact", "local", "put", "seen", "shared", "traversed")
 
-    def __init__(self, put: Put, *, exact: bool) -> None:
-        self.put, self.exact = put, exact
+    def __init__(self, put: Put, *, exact: bool, local: bool) -> None:
+        self.put, self.exact, self.local = put, exact, local
         self.budget, self.shared = MAX_PARTS, 0
         self.seen: dict[int, tuple[Any, Spec]] = {}
         self.traversed: set[int] = set()
@@ -208,8 +212,12 @@ def _encode_any_tensor(state: _State, value: torch.Tensor, path: str) -> Spec:
     """Encode a tensor of any class or layout, by its parts if it isn't dense."""
     tag_and_parts, stored = None, value
     extra: Spec = {}
+    layout: Spec = {}
     with torch._C.DisableTorchFunction():  # noqa: SLF001  subclasses must not change how they are read
         try:
+            if state.local and type(value) not in _UNDISTRIBUTED:
+                value, layout = _local_part(state, value)
+                stored = value
             if is_storable(value) or value.dtype in OPAQUE_DTYPES:
                 stored, extra = stored_form(value, exact=state.exact)
             else:
@@ -219,13 +227,23 @@ def _encode_any_tensor(state: _State, value: torch.Tensor, path: str) -> Spec:
         if tag_and_parts is not None:
             return _encode_parts(state, value, tag_and_parts, path)
         spec = state.put(stored, path)
+    extra |= layout
     return {**spec, **extra} if extra and "tensor" in spec else spec
+
+
+def _local_part(state: _State, value: torch.Tensor) -> tuple[torch.Tensor, Spec]:
+    """Return the part of a distributed tensor that is in this process, and the entries to add to its spec."""
+    local, sharding = local_part(value)
+    if sharding is None:
+        return local, {}
+    layout: Spec = {"sharding": sharding.to_json()}
+    return local, layout | {"requires_grad": True} if state.exact and value.requires_grad else layout
 
 
 def _encode_parts(state: _State, value: torch.Tensor, tag_and_parts: tuple[str, Spec], path: str) -> Spec:
     """Encode a tensor that `split_parts` has split; skip it if a part is skipped."""
     tag, entries = tag_and_parts
-    inner = _State(state.put, exact=False)  # the layout of the parts doesn't matter: they will be copied
+    inner = _State(state.put, exact=False, local=True)  # the layout of the parts doesn't matter: they will be copied
     parts: Spec = {}
     for name, part in entries.items():
         if isinstance(part, torch.Tensor):
@@ -302,7 +320,7 @@ def _encode_hashable(state: _State, value: Any, path: str, place: str) -> Spec:
     """Encode a dictionary key or set element: of little depth and without sharing, so that hashing it is fast."""
     if type(value) in (int, str):
         return _ENCODERS.get(type(value), _encode_other)(state, value, path, 0)
-    inner = _State(state.put, exact=False)
+    inner = _State(state.put, exact=False, local=True)
     inner.budget, inner.traversed = state.budget, state.traversed
     # A NumPy scalar as a key is equal to the Python scalar.
     plain = value.item() if issubclass(type(value), np.generic) else value

@@ -19,6 +19,7 @@ from torch.masked import MaskedTensor
 from ._dtypes import CARRIERS, OPAQUE_DTYPES, dtype_name, dtype_of, is_functorch_wrapped, is_storable
 from ._foreign import Spec, type_name
 from ._raw import tensor_from_bytes
+from ._sharding import LocalShard, Sharding
 
 MAX_DIMS = 256  # computing the product of a million sizes takes minutes
 _MAX_ELEMENTS = 2**62  # torch requires fewer elements than this
@@ -191,7 +192,7 @@ def apply_layout(tensor: torch.Tensor, spec: Spec, count_copy: Callable[[int], N
 
 
 def apply_class_and_shape(tensor: torch.Tensor, spec: Spec) -> torch.Tensor:
-    """Apply `"expand"`, `"requires_grad"` and `"class"` of an untrusted spec.
+    """Apply `"expand"`, `"requires_grad"`, `"class"` and `"sharding"` of an untrusted spec.
 
     After `apply_layout`, this is the inverse of `stored_form`.
 
@@ -204,6 +205,9 @@ def apply_class_and_shape(tensor: torch.Tensor, spec: Spec) -> torch.Tensor:
     cls = _CLASSES.get(spec.get("class"))
     if requires_grad and not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
         raise ValueError(f"{tensor.dtype} can't require a gradient")
+    if "sharding" in spec:
+        tensor = LocalShard.of(tensor, Sharding.from_json(spec["sharding"]))
+        return tensor.requires_grad_(requires_grad)
     if not requires_grad and cls is None:
         return tensor
     if tensor.is_inference():  # it can't be used by a model that trains

@@ -145,7 +145,7 @@ def test_two_training_runs_can_be_compared(tmp_path, optimizer, found):
     report = diff(right, other, tolerance=0)
 
     kinds = {row.key.kind for row in report.rows}
-    assert kinds == {"I", "O", "P", "GI", "GO", "GP"}
+    assert kinds == {"I", "O", "P", "GI", "GO", "GP", "GF"}
     first = report.first_divergence
     assert (first and first.key) == found
 

@@ -1,0 +1,1 @@
+"""Compare the run of several processes with a run of one."""

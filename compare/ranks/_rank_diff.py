@@ -1,0 +1,254 @@
+"""The rows of a comparison of several processes with one."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+
+from filch.steal import (
+    AssembledRecords,
+    Distributed,
+    Key,
+    Records,
+    describe,
+    missing_tensors,
+    tensors,
+)
+
+from ..float64 import StoredLevel
+from ..float64._verdict import SUSPICIOUS
+from ..metrics._tolerance import Tolerance
+from ..results._dump_diff import DiffRow, DumpDiff
+from ._culprit import culprit_reasons
+from ._inference import Inferred, fit_known, infer, wrong_ranks
+
+_ORDER = {"P": 0, "I": 1, "O": 1, "GI": 2, "GO": 2, "GF": 3, "V": 4}  # without local gradients and collectives
+_FORWARD, _BACKWARD = ("I", "O"), ("GI", "GO")
+_UNREDUCED = "each rank has a partial value: no collective has reduced it"
+
+
+class RankDiff:
+    """Compares the values of several processes with those of one."""
+
+    # By how much larger gradients with respect to inputs and outputs are than those of one process: by the number of
+    # ranks and microbatches of which each has the mean loss of its part. The first of these gradients shows it.
+    _divisor: int | None = None
+
+    def __init__(
+        self,
+        expected: Records,
+        actual: AssembledRecords,
+        tolerance: float | Tolerance | None,
+        levels: Mapping[str, StoredLevel],
+    ) -> None:
+        self._expected, self._actual, self._tolerance, self._levels = expected, actual, tolerance, levels
+        self._expected_counts = _counts(expected)
+        self._actual_keys = _keys_by_place(actual)
+        self._stages = _stages(expected, actual)
+        self._learned: dict[str, str] = {}  # how plain tensors fit the reference where they do, by the value's place
+
+    def result(self) -> DumpDiff:
+        """Return the rows, with what is known about the first that differs."""
+        rows = tuple(self._all_rows())
+        return DumpDiff(
+            self._expected.source,
+            self._actual.source,
+            rows,
+            reasons=tuple(culprit_reasons(rows, self._actual)),
+            files=tuple(dump.source for dump in self._actual.dumps.values()),
+            learned=self._learned,
+        )
+
+    def _all_rows(self) -> list[DiffRow]:
+        """Return a row for each tensor of the reference: parameters, forward, backward, then final gradients."""
+        keys = sorted(
+            (key for key in self._expected if key.kind in _ORDER), key=lambda key: _ORDER.get(key.kind, len(_ORDER))
+        )
+        judged = [row for key in keys for row in self._rows(key)]
+        rows = [row for phase in ("P", _FORWARD, _BACKWARD, ("GF",), "V") for row in _reduction_checked(judged, phase)]
+        names = {key.name for key in self._expected}
+        extra = [key for key in self._actual if key.name not in names and key.kind in _ORDER]
+        return rows + [DiffRow(key, "", "?", "the first dump does not have it", same=None) for key in extra]
+
+    def _rows(self, key: Key) -> Iterator["_Judged"]:
+        """Yield the rows of a record of the reference."""
+        value = self._expected[key]
+        keys = self._matching(key)
+        if not keys:
+            yield _Judged(DiffRow(key, "", describe(value), "no rank has it"))
+            return
+        distributed = [self._actual.distributed(one) for one in keys]
+        for path, tensor in tensors(value).items():
+            judged = self._judge(key, path, tensor, [by_path[path] for by_path in distributed if path in by_path])
+            ranks = self._stages.get((key.name, key.kind))
+            if judged.row.diverged and ranks is not None:
+                own = [self._actual.distributed(one, ranks) for one in keys]
+                judged = self._judge(key, path, tensor, [by_path[path] for by_path in own if path in by_path])
+            yield judged
+        for path, stand_in in missing_tensors(value).items():
+            yield _Judged(DiffRow(key, path, describe(stand_in), "it was not stored in the first dump", same=None))
+
+    def _matching(self, key: Key) -> list[Key]:
+        """Return the keys whose values are together that of the reference's key: several if there are microbatches."""
+        found = self._actual_keys.get((key.name, key.kind), [])
+        count = self._expected_counts[key.name, key.kind]
+        if key.kind in ("P", "GF"):  # recorded whenever they change: how often differs
+            return found[:1] if key.iteration == 0 and count > 1 else found[-1:] if key.iteration == count - 1 else []
+        return _split(found, key.iteration, count)
+
+    def _judge(self, key: Key, path: str, reference: torch.Tensor, calls: list[Distributed]) -> "_Judged":
+        """Compare a tensor with those of one or several calls, which have its microbatches."""
+        if not calls:
+            return _Judged(DiffRow(key, path, describe(reference), "no rank has this tensor"))
+        whole = [item if len(item.parts) == 1 else self._actual.declared(key, item) or item for item in calls]
+        found = self._fit(key, path, reference, _merged(whole))
+        if found is None and len(whole) > 1:  # the first call may be of shape inference
+            found = self._fit(key, path, reference, _merged(whole[1:]))
+        if found is None:
+            shapes = ", ".join(str(list(tensor.shape)) for item in calls for tensor in item.tensors)
+            reason = f"tensors of shapes {shapes} are not one of shape {list(reference.shape)} in any way"
+            return _Judged(DiffRow(key, path, describe(reference), reason))
+        return self._judged(key, path, reference, found)
+
+    def _fit(self, key: Key, path: str, reference: torch.Tensor, item: Distributed) -> Inferred | None:
+        """Put parts together as it is known or as fits best."""
+        divisor = self._divisor if key.kind in _BACKWARD else 1
+        known = item if len(item.parts) == 1 else self._actual.learned(key, path, item)
+        if known is None:
+            found = infer(item, reference, divisor=divisor, tolerance=self._tolerance)
+        else:
+            is_learned, count = len(item.parts) > 1, len(self._actual.dumps) if len(item.pieces) == 1 else item.shards
+            divisors = (1,) if is_learned else sorted({1, count}) if divisor is None else (divisor,)
+            found = fit_known(known, reference, divisors=divisors, tolerance=self._tolerance)
+        if key.kind in _BACKWARD and found is not None and self._divisor is None:
+            self._divisor = self._actual.learned_divisor(key, path) or found.divisor
+        return found
+
+    def _judged(self, key: Key, path: str, reference: torch.Tensor, found: Inferred) -> "_Judged":
+        item, difference = found.item, found.difference
+        reasons = [_UNREDUCED] if found.unreduced and key.kind in ("P", "GF") else []
+        problems = "; ".join([*reasons, *item.problems])
+        ranks: tuple[int, ...] = ()
+        level, ratio = self._levels.get(key.label + path), None
+        if level is not None and level.reliable and not difference.problem:
+            ratio = level.ratio(reference, item.parts[0].tensor)
+        close = difference.close if ratio is None else ratio <= SUSPICIOUS
+        if problems or not close:
+            ranks = wrong_ranks(item, reference, self._tolerance) or tuple(sorted({*item.ranks}))
+        elif found.layout:
+            self._learned[key.place(path)] = found.layout
+        held_by = tuple(sorted({rank for part in item.parts for rank in part.ranks}))
+        row = DiffRow(
+            *(key, path, describe(reference), problems, difference),
+            ratio=ratio,
+            layout=item.layout,
+            ranks=ranks,
+            held_by=held_by,
+            faulty=bool(problems),
+        )
+        is_sharded = item.shards == len(item.pieces) and not item.ranks
+        agrees = None if is_sharded else not found.unreduced and not item.problems
+        return _Judged(row, found.unreduced and close, agrees)
+
+
+class _Judged(NamedTuple):
+    """A row, and what it tells about collectives.
+
+    Attributes:
+        row: the row.
+        unreduced: whether the ranks have partial values that are right.
+        agrees: whether the ranks have equal replicas, right or wrong; None if they have only shards.
+    """
+
+    row: DiffRow
+    unreduced: bool = False
+    agrees: bool | None = False
+
+
+def _reduction_checked(judged: Iterable[_Judged], kinds: Collection[str]) -> Iterator[DiffRow]:
+    """Yield the rows of some kinds; partial values are wrong if no collective has reduced them.
+
+    A collective has if the next value is right, or is wrong but equal on all ranks; with shards of a wrong value, one
+    may have if the value leaves a module around the partial one. Partial values at the end of the forward pass are
+    wrong, too; those at the end of the backward pass show in the final gradients.
+    """
+    pending: list[DiffRow] = []
+    for row, unreduced, agrees in judged:
+        if row.key.kind not in kinds:
+            continue
+        if unreduced and not row.faulty:
+            pending.append(row)
+            continue
+        if row.judged or row.diverged:
+            is_reduced = _leaves(row, pending) if agrees is None else agrees
+            yield from pending if is_reduced or not row.diverged else map(_not_reduced, pending)
+            pending.clear()
+        yield row
+    yield from map(_not_reduced, pending) if kinds == _FORWARD else pending
+
+
+def _leaves(row: DiffRow, inner: list[DiffRow]) -> bool:
+    """Return whether a value leaves a module in which others are."""
+    around = f"{row.module}." if row.module else ""
+    return row.key.kind in ("O", "GI") and bool(inner) and inner[-1].module.startswith(around)
+
+
+def _not_reduced(row: DiffRow) -> DiffRow:
+    return replace(row, reason=_UNREDUCED, faulty=True)
+
+
+def _stages(expected: Records, actual: AssembledRecords) -> dict[tuple[str, str], tuple[int, ...]]:
+    """Return the ranks whose values of the whole model are comparable, if ranks are stages of a pipeline.
+
+    They are if no two sets of ranks have a module in common, except the one that each of them calls the model. Its
+    input is that of the first stage, its output that of the last one.
+
+    Returns:
+        the ranks by the name of the model and the kind of value; empty without a pipeline.
+    """
+    ranks_by_names: dict[frozenset[str], tuple[int, ...]] = {}
+    for rank in actual.dumps:
+        names = frozenset(key.name for key in actual.keys_of(rank) if key.kind in _FORWARD)
+        ranks_by_names[names] = (*ranks_by_names.get(names, ()), rank)
+    common = frozenset.intersection(*ranks_by_names)
+    counts = Counter(name for names in ranks_by_names for name in names - common)
+    if len(ranks_by_names) == 1 or len(common) != 1 or any(count > 1 for count in counts.values()):
+        return {}
+    (root,) = common
+    places = {name: index for index, name in enumerate(dict.fromkeys(key.name for key in expected))}
+    order = sorted(ranks_by_names, key=lambda names: min(places.get(name, len(places)) for name in names - common))
+    first, last = ranks_by_names[order[0]], ranks_by_names[order[-1]]
+    return {(root, "I"): first, (root, "GI"): first, (root, "O"): last, (root, "GO"): last}
+
+
+def _merged(items: list[Distributed]) -> Distributed:
+    """Return the parts of several iterations as those of one tensor, rank by rank."""
+    first, *others = items
+    if not others:
+        return first
+    parts = sorted((part for item in items for part in item.parts), key=lambda part: part.ranks[0])
+    problems = [problem for item in items for problem in item.problems]
+    return Distributed(parts, first.layout, problems, [rank for item in items for rank in item.ranks], first.shards)
+
+
+def _split(keys: list[Key], iteration: int, count: int) -> list[Key]:
+    """Return the keys that belong to one of `count` iterations."""
+    if len(keys) < count:
+        return [key for key in keys if key.iteration == iteration]
+    size = len(keys) // count
+    keys = keys[len(keys) - size * count :]  # a first one may be of shape inference
+    return keys[iteration * size : (iteration + 1) * size]
+
+
+def _counts(records: Records) -> Counter[tuple[str, str]]:
+    return Counter((key.name, key.kind) for key in records)
+
+
+def _keys_by_place(records: Records) -> dict[tuple[str, str], list[Key]]:
+    """Return the keys by name and kind, in order of their iterations."""
+    found: dict[tuple[str, str], list[Key]] = {}
+    for key in sorted(records, key=lambda key: key.iteration):
+        found.setdefault((key.name, key.kind), []).append(key)
+    return found

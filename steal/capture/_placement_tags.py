@@ -1,0 +1,114 @@
+"""Note the layout of plain tensors that `DTensor.from_local` takes or `DTensor.to_local` returns.
+
+Modules that tensor parallelism wraps receive and return plain tensors: only these conversions know how they belong to a
+global tensor. While a capture runs, both methods are replaced by functions that call them and note what they convert.
+"""
+
+import functools
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+from ..values._raw import no_modes
+from ..values._sharding import Sharding, sharding_of
+
+_METHODS = ("from_local", "to_local")
+_active: "weakref.WeakSet[PlacementTags]" = weakref.WeakSet()
+_originals: dict[str, Any] = {}  # the methods of `DTensor` as they were, while they are replaced
+_lock = threading.Lock()
+
+
+class PlacementTags:
+    """The layouts of the stored tensors of one capture.
+
+    Attributes:
+        shardings: the layouts of plain tensors by the reference of the stored tensor.
+    """
+
+    def __init__(self) -> None:
+        self.shardings: dict[int, Sharding] = {}
+        # By identity, and without keeping the tensors alive: the known layouts, and the references of stored tensors.
+        self._layouts: Any = WeakIdKeyDictionary()
+        self._references: Any = WeakIdKeyDictionary()
+
+    def start(self) -> None:
+        """Replace the methods of `DTensor`, unless another capture has."""
+        with _lock:
+            _active.add(self)
+            dtensor: Any = sys.modules["torch.distributed.tensor"].DTensor
+            if not _originals:
+                _originals.update({name: vars(dtensor)[name] for name in _METHODS})
+                dtensor.from_local = staticmethod(_noting_from_local(dtensor.from_local))
+                dtensor.to_local = _noting_to_local(dtensor.to_local)
+
+    def stop(self) -> None:
+        """Restore the methods after the last capture."""
+        with _lock:
+            _active.discard(self)
+            if not _active:
+                dtensor: Any = sys.modules["torch.distributed.tensor"].DTensor
+                for name, method in _originals.items():
+                    setattr(dtensor, name, method)
+                _originals.clear()
+
+    def layout(self, tensor: torch.Tensor) -> Sharding | None:
+        """Return the layout of a plain tensor, if it is known."""
+        sharding: Sharding | None = self._layouts.get(tensor)
+        return sharding
+
+    def stored(self, tensor: torch.Tensor, reference: int) -> None:
+        """Note that a tensor is stored as `reference`."""
+        self._references[tensor] = reference
+        if (sharding := self.layout(tensor)) is not None:
+            self.shardings.setdefault(reference, sharding)
+
+    def tag(self, tensor: torch.Tensor, sharding: Sharding) -> None:
+        """Note the layout of a plain tensor; the first one that is noted remains."""
+        sharding = self._layouts.setdefault(tensor, sharding)
+        if (reference := self._references.get(tensor)) is not None:
+            self.shardings.setdefault(reference, sharding)
+
+
+def create_placement_tags() -> PlacementTags | None:
+    """Return the layouts for a capture; None in a process that has no process group or no DTensor."""
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    has_dtensors = hasattr(sys.modules.get("torch.distributed.tensor"), "DTensor")
+    return PlacementTags() if distributed and has_dtensors else None
+
+
+def _noting_from_local(from_local: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(from_local)
+    def noting(local_tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        result = from_local(local_tensor, *args, **kwargs)
+        _note(local_tensor, result, "from_local")
+        return result
+
+    return noting
+
+
+def _noting_to_local(to_local: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(to_local)
+    def noting(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = to_local(self, *args, **kwargs)
+        _note(result, self, "to_local")
+        return result
+
+    return noting
+
+
+def _note(plain: torch.Tensor, distributed: Any, source: str) -> None:
+    """Note the layout of `distributed` for a plain tensor, in all captures."""
+    if torch.compiler.is_compiling() or hasattr(plain, "_spec"):
+        return
+    with no_modes():
+        sharding = sharding_of(distributed.device_mesh, distributed.placements, tuple(distributed.shape), source)
+        if sharding is not None:
+            for tags in list(_active):
+                tags.tag(plain, sharding)
+                if (pending := getattr(plain, "elem", None)) is not None:  # of an AsyncCollectiveTensor
+                    tags.tag(pending, sharding)

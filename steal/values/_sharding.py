@@ -1,0 +1,289 @@
+"""How the tensor of one process belongs to a tensor that is distributed over a device mesh, as in torch's DTensor.
+
+Placements are written as PyTorch prints them: `S(1)` (sharded along dimension 1), `S(0, 2)` (the same, strided with a
+split factor of 2, as fully sharded parameters of tensor parallel layers are), `R` (replicated), `P(sum)` (partial: the
+sum of all parts is the value). Torch has no placement for `Z(1)`: sharded in zigzag order, each part being one piece
+from the front and one from the back, as context parallelism does to balance causal attention.
+"""
+
+import math
+import re
+import reprlib
+import sys
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from ._foreign import Spec
+
+_MAX_RANKS = 2**20
+_MAX_DIMS = 256
+_PLACEMENT = re.compile(r"R|P\((sum|avg|max|min|product)\)|([SZ])\((\d{1,9})(?:, (\d{1,9}))?\)")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How a tensor is distributed over one dimension of a mesh.
+
+    Attributes:
+        kind: `"shard"`, `"replicate"` or `"partial"`.
+        dim: of a shard: the tensor's dimension, not negative.
+        split_factor: of a shard: more than 1 if it is strided (torch's `_StridedShard`).
+        zigzag: of a shard: whether it is in zigzag order.
+        reduce_op: of a partial value: `"sum"`, `"avg"`, `"max"`, `"min"` or `"product"`.
+    """
+
+    kind: str
+    dim: int = 0
+    split_factor: int = 1
+    zigzag: bool = False
+    reduce_op: str = "sum"
+
+    def __str__(self) -> str:
+        if self.zigzag:
+            return f"Z({self.dim})"
+        if self.kind == "shard":
+            return f"S({self.dim})" if self.split_factor == 1 else f"S({self.dim}, {self.split_factor})"
+        return "R" if self.kind == "replicate" else f"P({self.reduce_op})"
+
+    @classmethod
+    def parse(cls, text: str) -> "Placement":
+        """Return the placement that is written as `text`.
+
+        Raises:
+            ValueError: the text is not a placement.
+        """
+        match = _PLACEMENT.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{reprlib.repr(text)} is not a placement like 'S(0)', 'R' or 'P(sum)'")
+        reduce_op, letter, dim, split_factor = match.groups()
+        if dim is not None:
+            return cls("shard", dim=int(dim), split_factor=int(split_factor or 1), zigzag=letter == "Z")
+        return cls("replicate") if reduce_op is None else cls("partial", reduce_op=reduce_op)
+
+    def split(self, tensor: torch.Tensor, count: int) -> list[torch.Tensor]:
+        """Return the shards of a tensor over `count` ranks, by DTensor's rule; the last ones may be empty."""
+        if self.zigzag:
+            pieces = _chunks(tensor, 2 * count, self.dim)
+            return [torch.cat(pair, self.dim) for pair in zip(pieces[:count], reversed(pieces[count:]), strict=True)]
+        if self.split_factor == 1:
+            return _chunks(tensor, count, self.dim)
+        split = [_chunks(piece, count, self.dim) for piece in _chunks(tensor, self.split_factor, self.dim)]
+        return [torch.cat(parts, self.dim) for parts in zip(*split, strict=True)]
+
+
+def _chunks(tensor: torch.Tensor, count: int, dim: int) -> list[torch.Tensor]:
+    """Return `count` chunks of `torch.chunk`'s size; the last ones may be smaller or empty."""
+    chunks = list(tensor.chunk(count, dim))
+    return chunks + [tensor.narrow(dim, 0, 0)] * (count - len(chunks))
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """A device mesh.
+
+    Attributes:
+        shape: its size in each dimension.
+        ranks: the global ranks in row-major order.
+        names: of its dimensions, such as `("dp", "tp")`; empty if they have none.
+    """
+
+    shape: tuple[int, ...]
+    ranks: tuple[int, ...]
+    names: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        names = self.names or ("",) * len(self.shape)
+        return ", ".join(f"{name}={size}" if name else str(size) for name, size in zip(names, self.shape, strict=True))
+
+    @property
+    def coordinates(self) -> list[tuple[int, ...]]:
+        """The coordinates of each of `ranks`."""
+        return [
+            tuple(map(int, row))
+            for row in torch.cartesian_prod(*map(torch.arange, self.shape)).view(-1, len(self.shape))
+        ]
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """The layout of a distributed tensor.
+
+    Attributes:
+        mesh: the device mesh.
+        placements: one for each dimension of the mesh.
+        shape: the shape of the global tensor.
+        source: where it is known from: `"DTensor"` if the value was one, else the conversion that took or made the
+            plain tensor (`"from_local"`, `"to_local"`).
+    """
+
+    mesh: Mesh
+    placements: tuple[Placement, ...]
+    shape: tuple[int, ...]
+    source: str = "DTensor"
+
+    def __str__(self) -> str:
+        return f"{', '.join(map(str, self.placements))} on {self.mesh}"
+
+    @cached_property
+    def shard_dims(self) -> tuple[int, ...]:
+        """The dimensions of the mesh along which the tensor is sharded."""
+        return tuple(index for index, placement in enumerate(self.placements) if placement.kind == "shard")
+
+    @property
+    def reduced(self) -> "Sharding":
+        """The layout with replicas for partial values, as that of a gradient with respect to the tensor."""
+        placements = (Placement("replicate") if item.kind == "partial" else item for item in self.placements)
+        return replace(self, placements=tuple(placements))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no part is a partial value."""
+        return all(placement.kind != "partial" for placement in self.placements)
+
+    def part_of(self, tensor: torch.Tensor, rank: int) -> torch.Tensor:
+        """Return the part of a global tensor that a rank has, where no part is a partial value."""
+        return tensor[torch.meshgrid(*self.region(rank), indexing="ij")] if self.shard_dims else tensor
+
+    def region(self, rank: int) -> list[torch.Tensor]:
+        """Return the indices, in each dimension of the global tensor, of the part that a rank has."""
+        place = self.mesh.coordinates[self.mesh.ranks.index(rank)]
+        region = [torch.arange(size) for size in self.shape]
+        for mesh_dim in self.shard_dims:
+            placement, count = self.placements[mesh_dim], self.mesh.shape[mesh_dim]
+            region[placement.dim] = replace(placement, dim=0).split(region[placement.dim], count)[place[mesh_dim]]
+        return region
+
+    def has_part(self, rank: int, shape: tuple[int, ...]) -> bool:
+        """Return whether the part of a rank has this shape."""
+        return rank in self.mesh.ranks and tuple(map(len, self.region(rank))) == tuple(shape)
+
+    def to_json(self) -> Spec:
+        """Return the layout as JSON."""
+        return {
+            "shape": self.shape,
+            "placements": list(map(str, self.placements)),
+            "mesh": self.mesh.shape,
+            "ranks": self.mesh.ranks,
+            "names": self.mesh.names,
+            "source": self.source,
+        }
+
+    @classmethod
+    def from_json(cls, spec: Spec) -> "Sharding":
+        """Return the layout that `to_json` wrote, from untrusted JSON.
+
+        Raises:
+            ValueError: the JSON does not describe a layout.
+        """
+        shape, mesh_shape, ranks = (_sizes(spec[name]) for name in ("shape", "mesh", "ranks"))
+        placements = tuple(map(Placement.parse, spec["placements"]))
+        names, source = tuple(spec["names"]), spec["source"]
+        fits = (
+            len(placements) == len(mesh_shape) <= _MAX_DIMS
+            and 0 < math.prod(mesh_shape) == len(ranks) == len(set(ranks)) <= _MAX_RANKS
+            and len(names) in (0, len(mesh_shape))
+            and all(isinstance(text, str) for text in (*names, source))
+            and all(0 <= placement.dim < len(shape) for placement in placements if placement.kind == "shard")
+            and all(0 < placement.split_factor <= _MAX_RANKS for placement in placements)
+        )
+        if not fits:
+            raise ValueError(f"{reprlib.repr(spec)} is not the layout of a distributed tensor")
+        return cls(Mesh(mesh_shape, ranks, names), placements, shape, source)
+
+
+def _sizes(value: Spec) -> tuple[int, ...]:
+    if not isinstance(value, list | tuple) or any(type(item) is not int or item < 0 for item in value):
+        raise ValueError(f"{reprlib.repr(value)} is not a list of sizes")
+    return tuple(value)
+
+
+class LocalShard(torch.Tensor):
+    """The part of a distributed tensor that one process held; operations on it return plain tensors.
+
+    Attributes:
+        sharding: the layout of the distributed tensor.
+    """
+
+    sharding: Sharding
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # noqa: SLF001  as `nn.Parameter`
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor, sharding: Sharding) -> "LocalShard":
+        """Return a view of a tensor that has the layout."""
+        shard: LocalShard = torch.Tensor._make_subclass(cls, tensor.detach(), tensor.requires_grad)  # noqa: SLF001  as `nn.Parameter`
+        shard.sharding = sharding
+        return shard
+
+
+def local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, Sharding | None]:
+    """Return the part of a tensor that is in this process, and its layout.
+
+    No collective is run. The result of a collective that still runs is waited for. Any other tensor is returned as it
+    is, with the layout None.
+    """
+    if isinstance(tensor, LocalShard):
+        return tensor.detach(), tensor.sharding
+    dtensor = _class_of("torch.distributed.tensor", "DTensor")
+    if dtensor is not None and isinstance(tensor, dtensor):
+        distributed: Any = tensor
+        spec = distributed._spec  # noqa: SLF001  it has mesh and placements
+        sharding = sharding_of(spec.mesh, spec.placements, tuple(distributed.shape))
+        if sharding is None:
+            return tensor, None
+        local, _ = local_part(distributed._local_tensor)  # noqa: SLF001  to_local() would be part of the autograd graph
+        return _mask(local.detach(), spec.placements), sharding
+    pending = _class_of("torch.distributed._functional_collectives", "AsyncCollectiveTensor")
+    if pending is not None and isinstance(tensor, pending):
+        # Not `trigger_wait`, which changes the tensor; waiting twice is allowed.
+        return torch.ops._c10d_functional.wait_tensor.default(tensor.elem), None  # type: ignore[attr-defined]  # noqa: SLF001
+    return tensor, None
+
+
+def is_dtensor_type(cls: type) -> bool:
+    """Return whether a class is `DTensor` or derived from it."""
+    dtensor = _class_of("torch.distributed.tensor", "DTensor")
+    return dtensor is not None and issubclass(cls, dtensor)
+
+
+def _class_of(module: str, name: str) -> type | None:
+    """Return a class if its module is imported; else there are no instances."""
+    found = getattr(sys.modules.get(module), name, None)
+    return found if isinstance(found, type) else None
+
+
+def sharding_of(mesh: Any, placements: Any, shape: tuple[int, ...], source: str = "DTensor") -> Sharding | None:
+    """Return the layout of a tensor with torch's `mesh` and `placements`; None for placements of unknown classes."""
+    found = tuple(_placement_of(placement, len(shape)) for placement in placements)
+    if None in found:
+        return None
+    ranks = mesh.mesh
+    names = tuple(mesh.mesh_dim_names or ())
+    return Sharding(
+        Mesh(tuple(ranks.shape), tuple(ranks.flatten().tolist()), names),
+        tuple(placement for placement in found if placement is not None),
+        shape,
+        source,
+    )
+
+
+def _placement_of(placement: Any, rank: int) -> Placement | None:
+    if placement.is_partial():
+        return Placement("partial", reduce_op=placement.reduce_op)
+    if placement.is_replicate():
+        return Placement("replicate")
+    dim = getattr(placement, "dim", None)  # `is_shard` is False for strided shards
+    if dim is None:
+        return None
+    return Placement("shard", dim=dim % rank if rank else 0, split_factor=int(getattr(placement, "split_factor", 1)))
+
+
+def _mask(local: torch.Tensor, placements: Any) -> torch.Tensor:
+    """Set the rows to zero that belong to other ranks' parts of an embedding, as DTensor does before it adds them."""
+    for placement in placements:
+        mask = getattr(getattr(placement, "mask_buffer", None), "data", None)
+        if mask is not None:
+            local = local.masked_fill(mask if mask.dim() == local.dim() else mask.unsqueeze(-1), 0)
+    return local
