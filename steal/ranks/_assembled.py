@@ -206,7 +206,8 @@ class AssembledRecords(Records):
             FilchError: the mesh has another number of ranks.
         """
         by_name = self.layouts.declared(key)
-        if by_name is None:
+        dims = min(tensor.dim() for tensor in item.tensors)
+        if by_name is None or any(placement.dim >= dims for placement in by_name.values() if placement.kind == "shard"):
             return None
         joined = {name for dump in item.layout.split(";") for name in self.layouts.mesh if f"{name}=" in dump}
         sizes = {name: size for name, size in self.layouts.mesh.items() if name not in joined}

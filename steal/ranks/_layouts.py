@@ -15,6 +15,7 @@ from ..files._untrusted import read_untrusted
 from ..values._sharding import Placement
 
 _DIM = re.compile(r"(?P<name>[A-Za-z_]\w*|\d+|\*)(?:[\[(](?P<marks>[^\])]*)[\])])?")
+_PARAMETERS = ("P", "GP", "GF")  # kinds of records
 _MAX_SIZE = 2**26  # bytes
 
 
@@ -52,7 +53,9 @@ class Layouts:
     Attributes:
         mesh: the sizes of the mesh dimensions by name, in row-major order of the ranks.
         dims: the dimensions of tensors (see `parse_dims`) by pattern; the last pattern that matches a value counts. A
-            pattern matches `name` or `name.kind`, with `*` for any characters except a dot, and `**` for any.
+            pattern matches `name` or `name.kind`, with `*` for any characters except a dot, and `**` for any;
+            parameters and their gradients only match a pattern that ends with their kind, such as `"**.weight.P"`. It
+            tells nothing about tensors that do not have a dimension that is sharded.
         learned: how the parts of single values were put together in an earlier run, by the value's place.
     """
 
@@ -75,6 +78,8 @@ class Layouts:
 def _matches(pattern: str, key: Key) -> bool:
     parts = (re.escape(part).replace(r"\*", "[^.]*") for part in pattern.split("**"))
     expression = re.compile(".*".join(parts))
+    if key.kind in _PARAMETERS and not pattern.endswith(f".{key.kind}"):
+        return False
     return any(expression.fullmatch(text) for text in (key.name, f"{key.name}.{key.kind}"))
 
 
