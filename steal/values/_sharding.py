@@ -13,11 +13,13 @@ import sys
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
 from ._foreign import Spec
 
+_meshes: "WeakKeyDictionary[Any, Mesh]" = WeakKeyDictionary()
 _MAX_RANKS = 2**20
 _MAX_DIMS = 256
 _PLACEMENT = re.compile(r"R|P\((sum|avg|max|min|product)\)|([SZ])\((\d{1,9})(?:, (\d{1,9}))?\)")
@@ -259,14 +261,18 @@ def sharding_of(mesh: Any, placements: Any, shape: tuple[int, ...], source: str 
     found = tuple(_placement_of(placement, len(shape)) for placement in placements)
     if None in found:
         return None
-    ranks = mesh.mesh
-    names = tuple(mesh.mesh_dim_names or ())
-    return Sharding(
-        Mesh(tuple(ranks.shape), tuple(ranks.flatten().tolist()), names),
-        tuple(placement for placement in found if placement is not None),
-        shape,
-        source,
-    )
+    known = tuple(placement for placement in found if placement is not None)
+    return Sharding(_mesh_of(mesh), known, shape, source)
+
+
+def _mesh_of(mesh: Any) -> Mesh:
+    """Return the mesh that a `DeviceMesh` is."""
+    known = _meshes.get(mesh)
+    if known is None:
+        ranks = mesh.mesh  # computed anew each time
+        known = Mesh(tuple(ranks.shape), tuple(ranks.flatten().tolist()), tuple(mesh.mesh_dim_names or ()))
+        _meshes[mesh] = known
+    return known
 
 
 def _placement_of(placement: Any, rank: int) -> Placement | None:
