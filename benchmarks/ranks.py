@@ -2,8 +2,8 @@
 
 The time of a training step with a capture of all modules, gradients and parameters, less that of the step alone, is
 divided by the number of recorded values. The steps with and without capture take turns in all processes, and a barrier
-before each keeps them together; the table shows medians of the slowest process. `single` is the step that is not sharded,
-which all processes run at the same time.
+before each keeps them together; the table shows medians of the slowest process. `single` is the step that is not
+sharded, which all processes run at the same time.
 """
 
 from __future__ import annotations
