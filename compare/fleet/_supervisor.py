@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -36,19 +37,26 @@ class WorkerProcess:
     def __init__(
         self, cell: Mapping[str, Any], timeout: float | None, *, environment: Mapping[str, str] | None = None
     ) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="filch-cell-", ignore_cleanup_errors=True)
+        self._path = Path(tempfile.mkdtemp(prefix="filch-cell-"))
         self._timeout = timeout
         self._started, self._ready = time.monotonic(), 0.0
-        self._path.joinpath(WORK).write_text(json.dumps(cell), encoding="utf-8")
+        try:
+            self._path.joinpath(WORK).write_text(json.dumps(cell), encoding="utf-8")
+            self._process = self._start({**os.environ, **(environment or {})})
+        except BaseException:
+            self._remove()
+            raise
+
+    def _start(self, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
         with self._path.joinpath("log").open("wb") as log:
             # The worker ends when its standard input is closed, thus also if this process is killed. The group of its
             # own lets its children be ended with it, and keeps Ctrl-C from it.
-            self._process = subprocess.Popen(  # noqa: S603  our own module
+            return subprocess.Popen(  # noqa: S603  our own module
                 [sys.executable, "-m", "filch.compare.fleet._worker", str(self._path)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **(environment or {})},
+                env=environment,
                 start_new_session=True,
             )
 
@@ -75,11 +83,10 @@ class WorkerProcess:
         self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
-        self._folder.cleanup()
+        self._remove()
 
-    @property
-    def _path(self) -> Path:
-        return Path(self._folder.name)
+    def _remove(self) -> None:
+        shutil.rmtree(self._path, ignore_errors=True)
 
     def _outcome(self, code: int) -> dict[str, Any]:
         outcome = self._path / OUTCOME
