@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from ..fleet._cell import CellSpec
     from ..results._cells import Cell
 
+_DEFAULT = "processes:1"
+
 
 def fleet_command(
     spec: Annotated[Path, typer.Argument(help="A TOML file with tables [[matrix]] and [[sweep]].")],
-    executor: shared.Executor = "processes:1",
+    executor: shared.Executor = _DEFAULT,
     ledger: shared.Ledger = None,
     timeout: shared.Timeout = None,
     again: shared.Again = None,
@@ -31,9 +33,7 @@ def fleet_command(
     What has ended is in a ledger, by default beside the TOML file: after an interruption, run the command again.
     Exits with 1 if one differs, else with 2 if one could not be compared.
     """
-    fleet = fleet_options(executor, ledger or spec.with_suffix(".jsonl"), timeout, again)
-    if fleet is None:
-        raise usage_error("an executor is one like processes:4, not ''")
+    fleet = _fleet_options(executor or _DEFAULT, ledger or spec.with_suffix(".jsonl"), timeout, again)
     from ..fleet._spec import read_fleet
 
     specs = read_fleet(spec)
@@ -55,11 +55,15 @@ def fleet_options(
     executor: str | None, ledger: Path | None, timeout: float | None, again: str | None
 ) -> FleetOptions | None:
     """Return the options of a fleet; None without an executor, which the others need."""
-    if not executor:
-        given = {"--ledger": ledger, "--timeout": timeout, "--again": again}
-        if needless := next((name for name, value in given.items() if value is not None), None):
-            raise usage_error(f"{needless} needs an executor: --executor processes:4")
-        return None
+    if executor:
+        return _fleet_options(executor, ledger, timeout, again)
+    given = {"--ledger": ledger, "--timeout": timeout, "--again": again}
+    if needless := next((name for name, value in given.items() if value is not None), None):
+        raise usage_error(f"{needless} needs an executor: --executor processes:4")
+    return None
+
+
+def _fleet_options(executor: str, ledger: Path | None, timeout: float | None, again: str | None) -> FleetOptions:
     limit = shared.DEFAULT_TIMEOUT if timeout is None else timeout
     return FleetOptions(executor, ledger, limit, shared.parse_again(again))
 

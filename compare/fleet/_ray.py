@@ -9,7 +9,7 @@ from ._optional import import_optional
 from ._supervisor import run_worker
 
 _TEXT = 200  # characters
-# Ray hides all GPUs from tasks that ask for none, warns that this will change, and reports its use to its authors.
+# Ray would warn that tasks which ask for no GPU will see all of them, as they do here, and report its use.
 _SETTINGS = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
