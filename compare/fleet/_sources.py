@@ -10,10 +10,9 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
 from pathlib import Path
 
-from filch import __version__
-
 _STACK = (
-    *("ml_dtypes", "numpy", "onnx", "onnx-ir", "onnxruntime", "onnxruntime-gpu", "onnxscript", "openvino", "torch"),
+    *("filch", "ml_dtypes", "numpy", "onnx", "onnx-ir", "onnxruntime", "onnxruntime-gpu", "onnxscript", "openvino"),
+    "torch",
 )
 _INSTALLED = {"site-packages", "dist-packages"}
 
@@ -120,7 +119,7 @@ def _versions(modules: set[str]) -> dict[str, str]:
     """Return the versions of the packages that provide modules, and of those that every comparison uses."""
     distributions = _distributions()
     names = {*_STACK, *(owner for module in modules for owner in distributions.get(module, ()))}
-    versions = {"python": sys.version.split()[0], "filch": __version__}
+    versions = {"python": sys.version.split()[0]}
     for name in sorted(names):
         try:
             versions[name] = version(name)
