@@ -61,7 +61,7 @@ def run_processes(folder: Path) -> tuple[Fleet, str]:
     """Run in processes of this machine; nothing is between the driver and its workers that could be killed."""
     fleet = Fleet(folder, SPEC)
     (folder / "evicted").touch()
-    with fleet.running("processes:2", timeout=TIMEOUT):
+    with fleet.running("processes:3", timeout=TIMEOUT):
         pass
     return fleet, ""
 
@@ -70,12 +70,12 @@ def run_resumed(folder: Path) -> tuple[Fleet, str]:
     """Interrupt the fleet as Ctrl-C does, and run it again."""
     fleet = Fleet(folder, SPEC)
     (folder / "evicted").touch()
-    with fleet.running("processes:2", timeout=TIMEOUT) as process:
+    with fleet.running("processes:3", timeout=TIMEOUT) as process:
         fleet.wait_for_rows(INTERRUPT, process)
         process.send_signal(signal.SIGINT)
     before = fleet.rows()
     assert process.returncode == 130, process.returncode
-    with fleet.running("processes:2", timeout=TIMEOUT):
+    with fleet.running("processes:3", timeout=TIMEOUT):
         pass
     after = fleet.rows()
     assert after[: len(before)] == before
@@ -86,7 +86,7 @@ def run_resumed(folder: Path) -> tuple[Fleet, str]:
 def run_submitit(folder: Path) -> tuple[Fleet, str]:
     """Run as jobs of submitit, one of which is killed."""
     fleet = Fleet(folder, SPEC)
-    with fleet.running("submitit:local:2", timeout=TIMEOUT) as process:
+    with fleet.running("submitit:local:3", timeout=TIMEOUT) as process:
         fleet.evict(process)
     return fleet, "a job killed"
 
@@ -118,6 +118,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", default=[*RUNS], metavar="RUN", help=", ".join(RUNS))
     names = parser.parse_args().runs
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell's background jobs would pass on that it is ignored
     print(describe_environment("filch", "torch", "submitit", "ray"))
     expected: dict[str, Any] = {}
     lines = []

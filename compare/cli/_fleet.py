@@ -19,7 +19,7 @@ _DEFAULT = "processes:1"
 
 
 def fleet_command(
-    spec: Annotated[Path, typer.Argument(help="A TOML file with tables [[matrix]] and [[sweep]].")],
+    spec: Annotated[Path, typer.Argument(help="A TOML file with matrices and sweeps.")],
     executor: shared.Executor = _DEFAULT,
     ledger: shared.Ledger = None,
     timeout: shared.Timeout = None,
