@@ -18,11 +18,11 @@ ALONE := tests/steal/dump/test_fuzz.py
 XDIST := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz lint fix docs coverage bench gpu clean \
+.PHONY: help demo test test-fleet fuzz lint fix docs coverage bench gpu clean \
 	test-page lint-page fix-page test-no-page lint-no-page fix-no-page
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
 
 demo: $(VENV)/.installed ## record, export and compare a tiny language model
 	$(BIN)/filch demo
@@ -30,6 +30,9 @@ demo: $(VENV)/.installed ## record, export and compare a tiny language model
 test: test-$(PAGE) $(VENV)/.installed-test ## run the tests; `make test ARGS="-k dump"` runs some of them
 	$(BIN)/python -m pytest $(XDIST) --ignore $(ALONE) $(ARGS) || [ $$? = 5 ]
 	$(BIN)/python -m pytest $(ALONE) $(ARGS) || [ $$? = 5 ]
+
+test-fleet: $(VENV)/.installed-fleet ## run fleets on Ray and submitit, whose nodes and jobs are killed
+	$(BIN)/python -m pytest -m fleet tests/compare/fleet $(ARGS)
 
 fuzz: $(VENV)/.installed-test ## read 20,000 damaged dumps; `make fuzz CASES=100000` reads more
 	FILCH_FUZZ_CASES=$(CASES) $(BIN)/python -m pytest tests/steal/dump/test_fuzz.py --log-cli-level=INFO --log-cli-format='%(message)s'
@@ -87,6 +90,10 @@ $(VENV)/.installed-test: $(PINS) | $(VENV)/.made
 
 $(VENV)/.installed-lint: $(PINS) | $(VENV)/.made
 	$(INSTALL) -e '.[dev,lint]'
+	touch $@ $(VENV)/.installed $(VENV)/.installed-test
+
+$(VENV)/.installed-fleet: $(PINS) | $(VENV)/.made
+	$(INSTALL) -e '.[dev,ray,slurm]'
 	touch $@ $(VENV)/.installed $(VENV)/.installed-test
 
 $(VENV)/.installed-docs: $(PINS) | $(VENV)/.made

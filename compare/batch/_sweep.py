@@ -31,6 +31,7 @@ def sweep(
     tolerance: ToleranceOption = None,
     lower_precision: bool = False,
     limit: float | None = None,
+    export_sizes: Mapping[str, int] | None = None,
 ) -> Iterator[Cell]:
     """Export a model once, and compare it at each combination of sizes, one after the other.
 
@@ -44,6 +45,8 @@ def sweep(
         tolerance: see `compare`.
         lower_precision: see `compare`.
         limit: see `compare`.
+        export_sizes: the sizes that the factory is called with for the model to export, if it takes them; None is the
+            largest of each.
 
     Yields:
         a cell for each comparison.
@@ -55,7 +58,8 @@ def sweep(
     backends_by_name = {name: get_backend(name, **(options or {})) for name in backends}
     arguments = _size_arguments(maker, sizes)
     # torch specializes size 1; the largest size is the least likely to be 1.
-    subject = maker.make(**{name: max(sizes[name]) for name in arguments})
+    largest = export_sizes or {name: max(sizes[name]) for name in sizes}
+    subject = maker.make(**{name: largest[name] for name in arguments})
     dimensions = dimension_names(subject.dynamic_shapes)
     if unknown := [name for name in sizes if name not in dimensions]:
         known = f"there are {', '.join(dimensions)}" if dimensions else "the factory returns no named dimensions"

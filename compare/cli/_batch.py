@@ -1,20 +1,16 @@
 """The commands that run several comparisons: `filch matrix`, `filch sweep` and `filch precision`."""
 
 import sys
-from collections.abc import Iterable
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from . import _options as shared
-from ._command import command_line, usage_error
-from ._output import echo_result, echo_unless
-
-if TYPE_CHECKING:
-    from ..results._cells import Cell
-
-Markdown = Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")]
+from ._cell_table import Output, next_command, run_cells
+from ._fleet import fleet_options, run_specs
+from ._output import echo_result
 
 
 def matrix_command(
@@ -26,16 +22,33 @@ def matrix_command(
     lower_precision: shared.LowerPrecision = False,
     option: shared.Options = None,
     limit: shared.Limit = None,
+    executor: shared.Executor = None,
+    ledger: shared.Ledger = None,
+    timeout: shared.Timeout = None,
+    again: shared.Again = None,
     as_json: shared.Json = False,
-    as_markdown: Markdown = False,
+    as_markdown: shared.Markdown = False,
     quiet: shared.Quiet = False,
 ) -> None:
     """Compare models in each dtype, on each device and backend; one line each.
 
     Exits with 1 if one differs, else with 2 if one is missing or could not be compared.
     """
+    fleet = fleet_options(executor, ledger, timeout, again)
+    output = Output(as_json=as_json, as_markdown=as_markdown, quiet=quiet)
+    if fleet is not None:
+        from ..fleet._cell import CellOptions, matrix_cells
+
+        specs = matrix_cells(
+            factories,
+            folder=Path.cwd(),
+            backends=backend,
+            dtypes=dtype or [],
+            devices=device or [],
+            judged=CellOptions(shared.parse_options(option), shared.parse_tolerance(tolerance), lower_precision, limit),
+        )
+        raise typer.Exit(run_specs("matrix", specs, fleet, output, factories=factories))
     from ..batch._matrix import matrix
-    from ..results._cells import exit_code
 
     comparisons = matrix(
         factories,
@@ -47,8 +60,7 @@ def matrix_command(
         options=shared.parse_options(option),
         limit=limit,
     )
-    cells = _run("matrix", comparisons, factories=factories, as_json=as_json, as_markdown=as_markdown, quiet=quiet)
-    raise typer.Exit(exit_code(cells))
+    raise typer.Exit(run_cells("matrix", lambda: [*comparisons], output, lambda cells: next_command(cells, factories)))
 
 
 def sweep_command(
@@ -59,17 +71,28 @@ def sweep_command(
     lower_precision: shared.LowerPrecision = False,
     option: shared.Options = None,
     limit: shared.Limit = None,
+    executor: shared.Executor = None,
+    ledger: shared.Ledger = None,
+    timeout: shared.Timeout = None,
+    again: shared.Again = None,
     as_json: shared.Json = False,
-    as_markdown: Markdown = False,
+    as_markdown: shared.Markdown = False,
     quiet: shared.Quiet = False,
 ) -> None:
     """Export a model once with dynamic shapes, and compare it at each size; one line each.
 
-    Exits with 1 if one differs, else with 2 if one could not be compared.
+    With an executor, each comparison exports it. Exits with 1 if one differs, else with 2 if one could not be compared.
     """
     sizes = shared.parse_sizes(dim)
+    fleet = fleet_options(executor, ledger, timeout, again)
+    output = Output(as_json=as_json, as_markdown=as_markdown, quiet=quiet)
+    if fleet is not None:
+        from ..fleet._cell import CellOptions, sweep_cells
+
+        judged = CellOptions(shared.parse_options(option), shared.parse_tolerance(tolerance), lower_precision, limit)
+        specs = sweep_cells(factory, sizes, folder=Path.cwd(), backends=backend, judged=judged)
+        raise typer.Exit(run_specs("sweep", specs, fleet, output, factories=[factory]))
     from ..batch._sweep import sweep
-    from ..results._cells import exit_code
 
     comparisons = sweep(
         factory,
@@ -80,8 +103,7 @@ def sweep_command(
         lower_precision=lower_precision,
         limit=limit,
     )
-    cells = _run("sweep", comparisons, factories=[factory], as_json=as_json, as_markdown=as_markdown, quiet=quiet)
-    raise typer.Exit(exit_code(cells))
+    raise typer.Exit(run_cells("sweep", lambda: [*comparisons], output, lambda cells: next_command(cells, [factory])))
 
 
 def precision_command(
@@ -121,47 +143,3 @@ def precision_command(
         )
     echo_result(report, as_json=as_json, quiet=quiet, wide=wide)
     raise typer.Exit(not report.close)
-
-
-def _run(
-    title: str,
-    comparisons: Iterable["Cell"],
-    *,
-    factories: list[str],
-    as_json: bool,
-    as_markdown: bool,
-    quiet: bool,
-) -> list["Cell"]:
-    """Run the comparisons and print the table of their outcomes."""
-    if as_json and as_markdown:
-        raise usage_error("--json and --markdown are mutually exclusive")
-    from ..common._progress import progress
-    from ..results._cells import CellTable
-
-    # Output of the user's own code must not mix with ours.
-    with progress(title, quiet=quiet or as_json or as_markdown), redirect_stdout(sys.stderr):
-        cells = list(comparisons)
-    table = CellTable(tuple(cells), _next_command(cells, factories))
-    if as_markdown:
-        echo_unless(quiet, table.to_markdown().rstrip("\n"))
-    else:
-        echo_result(table, as_json=as_json, quiet=quiet)
-    return cells
-
-
-# Not repeated when one comparison is examined; its labels say which it is.
-_NOT_REPEATED = {"--json": 0, "--markdown": 0, "-q": 0, "--quiet": 0, "--traceback": 0, "matrix": 0, "sweep": 0}
-_NOT_REPEATED |= {"-b": 1, "--backend": 1, "--dtype": 1, "--device": 1, "--dim": 1}
-
-
-def _next_command(cells: Iterable["Cell"], factories: list[str]) -> str:
-    """Return the command line that examines the first comparison that is not close; `""` if all are."""
-    cell = next((cell for cell in cells if cell.status in ("different", "failed")), None)
-    if cell is None:
-        return ""
-    options = {"backend": "-b", "dtype": "--dtype", "device": "--device"}
-    named = [part for name, text in cell.labels.items() if name in options for part in (options[name], text)]
-    dims = {name: text for name, text in cell.labels.items() if name not in ("model", *options)}
-    sized = [part for name, size in dims.items() for part in ("--dim", f"{name}={size}")]
-    not_repeated = _NOT_REPEATED | dict.fromkeys(factories, 0)
-    return command_line(not_repeated, cell.labels.get("model", factories[0]), *named, *sized, command="check")

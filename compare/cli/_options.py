@@ -4,14 +4,11 @@ from difflib import get_close_matches
 from enum import StrEnum
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from ._command import usage_error
-
-if TYPE_CHECKING:
-    from ..metrics._tolerance import ToleranceOption
 
 # The backends of Filch; `filch.export.backends` has them, too, but imports torch.
 BACKENDS = (
@@ -28,6 +25,11 @@ VIEWS = (
     *("dot", "hidet", "html", "model-explorer", "model-explorer-status", "model-explorer-time", "netron"),
     *("png", "svg", "text", "trace"),
 )
+
+
+# The statuses of a cell that `--again` takes.
+REPEATABLE = ("crashed", "timeout", "lost", "failed", "missing", "different", "close")
+DEFAULT_TIMEOUT = 3600.0
 
 
 class Precision(StrEnum):
@@ -72,7 +74,7 @@ def _check_backends(names: list[str]) -> list[str]:
     return [check_backend(name) for name in names]
 
 
-def parse_tolerance(text: str | None) -> "ToleranceOption":
+def parse_tolerance(text: str | None) -> float | Literal["default"] | None:
     """Return the tolerance that `ToleranceOrDefault` gives."""
     if text is None:
         return None
@@ -114,6 +116,20 @@ def parse_shapes(shapes: list[str] | None) -> dict[str, tuple[int, ...]]:
             raise usage_error(f"a shape is written as name=2x8, not {shape!r}")
         parsed[name] = tuple(map(int, sizes))
     return parsed
+
+
+def parse_again(text: str | None) -> tuple[str, ...]:
+    """Return the statuses that `Again` gives."""
+    statuses = tuple(text.split(",")) if text else ()
+    for status in statuses:
+        if status not in REPEATABLE:
+            raise usage_error(f"--again takes statuses: {', '.join(REPEATABLE)}, separated by commas, not {status!r}")
+    return statuses
+
+
+def _check_again(text: str | None) -> str | None:
+    parse_again(text)
+    return text
 
 
 def _check_tolerance(text: str | None) -> str | None:
@@ -220,6 +236,37 @@ Outputs = Annotated[
 Statistics = Annotated[
     bool, typer.Option("--statistics", help="Statistics of each value and its reference; .html and .json have them.")
 ]
+Executor = Annotated[
+    str | None,
+    typer.Option(
+        "--executor",
+        metavar="NAME",
+        help="Run each comparison in a process of its own: processes:N, slurm:PARTITION, submitit:local, ray, ray://ADDRESS.",
+    ),
+]
+Ledger = Annotated[
+    Path | None,
+    typer.Option("--ledger", help="File of what has ended; comparisons that it has do not run again."),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        min=0.0,
+        metavar="SECONDS",
+        help=f"Time limit of each comparison with an executor, without its imports; {DEFAULT_TIMEOUT:.0f} by default.",
+    ),
+]
+Again = Annotated[
+    str | None,
+    typer.Option(
+        "--again",
+        metavar="STATUSES",
+        callback=_check_again,
+        help="Run what the ledger has with these statuses again: crashed,timeout,lost,failed.",
+    ),
+]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print nothing but what --json asks for; use the exit code.")

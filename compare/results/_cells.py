@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 from filch.steal import FilchError
 
@@ -11,9 +11,35 @@ from ..common._source import user_frame
 from ..rendering._result import NextCommand, Result
 from ..rendering._table import Block, Column, Table, cell_text, cut, fit_names
 from ._report import Report
+from ._rows import Row
 
+CellStatus = Literal["close", "different", "failed", "missing", "crashed", "timeout", "lost"]
+NOT_COMPARED: tuple[CellStatus, ...] = ("failed", "missing", "crashed", "timeout", "lost")
 OPTIMIZED_NOTE = "the program was compared with the exporter's optimizations, as it can't be run without them: "
 _LABEL_WIDTH = 24  # characters
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The place of the first divergence of a comparison.
+
+    Attributes:
+        value: the name of the value.
+        module: the path of the module it belongs to; None if not known.
+        operator: the operator of its node.
+        times_rounding: its distance from float64 as a multiple of the rounding level; None if it was judged by
+            tolerance.
+    """
+
+    value: str
+    module: str | None
+    operator: str
+    times_rounding: float | None
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """Return the place of a row."""
+        return cls(row.value, row.module, row.op, None if row.float64 is None else row.float64.ratio)
 
 
 @dataclass(frozen=True)
@@ -22,17 +48,22 @@ class Cell:
 
     Attributes:
         labels: its model, dtype, size, backend …, by the title of the column.
-        status: `close`, `different`, `failed` (it could not be compared) or `missing` (the backend or device is not
-            available); the last two never count as passing.
+        status: `close`, `different`, `failed` (it could not be compared), `missing` (the backend or device is not
+            available), and of a process of its own `crashed` (it died), `timeout` or `lost` (its worker or node
+            disappeared); all but `close` never count as passing.
         worst: the largest harmonic error; None if no value was judged.
         detail: the first divergence, or why it could not be compared; for a close one, how many values were not judged,
             and why the program was optimized.
+        blame: the place of the first divergence; None if no value differs.
+        resumed: whether it ran before, and its outcome was read from a ledger.
     """
 
     labels: dict[str, str]
-    status: Literal["close", "different", "failed", "missing"]
+    status: CellStatus
     worst: float | None = None
     detail: str = ""
+    blame: Divergence | None = None
+    resumed: bool = False
 
 
 def run_cell(labels: dict[str, str], run: Callable[[], Report]) -> Cell:
@@ -43,7 +74,8 @@ def run_cell(labels: dict[str, str], run: Callable[[], Report]) -> Cell:
         return Cell(labels, "failed", None, failure_text(error))
     worst = None if report.worst is None else report.worst.error
     if report.first_divergence is not None:
-        return Cell(labels, "different", worst, str(report.first_divergence))
+        blame = Divergence.of(report.first_divergence)
+        return Cell(labels, "different", worst, str(report.first_divergence), blame)
     if report.interface:
         return Cell(labels, "different", worst, report.interface[0])
     if not report.close:
@@ -61,7 +93,7 @@ def failure_text(error: FilchError) -> str:
 
 
 def exit_code(cells: Iterable[Cell]) -> int:
-    """Return 0 if all are close and 1 if one differs; else 2: one is missing or failed, or there is none."""
+    """Return 0 if all are close and 1 if one differs; else 2: one could not be compared, or there is none."""
     statuses = {cell.status for cell in cells}
     return 1 if "different" in statuses else 0 if statuses == {"close"} else 2
 
@@ -71,7 +103,7 @@ class CellTable(Result):
     """The outcomes of many comparisons.
 
     Attributes:
-        cells: in the order in which they ran; all have the same labels.
+        cells: in the order in which they were asked for.
         command: the command line that examines the first one that is not close; `""` if it is not known.
     """
 
@@ -85,33 +117,38 @@ class CellTable(Result):
 
     @property
     def headline(self) -> str:
-        """The number of comparisons of each status."""
+        """The number of comparisons of each status, and how many of them ran before."""
         counts = Counter(cell.status for cell in self.cells)
-        return f"{len(self.cells)} comparisons: {', '.join(f'{count} {status}' for status, count in counts.items())}"
+        outcomes = ", ".join(f"{count} {status}" for status, count in counts.items())
+        return f"{len(self.cells)} comparisons: {outcomes}{self._resumed()}"
 
     def blocks(self, *, wide: bool = False) -> Iterable[Block]:
         """Return a row for each comparison, and below them the full reasons of those that could not run."""
-        titles = list(self.cells[0].labels) if self.cells else []
+        titles = list(dict.fromkeys(title for cell in self.cells for title in cell.labels))
+        labels = [[cell.labels.get(title, "") for title in titles] for cell in self.cells]
+        pairs = [*zip(labels, self.cells, strict=True)]
         if wide:
             columns = (*titles, "status", "error", "first divergence")
-            rows = ((*cell.labels.values(), cell.status, cell_text(cell.worst), cell.detail) for cell in self.cells)
+            rows = ((*own, cell.status, cell_text(cell.worst), cell.detail) for own, cell in pairs)
             yield Table(tuple(map(Column, columns)), tuple(rows))
             return
-        narrow = [(*cell.labels.values(), cell_text(cell.worst)) for cell in self.cells]
-        labels = (Column(title, fit_names, preferred=_LABEL_WIDTH) for title in titles)
+        fitted = (Column(title, fit_names, preferred=_LABEL_WIDTH) for title in titles)
         last = Column("first divergence", cut, least=24, fill=True)
-        not_run = ("failed", "missing")
-        outcomes = [
-            f"{cell.status}: {cell.detail}" if cell.status in not_run else cell.detail or "all close"
-            for cell in self.cells
-        ]
-        yield Table(
-            (*labels, Column("error", right=True), last),
-            tuple((*row, outcome) for row, outcome in zip(narrow, outcomes, strict=True)),
-        )
+        narrow = ((*own, cell_text(cell.worst), _outcome(cell)) for own, cell in pairs)
+        yield Table((*fitted, Column("error", right=True), last), tuple(narrow))
+        if self._resumed():
+            yield from ("", self.headline)
         first = next((cell for cell in self.cells if cell.status == "different"), None)
         if first is not None:
             place = ", ".join(f"{name}={label}" for name, label in first.labels.items())
             yield from ("", f"first difference at {place}:", f"  {first.detail}")
-        for reason in dict.fromkeys(cell.detail for cell in self.cells if cell.status in not_run):
+        for reason in dict.fromkeys(cell.detail for cell in self.cells if cell.status in NOT_COMPARED):
             yield from ("", reason)
+
+    def _resumed(self) -> str:
+        resumed = sum(cell.resumed for cell in self.cells)
+        return f"; resumed: {resumed} of them ran before" if resumed else ""
+
+
+def _outcome(cell: Cell) -> str:
+    return f"{cell.status}: {cell.detail}" if cell.status in NOT_COMPARED else cell.detail or "all close"

@@ -12,7 +12,7 @@ from filch.compare import CompareError
 from filch.compare.cli._app import main
 from filch.compare.models._resize import resized
 from filch.compare.models._subject import Subject
-from filch.compare.results._cells import Cell, exit_code
+from filch.compare.results._cells import NOT_COMPARED, Cell, exit_code
 from support.faults.fakes import WrongBackend
 
 FACTORIES = """
@@ -125,6 +125,8 @@ def test_a_difference_is_printed_as_json_and_markdown(run, wrong):
     assert code == 1
     assert (found["labels"]["batch"], found["status"]) == ("7", "different")
     assert found["worst"] > 0.1 and found["detail"].startswith("exported node node_linear")
+    assert (found["blame"]["operator"], found["blame"]["module"]) == ("Add", "linear")
+    assert found["blame"]["times_rounding"] > 8 and found["resumed"] is False
 
     code, out, _ = run("sweep", "models.py:fixed", "--dim", "batch=7", "--markdown")
     assert code == 1
@@ -259,9 +261,9 @@ def test_inputs_of_unknown_containers_cant_be_resized():
 
 
 def test_the_exit_code_is_0_only_if_every_comparison_is_close():
-    """A difference gives 1; missing and failed comparisons, or none at all, give 2."""
-    codes = {status: exit_code([Cell({}, "close"), Cell({}, status)]) for status in ("close", "failed", "missing")}
+    """A difference gives 1; comparisons that were not made, or none at all, give 2."""
+    codes = {status: exit_code([Cell({}, "close"), Cell({}, status)]) for status in ("close", *NOT_COMPARED)}
 
-    assert codes == {"close": 0, "failed": 2, "missing": 2}
+    assert codes == {"close": 0, "failed": 2, "missing": 2, "crashed": 2, "timeout": 2, "lost": 2}
     assert exit_code([Cell({}, "different"), Cell({}, "failed")]) == 1
     assert exit_code([]) == 2

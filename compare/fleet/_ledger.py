@@ -1,0 +1,172 @@
+"""The ledger of a fleet: a file of JSON lines, one for each cell that has ended."""
+
+import json
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from filch.steal import parse_json, read_untrusted
+
+from ..common._errors import CompareError
+from ..rendering._json import plain, typed
+from ..results._cells import CellStatus, Divergence
+
+try:
+    import fcntl
+except ImportError:  # on Windows, nothing keeps two fleets from writing to one ledger
+    fcntl = None  # type: ignore[assignment]
+
+_VERSION = 1
+_SAME_SECOND = 0.1  # seconds
+_MAX_BYTES = 2**30  # a row takes about one kilobyte
+_log = logging.getLogger("filch")
+
+
+@dataclass(frozen=True)
+class LedgerRow:
+    """How a cell ended.
+
+    Attributes:
+        filch_ledger: the version of the format.
+        key: the content address of the cell; see `CellSpec.key`.
+        run: when the fleet that ran it was started: UTC, ISO 8601.
+        time: when the cell ended, likewise.
+        seconds: how long it took, from the end of its imports.
+        labels: its model, backend, dtype, device and sizes (`dim:batch`).
+        status: see `Cell`.
+        error: the largest harmonic error; None if no value was judged.
+        detail: see `Cell`.
+        blame: the place of the first divergence; None if no value differs.
+        attempt: 1, or more if earlier attempts were lost.
+        environment: versions, processor and settings of the worker; see `filch.steal.environment`.
+    """
+
+    filch_ledger: int
+    key: str
+    run: str
+    time: str
+    seconds: float
+    labels: Mapping[str, str]
+    status: CellStatus
+    error: float | None
+    detail: str
+    blame: Divergence | None
+    attempt: int
+    environment: Mapping[str, str]
+
+
+class Ledger:
+    """The rows of cells that have ended, in memory and in a file; a context manager that closes the file.
+
+    Only one process at a time writes to a ledger. Each row is appended by one write and then synchronized, so that a
+    kill can cut short at most the last line, which the next process removes.
+
+    Args:
+        path: the file; None keeps the rows only in memory.
+
+    Attributes:
+        run: the time at which this was made, which identifies its rows.
+        rows: the rows that the file held already and those that were added, by the key of the cell. Of several rows of
+            one cell, that of the latest run counts.
+
+    Raises:
+        CompareError: the file is not a ledger, can't be read or written, or another process writes to it.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path, self._file = path, -1
+        self.run = now()
+        self.rows: dict[str, LedgerRow] = {}
+        if path is None:
+            return
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+            _lock(self._file)
+            contents = read_untrusted(path, _MAX_BYTES, follow=False)
+            complete = contents.rfind(b"\n") + 1
+            self._read(contents[:complete])
+            while any(row.run == self.run for row in self.rows.values()):  # started within one second
+                time.sleep(_SAME_SECOND)
+                self.run = now()
+            if complete < len(contents):
+                _log.warning("the last line of the ledger %r is incomplete and is removed", str(path))
+                os.ftruncate(self._file, complete)
+        except BlockingIOError:
+            self.close()
+            raise CompareError(f"another fleet is writing to the ledger {str(path)!r}") from None
+        except OSError as error:
+            self.close()
+            raise CompareError(f"can't use the ledger {str(path)!r}: {error.strerror or error}") from error
+        except CompareError:
+            self.close()
+            raise
+
+    def add(self, row: LedgerRow) -> None:
+        """Append a row."""
+        self.rows[row.key] = row
+        if self._file < 0:
+            return
+        try:
+            line = f"{json.dumps(plain(row))}\n".encode()
+            written = os.write(self._file, line)
+            os.fsync(self._file)
+        except OSError as error:
+            raise CompareError(f"can't write the ledger {str(self._path)!r}: {error.strerror or error}") from error
+        if written < len(line):
+            raise CompareError(f"the disk of the ledger {str(self._path)!r} is full")
+
+    def close(self) -> None:
+        """Close the file, which lets another process write to it."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read(self, contents: bytes) -> None:
+        for number, line in enumerate(contents.splitlines(), 1):
+            try:
+                row: LedgerRow = typed(LedgerRow, parse_json(line), "row")
+            except (KeyError, TypeError, ValueError) as error:
+                raise CompareError(f"{str(self._path)!r} is not a ledger: line {number} is no row of one") from error
+            if row.filch_ledger != _VERSION:
+                version = row.filch_ledger
+                raise CompareError(f"the ledger {str(self._path)!r} has version {version}, and {_VERSION} is supported")
+            known = self.rows.get(row.key)
+            if known is None or known.run != row.run:  # the first row of a run counts
+                self.rows[row.key] = row
+
+
+def ledger_row(key: str, labels: Mapping[str, str], outcome: Mapping[str, Any], *, run: str, attempt: int) -> LedgerRow:
+    """Return the row of an outcome, which a worker or its supervisor reported (see `run_worker`)."""
+    defaults: dict[str, Any] = {"seconds": 0.0, "error": None, "detail": "", "blame": None, "environment": {}}
+    identity = {"filch_ledger": _VERSION, "key": key, "run": run, "time": now(), "labels": labels, "attempt": attempt}
+    row: LedgerRow = typed(LedgerRow, {**defaults, **outcome, **identity}, "row")
+    return row
+
+
+def now() -> str:
+    """Return the time: UTC, ISO 8601."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _lock(file: int) -> None:
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # pyright: ignore[reportOptionalMemberAccess]  fcntl is not None here
+    except OSError as error:
+        if isinstance(error, BlockingIOError):
+            raise
+        _log.debug("can't lock the ledger: %s", error)  # network file systems may not support locks

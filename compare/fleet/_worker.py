@@ -1,0 +1,93 @@
+"""The process that runs one cell: `python -m filch.compare.fleet._worker FOLDER`."""
+
+import faulthandler
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from filch.steal import FilchError, environment
+
+from ..batch._matrix import matrix
+from ..batch._sweep import sweep
+from ..common._source import user_frame
+from ..rendering._json import plain
+from ..results._cells import Cell, failure_text
+from ._cell import CellSpec
+from ._supervisor import OUTCOME, READY, WORK
+
+
+def main(folder: Path) -> None:
+    """Run the cell that a folder describes, and write its outcome there."""
+    _end_with_supervisor()
+    faulthandler.enable(all_threads=False)  # where it crashes
+    if hasattr(signal, "SIGUSR1"):
+        faulthandler.register(signal.SIGUSR1, all_threads=False)  # where it hangs
+    spec = CellSpec.from_dict(json.loads((folder / WORK).read_text("utf-8")))
+    _write(folder / READY, environment())
+    started = time.monotonic()
+    cell = _run(spec)
+    seconds = round(time.monotonic() - started, 3)
+    outcome = {"status": cell.status, "error": cell.worst, "detail": cell.detail, "blame": cell.blame}
+    _write(folder / OUTCOME, {**outcome, "environment": environment(), "seconds": seconds})
+    sys.stdout.flush()
+    os._exit(0)  # threads and libraries that do not end have nothing to add
+
+
+def _run(spec: CellSpec) -> Cell:
+    try:
+        os.chdir(spec.folder)
+        (cell,) = _compare(spec)
+    except FilchError as error:
+        return Cell({}, "failed", detail=failure_text(error))
+    except BaseException as error:  # noqa: BLE001  whatever it is, it is how this cell ended
+        frame = user_frame(error)
+        text = f"{type(error).__name__}: {error}"
+        return Cell({}, "failed", detail=f"{text} ({frame})" if frame else text)
+    return cell
+
+
+def _compare(spec: CellSpec) -> Iterator[Cell]:
+    options: dict[str, Any] = {
+        "backends": [spec.backend],
+        "options": spec.judged.options,
+        "tolerance": spec.judged.tolerance,
+        "lower_precision": spec.judged.lower_precision,
+        "limit": spec.judged.limit,
+    }
+    if spec.sizes:
+        sizes = {name: [size] for name, size in spec.sizes.items()}
+        return sweep(spec.factory, sizes, export_sizes=spec.export_sizes, **options)
+    dtypes, devices = ([text] if text else [] for text in (spec.dtype, spec.device))
+    return matrix([spec.factory], dtypes=dtypes, devices=devices, **options)
+
+
+def _end_with_supervisor() -> None:
+    """End this process and its children when the supervisor closes standard input, or is killed."""
+    supervisor = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)  # the user's code has no input
+
+    def wait() -> None:
+        os.read(supervisor, 1)
+        if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _write(path: Path, contents: Any) -> None:
+    """Write a JSON file at once: whoever finds it finds all of it."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(plain(contents)), encoding="utf-8")
+    new.rename(path)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
