@@ -4,7 +4,7 @@ import os
 import re
 import reprlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
@@ -40,6 +40,14 @@ class Blame:
     module: str | None
     operator: str | None
     times_rounding: float | None
+
+    @property
+    def place(self) -> str:
+        """The operator and the module; `""` if neither is known."""
+        return " in ".join(filter(None, (self.operator, self.module)))
+
+    def __str__(self) -> str:
+        return ", ".join(filter(None, (self.place, f"value {self.value}" if self.value else "")))
 
 
 @dataclass(frozen=True)
@@ -114,7 +122,7 @@ def _contents(path: Path, limit: int) -> bytes:
 def _rows(path: Path, contents: bytes, notes: list[str], most: int) -> list[LedgerRow]:
     rows: list[LedgerRow] = []
     damaged: list[int] = []
-    environments: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
+    shared: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}  # most rows repeat those of an earlier row
     for number, line in enumerate(BytesIO(contents), 1):
         try:
             data = parse_json(line, memory=_LINE_MEMORY)
@@ -127,13 +135,15 @@ def _rows(path: Path, contents: bytes, notes: list[str], most: int) -> list[Ledg
         if len(rows) == most:
             raise CompareError(f"the ledgers have more than {_MAX_ROWS:,} rows")
         row = _row(data, path, number)
-        shared = environments.setdefault(tuple(row.environment.items()), row.environment)
-        rows.append(replace(row, environment=shared))  # most rows have the environment of the row before
+        labels, environment = (
+            shared.setdefault(tuple(items.items()), items) for items in (row.labels, row.environment)
+        )
+        rows.append(LedgerRow(labels, row.outcome, environment))
     if not rows:
         raise CompareError(f"{str(path)!r} has no rows of a ledger: `filch fleet` writes a ledger")
     if damaged:
         numbers = ", ".join(map(str, damaged[:_SHOWN_LINES])) + (", …" if len(damaged) > _SHOWN_LINES else "")
-        notes.append(f"{len(damaged)} damaged lines of {str(path)!r} were left out: {numbers}.")
+        notes.append(f"Damaged lines of {str(path)!r} were left out: {numbers}.")
     return rows
 
 

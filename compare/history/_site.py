@@ -46,6 +46,12 @@ def as_site(history: History) -> str:
     """Return the page."""
     places = {run: place for place, run in enumerate(history.runs)}
     anchors = {_identity(cell.labels): f"cell-{index}" for index, cell in enumerate(history.cells)}
+    open_regressions = {
+        _identity(regression.labels): regression
+        for cluster in history.clusters
+        for regression in cluster.regressions
+        if regression.fixed is None
+    }
     rows, columns, boxes = _grid(history.cells)
     if len(rows) * len(columns) > _MAX_GRID:
         raise CompareError(
@@ -62,6 +68,7 @@ def as_site(history: History) -> str:
         boxes=boxes,
         cells_of=lambda row: [boxes[row, column] for column in columns if (row, column) in boxes],
         column_of=lambda cell: _part(cell.labels, column=True),
+        open_regression=lambda cell: open_regressions.get(_identity(cell.labels)),
         draw=lambda cell: timeline(cell.outcomes, places),
         streaks=lambda cell: streaks_of(cell.outcomes)[: -_MAX_STREAKS - 1 : -1],
         **_TEXTS,

@@ -113,5 +113,4 @@ def _streak(outcomes: Sequence[Outcome]) -> Streak:
 
 
 def _blamed(outcome: Outcome) -> str:
-    blame = outcome.blame
-    return "" if blame is None else " in ".join(filter(None, (blame.operator, blame.module)))
+    return "" if outcome.blame is None else outcome.blame.place
