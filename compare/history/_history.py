@@ -10,7 +10,7 @@ from filch.steal.text import short_line
 from ..rendering._result import NextCommand, Result
 from ..rendering._table import Block, Line, table_of
 from ..results._row_tables import fit_path
-from ._ledger_rows import LedgerRow, Outcome, Status
+from ._ledger_rows import CellRun, Outcome, Status
 from ._regressions import (
     BAD,
     Change,
@@ -149,7 +149,7 @@ class History(Result):
 
 
 def history(
-    rows: Iterable[LedgerRow], *, ledgers: Sequence[str] = (), notes: Sequence[str] = (), command: str = ""
+    rows: Iterable[CellRun], *, ledgers: Sequence[str] = (), notes: Sequence[str] = (), command: str = ""
 ) -> History:
     """Return the history of all cells.
 

@@ -73,7 +73,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class LedgerRow:
+class CellRun:
     """A line of a ledger.
 
     Attributes:
@@ -87,7 +87,7 @@ class LedgerRow:
     environment: Mapping[str, str] = field(repr=False)
 
 
-def read_ledgers(paths: Iterable[str | os.PathLike[str]]) -> tuple[list[LedgerRow], list[str]]:
+def read_ledgers(paths: Iterable[str | os.PathLike[str]]) -> tuple[list[CellRun], list[str]]:
     """Read ledgers of unknown origin.
 
     Args:
@@ -99,7 +99,7 @@ def read_ledgers(paths: Iterable[str | os.PathLike[str]]) -> tuple[list[LedgerRo
     Raises:
         CompareError: a file can't be read, is no ledger, is of another version, or is too large.
     """
-    rows: list[LedgerRow] = []
+    rows: list[CellRun] = []
     notes: list[str] = []
     left = _MAX_BYTES
     for path in map(Path, paths):
@@ -119,8 +119,8 @@ def _contents(path: Path, limit: int) -> bytes:
         raise CompareError(f"can't read the ledger {str(path)!r}: {error.strerror or error}") from error
 
 
-def _rows(path: Path, contents: bytes, notes: list[str], most: int) -> list[LedgerRow]:
-    rows: list[LedgerRow] = []
+def _rows(path: Path, contents: bytes, notes: list[str], most: int) -> list[CellRun]:
+    rows: list[CellRun] = []
     damaged: list[int] = []
     shared: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}  # most rows repeat those of an earlier row
     for number, line in enumerate(BytesIO(contents), 1):
@@ -138,7 +138,7 @@ def _rows(path: Path, contents: bytes, notes: list[str], most: int) -> list[Ledg
         labels, environment = (
             shared.setdefault(tuple(items.items()), items) for items in (row.labels, row.environment)
         )
-        rows.append(LedgerRow(labels, row.outcome, environment))
+        rows.append(CellRun(labels, row.outcome, environment))
     if not rows:
         raise CompareError(f"{str(path)!r} has no rows of a ledger: `filch fleet` writes a ledger")
     if damaged:
@@ -147,7 +147,7 @@ def _rows(path: Path, contents: bytes, notes: list[str], most: int) -> list[Ledg
     return rows
 
 
-def _row(data: Any, path: Path, number: int) -> LedgerRow:
+def _row(data: Any, path: Path, number: int) -> CellRun:
     if not isinstance(data, dict) or "filch_ledger" not in data:
         raise CompareError(f"{str(path)!r} is not a ledger: line {number} has no entry 'filch_ledger'")
     version = data["filch_ledger"]
@@ -170,16 +170,16 @@ def _row(data: Any, path: Path, number: int) -> LedgerRow:
             "not a time like '2026-11-24T20:31:05Z'"
         )
     environment.pop("time", None)  # it differs in each run and explains nothing
-    return LedgerRow(labels, outcome, environment)
+    return CellRun(labels, outcome, environment)
 
 
-def _without_repeated(rows: Iterable[LedgerRow]) -> list[LedgerRow]:
+def _without_repeated(rows: Iterable[CellRun]) -> list[CellRun]:
     """Return the valid row of each cell and run, ordered by run.
 
     The first row of a key is valid, unless its process was lost, as it is tried again. If a run was resumed after a
     change, its rows have another key, and the last key is valid.
     """
-    by_key: dict[tuple[str, str], LedgerRow] = {}
+    by_key: dict[tuple[str, str], CellRun] = {}
     for row in rows:
         place = row.outcome.run, row.outcome.key
         if place not in by_key or by_key[place].outcome.status == "lost":

@@ -11,7 +11,7 @@ import networkx as nx
 
 from filch.steal.text import short_line
 
-from ._ledger_rows import Blame, LedgerRow, Outcome, Status
+from ._ledger_rows import Blame, CellRun, Outcome, Status
 
 GOOD = "close"
 BAD = frozenset({"different", "failed"})
@@ -139,19 +139,19 @@ class Flaky:
     bad: int
 
 
-def ran(rows: Iterable[LedgerRow]) -> list[LedgerRow]:
+def ran(rows: Iterable[CellRun]) -> list[CellRun]:
     """Return the rows of a cell in which it ran."""
     return [row for row in rows if row.outcome.status == GOOD or row.outcome.status in BAD]
 
 
-def flaky_keys(rows: Iterable[LedgerRow]) -> dict[str, list[Outcome]]:
+def flaky_keys(rows: Iterable[CellRun]) -> dict[str, list[Outcome]]:
     """Return the outcomes of the keys of a cell with which it changed back and forth, by key."""
     by_key = grouped(ran(rows), lambda row: row.outcome.key)
     outcomes = {key: [row.outcome for row in group] for key, group in by_key.items()}
     return {key: group for key, group in outcomes.items() if len(_flips(group)) >= 2}
 
 
-def flaky_of(rows: Sequence[LedgerRow]) -> Flaky | None:
+def flaky_of(rows: Sequence[CellRun]) -> Flaky | None:
     """Return how a cell is flaky; None if it is not."""
     groups = flaky_keys(rows).values()
     if not groups:
@@ -161,7 +161,7 @@ def flaky_of(rows: Sequence[LedgerRow]) -> Flaky | None:
     return Flaky(rows[0].labels, flips[-1], len(flips), good.count(True), good.count(False))
 
 
-def regressions_of(rows: Sequence[LedgerRow]) -> list[Regression]:
+def regressions_of(rows: Sequence[CellRun]) -> list[Regression]:
     """Return the regressions of a cell, from its rows in the order of the runs.
 
     Bad runs with a key with which the cell is flaky count neither as good nor as bad.
@@ -192,7 +192,7 @@ def clustered(regressions: Sequence[Regression]) -> list[Cluster]:
     return sorted(clusters, key=lambda cluster: (cluster.first_bad, len(cluster.regressions)), reverse=True)
 
 
-def not_run(cells: Iterable[Sequence[LedgerRow]]) -> list[NotRun]:
+def not_run(cells: Iterable[Sequence[CellRun]]) -> list[NotRun]:
     """Return the cells that did not run the last time, from the rows of each cell, newest first."""
     stopped = (found for rows in cells if (found := _stopped(rows)) is not None)
     alike = grouped(stopped, lambda found: replace(found, cells=()))
@@ -200,7 +200,7 @@ def not_run(cells: Iterable[Sequence[LedgerRow]]) -> list[NotRun]:
     return sorted(merged, key=lambda found: found.since, reverse=True)
 
 
-def environment_changes(before: LedgerRow, after: LedgerRow) -> tuple[Change, ...] | None:
+def environment_changes(before: CellRun, after: CellRun) -> tuple[Change, ...] | None:
     """Return the entries of the environment that differ; None if one of them was not recorded."""
     first, second = before.environment, after.environment
     if not first or not second:
@@ -235,7 +235,7 @@ def _flips(outcomes: Sequence[Outcome]) -> list[str]:
     return [after.run for before, after in pairwise(outcomes) if (before.status == GOOD) != (after.status == GOOD)]
 
 
-def _regression(good: LedgerRow, bad: LedgerRow, fixed: str | None, flaky: Container[str]) -> Regression:
+def _regression(good: CellRun, bad: CellRun, fixed: str | None, flaky: Container[str]) -> Regression:
     before, after = good.outcome, bad.outcome
     return Regression(
         bad.labels,
@@ -292,7 +292,7 @@ def _title(operators: Sequence[str], modules: Sequence[str]) -> str:
     return " in ".join(filter(None, parts))
 
 
-def _stopped(rows: Sequence[LedgerRow]) -> NotRun | None:
+def _stopped(rows: Sequence[CellRun]) -> NotRun | None:
     """Return since when a cell has not run; None if it ran the last time."""
     done, last = ran(rows), rows[-1]
     last_ran = done[-1] if done else None
