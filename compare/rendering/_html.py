@@ -25,10 +25,14 @@ def as_page(title: str, blocks: Sequence[Block]) -> str:
 
     Names come from models and files of unknown origin, so all text is escaped, and the page forbids scripts.
     """
-    template = Environment(autoescape=True, finalize=_cell_text, trim_blocks=True, lstrip_blocks=True).from_string(
-        files(__package__ or "").joinpath(_TEMPLATE).read_text("utf-8")
-    )
-    return template.render(title=title, blocks=[_template_context(block) for block in blocks if str(block)])
+    template = files(__package__ or "").joinpath(_TEMPLATE).read_text("utf-8")
+    return filled(template, title=title, blocks=[_template_context(block) for block in blocks if str(block)])
+
+
+def filled(template: str, **context: object) -> str:
+    """Return a page made from a Jinja template, in which all text is escaped, printable and shortened."""
+    environment = Environment(autoescape=True, finalize=_cell_text, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(template).render(context)
 
 
 def as_fragment(blocks: Iterable[Block]) -> str:
@@ -60,5 +64,7 @@ def _template_context(block: Block) -> object:
     }
 
 
-def _cell_text(value: object) -> str:
+def _cell_text(value: object) -> object:
+    if hasattr(value, "__html__"):  # the result of a macro, whose texts are escaped already
+        return value
     return short_line(" ".join(value) if isinstance(value, tuple) else value, _MAX_CELL)

@@ -1,4 +1,4 @@
-"""Reports, journals and dumps that are damaged or made up, with what each is refused with."""
+"""Reports, journals, ledgers and dumps that are damaged or made up, with what each is refused with."""
 
 import json
 import os
@@ -81,6 +81,45 @@ JOURNALS: dict[str, tuple[Write, str]] = {
     ),
     "a number of many digits": (_text(_HEADING + "1" * 5000 + "\n"), "is damaged in line 2"),
     "a letter": (_text("Dear reader,\n"), "is not a journal of a bisection"),
+}
+
+_ROW = {
+    "filch_ledger": 1,
+    "key": "k",
+    "run": "2026-10-01T03:00:00Z",
+    "labels": {"model": "m"},
+    "status": "close",
+    "error": 1e-7,
+    "detail": "",
+    "blame": None,
+    "environment": {},
+}
+
+
+def _row(**entries: object) -> Write:
+    return _text(f"{json.dumps(_ROW | entries)}\n")
+
+
+LEDGERS: dict[str, tuple[Write, str]] = {
+    "brackets": (_text("[" * 100_000 + "\n"), "has no rows of a ledger"),
+    "empty": (_text(""), "has no rows of a ledger"),
+    "a list": (_text("[]\n"), "is not a ledger: line 1 has no entry"),
+    "a report": (_text('{"filch_report": 5}\n'), "is not a ledger: line 1 has no entry"),
+    "another version": (_row(filch_ledger=2), "is a ledger of version 2; this Filch reads version 1"),
+    "a version that is true": (_row(filch_ledger=True), "is a ledger of version True"),
+    "a version of many characters": (_row(filch_ledger="x" * 10**6), "is a ledger of version"),
+    "nothing else": (_text('{"filch_ledger": 1}\n'), "is damaged in line 1: KeyError"),
+    "a status of its own": (_row(status="\x1b[31mgood"), "is damaged in line 1: TypeError: row.status is"),
+    "an error that is text": (_row(error="small"), "is damaged in line 1: TypeError: row.error is"),
+    "labels that are a list": (_row(labels=["m"]), "is damaged in line 1: TypeError: row.labels is"),
+    "a large label": (_row(labels={"model": ["x" * 10**6]}), "is damaged in line 1: TypeError: row.labels.model is"),
+    "a run that is no time": (_row(run="\x1b[31m" * 1000), "is damaged in line 1: row.run is"),
+    "blame that is text": (_row(blame="me"), "is damaged in line 1: TypeError: row.blame is"),
+    "many lists in a line": (_text("[" + "[]," * 2_500_000 + "[]]\n"), "has no rows of a ledger"),
+    "many cells": (
+        _text("".join(f"{json.dumps(_ROW | {'key': str(i), 'labels': {'m': str(i)}})}\n" for i in range(10_001))),
+        "more than 10,000 different cells",
+    ),
 }
 
 # Tables of expected failures: TOML, which is read at each start of pytest.

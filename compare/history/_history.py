@@ -1,0 +1,295 @@
+"""The history of many comparisons: what became wrong, and when."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from filch.steal.text import short_line
+
+from ..rendering._result import NextCommand, Result
+from ..rendering._table import Block, Line, table_of
+from ..results._row_tables import fit_path
+from ._ledger_rows import CellRun, Outcome, Status
+from ._regressions import (
+    BAD,
+    Change,
+    Cluster,
+    Flaky,
+    NotRun,
+    Regression,
+    clustered,
+    flaky_of,
+    grouped,
+    not_run,
+    ran,
+    regressions_of,
+)
+
+VERSION = 1
+_MAX_MEMBERS = 8  # rows of a table that is not wide
+_MAX_CHANGES = 12
+
+
+@dataclass(frozen=True)
+class CellHistory:
+    """A cell, which has the same labels in all runs.
+
+    Attributes:
+        labels: its model, backend, dtype, sizes …, by their titles.
+        status: its status in the last of its outcomes.
+        outcomes: those of the runs that have a row for it, oldest first.
+    """
+
+    labels: Mapping[str, str]
+    status: Status
+    outcomes: tuple[Outcome, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class History(Result):
+    """What became wrong in many runs.
+
+    Attributes:
+        ledgers: the files that were read.
+        runs: the starts of the runs in UTC, as ISO 8601, oldest first.
+        clusters: the regressions, newest first; those of one cluster probably have the same cause.
+        not_run: the cells that did not run the last time, newest first.
+        flaky: the cells that became wrong and close again although nothing changed, newest first.
+        never_close: the labels of cells that were wrong whenever they ran.
+        cells: all cells, by their labels.
+        notes: sentences about lines that were left out.
+        command: the command line that writes the site; `""` if it is not known.
+    """
+
+    ledgers: tuple[str, ...]
+    runs: tuple[str, ...]
+    clusters: tuple[Cluster, ...]
+    not_run: tuple[NotRun, ...]
+    flaky: tuple[Flaky, ...]
+    never_close: tuple[Mapping[str, str], ...]
+    cells: tuple[CellHistory, ...]
+    notes: tuple[str, ...] = ()
+    command: str = ""
+
+    @property
+    def open_clusters(self) -> tuple[Cluster, ...]:
+        """The clusters with a cell that is not close again."""
+        return tuple(cluster for cluster in self.clusters if cluster.fixed is None)
+
+    @property
+    def fixed_clusters(self) -> tuple[Cluster, ...]:
+        """The clusters whose cells are all close again."""
+        return tuple(cluster for cluster in self.clusters if cluster.fixed is not None)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of cells of each status, the last time that they were compared."""
+        return dict(Counter(cell.status for cell in self.cells).most_common())
+
+    @property
+    def not_repeated(self) -> int:
+        """The number of cells without a row in the latest run."""
+        return sum(cell.outcomes[-1].run != self.runs[-1] for cell in self.cells)
+
+    @property
+    def next_command(self) -> NextCommand | None:
+        """The command that writes the site; None if it is not known."""
+        return NextCommand(self.command, "see the history of each cell") if self.command else None
+
+    @property
+    def headline(self) -> str:
+        """The number of regressions, and of cells of each status."""
+        count = sum(regression.fixed is None for cluster in self.clusters for regression in cluster.regressions)
+        regressed = f"{plural(count, 'cell')} regressed" if count else "no regression"
+        causes = f" ({plural(len(self.open_clusters), 'cause')})" if count else ""
+        statuses = ", ".join(f"{number} {status}" for status, number in self.counts.items())
+        return f"{regressed}{causes}; {plural(len(self.cells), 'cell')} in {plural(len(self.runs), 'run')}: {statuses}"
+
+    def derived(self) -> Mapping[str, Any]:
+        """Return the version of the format, and the numbers of the headline."""
+        return {"filch_history": VERSION, "headline": self.headline, "counts": self.counts}
+
+    def record(self) -> dict[str, Any]:
+        """Return the fields and the derived values; without the command, which a reader could not trust."""
+        record = super().record()
+        del record["command"]
+        return record
+
+    def blocks(self, *, wide: bool = False) -> Iterable[Block]:
+        """Return the regressions, then the other cells that are not close; if `wide`, also all cells."""
+        yield Line(self.headline, "different" if self.open_clusters else "close")
+        yield from self.remarks()
+        for cluster in self.clusters if wide else self.open_clusters:
+            yield from ("", *_cluster_blocks(cluster, wide=wide))
+        fixed = len(self.clusters) - len(self.open_clusters)
+        if fixed and not wide:
+            yield from ("", f"{plural(fixed, 'regression')} before these, fixed since, not shown: --wide shows all")
+        if self.not_run:
+            yield from ("", Line("Could not run:", "heading"))
+            yield table_of(_NOT_RUN, self.not_run)
+        if self.flaky:
+            yield from ("", Line("Flaky: the status changed back and forth, the key did not:", "heading"))
+            yield table_of(_FLAKY, self.flaky)
+        if self.never_close:
+            yield from ("", Line("Never close:", "heading"))
+            yield table_of({"cell": cell_name}, self.never_close)
+        if wide:
+            yield from ("", Line("All cells:", "heading"))
+            yield table_of(_CELLS, self.cells, marked=lambda cell: cell.status in BAD)
+
+    def remarks(self) -> Iterable[str]:
+        """Return sentences about what was not read or not compared again."""
+        yield from self.notes
+        if self.not_repeated:
+            yield (
+                f"{plural(self.not_repeated, 'cell')} not compared in the latest run, {moment(self.runs[-1])}: "
+                "an earlier outcome is shown."
+            )
+
+
+def history(
+    rows: Iterable[CellRun], *, ledgers: Sequence[str] = (), notes: Sequence[str] = (), command: str = ""
+) -> History:
+    """Return the history of all cells.
+
+    Args:
+        rows: at most one for each cell and run, in the order of the runs; see `read_ledgers`.
+        ledgers: the files that they are from.
+        notes: sentences about lines that were left out.
+        command: the command line that writes the site.
+    """
+    by_labels = grouped(rows, lambda row: tuple(row.labels.items()))
+    by_cell = [by_labels[labels] for labels in sorted(by_labels, key=lambda labels: cell_name(dict(labels)))]
+    regressions = [found for group in by_cell for found in regressions_of(group)]
+    flaky = [found for group in by_cell if (found := flaky_of(group)) is not None]
+    still_wrong = [regression for regression in regressions if regression.fixed is None]
+    explained = {tuple(one.labels.items()) for one in still_wrong} | {tuple(one.labels.items()) for one in flaky}
+    wrong = (group[0].labels for group in by_cell for last in ran(group)[-1:] if last.outcome.status in BAD)
+    return History(
+        tuple(ledgers),
+        tuple(sorted({row.outcome.run for group in by_cell for row in group})),
+        tuple(clustered(regressions)),
+        tuple(not_run(by_cell)),
+        tuple(sorted(flaky, key=lambda found: found.last_change, reverse=True)),
+        tuple(labels for labels in wrong if tuple(labels.items()) not in explained),
+        tuple(
+            CellHistory(group[0].labels, group[-1].outcome.status, tuple(row.outcome for row in group))
+            for group in by_cell
+        ),
+        tuple(notes),
+        command,
+    )
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a number with its noun."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def moment(run: str) -> str:
+    """Return the start of a run without seconds, in UTC."""
+    return run[:16].replace("T", " ")
+
+
+def ordered_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return labels in the order model, backend, dtype, then the others."""
+    first = [title for title in ("model", "backend", "dtype") if title in labels]
+    titles = [*first, *(title for title in labels if title not in first)]
+    return {title: labels[title] for title in titles}
+
+
+def cell_name(labels: Mapping[str, str]) -> str:
+    """Return labels as a phrase, like `models.py:bert, inductor, float16, batch=2`."""
+    texts = (
+        text if title in ("model", "backend", "dtype") else f"{title.removeprefix('dim:')}={text}"
+        for title, text in ordered_labels(labels).items()
+    )
+    return ", ".join(map(short_line, texts))
+
+
+def when(cluster: Cluster) -> str:
+    """Return the runs in which a cluster began and ended, as a sentence."""
+    fixed = "" if cluster.fixed is None else f", close again since {moment(cluster.fixed)}"
+    return f"since {moment(cluster.first_bad)}, last good {moment(cluster.last_good)}{fixed}"
+
+
+def what_changed(cluster: Cluster) -> str:
+    """Return what changed in the environment between the last good and the first bad run, as a sentence."""
+    regressions = cluster.regressions
+    if cluster.changes or cluster.changes is None:
+        text = f"Changed: {changes_text(cluster.changes)}."
+    elif all(regression.same_key for regression in regressions):
+        text = "Nothing changed that Filch records: the environment and the keys are the same."
+    else:
+        text = "The environment is the same: the code, the options or the sizes changed."
+    flaky = sum(regression.flaky_before for regression in regressions)
+    return f"{text} Flaky before: {flaky} of {len(regressions)}." if flaky else text
+
+
+def changes_text(changes: Sequence[Change] | None) -> str:
+    """Return what changed in the environment, as a phrase."""
+    if changes is None:
+        return "unknown, as the environment was not recorded"
+    more = f", and {len(changes) - _MAX_CHANGES} more" if len(changes) > _MAX_CHANGES else ""
+    return ", ".join(short_line(change) for change in changes[:_MAX_CHANGES]) + more or "nothing"
+
+
+def cells_text(cells: Sequence[Mapping[str, str]]) -> str:
+    """Return the name of the first cell, and the number of further ones."""
+    return cell_name(cells[0]) + (f" and {plural(len(cells) - 1, 'more cell')}" if len(cells) > 1 else "")
+
+
+def _cluster_blocks(cluster: Cluster, *, wide: bool) -> Iterable[Block]:
+    yield Line(cluster.title, "heading")
+    yield f"  {when(cluster)}"
+    yield f"  {what_changed(cluster)}"
+    labels = [ordered_labels(regression.labels) for regression in cluster.regressions]
+    titles = dict.fromkeys(title for one in labels for title in one)
+    shown = cluster.regressions if wide else cluster.regressions[:_MAX_MEMBERS]
+    labels_columns = {title: _label(title) for title in titles}
+    table = table_of({**labels_columns, **(_MEMBER_WIDE if wide else _MEMBER)}, shown)
+    columns = (replace(column, fit=fit_path if column.title == "module" else column.fit) for column in table.columns)
+    yield replace(table, columns=tuple(columns))
+    if len(shown) < len(labels):
+        yield f"  and {plural(len(labels) - len(shown), 'more cell')}"
+
+
+def _label(title: str) -> Callable[[Regression], str]:
+    return lambda regression: ordered_labels(regression.labels).get(title, "")
+
+
+_MEMBER: dict[str, Callable[[Regression], object]] = {
+    "before": lambda regression: regression.error_before,
+    "error": lambda regression: regression.error,
+    "module": lambda regression: (regression.blame and regression.blame.module) or f"({regression.status})",
+}
+_MEMBER_WIDE: dict[str, Callable[[Regression], object]] = {
+    **_MEMBER,
+    "status": lambda regression: regression.status,
+    "times rounding": lambda regression: regression.blame and regression.blame.times_rounding,
+    "fixed": lambda regression: moment(regression.fixed or ""),
+    "first divergence": lambda regression: regression.detail,
+}
+_NOT_RUN: dict[str, Callable[[NotRun], object]] = {
+    "cells": lambda found: cells_text(found.cells),
+    "status": lambda found: found.status,
+    "since": lambda found: moment(found.since),
+    "last ran": lambda found: moment(found.last_ran or "never"),
+    "reason": lambda found: found.detail,
+}
+_FLAKY: dict[str, Callable[[Flaky], object]] = {
+    "cell": lambda found: cell_name(found.labels),
+    "changes": lambda found: str(found.changes),
+    "close": lambda found: str(found.close),
+    "bad": lambda found: str(found.bad),
+    "last change": lambda found: moment(found.last_change),
+}
+_CELLS: dict[str, Callable[[CellHistory], object]] = {
+    "cell": lambda cell: cell_name(cell.labels),
+    "status": lambda cell: cell.status,
+    "error": lambda cell: cell.outcomes[-1].error,
+    "runs": lambda cell: str(len(cell.outcomes)),
+    "last run": lambda cell: moment(cell.outcomes[-1].run),
+    "first divergence": lambda cell: cell.outcomes[-1].detail,
+}

@@ -1,0 +1,309 @@
+"""Find the cells that became wrong, the runs in which they did, and what they have in common."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
+from typing import TypeVar
+
+import networkx as nx
+
+from filch.steal.text import short_line
+
+from ._ledger_rows import Blame, CellRun, Outcome, Status
+
+GOOD = "close"
+BAD = frozenset({"different", "failed"})
+Labels = Mapping[str, str]
+_SHOWN_OPERATORS = 3
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+_INDEX = re.compile(r"(?<![^.])\d+(?![^.])", re.ASCII)
+_NUMBER = re.compile(r"\d+", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Change:
+    """An entry of the environment that changed between two runs.
+
+    Attributes:
+        name: the entry: a package, or `processor`, `threads` and others.
+        before: its value in the earlier run; None if it was not recorded.
+        after: its value in the later run; None if it was not recorded.
+    """
+
+    name: str
+    before: str | None
+    after: str | None
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.before or '(not there)'} → {self.after or '(not there)'}"
+
+
+@dataclass(frozen=True)
+class Regression:
+    """A cell that became wrong.
+
+    Attributes:
+        labels: those of the cell.
+        last_good: the last run before in which it was close.
+        first_bad: the first run in which it was not.
+        fixed: the first run after it in which it is close again; None if there is none yet.
+        status: `different` or `failed`, in the first bad run.
+        error_before: the largest harmonic error in the last good run.
+        error: the same in the first bad run.
+        detail: the first divergence, or why it could not be compared, in the first bad run.
+        blame: the first divergence.
+        changes: what changed in the environment; None if it was not recorded.
+        same_key: whether the key of the cell did not change, so that nothing that Filch knows explains the regression.
+        flaky_before: whether the cell was flaky with the key of the last good run.
+    """
+
+    labels: Labels
+    last_good: str
+    first_bad: str
+    fixed: str | None
+    status: Status
+    error_before: float | None
+    error: float | None
+    detail: str
+    blame: Blame | None
+    changes: tuple[Change, ...] | None
+    same_key: bool
+    flaky_before: bool
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Regressions that began in the same run and probably have the same cause.
+
+    Attributes:
+        first_bad: the run in which they began.
+        last_good: the latest of the last good runs of the cells.
+        fixed: the run since which all cells are close again; None if one is not.
+        title: the blamed operators and modules, or the reason if nothing is blamed.
+        operators: the blamed operators.
+        modules: the blamed modules, with `*` for the numbers of layers.
+        changes: what changed in the environment of at least one cell; None if it was not recorded.
+        regressions: one for each cell.
+    """
+
+    first_bad: str
+    last_good: str
+    fixed: str | None
+    title: str
+    operators: tuple[str, ...]
+    modules: tuple[str, ...]
+    changes: tuple[Change, ...] | None
+    regressions: tuple[Regression, ...]
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """Cells that have not run since the same run for the same reason.
+
+    Attributes:
+        since: the first run in which they did not run.
+        status: `missing`, `crashed`, `timeout` or `lost`, the last time.
+        detail: the reason.
+        last_ran: the last run in which they ran; None if there is none.
+        changes: what changed in the environment between these two runs; None if it was not recorded.
+        cells: the labels of the cells.
+    """
+
+    since: str
+    status: Status
+    detail: str
+    last_ran: str | None
+    changes: tuple[Change, ...] | None
+    cells: tuple[Labels, ...]
+
+
+@dataclass(frozen=True)
+class Flaky:
+    """A cell that became wrong and close again although its key did not change.
+
+    Attributes:
+        labels: those of the cell.
+        last_change: the last run in which the status was another one than before with the same key.
+        changes: how often the status changed with the same key.
+        close: the number of runs with these keys in which it was close.
+        bad: the number of runs with these keys in which it was not.
+    """
+
+    labels: Labels
+    last_change: str
+    changes: int
+    close: int
+    bad: int
+
+
+def ran(rows: Iterable[CellRun]) -> list[CellRun]:
+    """Return the rows of a cell in which it ran."""
+    return [row for row in rows if row.outcome.status == GOOD or row.outcome.status in BAD]
+
+
+def flaky_keys(rows: Iterable[CellRun]) -> dict[str, list[Outcome]]:
+    """Return the outcomes of the keys of a cell with which it changed back and forth, by key."""
+    by_key = grouped(ran(rows), lambda row: row.outcome.key)
+    outcomes = {key: [row.outcome for row in group] for key, group in by_key.items()}
+    return {key: group for key, group in outcomes.items() if len(_flips(group)) >= 2}
+
+
+def flaky_of(rows: Sequence[CellRun]) -> Flaky | None:
+    """Return how a cell is flaky; None if it is not."""
+    groups = flaky_keys(rows).values()
+    if not groups:
+        return None
+    flips = sorted(run for group in groups for run in _flips(group))
+    good = [outcome.status == GOOD for group in groups for outcome in group]
+    return Flaky(rows[0].labels, flips[-1], len(flips), good.count(True), good.count(False))
+
+
+def regressions_of(rows: Sequence[CellRun]) -> list[Regression]:
+    """Return the regressions of a cell, from its rows in the order of the runs.
+
+    Bad runs with a key with which the cell is flaky count neither as good nor as bad.
+    """
+    flaky = flaky_keys(rows)
+    judged = [row for row in ran(rows) if row.outcome.status == GOOD or row.outcome.key not in flaky]
+    streaks = [(good, [*group]) for good, group in groupby(judged, lambda row: row.outcome.status == GOOD)]
+    found = []
+    for index, (good, streak) in enumerate(streaks[1:], 1):
+        if not good:
+            fixed = streaks[index + 1][1][0].outcome.run if index + 1 < len(streaks) else None
+            found.append(_regression(streaks[index - 1][1][-1], streak[0], fixed, flaky))
+    return found
+
+
+def clustered(regressions: Sequence[Regression]) -> list[Cluster]:
+    """Return regressions in clusters, newest first.
+
+    Two regressions that began in the same run are in the same cluster if the same operator is blamed, or the same
+    module of the same model up to the numbers of layers; or, if nothing is blamed, if their reasons are equal up to
+    numbers.
+    """
+    graph = nx.Graph()
+    for index, regression in enumerate(regressions):
+        graph.add_edges_from((index, (regression.first_bad, mark)) for mark in _marks(regression))
+    components = (sorted(node for node in part if isinstance(node, int)) for part in nx.connected_components(graph))
+    clusters = [_cluster([regressions[index] for index in component]) for component in components]
+    return sorted(clusters, key=lambda cluster: (cluster.first_bad, len(cluster.regressions)), reverse=True)
+
+
+def not_run(cells: Iterable[Sequence[CellRun]]) -> list[NotRun]:
+    """Return the cells that did not run the last time, from the rows of each cell, newest first."""
+    stopped = (found for rows in cells if (found := _stopped(rows)) is not None)
+    alike = grouped(stopped, lambda found: replace(found, cells=()))
+    merged = (replace(one, cells=tuple(found.cells[0] for found in group)) for one, group in alike.items())
+    return sorted(merged, key=lambda found: found.since, reverse=True)
+
+
+def environment_changes(before: CellRun, after: CellRun) -> tuple[Change, ...] | None:
+    """Return the entries of the environment that differ; None if one of them was not recorded."""
+    first, second = before.environment, after.environment
+    if not first or not second:
+        return None
+    names = sorted({*first, *second}, key=lambda name: (name not in _VERSIONS, name))
+    changed = (Change(name, first.get(name), second.get(name)) for name in names)
+    return tuple(change for change in changed if change.before != change.after)
+
+
+_VERSIONS = ("torch", "onnx", "onnxruntime", "openvino", "transformers", "numpy", "python")  # what is shown first
+
+
+def without_layers(module: str) -> str:
+    """Return the path of a module with `*` for each number of a layer.
+
+    >>> without_layers("model.layers.12.norm1")
+    'model.layers.*.norm1'
+    """
+    return _INDEX.sub("*", module)
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Return items by their key, in the order in which each key occurs first."""
+    groups: dict[K, list[T]] = defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
+    return groups
+
+
+def _flips(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return the runs in which a cell became wrong or close."""
+    return [after.run for before, after in pairwise(outcomes) if (before.status == GOOD) != (after.status == GOOD)]
+
+
+def _regression(good: CellRun, bad: CellRun, fixed: str | None, flaky: Container[str]) -> Regression:
+    before, after = good.outcome, bad.outcome
+    return Regression(
+        bad.labels,
+        before.run,
+        after.run,
+        fixed,
+        after.status,
+        before.error,
+        after.error,
+        after.detail,
+        after.blame,
+        environment_changes(good, bad),
+        same_key=before.key == after.key,
+        flaky_before=before.key in flaky,
+    )
+
+
+def _marks(regression: Regression) -> Iterable[tuple[str, ...]]:
+    """Return what a regression has in common with others of its cluster."""
+    blame = regression.blame
+    if blame is None or not (blame.operator or blame.module):
+        yield "reason", regression.status, _NUMBER.sub("#", regression.detail)
+        return
+    if blame.operator:
+        yield "operator", blame.operator
+    if blame.module:
+        yield "module", regression.labels.get("model", ""), without_layers(blame.module)
+
+
+def _cluster(regressions: Sequence[Regression]) -> Cluster:
+    blames = [regression.blame for regression in regressions if regression.blame is not None]
+    operators = tuple(dict.fromkeys(blame.operator for blame in blames if blame.operator))
+    modules = tuple(dict.fromkeys(without_layers(blame.module) for blame in blames if blame.module))
+    recorded = [regression.changes for regression in regressions if regression.changes is not None]
+    fixed = [regression.fixed for regression in regressions if regression.fixed is not None]
+    return Cluster(
+        regressions[0].first_bad,
+        max(regression.last_good for regression in regressions),
+        max(fixed) if len(fixed) == len(regressions) else None,
+        _title(operators, modules) or short_line(regressions[0].detail) or regressions[0].status,
+        operators,
+        modules,
+        tuple(dict.fromkeys(change for changes in recorded for change in changes)) if recorded else None,
+        tuple(regressions),
+    )
+
+
+def _title(operators: Sequence[str], modules: Sequence[str]) -> str:
+    more = f" and {len(modules) - 1} other module{'s' if len(modules) > 2 else ''}" if len(modules) > 1 else ""
+    parts = (
+        " + ".join(map(short_line, operators[:_SHOWN_OPERATORS])),
+        *(short_line(name) + more for name in modules[:1]),
+    )
+    return " in ".join(filter(None, parts))
+
+
+def _stopped(rows: Sequence[CellRun]) -> NotRun | None:
+    """Return since when a cell has not run; None if it ran the last time."""
+    done, last = ran(rows), rows[-1]
+    last_ran = done[-1] if done else None
+    if last is last_ran:
+        return None
+    first = rows[rows.index(last_ran) + 1] if last_ran is not None else rows[0]
+    return NotRun(
+        first.outcome.run,
+        last.outcome.status,
+        last.outcome.detail,
+        None if last_ran is None else last_ran.outcome.run,
+        None if last_ran is None else environment_changes(last_ran, first),
+        (last.labels,),
+    )
