@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from filch.steal.text import short_line
 
@@ -13,6 +13,7 @@ from ..results._row_tables import fit_path
 from ._ledger_rows import CellRun, Outcome, Status
 from ._regressions import (
     BAD,
+    GOOD,
     Change,
     Cluster,
     Flaky,
@@ -88,6 +89,11 @@ class History(Result):
         return dict(Counter(cell.status for cell in self.cells).most_common())
 
     @property
+    def verdict(self) -> Literal["close", "different", "incomplete"]:
+        """`different` if there is an open regression, `close` if all cells are close, else `incomplete`."""
+        return "different" if self.open_clusters else "close" if {*self.counts} == {GOOD} else "incomplete"
+
+    @property
     def not_repeated(self) -> int:
         """The number of cells without a row in the latest run."""
         return sum(cell.outcomes[-1].run != self.runs[-1] for cell in self.cells)
@@ -107,8 +113,13 @@ class History(Result):
         return f"{regressed}{causes}; {plural(len(self.cells), 'cell')} in {plural(len(self.runs), 'run')}: {statuses}"
 
     def derived(self) -> Mapping[str, Any]:
-        """Return the version of the format, and the numbers of the headline."""
-        return {"filch_history": VERSION, "headline": self.headline, "counts": self.counts}
+        """Return the version of the format, the verdict, and the numbers of the headline."""
+        return {
+            "filch_history": VERSION,
+            "verdict": self.verdict,
+            "headline": self.headline,
+            "counts": self.counts,
+        }
 
     def record(self) -> dict[str, Any]:
         """Return the fields and the derived values; without the command, which a reader could not trust."""
@@ -118,7 +129,7 @@ class History(Result):
 
     def blocks(self, *, wide: bool = False) -> Iterable[Block]:
         """Return the regressions, then the other cells that are not close; if `wide`, also all cells."""
-        yield Line(self.headline, "different" if self.open_clusters else "close")
+        yield Line(self.headline, self.verdict)
         yield from self.remarks()
         for cluster in self.clusters if wide else self.open_clusters:
             yield from ("", *_cluster_blocks(cluster, wide=wide))

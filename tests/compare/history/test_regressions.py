@@ -36,6 +36,7 @@ def test_a_clean_history_is_silent(read: Read) -> None:
 
     assert (found.clusters, found.not_run, found.flaky, found.never_close) == ((), (), (), ())
     assert found.headline == "no regression; 12 cells in 30 runs: 12 close"
+    assert found.verdict == "close"
 
 
 def test_a_regression_is_dated_and_blamed(read: Read) -> None:
@@ -268,6 +269,17 @@ def test_cells_that_are_not_in_the_latest_run_are_counted(read: Read) -> None:
 
     assert len(found.open_clusters) == 1
     assert "4 cells not compared in the latest run, 2026-10-30 03:00" in found.table(width=200)
+
+
+@pytest.mark.parametrize(
+    ("status", "verdict"), [("close", "close"), ("different", "incomplete"), ("crashed", "incomplete")]
+)
+def test_a_history_is_close_only_if_all_cells_are(status: str, verdict: str, read: Read) -> None:
+    """A cell that was wrong in the only run is no regression, but no reason for a green line either."""
+    made = MadeLedger(runs=1)
+    made.rows[0]["status"] = status
+
+    assert read(made).verdict == verdict
 
 
 @pytest.mark.parametrize(
