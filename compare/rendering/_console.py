@@ -94,7 +94,11 @@ def _layout(columns: Sequence[Column], cells: Sequence[Sequence[Cell]], availabl
         max(title, width if column.fit is None else min(width, column.least))
         for column, title, width in zip(columns, titles, natural, strict=True)
     ]
-    shown = _shown(columns, natural, least, available)
+    preferred = [
+        max(width, 0 if column.fit is None else min(whole, column.preferred))
+        for column, width, whole in zip(columns, least, natural, strict=True)
+    ]
+    shown = _shown(columns, natural, preferred, available)
     widths = [least[index] for index in shown]
     left = available - sum(widths) - len(widths) + 1
     shrinking = [number for number, index in enumerate(shown) if columns[index].fit is not None]
@@ -102,20 +106,16 @@ def _layout(columns: Sequence[Column], cells: Sequence[Sequence[Cell]], availabl
         widths[max(wide, key=widths.__getitem__)] -= 1
         left += 1
     growing = [number for number, index in enumerate(shown) if widths[number] < natural[index]]
-    while left > 0 and growing:  # the narrowest column grows first, so that all columns get a fair share
-        number = min(growing, key=widths.__getitem__)
+    while left > 0 and growing:  # up to their preferred widths, then the narrowest first, so that all get a fair share
+        number = min(growing, key=lambda number: (widths[number] >= preferred[shown[number]], widths[number]))
         widths[number] += 1
         left -= 1
         growing = [number for number in growing if widths[number] < natural[shown[number]]]
     return shown, widths
 
 
-def _shown(columns: Sequence[Column], natural: Sequence[int], least: Sequence[int], available: int) -> list[int]:
+def _shown(columns: Sequence[Column], natural: Sequence[int], preferred: Sequence[int], available: int) -> list[int]:
     """Return the indices of the columns without those that are left out for others to have their preferred widths."""
-    preferred = [
-        max(width, 0 if column.fit is None else min(whole, column.preferred))
-        for column, width, whole in zip(columns, least, natural, strict=True)
-    ]
     # Columns that are empty, but not those of a table without rows, are left out first.
     order = [
         column.optional if width or not any(natural) else math.inf

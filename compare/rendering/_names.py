@@ -82,7 +82,7 @@ def _short_names(name: str, width: int) -> Iterable[str]:
 def _short_paths(path: str, width: int) -> Iterable[str]:
     """Yield short forms of a path, the most readable ones first."""
     names = path.split(".")
-    if 1 < len(names) <= _MAX_PARTS and "(" not in path:  # a dot inside of `Dropout(p=0.1)` separates nothing
+    if 1 < len(names) <= _MAX_PARTS:
         numbers = {index for index, name in enumerate(names) if name.isdecimal()}
         with_numbers = _with_gaps(names, numbers)
         yield from (text for text in with_numbers if len(text) <= width)

@@ -13,6 +13,7 @@ from ..rendering._table import (
     Block,
     Cell,
     Column,
+    Fit,
     Table,
     fit_names,
     fit_paths,
@@ -115,10 +116,22 @@ def _fit_operators(cells: Sequence[Cell], width: int, lines: int) -> Sequence[Ce
     return [(*lines_of(name), *chain.from_iterable(below)) for name, below in zip(names, inside, strict=True)]
 
 
+def _fit_texts(cells: Sequence[Cell], width: int, names: Fit) -> Sequence[Cell]:
+    """Return names in one line, shortened by `names`, and texts of several words in several lines."""
+    return [
+        text if " " in cell else name
+        for cell, text, name in zip(cells, folded(cells, width), names(cells, width), strict=True)
+    ]
+
+
 def operator_tables(calls: Sequence[Sequence[Operator]]) -> Iterable[Block]:
     """Yield tables of the model's own operations, one for each call."""
     columns = (
-        *(Column("", right=True), Column("kind", optional=2), Column("operator", fit_paths, preferred=24)),
+        *(
+            Column("", right=True),
+            Column("kind", optional=2),
+            Column("operator", partial(_fit_texts, names=fit_paths), preferred=24),
+        ),
         *(Column("dtype", optional=1), Column("error", right=True), Column("attention")),
     )
     for call, operators in enumerate(calls):
@@ -150,16 +163,10 @@ def module_table(rows: Sequence[ModuleRow], *, wide: bool) -> Table:
     columns: dict[str | Column, Callable[[ModuleRow], object]] = {
         Column("module", fit_paths, least=12, preferred=24): _output_path,
         Column("is", optional=1): lambda row: row.resolution,
-        Column("value", _fit_values): lambda row: row.value or row.note,
+        Column("value", partial(_fit_texts, names=fit_names)): lambda row: row.value or row.note,
         **{name: _MODULE_COLUMNS[name] for name in ("error", "attention")},
     }
     return table_of(columns, [row for row in rows if row.side == "output"])
-
-
-def _fit_values(cells: Sequence[Cell], width: int) -> Sequence[Cell]:
-    """Return names of values without their middles, and several names or sentences in several lines."""
-    sentences, names = folded(cells, width), fit_names(cells, width)
-    return [sentence if " " in cell else name for cell, sentence, name in zip(cells, sentences, names, strict=True)]
 
 
 def outcome_table(outcomes: Sequence[NodeOutcome], *, wide: bool) -> Iterable[Block]:
@@ -336,6 +343,8 @@ _OUTCOME_COLUMNS: dict[str | Column, Callable[..., object]] = {
     Column("exported node", fit_names, preferred=16): lambda outcome: outcome.node,
     Column("operator", fit_names, optional=1): lambda outcome: outcome.op,
     "becomes": lambda outcome: outcome.kind,
-    Column("into", _fit_values, preferred=16): lambda outcome: ", ".join(outcome.into) or outcome.note,
+    Column("into", partial(_fit_texts, names=fit_names), preferred=16): lambda outcome: (
+        ", ".join(outcome.into) or outcome.note
+    ),
     Column("module", fit_paths, least=12, preferred=16): lambda outcome: outcome.module or "",
 }

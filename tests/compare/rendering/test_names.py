@@ -55,11 +55,6 @@ def test_a_short_form_that_fits_another_path_is_not_used() -> None:
     assert list(shortened_paths(paths, 12).values()) == [("…6.at…c_proj",), ("…6.ml…c_proj",)]
 
 
-def test_the_dots_of_a_number_separate_nothing() -> None:
-    """The representation of a module is no path."""
-    assert shortened_paths(["Dropout(p=0.1, inplace=False)"], 20).popitem()[1] == ("Dropout(p…ace=False)",)
-
-
 def test_names_that_differ_only_in_their_middle_have_several_lines() -> None:
     """Lines end at punctuation; a name that differs at its end has one line."""
     names = ["node_convert_1_element_type", "node_convert_2_element_type", "node_convert_1_element_type_7"]
