@@ -8,8 +8,7 @@ from typing import Any, Literal
 from filch.steal.text import short_line
 
 from ..rendering._result import NextCommand, Result
-from ..rendering._table import Block, Line, table_of
-from ..results._row_tables import fit_path
+from ..rendering._table import Block, Line, fit_paths, table_of
 from ._ledger_rows import CellRun, Outcome, Status
 from ._regressions import (
     BAD,
@@ -260,7 +259,7 @@ def _cluster_blocks(cluster: Cluster, *, wide: bool) -> Iterable[Block]:
     shown = cluster.regressions if wide else cluster.regressions[:_MAX_MEMBERS]
     labels_columns = {title: _label(title) for title in titles}
     table = table_of({**labels_columns, **(_MEMBER_WIDE if wide else _MEMBER)}, shown)
-    columns = (replace(column, fit=fit_path if column.title == "module" else column.fit) for column in table.columns)
+    columns = (replace(column, fit=fit_paths if column.title == "module" else column.fit) for column in table.columns)
     yield replace(table, columns=tuple(columns))
     if len(shown) < len(labels):
         yield f"  and {plural(len(labels) - len(shown), 'more cell')}"
