@@ -12,6 +12,8 @@ import os, signal, time
 import torch
 from torch import nn
 
+torch.manual_seed(0)  # a process has one cell, so that its weights are the same wherever it runs
+
 def count():
     """Remember that a cell ran in this process, which has one cell."""
     with open("starts", "a") as file:
@@ -19,7 +21,6 @@ def count():
 
 def layers(*modules, shape=(2, 8)):
     count()
-    torch.manual_seed(0)
     return nn.Sequential(*modules).eval(), (torch.randn(shape),)
 
 def linear(): return layers(nn.Linear(8, 8))
@@ -33,7 +34,6 @@ def pool(): return layers(nn.MaxPool1d(2), shape=(1, 3, 8))
 
 def sized(batch=2):
     count()
-    torch.manual_seed(0)
     return nn.Linear(4, 4).eval(), (torch.randn(batch, 4),), {}, ({0: torch.export.Dim("batch", min=1, max=64)},)
 
 def segfault():
