@@ -77,8 +77,11 @@ def table(found: dict[str, Counter[tuple[str, str]]]) -> str:
     header = ("kind of fault", "planted", *(f"{name}, {how}" for how in found for name in OUTCOMES))
     kinds = sorted({fault for counts in found.values() for fault, _ in counts})
     rows = [
-        (kind, sum(next(iter(found.values()))[kind, name] for name in OUTCOMES))
-        + tuple(counts[kind, name] for counts in found.values() for name in OUTCOMES)
+        (
+            kind,
+            sum(next(iter(found.values()))[kind, name] for name in OUTCOMES),
+            *(counts[kind, name] for counts in found.values() for name in OUTCOMES),
+        )
         for kind in kinds
     ]
     totals = ("all", *(sum(column) for column in list(zip(*rows, strict=True))[1:]))  # type: ignore[arg-type]

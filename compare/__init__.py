@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ._compiled_graph import compiled_graph
     from ._diff import diff
     from ._pass_errors import CompareInstrument
+    from ._record_reference import record_reference
     from .bisection import BisectReport, bisect
     from .common._errors import CompareError
     from .dynamo._gradients import compare_gradients
@@ -69,6 +70,7 @@ __all__ = [
     "keep_precise",
     "load_inputs",
     "load_report",
+    "record_reference",
     "tiny_llm",
     "write_repro",
 ]
@@ -81,6 +83,7 @@ _NAMES_BY_MODULE = {
     "_compiled_graph": ("compiled_graph",),
     "_diff": ("diff",),
     "_pass_errors": ("CompareInstrument",),
+    "_record_reference": ("record_reference",),
     "bisection": ("BisectReport", "bisect"),
     "common._errors": ("CompareError",),
     "dynamo._gradients": ("compare_gradients",),

@@ -22,7 +22,7 @@ from filch.steal import (
     tensors,
 )
 
-from .float64 import StoredLevel
+from .float64 import StoredLevel, levels_of
 from .metrics._metrics import compare_tensors
 from .metrics._tolerance import Tolerance
 from .ranks._rank_diff import RankDiff
@@ -48,7 +48,8 @@ def diff(
         reference: the reference: a dump or a capture; or the dumps of several processes, as their paths or a pattern
             such as `"run.*.onnx"`, which are put together first.
         other: the dump, capture or dumps to compare with it.
-        tolerance: see `compare`.
+        tolerance: see `compare`; by default, rounding levels judge the values if the reference has them (see
+            `record_reference`).
         layouts: see `assemble`.
 
     Returns:
@@ -58,9 +59,10 @@ def diff(
         DumpError: one of them cannot be read, or is a program (`NotADumpError`).
     """
     first, second = _opened(reference, layouts), _opened(other, layouts)
+    levels = levels_of(first) if tolerance is None else {}
     if isinstance(second, AssembledRecords):
-        return RankDiff(first, second, tolerance).result()
-    return DumpDiff(first.source, second.source, tuple(_rows(first, second, tolerance)))
+        return RankDiff(first, second, tolerance, levels).result()
+    return DumpDiff(first.source, second.source, tuple(_rows(first, second, tolerance, levels)))
 
 
 def _opened(dumps: "Dumps", layouts: Layouts | None) -> Records:
@@ -74,11 +76,13 @@ def _opened(dumps: "Dumps", layouts: Layouts | None) -> Records:
     return restore(path) if Path(path).exists() or not has_magic(path) else assemble(path, layouts=layouts)
 
 
-def _rows(first: Records, second: Records, tolerance: float | Tolerance | None) -> Iterator[DiffRow]:
+def _rows(
+    first: Records, second: Records, tolerance: float | Tolerance | None, levels: Mapping[str, StoredLevel]
+) -> Iterator[DiffRow]:
     """Yield the rows of the records of both dumps, and one row for each record that only one of them has."""
     for key in first:
         if key in second:
-            yield from value_rows(key, first[key], second[key], tolerance)
+            yield from value_rows(key, first[key], second[key], tolerance, levels=levels)
         else:
             yield unmatched_row(key, first[key], _SECOND)
     for key in second:

@@ -1,7 +1,7 @@
 """The rows of a comparison of several processes with one."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -17,6 +17,8 @@ from filch.steal import (
     tensors,
 )
 
+from ..float64 import StoredLevel
+from ..float64._verdict import SUSPICIOUS
 from ..metrics._tolerance import Tolerance
 from ..results._dump_diff import DiffRow, DumpDiff
 from ._culprit import culprit_reasons
@@ -34,8 +36,14 @@ class RankDiff:
     # ranks and microbatches of which each has the mean loss of its part. The first of these gradients shows it.
     _divisor: int | None = None
 
-    def __init__(self, expected: Records, actual: AssembledRecords, tolerance: float | Tolerance | None) -> None:
-        self._expected, self._actual, self._tolerance = expected, actual, tolerance
+    def __init__(
+        self,
+        expected: Records,
+        actual: AssembledRecords,
+        tolerance: float | Tolerance | None,
+        levels: Mapping[str, StoredLevel],
+    ) -> None:
+        self._expected, self._actual, self._tolerance, self._levels = expected, actual, tolerance, levels
         self._expected_counts = _counts(expected)
         self._actual_keys = _keys_by_place(actual)
         self._stages = _stages(expected, actual)
@@ -123,13 +131,18 @@ class RankDiff:
         reasons = [_UNREDUCED] if found.unreduced and key.kind in ("P", "GF") else []
         problems = "; ".join([*reasons, *item.problems])
         ranks: tuple[int, ...] = ()
-        if problems or not difference.close:
+        level, ratio = self._levels.get(key.label + path), None
+        if level is not None and level.reliable and not difference.problem:
+            ratio = level.ratio(reference, item.parts[0].tensor)
+        close = difference.close if ratio is None else ratio <= SUSPICIOUS
+        if problems or not close:
             ranks = wrong_ranks(item, reference, self._tolerance) or tuple(sorted({*item.ranks}))
         elif found.layout:
             self._learned[key.place(path)] = found.layout
         held_by = tuple(sorted({rank for part in item.parts for rank in part.ranks}))
         row = DiffRow(
             *(key, path, describe(reference), problems, difference),
+            ratio=ratio,
             layout=item.layout,
             ranks=ranks,
             held_by=held_by,
@@ -137,7 +150,7 @@ class RankDiff:
         )
         is_sharded = item.shards == len(item.pieces) and not item.ranks
         agrees = None if is_sharded else not found.unreduced and not item.problems
-        return _Judged(row, found.unreduced and difference.close, agrees)
+        return _Judged(row, found.unreduced and close, agrees)
 
 
 class _Judged(NamedTuple):

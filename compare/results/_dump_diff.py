@@ -90,7 +90,9 @@ class DiffRow:
     def __str__(self) -> str:
         times = "" if self.ratio is None else f"{format_ratio(self.ratio)} times its rounding level; "
         ranks = f" on rank{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))}" if self.ranks else ""
-        what = self.reason if self.faulty or not self.difference else str(self.difference)
+        what = self.reason
+        if self.difference is not None and not self.faulty:
+            what = str(self.difference) if self.ratio is None else self.difference.without_limits
         return short_line(f"{self.key.label}{self.path}{ranks}: {times}{what}")
 
 
@@ -222,7 +224,7 @@ _COLUMNS: dict[str | Column, Callable[[DiffRow], object]] = {
     "times rounding": lambda row: None if row.ratio is None else format_ratio(row.ratio),
     "cause": lambda row: row.cause or None,
     "ranks": lambda row: ", ".join(map(str, row.ranks)) or None,
-    "layout": lambda row: row.layout or None,
+    Column("layout", folded, optional=1): lambda row: row.layout or None,
     "attention": lambda row: "differs" if row.diverged else "",
     "reason": lambda row: row.reason or (row.difference.problem if row.difference else None),
 }

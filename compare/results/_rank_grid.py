@@ -55,7 +55,7 @@ def rank_grid(rows: Sequence[RankValue], *, whole: bool = False) -> list[Block]:
         for column, state in enumerate(states)
         if state in (_WRONG, _UNKNOWN)
     }
-    columns = (Column("module", fit_paths), *(Column(f"rank {rank}") for rank in all_ranks))
+    columns = (Column("module", fit_paths), *(Column(str(rank)) for rank in all_ranks))
     table = Table(
         columns, tuple((name, *states) for name, states in zip(shown, cells, strict=True)), wrong=frozenset(wrong)
     )

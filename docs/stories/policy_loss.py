@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, loss_parallel, parallelize_module
 
-from filch import steal_forward
+from filch import record_reference, steal_forward
 
 
 class Policy(nn.Module):
@@ -28,17 +28,16 @@ def main() -> None:
     torch.manual_seed(0)
     policy, states, advantages = Policy(), torch.randn(8, 32), torch.randn(8, 64)
     if "RANK" not in os.environ:
-        with steal_forward(policy, submodules=True, gradients=True, parameters=True, dump_file="reference.onnx"):
-            (policy(states) * advantages).sum().backward()
+        record_reference(policy, lambda: (policy(states) * advantages).sum().backward(), "reference.onnx")
         return
-
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
     layers = {"logits": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)}
     parallelize_module(policy, mesh, layers)
-    options = {"gradients": True, "parameters": True, "collectives": True}
-    with steal_forward(policy, submodules=True, **options, dump_file="run.{rank}.onnx"), loss_parallel():
-        (policy(states) * distribute_tensor(advantages, mesh, [Shard(-1)])).sum().backward()
+    weights = distribute_tensor(advantages, mesh, [Shard(-1)])
+    options = {"submodules": True, "gradients": True, "parameters": True, "collectives": True}
+    with steal_forward(policy, dump_file="run.{rank}.onnx", **options), loss_parallel():
+        (policy(states) * weights).sum().backward()
     dist.destroy_process_group()
 
 

@@ -1,1 +1,1 @@
-"""What a capture can record besides module inputs and outputs: gradients, parameters, ATen calls, non-finite values."""
+"""What a capture can record besides module inputs and outputs: gradients, parameters, ATen calls, collectives, non-finite values."""

@@ -16,6 +16,7 @@ from support.processes import commands
 ROOT = Path(__file__).resolve().parents[3]
 CUT = "…"  # a line of its own where output was left out
 PATIENCE = 300  # seconds
+_PROGRAMS = {"python": [sys.executable], "torchrun": [sys.executable, "-m", "torch.distributed.run"]}
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def run(command):
     """Run a command, those of Filch in this process, and return its exit code and its output."""
     program, *arguments = shlex.split(command, comments=True)
     if program != "filch":
-        there = [sys.executable if program == "python" else program, *arguments]
+        there = [*_PROGRAMS.get(program, [program]), *arguments]
         done = subprocess.run(there, capture_output=True, text=True, timeout=PATIENCE, check=False)
         return done.returncode, done.stdout + done.stderr
     with contextlib.redirect_stdout(io.StringIO()) as printed:
