@@ -4,7 +4,7 @@ import ast
 import hashlib
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
@@ -59,7 +59,7 @@ def find_sources(factory: str, folder: str) -> Sources:
             found = [*_files(imported, folders)]
             waiting += found
             external |= set() if found else {imported.partition(".")[0]}
-    return Sources(dict(sorted(hashes.items())), _versions(external))
+    return Sources(dict(sorted(hashes.items())), installed_versions(external))
 
 
 def backend_versions(backend: str) -> dict[str, str]:
@@ -115,7 +115,7 @@ def _imports(source: bytes, module: str, *, is_package: bool) -> Iterator[str]:
             yield from (f"{base}.{alias.name}" if base else alias.name for alias in node.names)
 
 
-def _versions(modules: set[str]) -> dict[str, str]:
+def installed_versions(modules: Collection[str] = ()) -> dict[str, str]:
     """Return the versions of the packages that provide modules, and of those that every comparison uses."""
     distributions = _distributions()
     names = {*_STACK, *(owner for module in modules for owner in distributions.get(module, ()))}

@@ -19,6 +19,7 @@ from ..common._source import user_frame
 from ..rendering._json import plain
 from ..results._cells import Cell, failure_text
 from ._cell import CellSpec
+from ._sources import backend_versions, installed_versions
 from ._supervisor import OUTCOME, READY, WORK
 
 
@@ -34,7 +35,8 @@ def main(folder: Path) -> None:
     cell = _run(spec)
     seconds = round(time.monotonic() - started, 3)
     outcome = {"status": cell.status, "error": cell.worst, "detail": cell.detail, "blame": cell.blame}
-    _write(folder / OUTCOME, {**outcome, "environment": environment(), "seconds": seconds})
+    versions = installed_versions() | backend_versions(spec.backend)
+    _write(folder / OUTCOME, {**outcome, "environment": versions | environment(), "seconds": seconds})
     sys.stdout.flush()
     os._exit(0)  # threads and libraries that do not end have nothing to add
 

@@ -132,7 +132,7 @@ def _dump(tmp_path, name, model, optimizer):
         (lambda parameters: torch.optim.AdamW(parameters, 0.01), None),
         (lambda parameters: torch.optim.AdamW(parameters, 0.02), ("m.first.weight", 1, "P")),
         (lambda parameters: torch.optim.Adam(parameters, 0.01, weight_decay=0.5), ("m.first.weight", 1, "P")),
-        (lambda parameters: torch.optim.AdamW(list(parameters)[1:], 0.01), ("m.first.weight", 1, "P")),
+        (lambda parameters: torch.optim.AdamW(list(parameters)[1:], 0.01), ("m.first.weight", 0, "GF")),  # never used
     ],
     ids=["same", "rate", "decay", "forgotten"],
 )
