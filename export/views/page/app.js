@@ -936,6 +936,7 @@
         this.groupNames.replaceChildren(...overview ? groupNames(this.arrangement, view) : []);
         if (!overview) this.drawVisible(this.arrangement, view, this.look);
       }
+      if (!overview) return;
       const { x, y } = this.drawnView;
       const shift = `translate(${view.x - x} ${view.y - y})`;
       if (this.groupNames.getAttribute("transform") !== shift) this.groupNames.setAttribute("transform", shift);
