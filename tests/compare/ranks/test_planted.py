@@ -87,6 +87,7 @@ def test_learned_layouts_name_what_values_alone_leave_open(folder, name):
     kind = FAULTS[name].parallelism
     learned = _diff(folder, kind, f"{kind}.2").learned
     first = _diff(folder, kind, f"fault_{name}", learned=learned).first_divergence
+    assert first is not None
     assert f"{first.key.name}.{first.key.kind}" in LEARNED[name]
 
 
@@ -97,4 +98,5 @@ def test_a_declared_layout_is_compared(folder):
     assert not clean.diverged
     assert sum("(declared)" in row.layout for row in clean.rows) > len(clean.rows) / 2
     first = _diff(folder, "context", "fault_sequential", **declared).first_divergence
+    assert first is not None
     assert (first.key.name, first.key.kind, first.ranks) == ("", "I", (0, 1))
