@@ -12,6 +12,8 @@ import os, signal, time
 import torch
 from torch import nn
 
+torch.manual_seed(0)  # before a factory makes its layers
+
 def count():
     """Remember that a cell ran in this process, which has one cell."""
     with open("starts", "a") as file:
@@ -19,7 +21,6 @@ def count():
 
 def layers(*modules, shape=(2, 8)):
     count()
-    torch.manual_seed(0)
     return nn.Sequential(*modules).eval(), (torch.randn(shape),)
 
 def linear(): return layers(nn.Linear(8, 8))
