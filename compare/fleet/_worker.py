@@ -3,6 +3,7 @@
 import faulthandler
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -25,7 +26,7 @@ from ._supervisor import OUTCOME, READY, WORK
 
 def main(folder: Path) -> None:
     """Run the cell that a folder describes, and write its outcome there."""
-    _end_with_supervisor()
+    _end_with_supervisor(folder)
     faulthandler.enable(all_threads=False)  # where it crashes
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1, all_threads=False)  # where it hangs
@@ -69,14 +70,15 @@ def _compare(spec: CellSpec) -> Iterator[Cell]:
     return matrix([spec.factory], dtypes=dtypes, devices=devices, **options)
 
 
-def _end_with_supervisor() -> None:
-    """End this process and its children when the supervisor closes standard input, or is killed."""
+def _end_with_supervisor(folder: Path) -> None:
+    """End this process and its children, and remove its files, when the supervisor is killed: standard input ends."""
     supervisor = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)  # the user's code has no input
 
     def wait() -> None:
         os.read(supervisor, 1)
+        shutil.rmtree(folder, ignore_errors=True)
         if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
             os.killpg(0, signal.SIGKILL)
         os._exit(1)

@@ -132,12 +132,13 @@ def test_a_worker_ends_with_its_supervisor(folder):
     """A supervisor that is killed can't end the worker; the worker notices that its standard input is closed."""
     supervise = (
         "import sys, json; from filch.compare.fleet._supervisor import WorkerProcess; import time\n"
-        "worker = WorkerProcess(json.loads(sys.argv[1]), None); print(worker._process.pid, flush=True); time.sleep(600)"
+        "worker = WorkerProcess(json.loads(sys.argv[1]), None)\n"
+        "print(worker._process.pid, worker._path, flush=True); time.sleep(600)"
     )
     (folder / "child").unlink(missing_ok=True)
     command = [sys.executable, "-c", supervise, json.dumps(_spec(folder, "hang"))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as supervisor:
-        worker = int(supervisor.stdout.readline())
+        worker, files = supervisor.stdout.readline().split()
         deadline = time.monotonic() + 60
         while not (folder / "child").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -147,6 +148,7 @@ def test_a_worker_ends_with_its_supervisor(folder):
         time.sleep(0.05)
 
     assert not _is_alive(worker)
+    assert not Path(files).exists()
 
 
 def test_a_worker_that_does_not_start_is_lost(folder, monkeypatch):
