@@ -1,13 +1,17 @@
 """Put the parts of a distributed tensor together, without a process group."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from .._errors import DumpError
 from ..values._sharding import Placement, Sharding, local_part
 
+# Limits of a tensor: bytes, however little of it is stored; and times the bytes of its stored parts, if it is larger.
+_MAX_UNSTORED, _MAX_GROWTH = 2**31, 64
 _REDUCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "sum": lambda parts: parts.sum(0),
     "avg": lambda parts: parts.mean(0),
@@ -120,7 +124,11 @@ def _scatter(
     held: dict[_Place, torch.Tensor], sharding: Sharding, ranks: dict[_Place, int], joined: Joined
 ) -> torch.Tensor:
     """Return the global tensor with all shards in their places."""
-    full = next(iter(held.values())).new_zeros(sharding.shape)
+    first, stored = next(iter(held.values())), sum(part.nbytes for part in held.values())
+    nbytes = math.prod(sharding.shape) * first.itemsize
+    if nbytes > max(_MAX_UNSTORED, _MAX_GROWTH * stored):  # layouts come from files of unknown origin
+        raise DumpError(f"a layout asks for a tensor of {nbytes} bytes, of which the dumps have {stored}")
+    full = first.new_zeros(sharding.shape)
     if full.is_floating_point() or full.is_complex():
         full.fill_(float("nan"))
     for place, shard in held.items():

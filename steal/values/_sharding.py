@@ -22,6 +22,7 @@ from ._foreign import Spec
 _meshes: "WeakKeyDictionary[Any, Mesh]" = WeakKeyDictionary()
 _MAX_RANKS = 2**20
 _MAX_DIMS = 256
+_MAX_SIZE = 2**28  # of a dimension: the indices of each are computed
 _PLACEMENT = re.compile(r"R|P\((sum|avg|max|min|product)\)|([SZ])\((\d{1,9})(?:, (\d{1,9}))?\)")
 
 
@@ -185,6 +186,8 @@ class Sharding:
         names, source = tuple(spec["names"]), spec["source"]
         fits = (
             len(placements) == len(mesh_shape) <= _MAX_DIMS
+            and len(shape) <= _MAX_DIMS
+            and max(shape, default=0) <= _MAX_SIZE
             and 0 < math.prod(mesh_shape) == len(ranks) == len(set(ranks)) <= _MAX_RANKS
             and len(names) in (0, len(mesh_shape))
             and all(isinstance(text, str) for text in (*names, source))
