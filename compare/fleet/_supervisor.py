@@ -21,6 +21,8 @@ WORK, READY, OUTCOME = "work.json", "ready.json", "outcome.json"  # the files th
 _START_LIMIT = 900.0  # seconds for the imports, which may be slow on a network file system
 _POLL = 0.05  # seconds
 _GRACE = 1.0  # seconds in which a worker tells where it hangs
+_TEARDOWN = 5.0  # seconds in which a node that goes down also ends the supervisors of the processes that it killed
+_ENDED_BY_OTHERS = ("SIGTERM", "SIGINT", "SIGHUP")  # sent by schedulers and nodes that go down, not by crashes
 _LOG = 2**16  # bytes of what a worker printed last, in which a stack is found
 _FRAME = re.compile(r'most recent call first\):\s+File "(.+?)", line (\d+) in (.+)')
 
@@ -94,6 +96,8 @@ class WorkerProcess:
             written: dict[str, Any] = json.loads(outcome.read_text(encoding="utf-8"))
             return written
         how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+        if code < 0 and _signal_name(-code) in _ENDED_BY_OTHERS:
+            return {"status": "lost", "detail": f"the process {how}, as by a scheduler or a node that goes down"}
         if self._ready:
             return {"status": "crashed", "detail": f"the process {how}{self._frame()}"}
         last = (self._log().strip().splitlines() or ["it printed nothing"])[-1]
@@ -128,7 +132,11 @@ class WorkerProcess:
 
 
 def run_worker(cell: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
-    """Run a cell in a process of its own, wait for it, and return the outcome as JSON types."""
+    """Run a cell in a process of its own, wait for it, and return the outcome as JSON types.
+
+    A node that goes down may kill the worker before this process: the cell is then lost and has not crashed, so a crash
+    is reported only after a pause.
+    """
     process = WorkerProcess(cell, timeout)
     try:
         while (outcome := process.poll()) is None:
@@ -136,6 +144,8 @@ def run_worker(cell: Mapping[str, Any], timeout: float | None) -> dict[str, Any]
     except BaseException:
         process.kill()
         raise
+    if outcome["status"] == "crashed":
+        time.sleep(_TEARDOWN)
     return outcome
 
 

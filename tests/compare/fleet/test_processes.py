@@ -1,6 +1,7 @@
 """Cells in processes of their own: whatever happens to a process is a row, and nothing of it stays."""
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -158,9 +159,35 @@ def test_a_worker_that_does_not_start_is_lost(folder, monkeypatch):
     assert run_worker(_spec(folder, "close"), None)["status"] == "lost"
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_worker_that_a_node_ends_is_lost(folder, number):
+    """A node that goes down sends these signals; the cell has not crashed, and is retried."""
+    process = WorkerProcess(_spec(folder, "hang"), None)
+    process._process.send_signal(number)  # noqa: SLF001  as Ray does
+    while (outcome := process.poll()) is None:
+        time.sleep(0.05)
+
+    assert outcome["status"] == "lost"
+    assert f"was killed by {number.name}" in outcome["detail"]
+
+
+def test_a_kill_is_reported_late_enough_for_a_node_to_go_down(tmp_path, monkeypatch):
+    """On a cluster, the supervisor of a killed worker may be killed next; then the cell is lost."""
+    kill = tmp_path / "python"
+    kill.write_text("#!/bin/sh\nkill -9 $$\n")
+    kill.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(kill))
+    monkeypatch.setattr("filch.compare.fleet._supervisor._TEARDOWN", 0.5)
+    started = time.monotonic()
+
+    assert run_worker({}, None)["status"] == "crashed"
+    assert time.monotonic() - started >= 0.5
+
+
 def test_a_worker_that_cant_import_filch_crashes_with_the_reason(folder, monkeypatch):
     """The last line that it printed says what is missing."""
     monkeypatch.setattr(sys, "executable", "/bin/false")
+    monkeypatch.setattr("filch.compare.fleet._supervisor._TEARDOWN", 0.0)
     assert run_worker({}, None)["detail"] == "the worker ended with exit code 1 before it was ready: it printed nothing"
 
 
