@@ -63,9 +63,7 @@ class RankDiff:
 
     def _all_rows(self) -> list[DiffRow]:
         """Return a row for each tensor of the reference: parameters, forward, backward, then final gradients."""
-        keys = sorted(
-            (key for key in self._expected if key.kind in _ORDER), key=lambda key: _ORDER.get(key.kind, len(_ORDER))
-        )
+        keys = sorted((key for key in self._expected if key.kind in _ORDER), key=lambda key: _ORDER[key.kind])
         judged = [row for key in keys for row in self._rows(key)]
         rows = [row for phase in ("P", _FORWARD, _BACKWARD, ("GF",), "V") for row in _reduction_checked(judged, phase)]
         names = {key.name for key in self._expected}

@@ -222,7 +222,8 @@ class AssembledRecords(Records):
         if text is None:
             return None
         shape, placements, divisor = parse_learned(text)
-        if prod(shape) != len(item.parts):
+        dims = min(tensor.dim() for tensor in item.tensors)
+        if prod(shape) != len(item.parts) or any(one.kind == "shard" and one.dim >= dims for one in placements):
             return None
         return item.joined(layout_of(item.tensors, placements, shape), "learned", divisor)
 

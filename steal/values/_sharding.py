@@ -6,6 +6,7 @@ sum of all parts is the value). Torch has no placement for `Z(1)`: sharded in zi
 from the front and one from the back, as context parallelism does to balance causal attention.
 """
 
+import itertools
 import math
 import re
 import reprlib
@@ -101,13 +102,10 @@ class Mesh:
         names = self.names or ("",) * len(self.shape)
         return ", ".join(f"{name}={size}" if name else str(size) for name, size in zip(names, self.shape, strict=True))
 
-    @property
+    @cached_property
     def coordinates(self) -> list[tuple[int, ...]]:
         """The coordinates of each of `ranks`."""
-        return [
-            tuple(map(int, row))
-            for row in torch.cartesian_prod(*map(torch.arange, self.shape)).view(-1, len(self.shape))
-        ]
+        return [*itertools.product(*map(range, self.shape))]
 
 
 @dataclass(frozen=True)
@@ -192,7 +190,7 @@ class Sharding:
             and len(names) in (0, len(mesh_shape))
             and all(isinstance(text, str) for text in (*names, source))
             and all(0 <= placement.dim < len(shape) for placement in placements if placement.kind == "shard")
-            and all(0 < placement.split_factor <= _MAX_RANKS for placement in placements)
+            and all(0 < placement.split_factor <= _MAX_RANKS // len(ranks) for placement in placements)
         )
         if not fits:
             raise ValueError(f"{reprlib.repr(spec)} is not the layout of a distributed tensor")

@@ -28,6 +28,7 @@ def test_a_layout_is_read_as_it_was_written():
         {"placements": ["S(2)"]},
         {"placements": ["S(0)", "R"]},
         {"placements": ["X(0)"]},
+        {"placements": ["S(0, 9999999)"]},
         {"mesh": [3]},
         {"mesh": [0], "ranks": []},
         {"ranks": [0, 0]},
