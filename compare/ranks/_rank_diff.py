@@ -112,7 +112,8 @@ class RankDiff:
 
     def _fit(self, key: Key, path: str, reference: torch.Tensor, item: Distributed) -> Inferred | None:
         """Put parts together as it is known or as fits best."""
-        divisor = self._divisor if key.kind in _BACKWARD else 1
+        splits_loss = key.kind in _BACKWARD and not self._is_averaged(key, path)
+        divisor = self._divisor if splits_loss else 1
         known = item if len(item.parts) == 1 else self._actual.learned(key, path, item)
         if known is None:
             found = infer(item, reference, divisor=divisor, tolerance=self._tolerance)
@@ -120,9 +121,15 @@ class RankDiff:
             is_learned, count = len(item.parts) > 1, len(self._actual.dumps) if len(item.pieces) == 1 else item.shards
             divisors = (1,) if is_learned else sorted({1, count}) if divisor is None else (divisor,)
             found = fit_known(known, reference, divisors=divisors, tolerance=self._tolerance)
-        if key.kind in _BACKWARD and found is not None and self._divisor is None:
+        if splits_loss and found is not None and self._divisor is None:
             self._divisor = self._actual.learned_divisor(key, path) or found.divisor
         return found
+
+    def _is_averaged(self, key: Key, path: str) -> bool:
+        """Return whether a gradient is with respect to a mean over the ranks, such as the loss: it is no larger."""
+        place = key._replace(kind=key.kind.removeprefix("G")).place(path)
+        layout = self._learned.get(place) or self._actual.layouts.learned.get(place, "")
+        return "P(avg)" in layout
 
     def _judged(self, key: Key, path: str, reference: torch.Tensor, found: Inferred) -> "_Judged":
         item, difference = found.item, found.difference
