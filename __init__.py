@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from filch import compare, export, steal
     from filch.compare import (
+        Alignment,
         CompareError,
         Golden,
         Report,
         Tolerance,
+        align,
         bisect,
         blame,
         compare_gradients,
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Alignment",
     "BackendError",
     "Capture",
     "CompareError",
@@ -75,6 +78,7 @@ __all__ = [
     "Program",
     "Report",
     "Tolerance",
+    "align",
     "assemble",
     "bisect",
     "blame",

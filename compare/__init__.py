@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ._align import align
     from ._blame import blame
     from ._compare import compare
     from ._compare_files import compare_files
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from .models._input_files import load_inputs
     from .precision._precision import keep_precise
     from .repro import Repro, write_repro
+    from .results._alignment import Alignment
     from .results._dump_diff import DiffRow, DumpDiff
     from .results._explanation import Explanation
     from .results._load_report import load_report
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from .testing._golden import Golden
 
 __all__ = [
+    "Alignment",
     "BisectReport",
     "Checks",
     "CompareError",
@@ -57,6 +60,7 @@ __all__ = [
     "Row",
     "Sensitivity",
     "Tolerance",
+    "align",
     "bisect",
     "blame",
     "compare",
@@ -76,6 +80,7 @@ __all__ = [
 ]
 
 _NAMES_BY_MODULE = {
+    "_align": ("align",),
     "_blame": ("blame",),
     "_compare": ("compare",),
     "_compare_files": ("compare_files",),
@@ -94,6 +99,7 @@ _NAMES_BY_MODULE = {
     "models._input_files": ("load_inputs",),
     "precision._precision": ("keep_precise",),
     "repro": ("Repro", "write_repro"),
+    "results._alignment": ("Alignment",),
     "results._dump_diff": ("DiffRow", "DumpDiff"),
     "results._explanation": ("Explanation",),
     "results._load_report": ("load_report",),

@@ -1,6 +1,7 @@
 """Export models, read, draw and run their graphs, and map module calls to the values of a graph."""
 
 from ._errors import BackendError, ExportError, PassError, ProgramError, TraceError, ViewError
+from .common._memory import release_memory
 from .common._suggestions import dtype_hint
 from .common._telemetry import is_off as _is_off  # noqa: F401  runs before anything imports ONNX Runtime
 from .common._time_limit import TimeLimit, default_limit, end_process_if_stuck
@@ -29,6 +30,7 @@ from .program._graph_like import as_graph, as_program
 from .program._original import Original
 from .program._program import Program, load_program
 from .tracing._flag_scope import clear_trace_data, dump_trace_data, flag_scope
+from .tracing._replayable import ModuleOutput, RecordedCall, RecordedRun, TensorReference, record_run
 from .tracing._trace_check import check_trace
 from .tracing._trace_file import load_trace, save_trace
 from .tracing._tracing import trace, trace_graph
@@ -44,6 +46,7 @@ __all__ = [
     "Histogram",
     "Lowering",
     "ModuleCall",
+    "ModuleOutput",
     "Node",
     "Original",
     "PassError",
@@ -51,6 +54,9 @@ __all__ = [
     "Precision",
     "Program",
     "ProgramError",
+    "RecordedCall",
+    "RecordedRun",
+    "TensorReference",
     "TimeLimit",
     "TraceError",
     "Unpredictable",
@@ -77,6 +83,8 @@ __all__ = [
     "optimize",
     "random_nodes",
     "read_graph",
+    "record_run",
+    "release_memory",
     "returns_uninitialized",
     "save_trace",
     "shared_calls",

@@ -90,7 +90,7 @@ def _recorded(run: TensorFunction, mode: "Float64Mode") -> _Recorded:
     units: dict[str, float] = {}
     affected = set()
     try:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())), _native_kernels(), mode:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())), native_kernels(), mode:
             tensors = {**run()}
         while tensors:  # the float64 counterpart of a tensor is freed with it
             name, tensor = tensors.popitem()
@@ -103,7 +103,7 @@ def _recorded(run: TensorFunction, mode: "Float64Mode") -> _Recorded:
 
 
 @contextlib.contextmanager
-def _native_kernels() -> Iterator[None]:
+def native_kernels() -> Iterator[None]:
     """Let PyTorch choose kernels that exist for float64: those of oneDNN and cuDNN for LSTMs do not."""
     with (
         torch.backends.mkldnn.flags(enabled=False, allow_tf32=None),  # pyright: ignore[reportArgumentType]  None keeps it
@@ -324,7 +324,9 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         storage = tensor.untyped_storage()
         count = storage.nbytes() // real.itemsize
         whole = torch.empty(0, dtype=real, device=tensor.device).set_(storage, 0, (count,), (1,))
-        self._shadows[storage] = _Shadow(_in_float64(whole).clone(), real, pending=unit_of(real))
+        converted = _in_float64(whole)
+        copied = converted.clone() if converted is whole else converted
+        self._shadows[storage] = _Shadow(copied, real, pending=unit_of(real))
 
     def _add_noise(self, shadow: _Shadow) -> None:
         """Add the pending noise."""

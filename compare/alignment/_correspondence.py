@@ -1,0 +1,232 @@
+"""`Correspondence`: which values of two executions are the same, and what shows it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+
+from filch.export import Node
+
+from ._execution import Execution
+from ._operators import ANCHORS, family
+from ._values import Matches, Side, match_values
+from ._weights import WeightMap, WeightPart
+
+Evidence = Literal["proved", "anchored", "by value", "ambiguous", "uncovered"]
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """Two operations that read the same weight.
+
+    Attributes:
+        node: the operation of B.
+        reference: that of A.
+        weight: the weight of B.
+        operand: what the operation of B reads besides weights, as it is read.
+        reference_operand: likewise of A.
+        whole: whether the two read the whole weight, or one of them a weight that was joined with others.
+        folded: whether the weight of B also has a factor that A applies elsewhere.
+    """
+
+    node: Node
+    reference: Node
+    weight: str
+    operand: str
+    reference_operand: str
+    whole: bool
+    folded: bool
+
+
+class Correspondence:
+    """The values of two executions that are the same numbers.
+
+    Args:
+        reference: the values of implementation A.
+        other: the values of implementation B.
+        weights: which weights correspond.
+    """
+
+    def __init__(self, reference: Side, other: Side, weights: WeightMap) -> None:
+        self.reference, self.other, self.weights = reference, other, weights
+        self.from_reference: Matches = match_values(other, reference)
+        self.from_other: Matches = match_values(reference, other)
+
+    @cached_property
+    def owners(self) -> Mapping[str, frozenset[str]]:
+        """The values of A that have numbers of each value of B, by its name; also weights and inputs."""
+        owners: dict[str, set[str]] = {}
+        for name, matches in self.from_reference.items():
+            owners.setdefault(name, set()).update(match.source for match in matches)
+        for name, matches in self.from_other.items():
+            for match in matches:
+                owners.setdefault(match.source, set()).add(name)
+        for weight in self.weights.matches:
+            exact = {part.weight for part in weight.parts if not part.factor}
+            owners.setdefault(weight.weight, set()).update(exact, weight.others if exact else ())
+        values, others = self.reference.execution, self.other.execution
+        for name in others.graph.inputs:
+            same = (item for item in values.graph.inputs if _equal(values.values[item], others.values[name]))
+            owners.setdefault(name, set()).update(same)
+        return {name: frozenset(items) for name, items in owners.items()}
+
+    @cached_property
+    def found(self) -> frozenset[str]:
+        """The values of B whose numbers are all numbers of A."""
+        return frozenset(self.from_reference) | _covered(self.from_other, self.other)
+
+    @cached_property
+    def found_in_other(self) -> frozenset[str]:
+        """The values of A whose numbers are all numbers of B."""
+        return frozenset(self.from_other) | _covered(self.from_reference, self.reference)
+
+    @cached_property
+    def anchors(self) -> tuple[Anchor, ...]:
+        """The operations of B, each with that of A that reads the same weight, in the order of B."""
+        uses = _uses(self.reference.execution), _uses(self.other.execution)
+        found = []
+        for weight, nodes in uses[1].items():
+            match = self.weights.by_weight.get(weight)
+            parts = match.parts if match is not None else ()
+            for part in parts:
+                whole = len(parts) == 1 and part.arrangement in ("same", "moved")
+                for node, item in self._pairs(nodes, uses[0].get(part.weight, []), part):
+                    operand = data_operand(self.other.execution, node)
+                    own = data_operand(self.reference.execution, item)
+                    if operand is not None and own is not None:
+                        found.append(Anchor(node, item, weight, operand, own, whole, bool(part.factor)))
+        order = self.other.execution.graph.node_indices
+        return tuple(sorted(found, key=lambda anchor: order[anchor.node.name]))
+
+    def _pairs(
+        self, nodes: Sequence[Node], candidates: Sequence[Node], part: WeightPart
+    ) -> Iterator[tuple[Node, Node]]:
+        """Yield the operations of B that read a weight, with those of A that read the same numbers."""
+        if part.arrangement == "part":  # of several parts of a weight of A
+            views = {node.name: _view_of(self.reference.execution, node, part.weight) for node in candidates}
+            candidates = [node for node in candidates if part.layout.offset in views[node.name]]
+        count = max(len(nodes), len(candidates))
+        if len(nodes) != len(candidates) and 1 not in (len(nodes), len(candidates)):
+            return
+        for index in range(count if nodes and candidates else 0):
+            node, item = nodes[min(index, len(nodes) - 1)], candidates[min(index, len(candidates) - 1)]
+            if family(node) == family(item):
+                yield node, item
+
+    @cached_property
+    def proved(self) -> frozenset[tuple[str, str]]:
+        """Pairs of values (B, A) computed by the same operators from pairs of values: they are equal for all inputs."""
+        own, others = self.reference.execution, self.other.execution
+        sources = (*others.graph.inputs, *others.graph.constants)
+        sure = {(name, item) for name in sources for item in self.owners.get(name, ())}
+        proved = set()
+        for node in others.graph.nodes:
+            for name in node.outputs:
+                for item in self.owners.get(name, ()) if name in self.other.recognizable else ():
+                    producer = own.graph.producer.get(item)
+                    if producer is None or family(producer) != family(node):
+                        continue
+                    needed = [root for root in map(own.roots.__getitem__, producer.reads) if self._matters(root)]
+                    given = [others.roots[read] for read in node.reads]
+                    if needed and all(any((read, root) in sure for read in given) for root in needed):
+                        proved.add((name, item))
+                        sure.add((name, item))
+        return frozenset(proved)
+
+    def _matters(self, name: str) -> bool:
+        own = self.reference
+        return name in own.recognizable or name in own.execution.graph.inputs or name in own.execution.weights
+
+    @cached_property
+    def anchored(self) -> frozenset[tuple[str, str]]:
+        """Pairs of values (B, A) that operations compute from the same weight."""
+        pairs = ((output, item) for anchor in self.anchors for output, item in _outputs(anchor))
+        return frozenset((name, item) for name, item in pairs if item in self.owners.get(name, ()))
+
+    def evidence(self, value: str) -> tuple[Evidence, tuple[str, ...]]:
+        """Return what shows where a value of A is in B, and the values of B.
+
+        Args:
+            value: a computed value of A.
+        """
+        names = [name for name, items in self._owned.get(value, {}).items() if items]
+        proved = [name for name in names if (name, value) in self.proved]
+        if proved:
+            return "proved", tuple(proved)
+        anchored = [name for name in names if (name, value) in self.anchored]
+        if anchored:
+            return "anchored", tuple(anchored)
+        if not names:
+            return "uncovered", ()
+        count = self.reference.execution.values[value].numel()
+        sizes = {name: abs(self.other.execution.values[name].numel() - count) for name in names}
+        nearest = tuple(name for name in names if sizes[name] == min(sizes.values()))
+        return ("by value" if len(nearest) == 1 else "ambiguous"), nearest
+
+    @cached_property
+    def _owned(self) -> Mapping[str, Mapping[str, bool]]:
+        """The values of B by those of A."""
+        found: dict[str, dict[str, bool]] = {}
+        for name, items in self.owners.items():
+            for item in items:
+                if name in self.other.execution.values:
+                    found.setdefault(item, {})[name] = True
+        return found
+
+
+def data_operand(execution: Execution, node: Node) -> str | None:
+    """Return the largest value that a node reads and that is no weight; None if there is none."""
+    reads = [read for read in node.reads if execution.roots[read] not in execution.weights]
+    sizes = {read: _size(execution, read) for read in reads}
+    return max((read for read in reads if sizes[read] > 1), key=lambda read: sizes[read], default=None)
+
+
+def _size(execution: Execution, name: str) -> int:
+    size = 1
+    value = execution.graph.values.get(name)
+    for dim in (value.shape or ()) if value is not None else ():
+        size *= dim if isinstance(dim, int) else 1
+    return size
+
+
+def _outputs(anchor: Anchor) -> Iterator[tuple[str, str]]:
+    yield anchor.node.outputs[0], anchor.reference.outputs[0]
+
+
+def _view_of(execution: Execution, node: Node, weight: str) -> range:
+    """Return the indices of the elements of a weight that a node reads, as the range that they are in."""
+    for read in node.reads:
+        if execution.roots[read] == weight:
+            start = execution.offsets.get(read, 0)
+            return range(start, start + max(_size(execution, read), 1))
+    return range(0)
+
+
+def _uses(execution: Execution) -> dict[str, list[Node]]:
+    """Return the operations that compute something from each weight, by its name."""
+    uses: dict[str, list[Node]] = {}
+    for node in execution.graph.nodes:
+        if family(node) in ANCHORS and execution.roots.get(node.outputs[0]) == node.outputs[0]:
+            for root in dict.fromkeys(execution.roots[read] for read in node.reads):
+                if root in execution.weights and (execution.weights[root].dim() > 1 or family(node) != "matmul"):
+                    uses.setdefault(root, []).append(node)
+    return uses
+
+
+def _covered(matches: Matches, side: Side) -> frozenset[str]:
+    """Return the values of a side that the matched values of the other one make up."""
+    parts: dict[str, dict[object, int]] = {}
+    for found in matches.values():
+        for match in found:
+            size = match.layout.numel if match.layout is not None else side.recognizable[match.source].tensor.numel()
+            if match.layout is None or not match.layout.repeats:
+                parts.setdefault(match.source, {})[match.layout] = size
+    return frozenset(
+        name for name, sizes in parts.items() if sum(sizes.values()) >= side.recognizable[name].tensor.numel()
+    )
+
+
+def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return first.numel() == second.numel() and torch.equal(first.double().reshape(-1), second.double().reshape(-1))

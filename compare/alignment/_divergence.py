@@ -1,0 +1,337 @@
+"""Find where one execution does something else than the other one.
+
+A value of B that is no value of A need not be wrong: another implementation may compute the same in other steps. It
+matters only if an output that is wrong depends on it other than through values that are A's. Of those, the ones that
+are computed from A's values alone are where B leaves A.
+
+What is behind the first of them is wrong because of it. To judge it by itself, B runs again, and each operation that
+reads a weight of A gets A's numbers as its operand; later differences then show wherever they are.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from filch.export import Node
+
+from ._correspondence import Anchor, Correspondence
+from ._execution import Execution, moved_value
+from ._layout import RELATIVE, Layout, Numbers, same_numbers, solve
+from ._operators import family
+from ._values import Side, match_values
+
+_MOST = 16  # suspects to find
+Orders = Mapping[tuple[str, tuple[int, ...], tuple[int, ...]], Layout | None]  # by a place in B and both shapes
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """An operation of B that computes something else than A, from A's numbers.
+
+    Attributes:
+        node: the operation.
+        reference: the operation of A that it corresponds to; None if that is not known.
+        note: what is wrong with it, as far as that is known.
+        inherited: whether A's numbers were not available for what it reads, so that an earlier operation may be the
+            cause.
+    """
+
+    node: Node
+    reference: Node | None = None
+    note: str = ""
+    inherited: bool = False
+
+
+class Divergence:
+    """Finds the operations of B that leave A.
+
+    Args:
+        correspondence: the values and anchors of a run of each.
+    """
+
+    def __init__(self, correspondence: Correspondence) -> None:
+        self._pairs = correspondence
+        self._own, self._other = correspondence.reference.execution, correspondence.other.execution
+        self._found = set(correspondence.found)
+        self._values: dict[str, torch.Tensor] = dict(self._other.values)
+        self._forced: dict[str, torch.Tensor] = {}
+        self._guessed: dict[str, torch.Tensor] = {}  # forced in an order that no other place confirms
+        self._owners = dict(correspondence.owners)
+
+    def wrong_outputs(self) -> list[str]:
+        """Return the outputs of B that are not values of A."""
+        return [name for name in self._outputs if name not in self._pairs.found]
+
+    @cached_property
+    def _outputs(self) -> list[str]:
+        """The outputs of B that can be recognized by their numbers."""
+        outputs = dict.fromkeys(self._other.roots[name] for name in self._other.graph.outputs)
+        return [name for name in outputs if name in self._pairs.other.recognizable]
+
+    def suspects(self) -> list[Suspect]:
+        """Return the operations at which B leaves A, in the order of B; empty if all outputs of B are A's."""
+        wrong = self.wrong_outputs()
+        if not wrong:
+            return []
+        found = {node.name: self._suspect(node) for node in self._first(wrong)[:1]}
+        if self._other.run_again is not None:
+            self._force_operands()
+            self._force_results(found.values())
+            while (suspect := self._next(self._replay(), found)) is not None and len(found) < _MOST:
+                found[suspect.node.name] = suspect
+                self._force_results([suspect])
+        indices = self._other.graph.node_indices
+        return sorted(found.values(), key=lambda suspect: indices[suspect.node.name])
+
+    def _next(self, wrong: Collection[str], found: Collection[str]) -> Suspect | None:
+        """Return the first suspect that explains a wrong value which those that were found do not explain."""
+        order = self._other.graph.node_indices
+        for name in sorted(wrong, key=lambda name: order[self._other.graph.producer[name].name]):
+            first = self._first([name])
+            if first and not any(node.name in found for node in first):
+                return self._suspect(first[0])
+        return None
+
+    def missing(self) -> list[Node]:
+        """Return the operations of A whose results B lacks, although B has what they are computed from."""
+        if not self.wrong_outputs():
+            return []
+        found = {*self._pairs.found_in_other}
+        outputs = dict.fromkeys(self._own.roots[name] for name in self._own.graph.outputs)
+        seeds = [name for name in outputs if name in self._pairs.reference.recognizable and name not in found]
+        return _first_wrong(self._pairs.reference, found, frozenset(), seeds)
+
+    def _first(self, seeds: Collection[str]) -> list[Node]:
+        return _first_wrong(self._pairs.other, self._found, self._forced, seeds)
+
+    def _is_right(self, name: str) -> bool:
+        return _is_right(self._other, self._found, name)
+
+    def _suspect(self, node: Node) -> Suspect:
+        reference = self._counterpart(node)
+        return Suspect(node, reference, self._note(node, reference))
+
+    def _counterpart(self, node: Node) -> Node | None:
+        """Return the operation of A that reads the same weight, or computes the same from the same values."""
+        for anchor in self._pairs.anchors:
+            if anchor.node.name == node.name and anchor.whole:
+                users = self._users.get(anchor.reference.outputs[0], ())
+                return users[0] if anchor.folded and len(users) == 1 else anchor.reference
+        owned = [self._owners.get(self._other.roots[read], frozenset()) for read in node.reads]
+        own = self._own
+        candidates = []
+        for items in owned:
+            for item in items:
+                for user in self._users.get(item, ()):
+                    if family(user) == family(node) and user not in candidates:
+                        candidates.append(user)
+        size = self._values[node.outputs[0]].numel() if node.outputs[0] in self._values else 0
+        candidates = [
+            item
+            for item in candidates
+            if item.outputs[0] in own.values
+            and own.values[item.outputs[0]].numel() == size
+            and all(
+                any(own.roots[read] in items for items in owned) or not self._is_known(own.roots[read])
+                for read in item.reads
+            )
+        ]
+        return candidates[0] if len(candidates) == 1 else None
+
+    def _is_known(self, name: str) -> bool:
+        """Whether a value of A is in B, as B has computed it."""
+        return any(name in items for items in self._owners.values())
+
+    @cached_property
+    def _users(self) -> Mapping[str, list[Node]]:
+        """The operations of A that read each value or what was moved from it, by its name."""
+        users: dict[str, list[Node]] = {}
+        for node in self._own.graph.nodes:
+            if moved_value(node) is None:
+                for root in dict.fromkeys(self._own.roots[read] for read in node.reads):
+                    users.setdefault(root, []).append(node)
+        return users
+
+    def _note(self, node: Node, reference: Node | None) -> str:
+        """Say what differs between two operations."""
+        if reference is None:
+            return ""
+        settings = {
+            name: value for name, value in node.attributes.items() if isinstance(value, bool | int | float | str)
+        }
+        differing = [
+            f"{name} is {value}, {reference.attributes[name]} in A"
+            for name, value in settings.items()
+            if name in reference.attributes and reference.attributes[name] != value and name not in ("dtype", "device")
+        ]
+        return "; ".join(differing)
+
+    def _force_operands(self) -> None:
+        """Let each operation that reads a weight of A read A's operand, where B's is not known to be right."""
+        anchors = self._pairs.anchors
+        names = {anchor.operand for anchor in anchors}, {anchor.reference_operand for anchor in anchors}
+        own_run = self._own.run_again
+        if own_run is None or self._other.run_again is None:
+            return
+        own, others = own_run({}, names[1]), self._other.run_again({}, names[0])
+        orders = self._orders(anchors, own, others)
+        for anchor in anchors:
+            if self._is_right(anchor.operand) or anchor.operand in self._forced:
+                continue
+            first, second = own[anchor.reference_operand], others[anchor.operand]
+            number = _arranged(first, second, orders, place_of(anchor.weight))
+            if number is not None:
+                self._forced[anchor.operand] = number
+                if (place_of(anchor.weight), tuple(first.shape), tuple(second.shape)) not in orders:
+                    self._guessed[anchor.operand] = first
+
+    def _orders(
+        self, anchors: Collection[Anchor], own: Mapping[str, torch.Tensor], others: Mapping[str, torch.Tensor]
+    ) -> Orders:
+        """Return how operands of A are arranged in B, by both shapes, from the anchors at which B is right."""
+        seen: dict[tuple[str, tuple[int, ...], tuple[int, ...]], Counter[Layout]] = {}
+        for anchor in anchors:
+            first, second = own[anchor.reference_operand], others[anchor.operand]
+            if (
+                self._is_right(anchor.operand)
+                and self._is_right(anchor.node.outputs[0])
+                and first.numel() == second.numel()
+                and first.is_floating_point()
+            ):
+                layout = solve(Numbers(second), Numbers(first))
+                if layout is not None:
+                    for place in (place_of(anchor.weight), ""):
+                        seen.setdefault((place, tuple(first.shape), tuple(second.shape)), Counter())[layout] += 1
+        usual = {key: counts.most_common(1)[0][0] for key, counts in seen.items()}
+        return {key: layout if key[0] or len(seen[key]) == 1 else None for key, layout in usual.items()}
+
+    def _replay(self) -> list[str]:
+        """Run B again with the forced numbers, and return the values that are wrong."""
+        run_again = self._other.run_again
+        if run_again is None:
+            return []
+        wanted = {*self._pairs.other.recognizable, *self._forced}
+        values = run_again(self._forced, wanted)
+        while reordered := [
+            name for name in self._guessed if name in values and self._is_reordered(name, values[name])
+        ]:
+            for name in reordered:  # B's order is as good as the guess
+                del self._forced[name], self._guessed[name]
+            values = run_again(self._forced, wanted)
+        changed = {
+            name: Numbers(value)
+            for name, value in values.items()
+            if name in self._pairs.other.recognizable and not torch.equal(value, self._values[name])
+        }
+        matches = match_values(self._pairs.other, self._pairs.reference, changed)
+        self._found = (self._found - changed.keys()) | matches.keys() | self._joined(changed)
+        self._owners |= {name: frozenset(match.source for match in found) for name, found in matches.items()}
+        for name in changed.keys() - matches.keys():
+            self._owners.pop(name, None)
+        self._values |= {name: numbers.tensor for name, numbers in changed.items()}
+        wrong = [name for name, number in self._forced.items() if name in values and not _equal(values[name], number)]
+        return wrong + [name for name in self._outputs if name not in self._found]
+
+    def _is_reordered(self, name: str, value: torch.Tensor) -> bool:
+        """Whether a value of B has the numbers of the value of A that was put in its place, in another order."""
+        return not _equal(value, self._forced[name]) and solve(Numbers(value), Numbers(self._guessed[name])) is not None
+
+    def _joined(self, changed: Mapping[str, Numbers]) -> set[str]:
+        """Return the changed values of B that values of A make up, as in other places of the run."""
+        found = set()
+        for anchor in self._pairs.anchors:
+            name = anchor.node.outputs[0]
+            if name in changed and not anchor.whole:
+                parts = [item for item in self._pairs.anchors if item.node.name == anchor.node.name]
+                sources = {item.reference.outputs[0] for item in parts}
+                if all(solve(Numbers(self._own.values[source]), changed[name]) is not None for source in sources):
+                    found.add(name)
+        return found
+
+    def _force_results(self, suspects: Collection[Suspect]) -> None:
+        """Put A's results in place of those of suspects."""
+        for suspect in suspects:
+            name = suspect.node.outputs[0]
+            own = None if suspect.reference is None else self._own.values.get(suspect.reference.outputs[0])
+            if own is not None and name in self._values:
+                number = _arranged(own, self._values[name], {})
+                if number is not None:
+                    self._forced[name] = number
+
+
+def _first_wrong(side: Side, found: Collection[str], forced: Collection[str], seeds: Collection[str]) -> list[Node]:
+    """Return the operations that compute something wrong from right values.
+
+    Args:
+        side: the execution.
+        found: the values whose numbers are those of the other execution.
+        forced: values that were replaced by right ones, for those who read them.
+        seeds: values that are wrong, or whose elements are in a wrong order.
+    """
+    execution = side.execution
+    wrong = {*seeds}
+    for node in reversed(execution.graph.nodes):
+        if any(name in seeds or (name in wrong and not _is_right(execution, found, name)) for name in node.outputs):
+            reads = [read for read in node.reads if read not in forced and not _is_right(execution, found, read)]
+            computed = [read for read in reads if read not in execution.graph.constant_values]
+            wrong.update(computed or reads)  # a constant is to blame only if nothing else is wrong
+    first = []
+    for node in execution.graph.nodes:
+        outputs = [name for name in node.outputs if name in seeds or (name in wrong and name not in forced)]
+        if moved_value(node) is not None:
+            is_suspect = any(name in seeds and _is_right(execution, found, name) for name in outputs)
+        else:
+            is_suspect = any(name in side.recognizable for name in outputs)
+        if is_suspect and not any(read in wrong for read in _recognizable_reads(side, forced, node)):
+            first.append(node)
+    return first
+
+
+def _is_right(execution: Execution, found: Collection[str], name: str) -> bool:
+    root = execution.roots.get(name, name)
+    return root in found or root in execution.weights or root in execution.graph.inputs
+
+
+def _recognizable_reads(side: Side, forced: Collection[str], node: Node) -> Iterator[str]:
+    """Yield what a node reads; what can't be recognized is replaced by what it is computed from."""
+    execution = side.execution
+    seen: set[str] = set()
+    pending = list(node.reads)
+    while pending:
+        name = pending.pop()
+        if name in seen or name in forced:
+            continue
+        seen.add(name)
+        producer = execution.graph.producer.get(name)
+        if name in side.recognizable or producer is None:
+            yield name
+        else:
+            pending += producer.reads
+
+
+def place_of(name: str) -> str:
+    """Return a name without the numbers of layers, which is the same in all of them."""
+    return re.sub(r"\d+", "#", name)
+
+
+def _arranged(own: torch.Tensor, other: torch.Tensor, orders: Orders, place: str = "") -> torch.Tensor | None:
+    """Return the numbers of a value of A in the shape of a value of B; None if their order is not known."""
+    if own.numel() != other.numel():
+        return None
+    shapes = tuple(own.shape), tuple(other.shape)
+    for key in ((place, *shapes), ("", *shapes)):
+        if key in orders:
+            layout = orders[key]
+            return None if layout is None else layout.select(own).reshape(other.shape).clone()
+    sizes = [size for size in own.shape if size > 1], [size for size in other.shape if size > 1]
+    if sizes[0] == sizes[1] or len(sizes[0]) != len(sizes[1]):
+        return own.reshape(other.shape).clone()
+    return None
+
+
+def _equal(value: torch.Tensor, number: torch.Tensor) -> bool:
+    return same_numbers(value.reshape(-1), number.reshape(-1), RELATIVE * Numbers(number).scale)

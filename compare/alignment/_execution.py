@@ -1,0 +1,247 @@
+"""`Execution`: one run of an implementation in float64, as operations on values that can be run again."""
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from filch.export import (
+    Graph,
+    ModuleOutput,
+    Node,
+    RecordedCall,
+    RecordedRun,
+    TensorReference,
+    record_run,
+    written_arguments,
+)
+
+from ..common._complex import complex_as_real
+from ..common._operators import operator_name
+from ..float64._mode import Float64Mode, native_kernels
+
+Tensors = Mapping[str, torch.Tensor]
+# Operators that return the numbers of one tensor, or a part of them, in whatever order.
+MOVEMENTS = frozenset(
+    {
+        *("Cast", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze", "Expand"),
+        *("_conj", "_reshape_alias", "_to_copy", "_unsafe_view", "alias", "as_strided", "chunk", "clone"),
+        *("contiguous", "copy", "detach", "diagonal", "expand", "flatten", "lift_fresh", "lift_fresh_copy", "narrow"),
+        *("permute", "real", "reshape", "select", "slice", "split", "split_with_sizes", "squeeze", "t", "to"),
+        *("transpose", "unbind", "unfold", "unsafe_split", "unsqueeze", "view", "view_as_complex", "view_as_real"),
+    }
+)
+_VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze", "_unsafe_view", "flatten", "reshape", "view"})
+
+
+class Replay(Protocol):
+    """Runs the operations of an execution again."""
+
+    def __call__(self, forced: Tensors, wanted: Collection[str]) -> dict[str, torch.Tensor]:
+        """Return the wanted values, if later operations read the forced ones in place of the computed ones.
+
+        Args:
+            forced: numbers by the names of values, float64 in the shapes of the values.
+            wanted: the names of the values to return; a forced value is returned as it was computed.
+        """
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Execution:
+    """One run of an implementation, with values in float64.
+
+    Attributes:
+        name: what the implementation is called.
+        graph: its operations.
+        values: the inputs, constants and results by name: float64, complex numbers as pairs; integers as they are. The
+            results of movements of one tensor are left out (see `roots`). A shape may be that of a later view.
+        weights: the parameters and buffers by name, in their own dtypes.
+        modules: the tensors that modules returned.
+        offsets: the index of the first element in the weight of each view of a weight, by the name of the view.
+        run_again: runs the operations again with other numbers; None if that is not possible.
+    """
+
+    name: str
+    graph: Graph
+    values: Tensors = field(repr=False)
+    weights: Tensors = field(repr=False)
+    modules: tuple[ModuleOutput, ...] = field(default=(), repr=False)
+    offsets: Mapping[str, int] = field(default_factory=dict, repr=False)
+    run_again: Replay | None = field(default=None, repr=False)
+
+    @cached_property
+    def roots(self) -> Mapping[str, str]:
+        """The value that was moved to make each value, by its name: the value itself if it was computed."""
+        roots = {name: name for name in (*self.graph.inputs, *self.graph.constants)}
+        for node in self.graph.nodes:
+            moved = moved_value(node)
+            for name in node.outputs:
+                roots[name] = name if moved is None else roots.get(moved, moved)
+        return roots
+
+    @cached_property
+    def modules_by_value(self) -> Mapping[str, tuple[ModuleOutput, ...]]:
+        """The module outputs that have the numbers of each computed value, by its name."""
+        found: dict[str, list[ModuleOutput]] = {}
+        for output in self.modules:
+            found.setdefault(self.roots.get(output.value, output.value), []).append(output)
+        return {name: tuple(outputs) for name, outputs in found.items()}
+
+
+def moved_value(node: Node) -> str | None:
+    """Return the value whose numbers a node only moves; None if it computes or joins numbers."""
+    name = operator_name(node.op).removesuffix("_")
+    if name not in MOVEMENTS or not node.reads:
+        return None
+    if name == "copy":  # into the first tensor from the second one
+        return node.reads[1] if len(node.reads) == 2 else None
+    computed = [*dict.fromkeys(node.reads)]
+    return computed[0] if len(computed) == 1 or node.op[0].isupper() else None
+
+
+def run_model(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Execution:
+    """Run a model in float64 and record its operations.
+
+    The model runs in its own dtypes, so that it takes its usual branches; each operation runs a second time in float64.
+
+    Raises:
+        TraceError: the model fails on these inputs.
+    """
+    values: dict[str, torch.Tensor] = {}
+    weights = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    mode = Float64Mode(noisy=False, decisions={})
+
+    storages = {tensor.untyped_storage().data_ptr(): name for name, tensor in weights.items()}
+    offsets: dict[str, int] = {}
+
+    def visit(name: str, tensor: torch.Tensor) -> None:
+        if name not in weights:
+            values[name] = _widened(mode.value(tensor))
+            if tensor.untyped_storage().data_ptr() in storages:
+                offsets[name] = int(tensor.storage_offset())
+
+    @contextmanager
+    def in_float64() -> Iterator[None]:
+        with native_kernels(), mode:
+            yield
+
+    recorded = record_run(model, args, kwargs, visit, in_float64)
+    graph = recorded.graph
+    movements = {name for node in graph.nodes if moved_value(node) is not None for name in node.outputs}
+    kept = {name: value for name, value in values.items() if name not in movements}
+    kept |= {name: kept[name].reshape(shape) for name, shape in _finest_shapes(graph, kept).items()}
+    own = {name: tensor.detach() for name, tensor in weights.items() if name in graph.known}
+    again = _Replay(recorded, kept, own)
+    return Execution(type(model).__name__, graph, kept, own, recorded.outputs, offsets, again)
+
+
+def _finest_shapes(graph: Graph, values: Tensors) -> dict[str, tuple[int, ...]]:
+    """Return the shape with the most dimensions in which each value is read, without another order of its elements."""
+    sources: dict[str, str] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for node in graph.nodes:
+        if operator_name(node.op) in _VIEWS and len(node.reads) == 1:
+            source = sources.get(node.reads[0], node.reads[0])
+            shape = graph.values[node.outputs[0]].shape or ()
+            sizes = tuple(size for size in shape if isinstance(size, int))
+            value = values.get(source)
+            if value is None or len(sizes) != len(shape) or math.prod(sizes) != value.numel():
+                continue
+            sources[node.outputs[0]] = source
+            if _dimensions(sizes) > _dimensions(shapes.get(source, value.shape)):
+                shapes[source] = sizes
+    return shapes
+
+
+def _dimensions(shape: Sequence[int]) -> int:
+    return sum(size > 1 for size in shape)
+
+
+class _Replay:
+    """Runs recorded calls in float64; see `Replay`."""
+
+    def __init__(self, recorded: RecordedRun, values: Tensors, weights: Tensors) -> None:
+        self._recorded, self._values, self._weights = recorded, values, weights
+        self._last_reads = {handle: index for index, call in enumerate(recorded.calls) for handle in call.reads}
+
+    def __call__(self, forced: Tensors, wanted: Collection[str]) -> dict[str, torch.Tensor]:
+        """See `Replay`."""
+        sources = (*self._recorded.graph.inputs, *self._recorded.graph.constants)
+        found = {name: self._values[name] for name in sources if name in wanted and name in self._values}
+        written = {handle for call in self._recorded.calls for handle in self._written(call)}
+        environment = {
+            handle: tensor
+            for handle, name in self._recorded.sources.items()
+            if (tensor := self._source(name, copied=handle in written)) is not None
+        }
+        with torch.no_grad(), native_kernels():
+            for call in self._recorded.calls:
+                self._run(call, environment, forced, wanted, found)
+        return found
+
+    def _run(
+        self,
+        call: RecordedCall,
+        environment: dict[int, torch.Tensor],
+        forced: Tensors,
+        wanted: Collection[str],
+        found: dict[str, torch.Tensor],
+    ) -> None:
+        """Run one call, and put its results into the environment and the wanted ones into `found`."""
+        for (handle, name), tensor in zip(call.results, _results(call, environment), strict=False):
+            numbers = complex_as_real(tensor)
+            own = self._values.get(name)
+            if name in wanted and (own is None or own.numel() == numbers.numel()):
+                found[name] = numbers.clone() if own is None else numbers.clone().reshape(own.shape)
+            environment[handle] = tensor
+            if name in forced and forced[name].numel() == numbers.numel():
+                number = forced[name].reshape(numbers.shape).clone()
+                environment[handle] = torch.view_as_complex(number) if tensor.is_complex() else number
+
+    def _written(self, call: RecordedCall) -> list[int]:
+        items = pytree.tree_leaves(written_arguments(call.operator, call.args, call.kwargs))
+        return [item.handle for item in items if isinstance(item, TensorReference)]
+
+    def _source(self, name: str, *, copied: bool) -> torch.Tensor | None:
+        value = self._recorded.graph.values.get(name)
+        tensor = self._weights[name] if name in self._weights else self._values.get(name)
+        if tensor is None:
+            return None
+        if value is not None and (value.dtype or "").startswith("complex") and not tensor.is_complex():
+            tensor = torch.view_as_complex(tensor.contiguous())
+        return _widened(tensor).clone() if copied else tensor
+
+
+def _results(call: RecordedCall, environment: dict[int, torch.Tensor]) -> list[torch.Tensor]:
+    """Return what a call returns and writes in float64; nothing if it fails, as other numbers may select other rows."""
+
+    def convert(item: Any) -> Any:
+        if isinstance(item, torch.dtype):
+            return torch.float64 if item.is_floating_point else torch.complex128 if item.is_complex else item
+        return _widened(environment[item.handle]) if isinstance(item, TensorReference) else item
+
+    try:
+        args, kwargs = pytree.tree_map(convert, (call.args, dict(call.kwargs)))
+        if operator_name(str(call.operator)) in ("_softmax", "_log_softmax"):
+            args = (*args[:2], False)  # whether to convert float16 to float32
+        returned = pytree.tree_leaves(call.operator(*args, **kwargs))
+    except (IndexError, KeyError, RuntimeError):
+        for handle, _ in call.results:
+            environment.pop(handle, None)
+        return []
+    results = [item for item in returned if isinstance(item, torch.Tensor)]
+    written = pytree.tree_leaves(written_arguments(call.operator, args, kwargs))
+    return results + [item for item in written if not any(item is other for other in results)]
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_complex():
+        return tensor.to(torch.complex128)
+    return tensor.to(torch.float64) if tensor.is_floating_point() else tensor

@@ -1,0 +1,178 @@
+"""Write the correspondence of two executions as a result for people."""
+
+from collections.abc import Iterator, Sequence
+
+from filch.export import Node
+
+from ..common._operators import operator_name
+from ..results._alignment import AlignedValue, AlignedWeight, Alignment, Departure
+from ._correspondence import Correspondence
+from ._divergence import Suspect
+from ._execution import Execution
+from ._layout import Layout, solve
+from ._weights import WeightMatch
+
+Shape = tuple[int, ...]
+
+
+def alignment(
+    pairs: Correspondence, suspects: Sequence[Suspect], missing: Sequence[Node], remarks: Sequence[str]
+) -> Alignment:
+    """Return the result.
+
+    Args:
+        pairs: the values that correspond.
+        suspects: the operations of B that leave A.
+        missing: the operations of A whose results B lacks.
+        remarks: sentences about the whole comparison.
+    """
+    own, other = pairs.reference.execution, pairs.other.execution
+    return Alignment(
+        own.name,
+        other.name,
+        tuple(_weight(pairs, match) for match in pairs.weights.matches),
+        pairs.weights.unused,
+        tuple(_values(pairs)),
+        tuple(_departure(suspect) for suspect in suspects),
+        tuple(_departure(Suspect(node)) for node in missing),
+        tuple(wrong_outputs(pairs)),
+        tuple(remarks),
+    )
+
+
+def wrong_outputs(pairs: Correspondence) -> Iterator[str]:
+    """Yield a sentence for each output of B that is not an output of A."""
+    own, other = pairs.reference.execution, pairs.other.execution
+    outputs = {own.roots[name] for name in own.graph.outputs}
+    is_found = False
+    for name in dict.fromkeys(other.graph.outputs):
+        root = other.roots[name]
+        if root not in pairs.other.recognizable:
+            continue
+        label = f"the output {name!r} of B"
+        owners = pairs.owners.get(root, frozenset())
+        if root not in pairs.found:
+            yield f"{label} is no value of A"
+        elif owners & outputs:
+            is_found = True
+    if not is_found and any(name in pairs.reference.recognizable for name in outputs):
+        yield "no output of A is an output of B"
+
+
+def label_of(execution: Execution, name: str) -> str:
+    """Return what a computed value is called: the module that returned it, or the operator with its line."""
+    modules = execution.modules_by_value.get(name)
+    if modules:
+        innermost = modules[0]
+        return f"{innermost.module}{innermost.path}" or "(the model)"
+    node = execution.graph.producer.get(name)
+    if node is None:
+        return name
+    place = f"{node.module}/{operator_name(node.op)}" if node.module else operator_name(node.op)
+    return f"{place} at {line_of(node)}" if node.source else place
+
+
+def line_of(node: Node) -> str | None:
+    """Return the line of code that a node was recorded at, without the folder."""
+    return None if node.source is None else node.source.replace("\\", "/").rpartition("/")[2]
+
+
+def _departure(suspect: Suspect) -> Departure:
+    node, reference = suspect.node, suspect.reference
+    return Departure(
+        node.module or "",
+        operator_name(node.op),
+        line_of(node),
+        node.outputs[0],
+        None if reference is None else reference.module or "",
+        None if reference is None else operator_name(reference.op),
+        None if reference is None else line_of(reference),
+        suspect.note,
+    )
+
+
+def _weight(pairs: Correspondence, match: WeightMatch) -> AlignedWeight:
+    own = pairs.reference.execution.weights
+    texts = []
+    for part in match.parts:
+        inner, outer = match.shape, tuple(own[part.weight].shape)
+        if part.arrangement == "holds":
+            inner, outer = outer, inner
+        text = described(part.layout, inner, outer)
+        text = f"in {text}" if part.arrangement == "holds" and len(match.parts) > 1 else text
+        texts.append(", ".join(filter(None, (text, part.factor))))
+    arrangement = "; ".join(dict.fromkeys(texts)) if match.parts else "not found"
+    if match.parts and not match.complete:
+        arrangement = f"only in part: {arrangement}"
+    return AlignedWeight(
+        match.weight,
+        match.shape,
+        tuple(part.weight for part in match.parts),
+        arrangement,
+        match.complete,
+        match.others,
+    )
+
+
+def _values(pairs: Correspondence) -> Iterator[AlignedValue]:
+    own, other = pairs.reference.execution, pairs.other.execution
+    for output in own.modules:
+        root = own.roots.get(output.value, output.value)
+        if root not in pairs.reference.recognizable:
+            continue
+        evidence, names = pairs.evidence(root)
+        what = str(own.graph.values[output.value])
+        places = tuple(dict.fromkeys(label_of(other, name) for name in names))
+        order = _order(pairs, root, names[0]) if names else ""
+        yield AlignedValue(output.module, output.path, what, evidence, places, order)
+
+
+def _order(pairs: Correspondence, value: str, name: str) -> str:
+    """Say how the elements of a value of A are arranged in a value of B; `""` if in the same order."""
+    numbers, source = pairs.reference.recognizable[value], pairs.other.recognizable[name]
+    if numbers.tensor.numel() > source.tensor.numel():
+        numbers, source = source, numbers
+    layout = next((match.layout for match in pairs.from_other.get(value, ()) if match.source == name), None)
+    layout = layout or solve(numbers, source)
+    if layout is None:
+        return "in another order"
+    text = described(layout, tuple(numbers.tensor.shape), tuple(source.tensor.shape))
+    return "" if text == "same" else text
+
+
+def described(layout: Layout, shape: Shape, source: Shape) -> str:
+    """Say how a tensor is arranged in another one.
+
+    Args:
+        layout: the layout.
+        shape: the shape of the tensor.
+        source: the shape of the other one.
+    """
+    count, total = _size(shape), _size(source)
+    if layout.is_contiguous and count == total:
+        return "same"
+    row = _size(source[1:])
+    if layout.is_contiguous and len(source) > 1 and layout.offset % row == 0 and count % row == 0:
+        return f"rows {layout.offset // row} to {(layout.offset + count) // row - 1}"
+    if layout.is_contiguous:
+        return f"elements {layout.offset} to {layout.offset + count - 1}"
+    if count == total and len(shape) == len(source) == 2 and layout == _transposed(source):
+        return "transposed"
+    if len(source) == 2 and layout.sizes[1:] == source[1:] and layout.strides[1:] == (1,) and len(layout.sizes) == 2:
+        step = layout.strides[0] // row
+        return f"every {step}th row from {layout.offset // row}" if step else "repeated"
+    if len(source) == 2 and layout.strides == (row, 1):
+        start = layout.offset % row
+        return f"columns {start} to {start + layout.sizes[1] - 1}"
+    return f"elements {layout}"
+
+
+def _transposed(source: Shape) -> Layout:
+    return Layout.of(0, [(source[1], 1), (source[0], source[1])])
+
+
+def _size(shape: Shape) -> int:
+    size = 1
+    for dim in shape:
+        size *= dim
+    return size

@@ -1,0 +1,39 @@
+"""Make a second input with other numbers, from which equal inputs of two implementations are still equal."""
+
+import copy
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+_FEW = 2  # different integers: a mask, whose numbers are kept
+
+
+def other_numbers(arguments: Any) -> Any:
+    """Return arguments with other numbers.
+
+    Each number is replaced by one that depends on it alone, so that the arguments of another implementation, which have
+    the same numbers in another layout, become the same again. Floating-point numbers are multiplied by 0.8 to 1.2.
+    Integers are exchanged for each other, so that indices stay valid. Booleans, masks of integers and arguments that
+    are no tensors are kept.
+
+    Args:
+        arguments: any nesting of containers; not changed.
+    """
+    copied = copy.deepcopy(arguments)
+    return pytree.tree_map_only(torch.Tensor, _with_other_numbers, copied)
+
+
+def _with_other_numbers(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_floating_point() or tensor.is_complex():
+        size = torch.view_as_real(tensor).norm(dim=-1) if tensor.is_complex() else tensor
+        factor = 1 + 0.2 * torch.sin(1000 * size.double())
+        return (tensor * factor).to(tensor.dtype)
+    if tensor.dtype == torch.bool:
+        return tensor
+    values, places = torch.unique(tensor, return_inverse=True)
+    is_range = tensor.numel() > 1 and torch.equal(tensor.reshape(-1).sort().values, torch.arange(tensor.numel()))
+    if len(values) <= _FEW or (tensor.dim() and is_range):  # positions
+        return tensor
+    other: torch.Tensor = values.roll(1)[places]
+    return other

@@ -1,0 +1,271 @@
+"""Find which weights of two implementations are the same numbers, and how they are arranged."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import torch
+
+from ._index import TensorIndex
+from ._layout import Layout, Numbers, same_numbers, solve
+
+_EXACT = 1e-9  # conversions move and cast numbers; they do not compute
+_FOLDED = 2e-6  # of a product in float32
+Arrangement = Literal["same", "moved", "part", "holds"]
+Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class WeightPart:
+    """Numbers that a weight of the one implementation shares with one of the other.
+
+    Attributes:
+        weight: the name of the weight in the reference implementation A.
+        layout: where the elements of the smaller one are in the larger one.
+        arrangement: `same` (equal numbers in the same order), `moved` (in another order), `part` (the weight of B is a
+            part of that of A), `holds` (the weight of A is a part of that of B).
+        factor: what the numbers were multiplied with, `""` if they are equal.
+    """
+
+    weight: str
+    layout: Layout
+    arrangement: Arrangement
+    factor: str = ""
+
+
+@dataclass(frozen=True)
+class WeightMatch:
+    """The weights of A from which a weight of B was made.
+
+    Attributes:
+        weight: the name of the weight in B.
+        shape: its shape.
+        parts: the weights of A, in the order of their first elements; empty if none was found.
+        others: further weights of A with the same numbers, between which the numbers do not decide.
+        complete: whether all numbers of the weight are accounted for.
+    """
+
+    weight: str
+    shape: tuple[int, ...]
+    parts: tuple[WeightPart, ...] = ()
+    others: tuple[str, ...] = ()
+    complete: bool = False
+
+
+@dataclass(frozen=True)
+class WeightMap:
+    """Which weights of two implementations correspond.
+
+    Attributes:
+        matches: one for each weight of B.
+        unused: the weights of A whose numbers are in no weight of B.
+    """
+
+    matches: tuple[WeightMatch, ...]
+    unused: tuple[str, ...] = ()
+
+    @cached_property
+    def by_weight(self) -> Mapping[str, WeightMatch]:
+        """The matches by the names of B's weights."""
+        return {match.weight: match for match in self.matches}
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The weights of B of which at least a part is in no weight of A."""
+        return tuple(match.weight for match in self.matches if not match.complete)
+
+
+def match_weights(reference: Tensors, other: Tensors) -> WeightMap:
+    """Find the weights of `other` among those of `reference`.
+
+    A weight may be transposed, split, joined with others, or its rows and columns interleaved; of those that are left,
+    each row or column may be multiplied by a factor. Tensors of integers are left out.
+
+    Args:
+        reference: the weights of implementation A by name.
+        other: the weights of implementation B by name.
+    """
+    own, others = _real(reference), _real(other)
+    dtypes = {tensor.dtype for tensor in (*own.values(), *others.values())}
+    coarsest = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
+    matcher = _Matcher(
+        {name: Numbers(tensor.to(coarsest)) for name, tensor in own.items()},
+        {name: Numbers(tensor.to(coarsest)) for name, tensor in others.items()},
+    )
+    matcher.match_whole()
+    matcher.match_parts()
+    matcher.match_folded()
+    return matcher.result()
+
+
+def _real(tensors: Tensors) -> dict[str, torch.Tensor]:
+    real = {name: torch.view_as_real(item) if item.is_complex() else item for name, item in tensors.items()}
+    return {name: item.detach() for name, item in real.items() if item.is_floating_point() and item.numel()}
+
+
+@dataclass
+class _Matcher:
+    """The state of `match_weights`; see there."""
+
+    reference: dict[str, Numbers]
+    other: dict[str, Numbers]
+    parts: dict[str, list[WeightPart]] = field(default_factory=dict)
+    others: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
+
+    @cached_property
+    def _index(self) -> TensorIndex:
+        return TensorIndex(self.reference, _EXACT)
+
+    def match_whole(self) -> None:
+        """Match weights that have the same numbers; of several equal ones, the first with the first."""
+        taken: dict[tuple[str, ...], Iterator[str]] = {}
+        for name, numbers in self.other.items():
+            found = {}
+            for candidate in self._index.equal_sized(numbers):
+                if (layout := solve(numbers, self.reference[candidate], _EXACT)) is not None:
+                    found[candidate] = layout
+            if found:
+                same = [item for item in found if found[item].is_contiguous]
+                group = tuple(same or found)
+                chosen = next(taken.setdefault(group, itertools.cycle(group)))
+                arrangement: Arrangement = "same" if same else "moved"
+                self.parts[name] = [WeightPart(chosen, found[chosen], arrangement)]
+                self.others[name] = tuple(item for item in found if item != chosen)
+                self.used.update(found)
+
+    def match_parts(self) -> None:
+        """Match weights that were split or joined."""
+        left = {name: numbers for name, numbers in self.other.items() if name not in self.parts}
+        for name, numbers in left.items():
+            holders = (
+                self._index.holders(numbers) if numbers.tensor.dim() > 1 else self._vectors(self.reference, numbers)
+            )
+            for holder in holders:
+                layout = solve(numbers, self.reference[holder], _EXACT)
+                if layout is not None:
+                    self.parts[name] = [WeightPart(holder, layout, "part")]
+                    self.used.add(holder)
+                    break
+        joined = {name: numbers for name, numbers in left.items() if name not in self.parts}
+        index = TensorIndex(joined, _EXACT)
+        for name, numbers in self.reference.items() if joined else ():
+            if name in self.used and numbers.tensor.dim() > 1:
+                continue
+            for holder in index.holders(numbers) if numbers.tensor.dim() > 1 else self._vectors(joined, numbers):
+                layout = solve(numbers, joined[holder], _EXACT)
+                if layout is not None:
+                    self.parts.setdefault(holder, []).append(WeightPart(name, layout, "holds"))
+                    self.used.add(name)
+        for name in joined:
+            if name in self.parts:
+                self.parts[name] = _disjoint(self.parts[name])
+
+    def _vectors(self, among: Mapping[str, Numbers], vector: Numbers) -> list[str]:
+        """Return the vectors that are longer than a vector."""
+        count = vector.tensor.numel()
+        longer = (name for name, item in among.items() if item.tensor.dim() == 1 and item.tensor.numel() > count)
+        return [*longer] if vector.tensor.dim() == 1 and vector.bounds[0] < vector.bounds[1] else []
+
+    def match_folded(self) -> None:
+        """Match weights whose rows or columns were multiplied by factors."""
+        left = [name for name in self.other if name not in self.parts and self.other[name].tensor.dim() > 1]
+        free = {name: _matrix(item) for name, item in self.reference.items() if item.tensor.dim() > 1}
+        free = dict(sorted(free.items(), key=lambda item: item[0] in self.used))  # unused ones first
+        for own_axis, other_axis in itertools.product((0, 1), repeat=2):
+            if not left or not free:
+                return
+            normalized = {name: _normalized(item, own_axis) for name, item in free.items()}
+            index = TensorIndex(normalized, _FOLDED)
+            for name in [*left]:
+                weight = _matrix(self.other[name])
+                unit = _normalized(weight, other_axis)
+                for candidate in (*index.equal_sized(unit), *index.holders(unit)):
+                    layout = solve(unit, normalized[candidate], _FOLDED)
+                    if layout is not None:
+                        whole: Arrangement = "same" if layout.is_contiguous else "moved"
+                        arrangement = whole if weight.numel() == free[candidate].numel() else "part"
+                        factor = self._factor(weight, layout.select(free[candidate]).reshape(weight.shape), other_axis)
+                        self.parts[name] = [WeightPart(candidate, layout, arrangement, factor)]
+                        self.used.add(candidate)
+                        left.remove(name)
+                        break
+        self._match_shifted()
+
+    def _match_shifted(self) -> None:
+        """Match vectors that differ by a factor and a summand."""
+        vectors = {name: item.tensor for name, item in self.reference.items() if item.tensor.dim() == 1}
+        free = {name: item for name, item in vectors.items() if name not in self.used}
+        for name, vector in ((name, item.tensor) for name, item in self.other.items()):
+            if name in self.parts or vector.dim() != 1 or vector.numel() < 4:
+                continue
+            for candidate, own in free.items():
+                if own.shape == vector.shape and candidate not in self.used and (factor := _affine(vector, own)):
+                    layout = Layout.of(0, [(vector.numel(), 1)])
+                    self.parts[name] = [WeightPart(candidate, layout, "same", factor)]
+                    self.used.add(candidate)
+                    break
+
+    def _factor(self, weight: torch.Tensor, own: torch.Tensor, axis: int) -> str:
+        """Say what each fiber of a weight was multiplied with."""
+        dims = tuple(dim for dim in range(weight.dim()) if dim == axis)
+        power = own.double().square().sum(dims)
+        factors = (weight.double() * own.double()).sum(dims) / power.clamp_min(1e-300)
+        if float(factors.max() - factors.min()) <= _FOLDED * float(factors.abs().max()):
+            return f"times {float(factors.mean()):.6g}"
+        for name, vector in ((name, item.tensor) for name, item in self.reference.items()):
+            if vector.dim() == 1 and vector.shape == factors.shape:
+                for text, numbers in ((name, vector.double()), (f"1 + {name}", 1 + vector.double())):
+                    if same_numbers(factors, numbers, 10 * _FOLDED * Numbers(numbers).scale):
+                        return f"times {text}, along dimension {1 - axis}"
+        return f"times a factor for each index of dimension {1 - axis}"
+
+    def result(self) -> WeightMap:
+        """Return the matches."""
+        matches = []
+        for name, tensor in ((name, item.tensor) for name, item in self.other.items()):
+            parts = sorted(self.parts.get(name, ()), key=lambda part: part.layout.offset)
+            held = sum(self.reference[part.weight].tensor.numel() for part in parts)
+            complete = bool(parts) and (parts[0].arrangement != "holds" or held >= tensor.numel())
+            matches.append(WeightMatch(name, tuple(tensor.shape), tuple(parts), self.others.get(name, ()), complete))
+        unused = tuple(name for name in self.reference if name not in self.used)
+        return WeightMap(tuple(matches), unused)
+
+
+def _disjoint(parts: Sequence[WeightPart]) -> list[WeightPart]:
+    """Return the parts of a joined weight, without those that have the numbers of an earlier part."""
+    chosen: list[WeightPart] = []
+    for part in sorted(parts, key=lambda item: -item.layout.numel):
+        if all(part.layout != other.layout for other in chosen):
+            chosen.append(part)
+    return chosen
+
+
+def _matrix(numbers: Numbers) -> torch.Tensor:
+    return numbers.tensor.reshape(len(numbers.tensor), -1)
+
+
+def _normalized(matrix: torch.Tensor, axis: int) -> Numbers:
+    """Return a matrix whose fibers along a dimension have the root mean square 1 and a positive sum."""
+    numbers = matrix.double()
+    sign = numbers.sum(axis, keepdim=True).sign()
+    return Numbers(numbers * sign / numbers.square().mean(axis, keepdim=True).sqrt().clamp_min(1e-300))
+
+
+def _affine(vector: torch.Tensor, own: torch.Tensor) -> str:
+    """Say how a vector is computed from another one by a factor and a summand; `""` if it is not."""
+    first, second = own.double(), vector.double()
+    centered = first - first.mean()
+    power = float(centered.square().sum())
+    if power == 0:
+        return ""
+    factor = float((centered * second).sum()) / power
+    summand = float(second.mean() - factor * first.mean())
+    scale = Numbers(second).scale
+    if not same_numbers(first * factor + summand, second, _FOLDED * max(scale, abs(summand))) or not factor:
+        return ""
+    summand = 0.0 if abs(summand) < _FOLDED * scale else summand
+    times = "" if abs(factor - 1) < _FOLDED else f"times {factor:.6g}"
+    return ", ".join(filter(None, (times, f"plus {summand:.6g}" if summand else "")))
