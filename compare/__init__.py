@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ._diff import diff
     from ._pass_errors import CompareInstrument
     from ._record_reference import record_reference
+    from .alignment._value_map import MappedValue, ValueMap, load_value_map
     from .bisection import BisectReport, bisect
     from .common._errors import CompareError
     from .dynamo._gradients import compare_gradients
@@ -49,6 +50,7 @@ __all__ = [
     "Explanation",
     "Goal",
     "Golden",
+    "MappedValue",
     "ModuleRow",
     "Operator",
     "Outcome",
@@ -60,6 +62,7 @@ __all__ = [
     "Row",
     "Sensitivity",
     "Tolerance",
+    "ValueMap",
     "align",
     "bisect",
     "blame",
@@ -74,6 +77,7 @@ __all__ = [
     "keep_precise",
     "load_inputs",
     "load_report",
+    "load_value_map",
     "record_reference",
     "tiny_llm",
     "write_repro",
@@ -81,6 +85,7 @@ __all__ = [
 
 _NAMES_BY_MODULE = {
     "_align": ("align",),
+    "alignment._value_map": ("MappedValue", "ValueMap", "load_value_map"),
     "_blame": ("blame",),
     "_compare": ("compare",),
     "_compare_files": ("compare_files",),

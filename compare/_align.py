@@ -1,5 +1,6 @@
 """Align two implementations of the same model, and find where the second one leaves the first."""
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from .alignment._divergence import Divergence
 from .alignment._execution import Execution, run_model
 from .alignment._result import alignment
 from .alignment._second_input import other_numbers
+from .alignment._value_map import ValueMap, load_value_map
 from .alignment._values import Side
 from .alignment._weights import match_weights
 from .models._subject import Subject
@@ -28,6 +30,7 @@ def align(
     *,
     kwargs: Mapping[str, Any] | None = None,
     b_kwargs: Mapping[str, Any] | None = None,
+    mapping: str | os.PathLike[str] | ValueMap | None = None,
 ) -> Alignment:
     """Find which weights and values of two implementations are the same, and where B leaves A.
 
@@ -47,12 +50,14 @@ def align(
         b_args: those of B, with the same numbers; None if they are the same.
         kwargs: the keyword arguments of A.
         b_kwargs: those of B; None if they are the same as those of A and `b_args` is None.
+        mapping: where module outputs of A are in B, as a `ValueMap` or its TOML file. Its rows are checked and displace
+            what the numbers say; rows with other numbers are reported.
 
     Returns:
         an `Alignment`: `close` if the outputs of B are those of A.
 
     Raises:
-        CompareError: one of them is no module.
+        CompareError: one of them is no module, or `mapping` names a module that was not called.
         TraceError: one of them fails on its inputs.
 
     >>> import torch
@@ -64,17 +69,24 @@ def align(
     own = Subject.of(a, args, kwargs)
     given = b_args if b_args is not None else args
     other = Subject.of(b, given, b_kwargs if b_kwargs is not None or b_args is not None else kwargs)
-    return align_subjects(own, other)
+    return align_subjects(own, other, mapping=mapping)
 
 
-def align_subjects(own: Subject, other: Subject, names: tuple[str, str] | None = None) -> Alignment:
+def align_subjects(
+    own: Subject,
+    other: Subject,
+    names: tuple[str, str] | None = None,
+    mapping: str | os.PathLike[str] | ValueMap | None = None,
+) -> Alignment:
     """Align two implementations; see `align`.
 
     Args:
         own: implementation A with its arguments.
         other: implementation B with its arguments.
         names: what they are called; None for the names of their classes.
+        mapping: see `align`.
     """
+    given = mapping if isinstance(mapping, ValueMap) else ValueMap() if mapping is None else load_value_map(mapping)
     with phase("running A in float64"):
         first, first_again = _runs(own)
     with phase("running B in float64"):
@@ -87,7 +99,7 @@ def align_subjects(own: Subject, other: Subject, names: tuple[str, str] | None =
     with phase("finding differences"):
         divergence = Divergence(pairs)
         suspects, missing = divergence.suspects(), divergence.missing()
-    result = alignment(pairs, suspects, missing, [*_remarks(pairs)])
+    result = alignment(pairs, suspects, missing, [*_remarks(pairs)], given)
     return result if names is None else replace(result, reference=names[0], other=names[1])
 
 

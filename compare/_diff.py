@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from glob import has_magic
 from pathlib import Path
 from types import MappingProxyType
@@ -22,6 +23,8 @@ from filch.steal import (
     tensors,
 )
 
+from .alignment._value_map import ValueMap, load_value_map
+from .common._complex import complex_as_real
 from .float64 import StoredLevel, levels_of
 from .metrics._metrics import compare_tensors
 from .metrics._tolerance import Tolerance
@@ -34,7 +37,12 @@ Dumps = _Path | Records | Sequence[_Path]
 
 
 def diff(
-    reference: Dumps, other: Dumps, *, tolerance: float | Tolerance | None = None, layouts: Layouts | None = None
+    reference: Dumps,
+    other: Dumps,
+    *,
+    tolerance: float | Tolerance | None = None,
+    layouts: Layouts | None = None,
+    mapping: str | os.PathLike[str] | ValueMap | None = None,
 ) -> DumpDiff:
     """Compare the values of two dumps or captures by key and path; no model is needed.
 
@@ -51,6 +59,8 @@ def diff(
         tolerance: see `compare`; by default, rounding levels judge the values if the reference has them (see
             `record_reference`).
         layouts: see `assemble`.
+        mapping: if they are of two implementations: where module outputs of the reference are in the other one, as a
+            `ValueMap` or its TOML file (see `align`); only these are compared.
 
     Returns:
         a `DumpDiff` with one row for each tensor, and for each record that only one of them has.
@@ -62,6 +72,10 @@ def diff(
     levels = levels_of(first) if tolerance is None else {}
     if isinstance(second, AssembledRecords):
         return RankDiff(first, second, tolerance, levels).result()
+    if mapping is not None:
+        value_map = mapping if isinstance(mapping, ValueMap) else load_value_map(mapping)
+        rows = _mapped_rows(first, second, value_map, tolerance, levels)
+        return DumpDiff(first.source, second.source, tuple(rows))
     return DumpDiff(first.source, second.source, tuple(_rows(first, second, tolerance, levels)))
 
 
@@ -88,6 +102,46 @@ def _rows(
     for key in second:
         if key not in first:
             yield unmatched_row(key, second[key], "the first dump")
+
+
+def _mapped_rows(
+    first: Records,
+    second: Records,
+    mapping: ValueMap,
+    tolerance: float | Tolerance | None,
+    levels: Mapping[str, StoredLevel],
+) -> Iterator[DiffRow]:
+    """Yield a row for each module output of the first dump that a mapping finds in the second one."""
+    others = {
+        f"{_called(key)}{path}": tensor
+        for key in second
+        if key.kind == "O"
+        for path, tensor in tensors(second[key]).items()
+    }
+    for key in first:
+        for path, tensor in tensors(first[key]).items() if key.kind == "O" else ():
+            mapped = mapping.values.get(f"{_called(key)}{path}")
+            if mapped is None:
+                continue
+            other = others.get(mapped.place)
+            if other is None:
+                yield DiffRow(key, path, describe(tensor), f"{_SECOND} does not have {mapped.place!r}")
+                continue
+            try:
+                part = other if mapped.layout is None else mapped.layout.select(complex_as_real(other))
+                part = part.reshape(tensor.shape)
+            except (IndexError, RuntimeError):
+                yield DiffRow(
+                    key, path, describe(tensor), f"{mapped.place!r} is {describe(other)}, which has no such part"
+                )
+                continue
+            level = {key.label: levels[key.label + path]} if key.label + path in levels else {}
+            yield from (replace(row, path=path) for row in value_rows(key, tensor, part, tolerance, levels=level))
+
+
+def _called(key: Key) -> str:
+    """Return the path of a module with `@1` after its second call, as mappings name it."""
+    return f"{key.name}@{key.iteration}" if key.iteration else key.name
 
 
 def value_rows(

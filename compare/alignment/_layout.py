@@ -52,6 +52,20 @@ class Layout:
                 merged.append((size, stride))
         return cls(offset, tuple(size for size, _ in merged), tuple(stride for _, stride in merged))
 
+    @classmethod
+    def parse(cls, text: str) -> "Layout":
+        """Return the layout that `str` writes.
+
+        Raises:
+            ValueError: the text has another form.
+        """
+        offset, _, rest = text.partition("+")
+        pairs = [digit.split(":") for digit in rest.split("·")] if rest else []
+        numbers = [int(offset), *(int(number) for pair in pairs for number in pair)]
+        if any(len(pair) != 2 for pair in pairs) or any(number < 0 for number in numbers):
+            raise ValueError(f"a layout is written as offset+size:stride·size:stride, not as {text!r}")
+        return cls(numbers[0], tuple(numbers[1::2]), tuple(numbers[2::2]))
+
     @property
     def numel(self) -> int:
         """The number of elements."""
@@ -98,11 +112,8 @@ class Layout:
         return same_numbers(tensor.reshape(self.sizes), self.select(other), relative * source.scale)
 
     def __str__(self) -> str:
-        if self.is_contiguous:
-            return f"[{self.offset}:{self.offset + self.numel}]"
-        return f"{self.offset}+" + "·".join(
-            f"{size}:{stride}" for size, stride in zip(self.sizes, self.strides, strict=True)
-        )
+        digits = zip(self.sizes, self.strides, strict=True)
+        return f"{self.offset}+" + "·".join(f"{size}:{stride}" for size, stride in digits)
 
 
 class Numbers:

@@ -1,22 +1,25 @@
 """Write the correspondence of two executions as a result for people."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from difflib import get_close_matches
 
 from filch.export import Node
 
+from ..common._errors import CompareError
 from ..common._operators import operator_name
-from ..results._alignment import AlignedValue, AlignedWeight, Alignment, Departure
+from ..results._alignment import AlignedValue, AlignedWeight, Alignment, Departure, Evidence
 from ._correspondence import Correspondence
 from ._divergence import Suspect
 from ._execution import Execution
-from ._layout import Layout, solve
+from ._layout import Layout, Numbers, solve
+from ._value_map import ValueMap
 from ._weights import WeightMatch
 
 Shape = tuple[int, ...]
 
 
 def alignment(
-    pairs: Correspondence, suspects: Sequence[Suspect], missing: Sequence[Node], remarks: Sequence[str]
+    pairs: Correspondence, suspects: Sequence[Suspect], missing: Sequence[Node], remarks: Sequence[str], given: ValueMap
 ) -> Alignment:
     """Return the result.
 
@@ -25,6 +28,7 @@ def alignment(
         suspects: the operations of B that leave A.
         missing: the operations of A whose results B lacks.
         remarks: sentences about the whole comparison.
+        given: where people say that values of A are in B.
     """
     own, other = pairs.reference.execution, pairs.other.execution
     return Alignment(
@@ -32,7 +36,7 @@ def alignment(
         other.name,
         tuple(_weight(pairs, match) for match in pairs.weights.matches),
         pairs.weights.unused,
-        tuple(_values(pairs)),
+        tuple(_values(pairs, given)),
         tuple(_departure(suspect) for suspect in suspects),
         tuple(_departure(Suspect(node)) for node in missing),
         tuple(wrong_outputs(pairs)),
@@ -114,30 +118,58 @@ def _weight(pairs: Correspondence, match: WeightMatch) -> AlignedWeight:
     )
 
 
-def _values(pairs: Correspondence) -> Iterator[AlignedValue]:
+def _values(pairs: Correspondence, given: ValueMap) -> Iterator[AlignedValue]:
     own, other = pairs.reference.execution, pairs.other.execution
+    places_of_modules = {f"{output.module}{output.path}": other.roots[output.value] for output in other.modules}
+    known = {f"{output.module}{output.path}" for output in own.modules}
+    _check_names(given, known, places_of_modules.keys())
     for output in own.modules:
         root = own.roots.get(output.value, output.value)
         if root not in pairs.reference.recognizable:
             continue
+        evidence: Evidence
         evidence, names = pairs.evidence(root)
+        row = given.values.get(f"{output.module}{output.path}")
+        if row is not None:
+            name = places_of_modules[row.place]
+            evidence = "given" if _is_confirmed(pairs, root, name, row.layout) else "contradicted"
+            names = (name,)
         what = str(own.graph.values[output.value])
         places = tuple(dict.fromkeys(label_of(other, name) for name in names))
-        order = _order(pairs, root, names[0]) if names else ""
-        yield AlignedValue(output.module, output.path, what, evidence, places, order)
+        modules = tuple(item.module + item.path for item in other.modules_by_value.get(names[0], ())) if names else ()
+        layout = _layout(pairs, root, names[0]) if names else None
+        order = "" if layout is not None or not names else "in another order"
+        if layout is not None:
+            text = described(layout, *(tuple(item.tensor.shape) for item in _pair(pairs, root, names[0])))
+            order = "" if text == "same" else text
+        written = "" if layout is None else str(layout)
+        yield AlignedValue(output.module, output.path, what, evidence, places, order, written, modules)
 
 
-def _order(pairs: Correspondence, value: str, name: str) -> str:
-    """Say how the elements of a value of A are arranged in a value of B; `""` if in the same order."""
-    numbers, source = pairs.reference.recognizable[value], pairs.other.recognizable[name]
-    if numbers.tensor.numel() > source.tensor.numel():
-        numbers, source = source, numbers
+def _check_names(given: ValueMap, known: Collection[str], places: Collection[str]) -> None:
+    """Raise a CompareError if a mapping names modules that were not called."""
+    for name, row in given.values.items():
+        for side, wanted, names in (("A", name, known), ("B", row.place, places)):
+            if wanted not in names:
+                close = get_close_matches(wanted, names, n=1)
+                hint = f"; did you mean {close[0]!r}?" if close else ""
+                raise CompareError(f"the mapping names {wanted!r}, which no module of {side} returned{hint}")
+
+
+def _pair(pairs: Correspondence, value: str, name: str) -> tuple[Numbers, Numbers]:
+    return pairs.reference.recognizable[value], pairs.other.numbers(name)
+
+
+def _is_confirmed(pairs: Correspondence, value: str, name: str, layout: Layout | None) -> bool:
+    """Whether a value of A is in a value of B, in a layout or in the same order."""
+    numbers, source = _pair(pairs, value, name)
+    return (layout or Layout.of(0, [(numbers.tensor.numel(), 1)])).holds(numbers, source)
+
+
+def _layout(pairs: Correspondence, value: str, name: str) -> Layout | None:
+    """Return where the elements of a value of A are in a value of B; None if not all are there in a regular order."""
     layout = next((match.layout for match in pairs.from_other.get(value, ()) if match.source == name), None)
-    layout = layout or solve(numbers, source)
-    if layout is None:
-        return "in another order"
-    text = described(layout, tuple(numbers.tensor.shape), tuple(source.tensor.shape))
-    return "" if text == "same" else text
+    return layout or solve(*_pair(pairs, value, name))
 
 
 def described(layout: Layout, shape: Shape, source: Shape) -> str:

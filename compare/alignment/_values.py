@@ -50,6 +50,10 @@ class Side:
         numbers = {name: Numbers(value) for name, value in execution.values.items() if value.is_floating_point()}
         self.recognizable = {name: item for name, item in numbers.items() if is_recognizable(item)}
 
+    def numbers(self, name: str) -> Numbers:
+        """Return the numbers of a value, recognizable or not."""
+        return self.recognizable[name] if name in self.recognizable else Numbers(self.execution.values[name])
+
     @cached_property
     def gathers(self) -> bool:
         """Whether tokens are routed, so that rows may be in any order."""

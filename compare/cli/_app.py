@@ -12,6 +12,7 @@ import typer
 
 from filch import __version__
 
+from ._align import align_command
 from ._batch import matrix_command, precision_command, sweep_command
 from ._bisect import bisect_command
 from ._check import check_command, compare_command, demo_command, diff_command
@@ -51,7 +52,7 @@ def _common_options(
 
 
 _COMMANDS = {
-    "Compare": (demo_command, check_command, compare_command, diff_command),
+    "Compare": (demo_command, check_command, compare_command, diff_command, align_command),
     "Find the cause": (bisect_command, repro_command, passes_command, precision_command),
     "Compare many": (matrix_command, sweep_command, fleet_command, history_command),
     "Record and draw": (

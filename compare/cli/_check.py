@@ -119,6 +119,9 @@ def diff_command(
     save_layout: Annotated[
         Path | None, typer.Option(help="Write how the plain tensors of several processes belong together.")
     ] = None,
+    mapping: Annotated[
+        Path | None, typer.Option(help="Compare two implementations: the TOML file that `filch align` has written.")
+    ] = None,
     all_rows: shared.All = False,
     wide: shared.Wide = False,
     as_json: shared.Json = False,
@@ -132,7 +135,7 @@ def diff_command(
 
     layouts = load_layouts(layout) if layout else Layouts()
     try:
-        result = diff(reference, other, tolerance=tolerance, layouts=layouts)
+        result = diff(reference, other, tolerance=tolerance, layouts=layouts, mapping=mapping)
     except NotADumpError as error:
         command = shlex.join(["filch", "compare", reference, *other])
         raise CompareError(f"{error}; `{command}` compares programs, too") from None

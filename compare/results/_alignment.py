@@ -56,6 +56,9 @@ class AlignedValue:
         evidence: what shows that the values are the same.
         places: the values of B: the path of the module that returned it, or the operator with its line.
         order: how the elements are arranged in the first place, `""` if in the same order.
+        layout: the same as offset, sizes and strides, `"0+14:128·64:1"`: where each element is in the value of B; `""`
+            if not all are there.
+        modules: the modules of B that returned the first place, with the path of the tensor; empty if none did.
     """
 
     module: str
@@ -64,6 +67,8 @@ class AlignedValue:
     evidence: Evidence
     places: tuple[str, ...] = ()
     order: str = ""
+    layout: str = ""
+    modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ them (terminal output, Markdown, CSV, HTML, Graphviz, Python source) must pass t
 from ._csv import for_csv
 from ._markup import for_dot, for_html, for_markdown, for_script, html_table
 from ._python import python_docstring, python_literal
+from ._toml import for_toml
 from ._visible import for_terminal, short_line, shortened, visible
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "for_markdown",
     "for_script",
     "for_terminal",
+    "for_toml",
     "html_table",
     "python_docstring",
     "python_literal",

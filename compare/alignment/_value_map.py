@@ -1,0 +1,103 @@
+"""`ValueMap`: which module outputs of two implementations correspond, as a TOML file that people read and edit."""
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filch.steal import read_untrusted, write_output
+from filch.steal.text import for_toml
+
+from ..common._errors import CompareError
+from ..results._alignment import Alignment
+from ._layout import Layout
+
+_MAX_SIZE = 2**24  # bytes
+_HEADING = """\
+# Which module outputs of implementation A (left) are where in B (right). A layout says where the elements of A are in
+# the value of B: offset+size:stride·size:stride; without one, they are in the same order. Rows can be added and
+# changed; `filch align --mapping` checks them.
+"""
+
+
+@dataclass(frozen=True)
+class MappedValue:
+    """Where a module output of A is in B.
+
+    Attributes:
+        place: the module of B, with the path of the tensor in what it returned: `decoder`, `decoder[0]`.
+        layout: where its elements are in the value of B; None if they are in the same order.
+    """
+
+    place: str
+    layout: Layout | None = None
+
+
+@dataclass(frozen=True)
+class ValueMap:
+    """Which module outputs of two implementations correspond.
+
+    Attributes:
+        values: by the module of A, with the path of the tensor in what it returned.
+    """
+
+    values: Mapping[str, MappedValue] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, result: Alignment) -> "ValueMap":
+        """Return the values that were found whole in the output of a module of B."""
+        values = {}
+        for value in result.covered:
+            place = value.modules[0] if value.modules else None
+            if place is not None and value.layout:
+                layout = Layout.parse(value.layout)
+                whole = layout.is_contiguous and layout.offset == 0 and not value.order
+                values[f"{value.module}{value.path}"] = MappedValue(place, None if whole else layout)
+        return cls(values)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a TOML file that `load_value_map` reads."""
+        write_output(path, "\n".join([_HEADING, "[values]", *self._lines(), ""]))
+
+    def _lines(self) -> Iterator[str]:
+        for name, value in self.values.items():
+            place = for_toml(value.place)
+            text = place if value.layout is None else f"{{ in = {place}, layout = {for_toml(str(value.layout))} }}"
+            yield f"{for_toml(name)} = {text}"
+
+
+def load_value_map(path: str | os.PathLike[str]) -> ValueMap:
+    """Read a mapping from a TOML file.
+
+    Args:
+        path: a file with a table `values`: `"model.norm" = "final"`, or
+            `"model.layers.0.attn.q" = { in = "blocks.0.qkv", layout = "0+14:128·64:1" }`.
+
+    Raises:
+        CompareError: the file can't be read, or does not have this form.
+    """
+    name = os.fspath(path)
+    try:
+        contents = tomllib.loads(read_untrusted(Path(path), _MAX_SIZE).decode())
+    except OSError as error:
+        raise CompareError(f"can't read {name!r}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise CompareError(f"{name!r} is not a TOML file: {error}") from error
+    table = contents.get("values")
+    if contents.keys() != {"values"} or not isinstance(table, dict):
+        raise CompareError(f"{name!r}: a mapping has one table, [values]")
+    try:
+        return ValueMap({key: _mapped(value) for key, value in table.items()})
+    except (TypeError, ValueError) as error:
+        raise CompareError(f"{name!r}: {error}") from error
+
+
+def _mapped(value: Any) -> MappedValue:
+    entry = {"in": value} if isinstance(value, str) else value
+    if not isinstance(entry, dict) or not {"in"} <= entry.keys() <= {"in", "layout"}:
+        raise TypeError(f"a value is a module of B or a table of in and layout, not {value!r}")
+    if not all(isinstance(item, str) for item in entry.values()):
+        raise TypeError(f"in and layout are strings, not {value!r}")
+    return MappedValue(entry["in"], Layout.parse(entry["layout"]) if "layout" in entry else None)

@@ -1,0 +1,58 @@
+"""The command that compares two implementations: `filch align`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import _options as shared
+from ._command import usage_error
+from ._output import echo_result, echo_unless
+
+_WRITERS = {".json": "to_json", ".md": "to_markdown"}  # methods of `Alignment`
+
+
+def align_command(
+    reference: Annotated[str, typer.Argument(help="Implementation A, as package.module:factory or path.py:factory.")],
+    other: Annotated[str, typer.Argument(help="Implementation B; its factory returns its own arguments.")],
+    mapping: Annotated[
+        Path | None,
+        typer.Option(help="A TOML file that says where module outputs of A are in B; its rows are checked."),
+    ] = None,
+    output: Annotated[
+        list[Path] | None,
+        typer.Option("--output", "-o", help="Write the mapping (.toml) or the result (.json, .md); repeatable."),
+    ] = None,
+    all_rows: shared.All = False,
+    wide: shared.Wide = False,
+    as_json: shared.Json = False,
+    quiet: shared.Quiet = False,
+) -> None:
+    """Find which weights and values of two implementations are the same, and where B leaves A.
+
+    Exits with 0 if the outputs of B are those of A, and with 1 if not.
+    """
+    for path in output or ():
+        if path.suffix not in (".toml", *_WRITERS):
+            raise usage_error(f"an alignment is written as .toml, .json or .md, not as {path.name!r}")
+    from .._align import align_subjects
+    from ..alignment._value_map import ValueMap
+    from ..common._errors import CompareError
+    from ..common._progress import progress
+    from ..models._factory import find_factory
+
+    with progress("align", quiet=quiet or as_json):
+        sides = [find_factory(name).make() for name in (reference, other)]
+        result = align_subjects(sides[0], sides[1], (reference, other), mapping)
+    echo_result(result, as_json=as_json, quiet=quiet, all_rows=all_rows, wide=wide)
+    for path in output or ():
+        try:
+            if path.suffix == ".toml":
+                ValueMap.of(result).save(path)
+            else:
+                getattr(result, _WRITERS[path.suffix])(path)
+        except OSError as error:
+            raise CompareError(f"can't write {str(path)!r}: {error.strerror or error}") from error
+    if output:
+        echo_unless(quiet or as_json, f"\nwritten: {', '.join(map(str, output))}")
+    raise typer.Exit(not result.close)
