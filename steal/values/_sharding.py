@@ -248,8 +248,9 @@ def local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, Sharding | None]:
         return _mask(local.detach(), spec.placements), sharding
     pending = _class_of("torch.distributed._functional_collectives", "AsyncCollectiveTensor")
     if pending is not None and isinstance(tensor, pending):
-        # Not `trigger_wait`, which changes the tensor; waiting twice is allowed.
-        return torch.ops._c10d_functional.wait_tensor.default(tensor.elem), None  # type: ignore[attr-defined]  # noqa: SLF001
+        # Not `trigger_wait`, which changes the tensor; waiting twice is allowed. Autograd would pass it through Python.
+        with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001  as torch's custom operators do
+            return torch.ops._c10d_functional.wait_tensor.default(tensor.elem), None  # type: ignore[attr-defined]  # noqa: SLF001
     return tensor, None
 
 
