@@ -77,8 +77,8 @@ def main() -> None:
     """Measure all kinds of parallelism, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--world", type=int, default=2, help="number of processes")
-    parser.add_argument("--rounds", type=int, default=30, help="steps with and without capture")
-    parser.add_argument("--repeats", type=int, default=4, help="times that all kinds are measured in new processes")
+    parser.add_argument("--rounds", type=int, default=40, help="steps with and without capture")
+    parser.add_argument("--repeats", type=int, default=5, help="times that all kinds are measured in new processes")
     options = parser.parse_args()
     torch.set_num_threads(1)
     small = options.world < 4
