@@ -9,18 +9,34 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
-from torch.utils.weak import WeakIdKeyDictionary
 
-from ..values._raw import no_modes
 from ..values._sharding import Sharding, sharding_of
 
 _METHODS = ("from_local", "to_local")
-_active: "weakref.WeakSet[PlacementTags]" = weakref.WeakSet()
+_active: "set[PlacementTags]" = set()
 _originals: dict[str, Any] = {}  # the methods of `DTensor` as they were, while they are replaced
 _lock = threading.Lock()
+_T = TypeVar("_T")
+
+
+class _ByTensor(Generic[_T]):
+    """A dictionary by the identity of tensors that doesn't keep them alive; much faster than `WeakIdKeyDictionary`."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[_T, Any]] = {}  # with the weak reference that removes the entry
+
+    def get(self, tensor: torch.Tensor) -> _T | None:
+        """Return the value of a tensor."""
+        entry = self._entries.get(id(tensor))
+        return None if entry is None else entry[0]
+
+    def set(self, tensor: torch.Tensor, value: _T) -> None:
+        """Set the value of a tensor."""
+        entries, identity = self._entries, id(tensor)
+        entries[identity] = value, weakref.ref(tensor, lambda _: entries.pop(identity, None))
 
 
 class PlacementTags:
@@ -32,9 +48,8 @@ class PlacementTags:
 
     def __init__(self) -> None:
         self.shardings: dict[int, Sharding] = {}
-        # By identity, and without keeping the tensors alive: the known layouts, and the references of stored tensors.
-        self._layouts: Any = WeakIdKeyDictionary()
-        self._references: Any = WeakIdKeyDictionary()
+        self._layouts: _ByTensor[Sharding] = _ByTensor()
+        self._references: _ByTensor[int] = _ByTensor()
 
     def start(self) -> None:
         """Replace the methods of `DTensor`, unless another capture has."""
@@ -58,18 +73,19 @@ class PlacementTags:
 
     def layout(self, tensor: torch.Tensor) -> Sharding | None:
         """Return the layout of a plain tensor, if it is known."""
-        sharding: Sharding | None = self._layouts.get(tensor)
-        return sharding
+        return self._layouts.get(tensor)
 
     def stored(self, tensor: torch.Tensor, reference: int) -> None:
         """Note that a tensor is stored as `reference`."""
-        self._references[tensor] = reference
+        self._references.set(tensor, reference)
         if (sharding := self.layout(tensor)) is not None:
             self.shardings.setdefault(reference, sharding)
 
     def tag(self, tensor: torch.Tensor, sharding: Sharding) -> None:
         """Note the layout of a plain tensor; the first one that is noted remains."""
-        sharding = self._layouts.setdefault(tensor, sharding)
+        if (known := self._layouts.get(tensor)) is None:
+            self._layouts.set(tensor, sharding)
+        sharding = known or sharding
         if (reference := self._references.get(tensor)) is not None:
             self.shardings.setdefault(reference, sharding)
 
@@ -105,10 +121,10 @@ def _note(plain: torch.Tensor, distributed: Any, source: str) -> None:
     """Note the layout of `distributed` for a plain tensor, in all captures."""
     if torch.compiler.is_compiling() or hasattr(plain, "_spec"):
         return
-    with no_modes():
-        sharding = sharding_of(distributed.device_mesh, distributed.placements, tuple(distributed.shape), source)
-        if sharding is not None:
-            for tags in list(_active):
-                tags.tag(plain, sharding)
-                if (pending := getattr(plain, "elem", None)) is not None:  # of an AsyncCollectiveTensor
-                    tags.tag(pending, sharding)
+    spec = distributed._spec  # noqa: SLF001  modes see the attributes of a tensor, but not these
+    sharding = sharding_of(spec.mesh, spec.placements, spec.shape, source)
+    if sharding is not None:
+        for tags in tuple(_active):
+            tags.tag(plain, sharding)
+            if (pending := getattr(plain, "elem", None)) is not None:  # of an AsyncCollectiveTensor
+                tags.tag(pending, sharding)

@@ -19,10 +19,10 @@ from .._phases import Phase
 from .._records import Origin, Totals
 from ..values._decode import decode
 from ..values._dtypes import dtype_name, reason_not_storable
-from ..values._encode import encode
+from ..values._encode import encode, local_form
 from ..values._foreign import Spec, skipped
 from ..values._growth import MIN_BYTES, MIN_RANK, GrowthTracker
-from ..values._packed import Packed, pack
+from ..values._packed import Packed, pack, spec_of_one
 from ..values._raw import (
     SMALL,
     checksum,
@@ -102,7 +102,7 @@ class Recorder:
         self._phase = phase
         self.placement_tags = create_placement_tags()
         limits = options.storage_limit, options.total_limit
-        is_other = options.statistics_only or options.to_sink or printer.verbose or self.placement_tags is not None
+        is_other = options.statistics_only or options.to_sink or printer.verbose
         self._is_whole = limits == (None, None) and not is_other
         self._stored_tensors = StoredTensors()
         self._growth = GrowthTracker()
@@ -262,14 +262,10 @@ class Recorder:
         """
         if not self._is_whole or is_mode_active():
             return False
-        tensor, path = value, ""
-        if key[2] == "I":
-            if type(value) is not tuple or len(value) != 2:
-                return False
-            args, kwargs = value
-            if type(args) is not tuple or len(args) != 1 or type(kwargs) is not dict or kwargs:
-                return False
-            tensor, path = args[0], "[0][0]"
+        tensor, path = (_only_argument(value), "[0][0]") if key[2] == "I" else (value, "")
+        layout: Spec = {}
+        if self.placement_tags is not None:
+            tensor, layout = _local_form(tensor)
         if not is_plain(tensor):
             return False
         nbytes, address = tensor.nbytes, tensor.data_ptr()
@@ -289,7 +285,10 @@ class Recorder:
             if start is not None:
                 return False  # it is part of another tensor
             self.totals.shared += nbytes
-        self._add_packed(key, reference, origin)
+        if self.placement_tags is not None and not layout:
+            self.placement_tags.stored(tensor, reference)
+        packed = pack(spec_of_one({"tensor": reference, **layout}, key[2])) if layout else reference
+        self._add_packed(key, packed, origin)
         return True
 
     def _store_failed(self) -> bool:
@@ -454,6 +453,23 @@ class _Hook:
                 self.callback(self.name, module, args, kwargs, output)
             except Exception as error:  # noqa: BLE001  see `handle_error`
                 recorder.handle_error(self.name, error)
+
+
+def _only_argument(inputs: Any) -> Any:
+    """Return the argument of inputs that are one positional argument; None for any others."""
+    if type(inputs) is not tuple or len(inputs) != 2:
+        return None
+    args, kwargs = inputs
+    return args[0] if type(args) is tuple and len(args) == 1 and type(kwargs) is dict and not kwargs else None
+
+
+def _local_form(tensor: Any) -> tuple[Any, Spec]:
+    """Return what `local_form` returns; None and no entries if it raises, so that `encode` handles the tensor."""
+    try:
+        with torch._C.DisableTorchFunction():  # noqa: SLF001  as in `encode`
+            return local_form(tensor, exact=True)
+    except Exception:  # noqa: BLE001  as in `encode`
+        return None, {}
 
 
 def _move_hooks_last(module: nn.Module, pre_hook: int, forward_hook: int) -> bool:

@@ -28,7 +28,6 @@ from ._tensors import is_simple, split_parts, stored_form
 _PART_SIZE = 64  # characters of a path or bytes of a value that count as one part when a value is traversed
 _REVISIT_COST = 16  # cost factor of parts that were traversed before
 _NAN = struct.pack(">d", math.nan)
-_UNDISTRIBUTED = {torch.Tensor, torch.nn.Parameter}
 
 
 def encode(value: Any, put: Put, path: str = "", *, exact: bool = True, local: bool = True) -> Spec:
@@ -215,10 +214,12 @@ def _encode_any_tensor(state: _State, value: torch.Tensor, path: str) -> Spec:
     layout: Spec = {}
     with torch._C.DisableTorchFunction():  # noqa: SLF001  subclasses must not change how they are read
         try:
-            if state.local and type(value) not in _UNDISTRIBUTED:
-                value, layout = _local_part(state, value)
+            if state.local:
+                value, layout = local_form(value, exact=state.exact)
                 stored = value
-            if is_storable(value) or value.dtype in OPAQUE_DTYPES:
+            if type(value) is torch.Tensor and is_simple(value):
+                pass
+            elif is_storable(value) or value.dtype in OPAQUE_DTYPES:
                 stored, extra = stored_form(value, exact=state.exact)
             else:
                 tag_and_parts = split_parts(value, exact=state.exact)
@@ -231,13 +232,16 @@ def _encode_any_tensor(state: _State, value: torch.Tensor, path: str) -> Spec:
     return {**spec, **extra} if extra and "tensor" in spec else spec
 
 
-def _local_part(state: _State, value: torch.Tensor) -> tuple[torch.Tensor, Spec]:
-    """Return the part of a distributed tensor that is in this process, and the entries to add to its spec."""
+def local_form(value: torch.Tensor, *, exact: bool) -> tuple[torch.Tensor, Spec]:
+    """Return the part of a distributed tensor that is in this process, and the entries to add to its spec.
+
+    Any other value is returned as it is, with no entries. Without `exact` only the layout is added.
+    """
     local, sharding = local_part(value)
     if sharding is None:
         return local, {}
     layout: Spec = {"sharding": sharding.to_json()}
-    return local, layout | {"requires_grad": True} if state.exact and value.requires_grad else layout
+    return local, layout | {"requires_grad": True} if exact and value.requires_grad else layout
 
 
 def _encode_parts(state: _State, value: torch.Tensor, tag_and_parts: tuple[str, Spec], path: str) -> Spec:

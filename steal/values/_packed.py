@@ -19,5 +19,9 @@ def unpack(packed: Packed, kind: str) -> Spec:
     """Return the spec of a record of this kind; a number means this tensor alone, or inputs with this one argument."""
     if isinstance(packed, bytes):
         return marshal.loads(packed)  # noqa: S302  `pack` has written it in this process
-    spec = {"tensor": packed}
-    return {"tuple": [[0, {"tuple": [[0, spec]]}], [1, {"dict": []}]]} if kind == "I" else spec
+    return spec_of_one({"tensor": packed}, kind)
+
+
+def spec_of_one(tensor: Spec, kind: str) -> Spec:
+    """Return the spec of a record of this kind whose value is one tensor, or inputs that are one, by its spec."""
+    return {"tuple": [[0, {"tuple": [[0, tensor]]}], [1, {"dict": []}]]} if kind == "I" else tensor

@@ -48,6 +48,7 @@ _at: Callable[[int], Any] = (c_char * SMALL).from_address
 
 _is_function_mode_active = torch._C._is_torch_function_mode_enabled  # noqa: SLF001  there is no public API
 _count_dispatch_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001  as above
+_count_export_modes = torch._ops._len_torch_dispatch_stack_pre_dispatch  # noqa: SLF001  as above
 
 
 def is_mode_active() -> bool:
@@ -59,7 +60,9 @@ def no_modes() -> ExitStack:
     """Return a context without dispatch modes, function modes and `__torch_function__` of subclasses."""
     stack = ExitStack()
     stack.enter_context(torch._C.DisableTorchFunction())  # noqa: SLF001  there is no public API
-    stack.enter_context(_python_dispatch._disable_current_modes())  # noqa: SLF001  as above
+    # Torch's context takes long even where there is no mode, as in nearly every hook.
+    if _count_dispatch_modes() or _count_export_modes():  # type: ignore[no-untyped-call]
+        stack.enter_context(_python_dispatch._disable_current_modes())  # noqa: SLF001  as above
     return stack
 
 

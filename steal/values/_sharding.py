@@ -12,15 +12,18 @@ import re
 import reprlib
 import sys
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 
 from ._foreign import Spec
+from ._raw import no_modes
 
-_meshes: "WeakKeyDictionary[Any, Mesh]" = WeakKeyDictionary()
+_convert: "WeakKeyDictionary[Any, Any]" = WeakKeyDictionary()  # `_sharding_on` with a cache, by torch's mesh
+_MAX_CONVERTED = 1024  # layouts kept for each mesh
+_UNDISTRIBUTED = {torch.Tensor, torch.nn.Parameter}
 _MAX_RANKS = 2**20
 _MAX_DIMS = 256
 _MAX_SIZE = 2**28  # of a dimension: the indices of each are computed
@@ -133,7 +136,7 @@ class Sharding:
         """The dimensions of the mesh along which the tensor is sharded."""
         return tuple(index for index, placement in enumerate(self.placements) if placement.kind == "shard")
 
-    @property
+    @cached_property
     def reduced(self) -> "Sharding":
         """The layout with replicas for partial values, as that of a gradient with respect to the tensor."""
         placements = (Placement("replicate") if item.kind == "partial" else item for item in self.placements)
@@ -163,6 +166,10 @@ class Sharding:
 
     def to_json(self) -> Spec:
         """Return the layout as JSON."""
+        return {**self._json}
+
+    @cached_property
+    def _json(self) -> Spec:
         return {
             "shape": self.shape,
             "placements": list(map(str, self.placements)),
@@ -227,21 +234,23 @@ def local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, Sharding | None]:
     No collective is run. The result of a collective that still runs is waited for. Any other tensor is returned as it
     is, with the layout None.
     """
+    if type(tensor) in _UNDISTRIBUTED:
+        return tensor, None
     if isinstance(tensor, LocalShard):
         return tensor.detach(), tensor.sharding
-    dtensor = _class_of("torch.distributed.tensor", "DTensor")
-    if dtensor is not None and isinstance(tensor, dtensor):
+    if is_dtensor_type(type(tensor)):
         distributed: Any = tensor
         spec = distributed._spec  # noqa: SLF001  it has mesh and placements
-        sharding = sharding_of(spec.mesh, spec.placements, tuple(distributed.shape))
+        sharding = sharding_of(spec.mesh, spec.placements, distributed.shape)
         if sharding is None:
             return tensor, None
         local, _ = local_part(distributed._local_tensor)  # noqa: SLF001  to_local() would be part of the autograd graph
         return _mask(local.detach(), spec.placements), sharding
     pending = _class_of("torch.distributed._functional_collectives", "AsyncCollectiveTensor")
     if pending is not None and isinstance(tensor, pending):
-        # Not `trigger_wait`, which changes the tensor; waiting twice is allowed.
-        return torch.ops._c10d_functional.wait_tensor.default(tensor.elem), None  # type: ignore[attr-defined]  # noqa: SLF001
+        # Not `trigger_wait`, which changes the tensor; waiting twice is allowed. Autograd would pass it through Python.
+        with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001  as torch's custom operators do
+            return torch.ops._c10d_functional.wait_tensor.default(tensor.elem), None  # type: ignore[attr-defined]  # noqa: SLF001
     return tensor, None
 
 
@@ -259,21 +268,29 @@ def _class_of(module: str, name: str) -> type | None:
 
 def sharding_of(mesh: Any, placements: Any, shape: tuple[int, ...], source: str = "DTensor") -> Sharding | None:
     """Return the layout of a tensor with torch's `mesh` and `placements`; None for placements of unknown classes."""
-    found = tuple(_placement_of(placement, len(shape)) for placement in placements)
-    if None in found:
-        return None
-    known = tuple(placement for placement in found if placement is not None)
-    return Sharding(_mesh_of(mesh), known, shape, source)
+    convert = _convert.get(mesh)
+    if convert is None:
+        convert = _convert.setdefault(mesh, lru_cache(_MAX_CONVERTED)(partial(_sharding_on, _mesh_of(mesh))))
+    for placement in placements:
+        if hasattr(placement, "mask_buffer"):  # the cache would keep the mask alive
+            convert = convert.__wrapped__
+            break
+    sharding: Sharding | None = convert(tuple(placements), shape, source)
+    return sharding
 
 
 def _mesh_of(mesh: Any) -> Mesh:
     """Return the mesh that a `DeviceMesh` is."""
-    known = _meshes.get(mesh)
-    if known is None:
+    with no_modes():
         ranks = mesh.mesh  # computed anew each time
-        known = Mesh(tuple(ranks.shape), tuple(ranks.flatten().tolist()), tuple(mesh.mesh_dim_names or ()))
-        _meshes[mesh] = known
-    return known
+        return Mesh(tuple(ranks.shape), tuple(ranks.flatten().tolist()), tuple(mesh.mesh_dim_names or ()))
+
+
+def _sharding_on(mesh: Mesh, placements: tuple[Any, ...], shape: tuple[int, ...], source: str) -> Sharding | None:
+    """Return what `sharding_of` returns, without a cache."""
+    found = tuple(_placement_of(placement, len(shape)) for placement in placements)
+    known = tuple(placement for placement in found if placement is not None)
+    return Sharding(mesh, known, tuple(shape), source) if len(known) == len(found) else None
 
 
 def _placement_of(placement: Any, rank: int) -> Placement | None:

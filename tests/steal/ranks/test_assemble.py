@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from filch.compare import diff
 from filch.steal import (
@@ -69,17 +70,19 @@ def _capture_cases(folder, rank, _):
 
 
 def _capture_kind(kind, folder, rank, world):
-    """Capture a training step after one without capture; note whether both have the same bits."""
+    """Capture a training step twice after one without capture; note whether all have the same bits."""
     batch = parallel.batch_of(kind, rank, world)
     plain = parallel.KINDS[kind](parallel.make_model())
     loss = parallel.step(plain, batch)
-    model = parallel.KINDS[kind](parallel.make_model())
-    file = f"{folder}/{kind}.{{rank}}.onnx"
-    options = {"gradients": True, "parameters": True, "collectives": True, "strict": True}
-    with steal_forward(model, submodules=True, dump_file=file, **options):
-        captured = parallel.step(model, batch)
-    pairs = zip(plain.parameters(), model.parameters(), strict=True)
-    same = torch.equal(loss, captured) and all(torch.equal(_local(a.grad), _local(b.grad)) for a, b in pairs)
+    options = {"submodules": True, "gradients": True, "parameters": True, "strict": True}
+    same = True
+    for name, collectives in ((kind, True), (f"direct.{kind}", False)):
+        model = parallel.KINDS[kind](parallel.make_model())
+        file = f"{folder}/{name}.{{rank}}.onnx"
+        with steal_forward(model, dump_file=file, collectives=collectives, **options):
+            same &= torch.equal(loss, parallel.step(model, batch))
+        pairs = zip(plain.parameters(), model.parameters(), strict=True)
+        same &= all(torch.equal(_local(a.grad), _local(b.grad)) for a, b in pairs)
     (folder / f"{kind}.{rank}.json").write_text(json.dumps(same))
 
 
@@ -128,6 +131,21 @@ def test_a_parallel_run_is_compared_with_one_process(run, kind):
     assert all(row.judged for row in result.rows)
     assert {row.key.kind for row in result.rows} == {"P", "I", "O", "GI", "GO", "GF"}
     assert all(json.loads((run / f"{kind}.{rank}.json").read_text()) for rank in range(4))
+
+
+@pytest.mark.parametrize("kind", ["tensor", "sequence", "fsdp_tensor"])
+def test_small_values_are_recorded_alike_with_and_without_an_active_mode(run, kind):
+    """Without a mode, such as the one that records collectives, small tensors and DTensors are not encoded."""
+    encoded, direct = restore(run / f"{kind}.1.onnx"), restore(run / f"direct.{kind}.1.onnx")
+
+    assert [key for key in encoded if key.kind != "C"] == list(direct)
+    for key in direct:
+        for one, other in zip(tree_leaves(encoded[key]), tree_leaves(direct[key]), strict=True):
+            assert type(one) is type(other)
+            if isinstance(one, torch.Tensor):
+                assert torch.equal(one, other)
+                assert one.requires_grad == other.requires_grad
+                assert getattr(one, "sharding", None) == getattr(other, "sharding", None)
 
 
 def test_a_plain_tensor_has_the_layout_of_the_conversion(run):
