@@ -81,7 +81,7 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class Alignment:
+class ProgramAlignment:
     """The values of a program that are those of another one.
 
     Attributes:
@@ -93,7 +93,7 @@ class Alignment:
     bases: Mapping[str, Basis]
 
 
-def align(actual: Observed, expected: Observed, known: Mapping[str, str]) -> Alignment:
+def align(actual: Observed, expected: Observed, known: Mapping[str, str]) -> ProgramAlignment:
     """Return the values of `actual` that are those of `expected`, from a run of each on the same inputs.
 
     Args:
@@ -105,7 +105,7 @@ def align(actual: Observed, expected: Observed, known: Mapping[str, str]) -> Ali
     aligner.align_constants()
     aligner.align_similar()
     aligner.align_different()
-    return Alignment(aligner.names, {**dict.fromkeys(aligner.names, "name"), **aligner.bases})
+    return ProgramAlignment(aligner.names, {**dict.fromkeys(aligner.names, "name"), **aligner.bases})
 
 
 @dataclass
