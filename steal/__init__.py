@@ -19,8 +19,10 @@ from .extras._watch import NonFinite
 from .files._outputs import refuse_link_out, write_output
 from .files._scratch import Scratch
 from .files._untrusted import open_companion, open_untrusted, parse_json, read_untrusted
-from .ranks._assembled import AssembledRecords, Distributed, Part, assemble
-from .ranks._layouts import Layouts, load_layouts, save_layouts
+from .ranks._assembled import AssembledRecords, assemble
+from .ranks._distributed import Distributed, Part
+from .ranks._layouts import Layouts
+from .ranks._layouts_file import load_layouts, save_layouts
 from .ranks._write import write_assembled
 from .values._arguments import argument_tensors, named_arguments
 from .values._describe import describe
