@@ -27,6 +27,7 @@ from .ranks._write import write_assembled
 from .values._arguments import argument_tensors, named_arguments
 from .values._describe import describe
 from .values._foreign import Foreign, Skipped
+from .values._raw import no_modes_or_grad
 from .values._sharding import LocalShard, Mesh, Placement, Sharding
 from .values._statistics import Statistics, statistics
 from .values._string_type import string_type
@@ -71,6 +72,7 @@ __all__ = [
     "load_layouts",
     "missing_tensors",
     "named_arguments",
+    "no_modes_or_grad",
     "open_companion",
     "open_untrusted",
     "parse_json",
