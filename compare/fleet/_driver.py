@@ -9,8 +9,9 @@ from typing import Any, Protocol
 from filch.steal import phase
 
 from ..results._cells import Cell
+from ..results._ledger_row import LedgerRow
 from ._cell import CellSpec, local_device
-from ._ledger import Ledger, LedgerRow, ledger_row
+from ._ledger import Ledger, row_of
 
 _RETRIES = 3  # of a cell that was lost
 _POLL = 0.05  # seconds
@@ -102,7 +103,7 @@ class _Fleet:
 
     def row(self, attempt: _Attempt, outcome: Mapping[str, Any]) -> LedgerRow:
         labels = self.specs[attempt.key].labels
-        return ledger_row(attempt.key, labels, outcome, run=self.ledger.run, attempt=attempt.number)
+        return row_of(attempt.key, labels, outcome, run=self.ledger.run, attempt=attempt.number)
 
 
 def _run(waiting: deque[_Attempt], fleet: _Fleet) -> None:
