@@ -4,7 +4,8 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -28,7 +29,7 @@ _log = logging.getLogger("filch")
 class Ledger:
     """The rows of cells that have ended, in memory and in a file; a context manager that closes the file.
 
-    Only one process at a time writes to a ledger. Each row is appended by one write and then synchronized, so that a
+    Only one process at a time writes to a ledger. Rows are appended by one write and then synchronized, so that a
     kill can cut short at most the last line, which the next process removes.
 
     Args:
@@ -71,19 +72,24 @@ class Ledger:
             self.close()
             raise
 
-    def add(self, row: LedgerRow) -> None:
-        """Append a row."""
-        self.rows[row.key] = row
-        if self._file < 0:
+    def add(self, *rows: LedgerRow) -> None:
+        """Append rows."""
+        self.rows |= {row.key: row for row in rows}
+        if self._file < 0 or not rows:
             return
         try:
-            line = f"{json.dumps(plain(row))}\n".encode()
-            written = os.write(self._file, line)
+            lines = "".join(f"{json.dumps(plain(row))}\n" for row in rows).encode()
+            written = os.write(self._file, lines)
             os.fsync(self._file)
         except OSError as error:
             raise CompareError(f"can't write the ledger {str(self._path)!r}: {error.strerror or error}") from error
-        if written < len(line):
+        if written < len(lines):
             raise CompareError(f"the disk of the ledger {str(self._path)!r} is full")
+
+    def reuse(self, keys: Iterable[str]) -> None:
+        """Append the rows of these cells again as rows of this run, which name the run that compared the cell."""
+        rows = map(self.rows.__getitem__, keys)
+        self.add(*(replace(row, run=self.run, reused=row.reused or row.run) for row in rows))
 
     def close(self) -> None:
         """Close the file, which lets another process write to it."""

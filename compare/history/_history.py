@@ -42,11 +42,12 @@ class Outcome:
     error: float | None
     detail: str
     blame: Divergence | None
+    reused: str | None = None
 
     @classmethod
     def of(cls, row: LedgerRow) -> "Outcome":
         """Return the outcome of a row."""
-        return cls(row.run, row.key, row.status, row.error, row.detail, row.blame)
+        return cls(row.run, row.key, row.status, row.error, row.detail, row.blame, row.reused)
 
 
 @dataclass(frozen=True)

@@ -146,8 +146,8 @@ def ran(rows: Iterable[LedgerRow]) -> list[LedgerRow]:
 
 
 def flaky_keys(rows: Iterable[LedgerRow]) -> dict[str, list[LedgerRow]]:
-    """Return the rows of the keys of a cell with which it changed back and forth, by key."""
-    by_key = grouped(ran(rows), lambda row: row.key)
+    """Return the rows of the keys of a cell with which it changed back and forth, by key; without reused results."""
+    by_key = grouped((row for row in ran(rows) if row.reused is None), lambda row: row.key)
     return {key: group for key, group in by_key.items() if len(_flips(group)) >= 2}
 
 

@@ -8,7 +8,7 @@ from ..rendering._json import typed
 from ._cells import CellStatus, Divergence
 
 VERSION = 1
-_OPTIONAL: Mapping[str, Any] = {"time": "", "seconds": 0.0, "attempt": 1}  # ledgers of other origin may lack these
+_OPTIONAL: Mapping[str, Any] = {"time": "", "seconds": 0.0, "attempt": 1, "reused": None}  # may be missing
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class LedgerRow:
         detail: see `Cell`.
         blame: the place of the first divergence; None if no value differs.
         attempt: 1, or more if earlier attempts were lost.
+        reused: the run whose result this run has reused, as nothing has changed since; None if it compared the cell.
         environment: versions, processor and settings of the worker (see `filch.steal.environment`); empty if they were
             not recorded.
     """
@@ -42,6 +43,7 @@ class LedgerRow:
     detail: str
     blame: Divergence | None
     attempt: int
+    reused: str | None
     environment: Mapping[str, str] = field(repr=False)
 
 
