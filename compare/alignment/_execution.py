@@ -1,8 +1,7 @@
 """`Execution`: one run of an implementation in float64, as operations on values that can be run again."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -127,12 +126,7 @@ def run_model(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) 
             if tensor.untyped_storage().data_ptr() in storages:
                 offsets[name] = int(tensor.storage_offset())
 
-    @contextmanager
-    def in_float64() -> Iterator[None]:
-        with native_kernels(), mode:
-            yield
-
-    recorded = record_run(model, args, kwargs, visit, in_float64)
+    recorded = record_run(model, args, kwargs, visit, mode.running)
     graph = recorded.graph
     movements = {name for node in graph.nodes if moved_value(node) is not None for name in node.outputs}
     kept = {name: value for name, value in values.items() if name not in movements}

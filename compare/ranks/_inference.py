@@ -8,7 +8,7 @@ from math import prod
 import torch
 
 from filch.steal import Distributed, Placement
-from filch.steal.ranks import has_same_bits, joined_if_equal, layout_of
+from filch.steal.ranks import LearnedLayout, has_same_bits, joined_if_equal, layout_of
 
 from ..metrics._metrics import Difference, compare_tensors
 from ..metrics._tolerance import Tolerance
@@ -74,9 +74,7 @@ def infer(
             made = (joined_if_equal(item) if shards == 1 else None) or item.joined(sharding, "inferred")
             made = made if number == 1 else made.divided(number)
             difference = compare_tensors(made.parts[0].tensor, reference, tolerance=tolerance)
-            text = (
-                f"{'x'.join(map(str, mesh))}: {', '.join(map(str, placements))}{f' / {number}' if number > 1 else ''}"
-            )
+            text = str(LearnedLayout(mesh, placements, number))
             wrong = None if difference.close else wrong_ranks(made, reference, tolerance)
             unreduced = any(placement.kind == "partial" for placement in placements)
             found = Inferred(made, text, difference, unreduced, number, wrong)

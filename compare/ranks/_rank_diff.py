@@ -100,7 +100,8 @@ class RankDiff:
         """Compare a tensor with those of one or several calls, which have its microbatches."""
         if not calls:
             return _Judged(DiffRow(key, path, describe(reference), "no rank has this tensor"))
-        whole = [item if len(item.parts) == 1 else self._actual.declared(key, item) or item for item in calls]
+        layouts = self._actual.layouts
+        whole = [item if len(item.parts) == 1 else layouts.join_declared(key, item) or item for item in calls]
         found = self._fit(key, path, reference, _merged(whole))
         if found is None and len(whole) > 1:  # the first call may be of shape inference
             found = self._fit(key, path, reference, _merged(whole[1:]))
@@ -114,7 +115,7 @@ class RankDiff:
         """Put parts together as it is known or as fits best."""
         splits_loss = key.kind in _BACKWARD and not self._is_averaged(key, path)
         divisor = self._divisor if splits_loss else 1
-        known = item if len(item.parts) == 1 else self._actual.learned(key, path, item)
+        known = item if len(item.parts) == 1 else self._actual.layouts.join_learned(key, path, item)
         if known is None:
             found = infer(item, reference, divisor=divisor, tolerance=self._tolerance)
         else:
@@ -122,7 +123,7 @@ class RankDiff:
             divisors = (1,) if is_learned else sorted({1, count}) if divisor is None else (divisor,)
             found = fit_known(known, reference, divisors=divisors, tolerance=self._tolerance)
         if splits_loss and found is not None and self._divisor is None:
-            self._divisor = self._actual.learned_divisor(key, path) or found.divisor
+            self._divisor = self._actual.layouts.learned_divisor(key, path) or found.divisor
         return found
 
     def _is_averaged(self, key: Key, path: str) -> bool:

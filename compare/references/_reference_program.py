@@ -13,7 +13,7 @@ from filch.export import ExportError, Graph, Original, Program, Unpredictable
 from filch.export.backends import Backend, Compiled
 
 from ..common._complex import complex_as_real
-from ._alignment import Alignment
+from ._alignment import ProgramAlignment
 from ._resolver import Reference
 
 _PREFIX = "reference:"  # of values that the other program does not have
@@ -38,7 +38,7 @@ class ReferenceProgram(Original):
     def __init__(  # noqa: PLR0917  called in one place
         self,
         program: Program,
-        alignment: Alignment,
+        alignment: ProgramAlignment,
         judged: Graph,
         backend: Backend,
         compiled: Compiled,
@@ -108,7 +108,7 @@ class ReferenceProgram(Original):
         raise ExportError("the reference is an ONNX program: backends that run PyTorch programs can't be used with it")
 
 
-def _renamed(model: ir.Model, alignment: Alignment, judged: Graph) -> ir.Model:
+def _renamed(model: ir.Model, alignment: ProgramAlignment, judged: Graph) -> ir.Model:
     """Return a copy of a model in which values have the names of the other program's values.
 
     A value that the other program computes several times has the first of its names, and copies with the others. Those
