@@ -85,8 +85,6 @@ HELD_OUT = {
     "ddp_tiled_heads": HeldOut("ddp", 2, ("layers.0.attention.o#0.I",), (1,)),
     # FSDP2.
     "fsdp_divide": HeldOut("fsdp", 2, ("layers.1.*.GF",), ALL),
-    "fsdp_ignored": HeldOut("fsdp", 2, ("norm.weight#0.GF",), ALL),
-    "fsdp_unsynced": HeldOut("fsdp", 2, ("layers.0.*.GF",), ALL),
     "fsdp_drift": HeldOut("fsdp", 2, ("layers.0.mlp.up.weight#0.P",), (1,)),
     "fsdp_clip_local": HeldOut("fsdp", 2, ("*.GF",), ALL),
     # A pipeline of two stages.
@@ -115,6 +113,8 @@ HELD_OUT = {
     "llama_tp_scaling": HeldOut("llama_tp", 2, ("model.layers.1.self_attn.o_proj#0.I",), (1,)),
     "llama_tp_epsilon": HeldOut("llama_tp", 2, ("model.layers.1.input_layernorm#0.O",), (1,)),
     "llama_fsdp_divide": HeldOut("llama_fsdp", 2, ("model.layers.1.*.GF",), ALL),
+    "llama_fsdp_ignored": HeldOut("llama_fsdp", 2, ("model.norm.weight#0.GF",), ALL),
+    "llama_fsdp_unsynced": HeldOut("llama_fsdp", 2, ("model.layers.0.*.GF",), ALL),
     "llama_fsdp_epsilon": HeldOut("llama_fsdp", 2, ("model.layers.1.input_layernorm#0.O",), (1,)),
 }
 

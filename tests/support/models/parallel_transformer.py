@@ -240,9 +240,8 @@ class Experts(nn.Module):
         p = self.p
         tokens = x.flatten(0, 1)
         gates, chosen = self.router(tokens).softmax(-1).topk(ACTIVE)
-        gates = gates / gates.sum(-1, keepdim=True)
-        if p.fails("ep_gates", 1) and self.index == 0:
-            gates = torch.ones_like(gates) / ACTIVE
+        if not (p.fails("ep_gates", 1) and self.index == 0):
+            gates = gates / gates.sum(-1, keepdim=True)
         order = chosen.flatten().argsort(stable=True)
         counts = torch.bincount(chosen.flatten(), minlength=EXPERTS)
         if p.fails("ep_capacity", 1):  # this process has forgotten that the capacity is unlimited
@@ -404,14 +403,14 @@ def _wrapped(model: Any, p: Parallel) -> nn.Module:
 
     layers = getattr(model, "layers", None) or model.model.layers
     layers = [*(layers.values() if isinstance(layers, nn.ModuleDict) else layers)]
-    norm = getattr(model, "norm", None)
-    ignored = {norm.weight} if norm is not None and p.fails("fsdp_ignored") else None
+    ignored = {model.model.norm.weight} if p.fails("llama_fsdp_ignored") else None
     for layer in layers:
         fully_shard(layer)
     fully_shard(model, ignored_params=ignored)
     if p.fails("fsdp_divide") or p.fails("llama_fsdp_divide"):
         layers[1].set_gradient_divide_factor(1.0)
-    if p.fails("fsdp_unsynced"):
+        layers[1].set_force_sum_reduction_for_comms(True)  # gloo has no sum that divides
+    if p.fails("llama_fsdp_unsynced"):
         layers[0].set_requires_gradient_sync(False)
     if p.fails("fsdp_drift", 1):
         with torch.no_grad():
