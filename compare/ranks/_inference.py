@@ -34,7 +34,7 @@ class Inferred:
     layout: str
     difference: Difference
     unreduced: bool
-    divisor: int
+    divisor: float
     wrong: tuple[int, ...] | None
 
     @property
@@ -51,7 +51,7 @@ def infer(
     item: Distributed,
     reference: torch.Tensor,
     *,
-    divisor: int | None = 1,
+    divisor: float | None = 1,
     tolerance: float | Tolerance | None,
 ) -> Inferred | None:
     """Return the way to put parts together that fits the reference best; None if their shapes fit in no way.
@@ -88,7 +88,7 @@ def infer(
 
 
 def fit_known(
-    item: Distributed, reference: torch.Tensor, *, divisors: Sequence[int], tolerance: float | Tolerance | None
+    item: Distributed, reference: torch.Tensor, *, divisors: Sequence[float], tolerance: float | Tolerance | None
 ) -> Inferred:
     """Compare a tensor whose layout is known with the reference; the divisor is the one that fits best."""
     ways = []

@@ -42,7 +42,7 @@ class HeldOut:
 
     def has_ranks(self, row: Any) -> bool:
         """Return whether a row of a `DumpDiff` names the ranks that are wrong."""
-        return not row.ranks if self.ranks is ALL else (*row.ranks,) == self.ranks
+        return row.ranks == self.ranks or (self.ranks is ALL and row.ranks in ((), row.held_by))
 
 
 _ATTENTION_1_KV_GRADIENTS = ("layers.1.attention.[kv]#0.GO",)
