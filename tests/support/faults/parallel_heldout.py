@@ -8,8 +8,6 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import functools
-import os
-from collections.abc import Callable
 from typing import Any
 
 from filch import record_reference, steal_forward
@@ -25,16 +23,21 @@ class HeldOut:
     """A fault of one kind of parallelism, and where it is.
 
     Attributes:
-        kind: the kind of parallelism.
+        parallelism: the kind of parallelism.
         world: the number of processes.
         places: patterns of the values at which it may show first.
         ranks: the ranks whose values are wrong there.
     """
 
-    kind: str
+    parallelism: str
     world: int
     places: tuple[str, ...]
     ranks: tuple[int, ...] | None
+
+    @property
+    def kind(self) -> str:
+        """The kind of parallelism, by which results are summed up."""
+        return self.parallelism
 
     def is_at(self, row: Any) -> bool:
         """Return whether a row of a `DumpDiff` is where the fault shows first."""
@@ -45,7 +48,6 @@ class HeldOut:
         return row.ranks == self.ranks or (self.ranks is ALL and row.ranks in ((), row.held_by))
 
 
-_ATTENTION_1_KV_GRADIENTS = ("layers.1.attention.[kv]#0.GO",)
 HELD_OUT = {
     # Tensor parallel, by hand.
     "tp_forward_missing": HeldOut("tp", 2, ("layers.0.attention.o#0.O",), ALL),
@@ -72,7 +74,7 @@ HELD_OUT = {
     "cp_positions": HeldOut("cp", 2, ("layers.0.attention.o#0.I",), (1,)),
     "cp_mask": HeldOut("cp", 2, ("layers.0.attention.o#0.I",), (1,)),
     "cp_gather_order": HeldOut("cp", 4, ("layers.0.attention.o#0.I",), (2,)),
-    "cp_kv_gradient": HeldOut("cp", 2, _ATTENTION_1_KV_GRADIENTS, (0,)),
+    "cp_kv_gradient": HeldOut("cp", 2, ("layers.1.attention.[kv]#0.GO",), (0,)),
     "cp_mean": HeldOut("cp", 2, ("*.GF",), ALL),
     "cp_bias_unreduced": HeldOut("cp", 4, ("layers.1.mlp.up.bias#0.GF",), ALL),
     "zigzag_positions": HeldOut("zigzag", 2, ("layers.0.attention.o#0.I",), (0,)),
@@ -92,6 +94,7 @@ HELD_OUT = {
     "pp_stale_gradient": HeldOut("pp", 2, ("layers.0#[01].GO", "layers.0.dropout#[01].GO"), (0,)),
     "pp_undivided": HeldOut("pp", 2, ("head#[01].GO",), (1,)),
     "pp_tied_unreduced": HeldOut("pp", 2, ("embedding.weight#0.GF", "head.weight#0.GF"), ALL),
+    "pp_tied_reduced_to_one": HeldOut("pp", 2, ("head.weight#0.GF",), (1,)),
     "pp_wrong_layer": HeldOut("pp", 2, ("layers.1.mlp.*.P",), (1,)),
     # Expert parallel, by hand.
     "ep_gates": HeldOut("ep", 2, ("layers.0.mlp#0.O",), (1,)),
@@ -119,22 +122,17 @@ HELD_OUT = {
 }
 
 
-def record_single(kind: str, folder: str) -> None:
+def record_single(kind: str, file: str) -> None:
     """Record the reference of a kind of parallelism."""
     p = Parallel(kind)
     model = make(p)
-    record_reference(model, functools.partial(step, model, p), f"{folder}/{kind}.onnx")
+    record_reference(model, functools.partial(step, model, p), file)
 
 
-def record_run(rank: int, world: int, kind: str, fault: str, folder: str) -> None:
-    """Record one rank of a run, with a fault or without (`""`)."""
+def record_run(rank: int, world: int, *, kind: str, files: str, fault: str = "") -> None:
+    """Record one rank of a run, with a fault or without, to the file that a pattern with `{rank}` gives."""
     p = Parallel(kind, fault, rank, world)
     model = make(p)
     options: dict[str, Any] = dict.fromkeys(("submodules", "gradients", "parameters", "collectives"), True)
-    with steal_forward(model, dump_file=os.path.join(folder, f"{fault or f'{kind}_{world}'}.{{rank}}.onnx"), **options):
+    with steal_forward(model, dump_file=files, **options):
         step(model, p)
-
-
-def job(kind: str, fault: str, folder: str) -> Callable[[int, int], None]:
-    """Return what each process runs to record a run."""
-    return functools.partial(record_run, kind=kind, fault=fault, folder=folder)

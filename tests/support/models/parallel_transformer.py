@@ -1,21 +1,22 @@
 """A tiny decoder with grouped queries, and its parallel forms written by hand; faults of `parallel_heldout` can be set.
 
 Each form is one kind: `tp` (vocabulary-parallel embedding and loss, dropout, clipped gradients), `sp` (sequence
-parallel, as Megatron does it), `cp` and `zigzag` (context parallel), `ddp` (with accumulated gradients), `fsdp` (clipped
-gradients), `pp` (two stages, microbatches), `ep` (mixture of experts), `llama_tp` and `llama_fsdp` (of Hugging Face).
-The same code runs in one process, where `world` is 1.
+parallel, as Megatron does it), `cp` and `zigzag` (context parallel), `ddp` (with accumulated gradients), `fsdp`
+(clipped gradients), `pp` (two stages, microbatches), `ep` (mixture of experts), `llama_tp` and `llama_fsdp` (of Hugging
+Face). The same code runs in one process, where `world` is 1.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 KINDS = ("tp", "sp", "cp", "zigzag", "ddp", "fsdp", "pp", "ep", "llama_tp", "llama_fsdp")
 VOCABULARY, WIDTH, HEADS, KV_HEADS, HEAD, HIDDEN, LAYERS, EXPERTS, ACTIVE = 32, 16, 4, 2, 4, 32, 2, 4, 2
@@ -80,6 +81,16 @@ def summed(x: Tensor, group: Any = None) -> Tensor:
     return x
 
 
+def summed_twice(x: Tensor) -> Tensor:
+    """Return the sum over the processes as often as there are processes: a fault."""
+    return summed(summed(x))
+
+
+def averaged(x: Tensor) -> Tensor:
+    """Return the mean over the processes: a fault."""
+    return summed(x) / dist.get_world_size()
+
+
 def parts_of(x: Tensor) -> list[Tensor]:
     """Return the tensors of all processes."""
     parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())]
@@ -92,6 +103,11 @@ def gathered(x: Tensor) -> Tensor:
     return torch.cat(parts_of(x), 1)
 
 
+def gathered_in_reverse(x: Tensor) -> Tensor:
+    """Return the whole sequence in a wrong order: a fault."""
+    return torch.cat(parts_of(x)[::-1], 1)
+
+
 def own(x: Tensor, index: int | None = None) -> Tensor:
     """Return this process' part of the sequence."""
     return x.chunk(dist.get_world_size(), 1)[dist.get_rank() if index is None else index].contiguous()
@@ -100,6 +116,11 @@ def own(x: Tensor, index: int | None = None) -> Tensor:
 def scattered(x: Tensor) -> Tensor:
     """Return the sum over the processes, this process' part of the sequence."""
     return own(summed(x))
+
+
+def scattered_to_first(x: Tensor) -> Tensor:
+    """Return the sum over the processes, the first process' part of the sequence: a fault."""
+    return own(summed(x), 0)
 
 
 def pairs() -> Any:
@@ -121,18 +142,18 @@ class Row(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         p, place = self.p, self.place
-        y = F.linear(x, self.weight)
+        y = functional.linear(x, self.weight)
         if p.is_any("sp"):
-            part = (lambda x: own(summed(x), 0)) if p.fails("sp_scatter_stale") and place == "o0" else scattered
+            part = scattered_to_first if p.fails("sp_scatter_stale") and place == "o0" else scattered
             y = exchange(y, part, gathered)
         elif p.is_any("tp"):
             total: Exchange = summed
             if p.fails("tp_forward_missing") and place == "o0":
                 total = same
             if p.fails("tp_forward_mean") and place == "down1":
-                total = lambda x: summed(x) / p.world
+                total = averaged
             if p.fails("tp_wrong_group") and place == "down1":
-                total = lambda x: summed(x, self.group)
+                total = functools.partial(summed, group=self.group)
             if p.fails("tp_bias_per_rank") and place == "down0":
                 return exchange(y + self.bias, summed, same)
             y = exchange(y, total, same)
@@ -144,7 +165,7 @@ def entered(x: Tensor, p: Parallel, place: str) -> Tensor:
     if p.is_any("sp"):
         forward, backward = gathered, scattered
         if p.fails("sp_gather_order") and place == "mlp1":
-            forward = lambda x: torch.cat(parts_of(x)[::-1], 1)
+            forward = gathered_in_reverse
         if p.fails("sp_backward_slice") and place == "attention0":
             backward = own
         return exchange(x, forward, backward)
@@ -153,7 +174,7 @@ def entered(x: Tensor, p: Parallel, place: str) -> Tensor:
         if p.fails("tp_backward_missing") and place == "mlp1":
             backward = same
         if p.fails("tp_backward_doubled") and place == "attention0":
-            backward = lambda x: summed(summed(x))
+            backward = summed_twice
         return exchange(x, same, backward)
     return x
 
@@ -222,7 +243,7 @@ class Expert(nn.Module):
         self.down = Row(HIDDEN // p.tensors, p, place.replace("mlp", "down"), group)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.gelu(self.up(entered(x, self.p, self.place))))  # type: ignore[no-any-return]
+        return self.down(functional.gelu(self.up(entered(x, self.p, self.place))))  # type: ignore[no-any-return]
 
 
 class Experts(nn.Module):
@@ -262,8 +283,8 @@ class Experts(nn.Module):
         table = torch.stack(parts_of(counts)).unflatten(1, (self.p.world, -1))  # source, destination, expert there
         here = table[:, self.p.rank]
         sent, received = table[self.p.rank].sum(-1).tolist(), here.sum(-1).tolist()
-        there = lambda x: _all_to_all(x, sent, received)
-        back = lambda x: _all_to_all(x, received, sent)
+        there = functools.partial(_all_to_all, sent=sent, received=received)
+        back = functools.partial(_all_to_all, sent=received, received=sent)
         arrived = exchange(tokens, there, back)
         sizes = here.flatten().tolist()  # by source, then expert
         if self.p.fails("ep_split", 1) and self.index == 0:
@@ -309,12 +330,12 @@ class Embedding(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         p = self.p
         if p.tensors == 1:
-            return F.embedding(ids, self.weight)
+            return functional.embedding(ids, self.weight)
         size = len(self.weight)
         ids = ids - p.rank * size
         foreign = (ids < (1 if p.fails("tp_vocabulary_mask") else 0)) | (ids >= size)
         weight = self.weight.detach() if p.fails("tp_tied_detached", 1) else self.weight
-        y = F.embedding(ids.masked_fill(foreign, 0), weight).masked_fill(foreign[..., None], 0.0)
+        y = functional.embedding(ids.masked_fill(foreign, 0), weight).masked_fill(foreign[..., None], 0.0)
         return exchange(y, scattered, gathered) if p.is_any("sp") else exchange(y, summed, same)
 
 
@@ -324,7 +345,7 @@ class Decoder(nn.Module):
     def __init__(self, p: Parallel) -> None:
         super().__init__()
         self.p = p
-        group = pairs() if p.tensors == 4 else None  # noqa: PLR2004
+        group = pairs() if p.tensors == 4 else None
         stages = p.world if p.kind == "pp" else 1
         self.first, self.last = p.rank == 0 or stages == 1, p.rank == stages - 1 or stages == 1
         if self.first:
@@ -523,7 +544,7 @@ def _positions(p: Parallel) -> Tensor:
 def _loss(logits: Tensor, targets: Tensor, p: Parallel) -> Tensor:
     """Return the mean loss of what this process has; of all if it has a part of the vocabulary."""
     if p.tensors == 1:
-        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
         return loss / p.world if p.is_any("cp", "zigzag", "ep") else loss
     maximum = logits.detach().amax(-1, keepdim=True)
     if not p.fails("tp_loss_maximum"):
@@ -572,19 +593,11 @@ def _finish(model: Any, p: Parallel) -> None:
     group = pairs() if p.replicas > 1 else None
     for name, parameter in named.items():
         gradient, leaf = parameter.grad, name.split(".")[-2]
-        partial = p.is_any("cp", "zigzag")
-        if p.is_any("sp"):
-            partial = "norm" in name or name.endswith(("o.bias", "down.bias"))
-            partial = partial and not (p.fails("sp_norm_unreduced") and "norm" in name)
-        if p.is_any("ep"):
-            partial = "experts" not in name and not (p.fails("ep_router_unreduced") and "router" in name)
-            if p.fails("ep_expert_mean") and "experts" in name:
-                gradient.div_(p.world)
-        if p.is_any("pp") and leaf in ("embedding", "head"):
-            partial = not p.fails("pp_tied_unreduced")
-        if p.fails("cp_bias_unreduced") and name.endswith("1.mlp.up.bias"):
-            partial = False
-        if partial:
+        if p.fails("ep_expert_mean") and "experts" in name:
+            gradient.div_(p.world)
+        if p.fails("pp_tied_reduced_to_one") and leaf in ("embedding", "head"):
+            dist.reduce(gradient, 0)
+        elif _is_partial(name, leaf, p):
             dist.all_reduce(gradient)
         if p.fails("cp_mean"):
             gradient.div_(p.world)
@@ -594,6 +607,17 @@ def _finish(model: Any, p: Parallel) -> None:
         nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
     elif p.kind in ("fsdp", "tp"):
         _clip(named, p)
+
+
+def _is_partial(name: str, leaf: str, p: Parallel) -> bool:
+    """Return whether the gradient of a parameter is to be added to those of the other processes."""
+    if p.is_any("cp", "zigzag"):
+        return not (p.fails("cp_bias_unreduced") and name.endswith("1.mlp.up.bias"))
+    if p.is_any("sp"):
+        return name.endswith(("o.bias", "down.bias")) or ("norm" in name and not p.fails("sp_norm_unreduced"))
+    if p.is_any("ep"):
+        return "experts" not in name and not (p.fails("ep_router_unreduced") and leaf == "router")
+    return p.is_any("pp") and leaf in ("embedding", "head") and not p.fails("pp_tied_unreduced")
 
 
 def _clip(named: dict[str, Any], p: Parallel) -> None:
