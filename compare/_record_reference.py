@@ -46,7 +46,8 @@ def record_reference(
         with _same_state(model), _recording(name, model) as values:
             step()
             prefix = f"{name}." if name else ""
-            gradients = ((prefix + path, parameter.grad) for path, parameter in model.named_parameters())
+            named = model.named_parameters(remove_duplicate=False)
+            gradients = ((prefix + path, parameter.grad) for path, parameter in named)
             final = {f"{path}#0.GF": grad.clone() for path, grad in gradients if grad is not None}
         return values | final
 

@@ -1,6 +1,7 @@
 """Faults of parallel code that were written, with their truth, by someone who had not seen how `diff` judges them.
 
-`parallel_transformer` has the code that each fault changes. The places are all values at which the fault shows first.
+All but `pp_tied_reduced_to_one`, which shows what the first comparison left open. `parallel_transformer` has the code
+that each fault changes. The places are all values at which the fault shows first.
 """
 
 from __future__ import annotations
