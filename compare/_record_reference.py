@@ -46,7 +46,7 @@ def record_reference(
         with state.restored():
             with module_values(name, model, put):
                 step()
-            for path, parameter in model.named_parameters():
+            for path, parameter in model.named_parameters(remove_duplicate=False):
                 if parameter.grad is not None:
                     put(Key(f"{name}.{path}" if name else path, 0, "GF"), "", parameter.grad.clone())
 

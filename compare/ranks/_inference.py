@@ -34,7 +34,7 @@ class Inferred:
     layout: str
     difference: Difference
     unreduced: bool
-    divisor: int
+    divisor: float
     wrong: tuple[int, ...] | None
 
     @property
@@ -51,7 +51,7 @@ def infer(
     item: Distributed,
     reference: torch.Tensor,
     *,
-    divisor: int | None = 1,
+    divisor: float | None = 1,
     tolerance: float | Tolerance | None,
 ) -> Inferred | None:
     """Return the way to put parts together that fits the reference best; None if their shapes fit in no way.
@@ -74,7 +74,8 @@ def infer(
             made = (joined_if_equal(item) if shards == 1 else None) or item.joined(sharding, "inferred")
             made = made if number == 1 else made.divided(number)
             difference = compare_tensors(made.parts[0].tensor, reference, tolerance=tolerance)
-            text = str(LearnedLayout(mesh, placements, number))
+            count = int(number) if number == int(number) else 1  # a factor of clipping is none of the layout
+            text = str(LearnedLayout(mesh, placements, count))
             wrong = None if difference.close else wrong_ranks(made, reference, tolerance)
             unreduced = any(placement.kind == "partial" for placement in placements)
             found = Inferred(made, text, difference, unreduced, number, wrong)
@@ -86,7 +87,7 @@ def infer(
 
 
 def fit_known(
-    item: Distributed, reference: torch.Tensor, *, divisors: Sequence[int], tolerance: float | Tolerance | None
+    item: Distributed, reference: torch.Tensor, *, divisors: Sequence[float], tolerance: float | Tolerance | None
 ) -> Inferred:
     """Compare a tensor whose layout is known with the reference; the divisor is the one that fits best."""
     ways = []

@@ -94,7 +94,7 @@ class Distributed:
         part = Part(ranks, result.tensor, pieces)
         return Distributed([part], known, self.problems + problems, self.ranks + wrong, shards)
 
-    def divided(self, divisor: int) -> "Distributed":
+    def divided(self, divisor: float) -> "Distributed":
         """Return a tensor of one part, divided."""
         part = self.parts[0]
         pieces = (
@@ -103,7 +103,7 @@ class Distributed:
             for take in (piece.take,)
         )
         divided = part._replace(tensor=part.tensor / divisor, pieces=tuple(pieces))
-        return replace(self, parts=[divided], layout=f"{self.layout} divided by {divisor}".strip())
+        return replace(self, parts=[divided], layout=f"{self.layout} divided by {divisor:.4g}".strip())
 
     def _with_ranks(self, problem: str) -> str:
         """Return a problem as it is: a part's index is its rank unless parts were put together before."""
@@ -164,8 +164,8 @@ def _taking(
     return partial(_multiplied, lambda tensor: take(sharding.part_of(tensor, index)), divisor)
 
 
-def _multiplied(take: Callable[[torch.Tensor], torch.Tensor], factor: int, tensor: torch.Tensor) -> torch.Tensor:
-    return take(tensor) * factor if factor > 1 else take(tensor)
+def _multiplied(take: Callable[[torch.Tensor], torch.Tensor], factor: float, tensor: torch.Tensor) -> torch.Tensor:
+    return take(tensor) * factor if factor != 1 else take(tensor)
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
