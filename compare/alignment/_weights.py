@@ -97,6 +97,7 @@ def match_weights(reference: Tensors, other: Tensors) -> WeightMap:
     matcher.match_whole()
     matcher.match_parts()
     matcher.match_folded()
+    matcher.match_shifted()
     return matcher.result()
 
 
@@ -192,9 +193,8 @@ class _Matcher:
                         self.used.add(candidate)
                         left.remove(name)
                         break
-        self._match_shifted()
 
-    def _match_shifted(self) -> None:
+    def match_shifted(self) -> None:
         """Match vectors that differ by a factor and a summand."""
         vectors = {name: item.tensor for name, item in self.reference.items() if item.tensor.dim() == 1}
         free = {name: item for name, item in vectors.items() if name not in self.used}
