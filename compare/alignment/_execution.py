@@ -239,3 +239,21 @@ def _widened(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_complex():
         return tensor.to(torch.complex128)
     return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
+
+
+def label_of(execution: Execution, name: str) -> str:
+    """Return what a computed value is called: the module that returned it, or the operator with its line."""
+    modules = execution.modules_by_value.get(name)
+    if modules:
+        innermost = modules[0]
+        return f"{innermost.module}{innermost.path}" or "(the model)"
+    node = execution.graph.producer.get(name)
+    if node is None:
+        return name
+    place = f"{node.module}/{operator_name(node.op)}" if node.module else operator_name(node.op)
+    return f"{place} at {line_of(node)}" if node.source else place
+
+
+def line_of(node: Node) -> str | None:
+    """Return the line of code that a node was recorded at, without the folder."""
+    return None if node.source is None else node.source.replace("\\", "/").rpartition("/")[2]

@@ -10,7 +10,7 @@ from ..common._operators import operator_name
 from ..results._alignment import AlignedValue, AlignedWeight, Alignment, Departure, Evidence
 from ._correspondence import Correspondence
 from ._divergence import Suspect
-from ._execution import Execution
+from ._execution import label_of, line_of
 from ._layout import Layout, Numbers, solve
 from ._value_map import ValueMap
 from ._weights import WeightMatch
@@ -38,7 +38,7 @@ def alignment(
         pairs.weights.unused,
         tuple(_values(pairs, given)),
         tuple(_departure(suspect) for suspect in suspects),
-        tuple(_departure(Suspect(node)) for node in missing),
+        tuple(_departure(Suspect(node, node)) for node in missing),
         tuple(wrong_outputs(pairs)),
         tuple(remarks),
     )
@@ -63,26 +63,8 @@ def wrong_outputs(pairs: Correspondence) -> Iterator[str]:
         yield "no output of A is an output of B"
 
 
-def label_of(execution: Execution, name: str) -> str:
-    """Return what a computed value is called: the module that returned it, or the operator with its line."""
-    modules = execution.modules_by_value.get(name)
-    if modules:
-        innermost = modules[0]
-        return f"{innermost.module}{innermost.path}" or "(the model)"
-    node = execution.graph.producer.get(name)
-    if node is None:
-        return name
-    place = f"{node.module}/{operator_name(node.op)}" if node.module else operator_name(node.op)
-    return f"{place} at {line_of(node)}" if node.source else place
-
-
-def line_of(node: Node) -> str | None:
-    """Return the line of code that a node was recorded at, without the folder."""
-    return None if node.source is None else node.source.replace("\\", "/").rpartition("/")[2]
-
-
 def _departure(suspect: Suspect) -> Departure:
-    node, reference = suspect.node, suspect.reference
+    node, reference = suspect.place, suspect.reference
     return Departure(
         node.module or "",
         operator_name(node.op),

@@ -103,7 +103,7 @@ BUGS = {
     "epsilon": "ln1",
     "scale": "",
     "mask": "",
-    "heads": "proj",  # whose operand has the numbers in a wrong order
+    "heads": "",
     "gelu": "",
     "residual": "",
     "transposed": "proj",
