@@ -48,19 +48,14 @@ def wrong_outputs(pairs: Correspondence) -> Iterator[str]:
     """Yield a sentence for each output of B that is not an output of A."""
     own, other = pairs.reference.execution, pairs.other.execution
     outputs = {own.roots[name] for name in own.graph.outputs}
-    is_found = False
-    for name in dict.fromkeys(other.graph.outputs):
-        root = other.roots[name]
-        if root not in pairs.other.recognizable:
-            continue
-        label = f"the output {name!r} of B"
-        owners = pairs.owners.get(root, frozenset())
-        if root not in pairs.found:
-            yield f"{label} is no value of A"
-        elif owners & outputs:
-            is_found = True
-    if not is_found and any(name in pairs.reference.recognizable for name in outputs):
-        yield "no output of A is an output of B"
+    paths = {item.value: item.path for item in other.modules if not item.module}
+    names = [name for name in dict.fromkeys(other.graph.outputs) if other.roots[name] in pairs.other.recognizable]
+    wrong = [name for name in names if other.roots[name] not in pairs.found]
+    for name in wrong:
+        which = f" {paths.get(name) or name}" if len(names) > 1 else ""
+        yield f"the output{which} of B is no value of A"
+    if not wrong and not any(pairs.owners.get(other.roots[name], frozenset()) & outputs for name in names):
+        yield "no output of B is an output of A"
 
 
 def _departure(suspect: Suspect) -> Departure:
@@ -175,8 +170,8 @@ def described(layout: Layout, shape: Shape, source: Shape) -> str:
     if len(source) == 2 and layout.sizes[1:] == source[1:] and layout.strides[1:] == (1,) and len(layout.sizes) == 2:
         step = layout.strides[0] // row
         return f"every {step}th row from {layout.offset // row}" if step else "repeated"
-    if len(source) == 2 and layout.strides == (row, 1):
-        start = layout.offset % row
+    if len(source) > 1 and layout.strides == (source[-1], 1):
+        start = layout.offset % source[-1]
         return f"columns {start} to {start + layout.sizes[1] - 1}"
     return f"elements {layout}"
 

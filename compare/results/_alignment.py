@@ -1,5 +1,6 @@
 """Which weights and values of two implementations are the same, and where the second one leaves the first."""
 
+import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -9,7 +10,9 @@ from typing import Any, Literal
 
 from filch.steal.text import short_line
 
-from ..rendering._result import NextCommand, Result
+from ..rendering._html import as_page
+from ..rendering._result import NextCommand, Result, written
+from ..rendering._show import show_page
 from ..rendering._table import Block, Column, Line, Style, fit_paths, folded, table_of
 
 Evidence = Literal["proved", "anchored", "by value", "ambiguous", "given", "contradicted", "uncovered"]
@@ -164,7 +167,11 @@ class Alignment(Result):
         for text in self.wrong_outputs:
             yield text
         if self.departures:
-            yield from ("", Line("B leaves A here:", "heading"), table_of(_DEPARTURES, self.departures))
+            yield from (
+                "",
+                Line("B leaves A here:", "heading"),
+                table_of(_DEPARTURES, self.departures, skip_empty=True),
+            )
         if self.missing and self.wrong_outputs:
             yield from ("", Line("A computes this, B does not:", "heading"), table_of(_MISSING, self.missing))
         weights = self.weights if wide or all_rows else [item for item in self.weights if _is_notable(item)]
@@ -190,6 +197,15 @@ class Alignment(Result):
     ) -> str:
         """Return the result as text; see `blocks` and `Report.table`."""
         return self._text(self.blocks(wide=wide, all_rows=all_rows), wide=wide, width=width, color=color)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Return the result with all rows as a page of its own, also written to `path` if one is given."""
+        title = f"{self.other} (B) against {self.reference} (A)"
+        return written(as_page(title, [*self.blocks(wide=True)]), path)
+
+    def show(self) -> None:
+        """Show the page: inside a notebook, or in the browser."""
+        show_page(self.to_html())
 
     @property
     def next_command(self) -> NextCommand | None:

@@ -124,7 +124,7 @@ def test_another_output_is_a_difference():
 
     result = align(a, Hidden(), args)
     assert not result.close
-    assert result.wrong_outputs == ("no output of A is an output of B",)
+    assert result.wrong_outputs == ("no output of B is an output of A",)
 
 
 def test_inputs_with_equal_numbers_are_remarked_on():

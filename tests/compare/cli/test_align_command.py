@@ -36,13 +36,14 @@ def factories(tmp_path, monkeypatch):
 def test_a_correct_port_exits_with_0_and_writes_a_mapping(factories):
     """The mapping is written beside the result, and checked by the next command."""
     runner = CliRunner()
-    outputs = ["-o", "map.toml", "-o", "result.json", "-o", "result.md"]
+    outputs = ["-o", "map.toml", "-o", "result.json", "-o", "result.md", "-o", "result.html"]
     result = runner.invoke(app, ["align", "models.py:reference", "models.py:ported", *outputs])
     assert result.exit_code == 0, result.output
     assert "CLOSE: models.py:ported (B) against models.py:reference (A)" in result.output
     record = json.loads((factories / "result.json").read_text())
     assert record["close"] is True
     assert record["filch_align"] == 1
+    assert "layers.1.norm_1" in (factories / "result.html").read_text()
     assert "| weight of B" in (factories / "result.md").read_text()
     again = ["align", "models.py:reference", "models.py:ported", "--mapping", "map.toml", "--all"]
     result = runner.invoke(app, again)
@@ -63,4 +64,4 @@ def test_another_suffix_is_refused_before_anything_runs(factories):
     """A usage error exits with 2."""
     result = CliRunner().invoke(app, ["align", "a.py:x", "b.py:y", "-o", "out.csv"])
     assert result.exit_code == 2
-    assert ".toml, .json or .md" in result.output
+    assert ".html, .json or .md" in result.output
