@@ -76,7 +76,7 @@ def _weight(pairs: Correspondence, match: WeightMatch) -> AlignedWeight:
     own = pairs.reference.execution.weights
     texts = []
     for part in match.parts:
-        inner, outer = match.shape, tuple(own[part.weight].shape)
+        inner, outer = match.shape, tuple(own[part.weight].shape) if part.weight in own else match.shape
         if part.arrangement == "holds":
             inner, outer = outer, inner
         text = described(part.layout, inner, outer)

@@ -15,6 +15,7 @@ from ..rendering._result import NextCommand, Result, written
 from ..rendering._show import show_page
 from ..rendering._table import Block, Column, Line, Style, fit_paths, folded, table_of
 
+_SHOWN = 8  # missing weights and values in a summary
 Evidence = Literal["proved", "anchored", "by value", "ambiguous", "given", "contradicted", "uncovered"]
 _EXPLAINED: Mapping[Evidence, str] = {
     "proved": "the same operators compute it from values that are the same",
@@ -180,17 +181,25 @@ class Alignment(Result):
             yield from ("", Line(title, "heading"))
             yield table_of(_WEIGHTS, weights, marked=lambda weight: not weight.complete, skip_empty=True)
         if self.unused_weights:
-            yield from ("", f"no weight of B has the numbers of {', '.join(self.unused_weights)}")
+            names = self.unused_weights if wide else self.unused_weights[:_SHOWN]
+            more = len(self.unused_weights) - len(names)
+            rest = f" and {more} more" if more else ""
+            yield from ("", f"no weight of B has the numbers of {', '.join(names)}{rest}")
         yield from ("", Line("Module outputs of A:", "heading"))
         counts = Counter(value.evidence for value in self.values)
         for evidence, text in _EXPLAINED.items():
             if counts[evidence]:
                 yield f"{counts[evidence]} {evidence}: {text}"
-        values = self.values if wide or all_rows else [item for item in self.values if item not in self.covered]
+        values = self.values if wide or all_rows else self._notable_values()
         if values:
             yield from ("", table_of(_VALUES, values, marked=_is_contradicted, skip_empty=True))
         for remark in self.remarks:
             yield from ("", remark)
+
+    def _notable_values(self) -> list[AlignedValue]:
+        """Return the values that need a look: contradicted ones, and the first that are missing."""
+        missing = [value for value in self.values if value.evidence == "uncovered"]
+        return [*self.contradicted, *missing[:_SHOWN]]
 
     def table(
         self, *, wide: bool = False, all_rows: bool = False, width: int | None = None, color: bool = False

@@ -94,6 +94,27 @@ def test_a_missing_weight_is_reported():
     assert result.departures[0].module == "blocks.1.proj"
 
 
+@pytest.mark.parametrize("wrong", [False, True])
+def test_folded_batch_norms_are_recognized(wrong: bool):
+    """The weight has a factor for each channel, the bias is the summand; a wrong epsilon is a missing weight."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval()
+    ported = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()).eval()
+    with torch.no_grad():
+        norm = model[1]
+        for tensor in (*norm.parameters(), norm.running_mean, norm.running_var):
+            tensor.uniform_(0.5, 1.5)
+        factor = norm.weight / (norm.running_var + (1e-2 if wrong else norm.eps)).sqrt()
+        ported[0].weight.copy_(model[0].weight * factor[:, None, None, None])
+        ported[0].bias.copy_((model[0].bias - norm.running_mean) * factor + norm.bias)
+    result = align(model, ported, torch.randn(2, 3, 6, 6))
+    assert result.close is not wrong
+    weights = {weight.name: weight for weight in result.weights}
+    assert weights["0.bias"].sources == (() if wrong else ("1 (summand)",))
+    named = "times 1 (factor), along dimension 0" in weights["0.weight"].arrangement
+    assert named is not wrong
+    assert bool(result.unused_weights) is wrong
+
+
 def test_equal_weights_are_told_apart_by_their_order():
     """Freshly initialized norms are all ones: the map is usable, and says that their numbers do not decide."""
     a, b, args = port()
