@@ -75,12 +75,12 @@ class Correspondence:
     @cached_property
     def found(self) -> frozenset[str]:
         """The values of B whose numbers are all numbers of A."""
-        return frozenset(self.from_reference) | _covered(self.from_other, self.other)
+        return frozenset(self.from_reference) | _covered(self.from_other, self.reference, self.other)
 
     @cached_property
     def found_in_other(self) -> frozenset[str]:
         """The values of A whose numbers are all numbers of B."""
-        return frozenset(self.from_other) | _covered(self.from_reference, self.reference)
+        return frozenset(self.from_other) | _covered(self.from_reference, self.other, self.reference)
 
     @cached_property
     def anchors(self) -> tuple[Anchor, ...]:
@@ -215,14 +215,14 @@ def _uses(execution: Execution) -> dict[str, list[Node]]:
     return uses
 
 
-def _covered(matches: Matches, side: Side) -> frozenset[str]:
+def _covered(matches: Matches, other: Side, side: Side) -> frozenset[str]:
     """Return the values of a side that the matched values of the other one make up."""
     parts: dict[str, dict[object, int]] = {}
-    for found in matches.values():
+    for name, found in matches.items():
         for match in found:
-            size = match.layout.numel if match.layout is not None else side.recognizable[match.source].tensor.numel()
+            size = other.recognizable[name].tensor.numel()
             if match.layout is None or not match.layout.repeats:
-                parts.setdefault(match.source, {})[match.layout] = size
+                parts.setdefault(match.source, {})[match.layout or name] = size
     return frozenset(
         name for name, sizes in parts.items() if sum(sizes.values()) >= side.recognizable[name].tensor.numel()
     )

@@ -18,7 +18,7 @@ from filch.export import Node
 
 from ._correspondence import Correspondence
 from ._execution import Execution, moved_value
-from ._layout import RELATIVE, Numbers, same_numbers, solve
+from ._layout import RELATIVE, Numbers, have_same_rows, same_numbers, solve
 from ._notes import difference_of, misplacing_node
 from ._operands import Operands, arranged
 from ._operators import family
@@ -204,7 +204,10 @@ class Divergence:
 
     def _is_reordered(self, name: str, value: torch.Tensor) -> bool:
         """Whether a value of B has the numbers of the value of A that was put in its place, in another order."""
-        return not _equal(value, self._forced[name]) and solve(Numbers(value), Numbers(self._guessed[name])) is not None
+        if _equal(value, self._forced[name]):
+            return False
+        numbers, guess = Numbers(value), Numbers(self._guessed[name])
+        return solve(numbers, guess) is not None or have_same_rows(numbers, guess)
 
     def _joined(self, changed: Mapping[str, Numbers]) -> set[str]:
         """Return the changed values of B that values of A make up, as in other places of the run."""

@@ -208,6 +208,21 @@ def have_same_rows(numbers: Numbers, other: Numbers, relative: float = RELATIVE)
     return same_numbers(own, others, relative * other.scale)
 
 
+def has_columns(numbers: Numbers, source: Numbers, relative: float = RELATIVE) -> bool:
+    """Whether a matrix consists of columns of another one, whose rows are in any order."""
+    shape, other = tuple(numbers.tensor.shape), tuple(source.tensor.shape)
+    if len(shape) != 2 or len(other) != 2 or shape[0] != other[0] or min(shape) < 2:
+        return False
+    fibers = source.fibers(other, 0, relative * source.scale)
+    statistics = _statistics(numbers.finite, 0)
+    for start in fibers.places(statistics[0]):
+        digits = fibers.digits(statistics, start)
+        if digits is not None:
+            columns = Numbers(source.tensor[:, _indices(start, digits)])
+            return have_same_rows(numbers, columns, relative)
+    return False
+
+
 def _pairs_of_dimensions(shape: Shape, source: Shape) -> Iterator[tuple[Shape, int, Shape, int]]:
     """Yield pairs of dimensions of equal size, the largest first: of both shapes, then of regrouped ones."""
     found: dict[tuple[Shape, int, Shape, int], int] = {}

@@ -7,7 +7,7 @@ from functools import cached_property
 from ..common._operators import operator_name
 from ._execution import Execution
 from ._index import TensorIndex
-from ._layout import RELATIVE, Layout, Numbers, have_same_rows, solve
+from ._layout import RELATIVE, Layout, Numbers, has_columns, have_same_rows, solve
 
 _GATHERS = frozenset(
     {"GatherElements", "GatherND", "TopK", "index", "index_add", "index_put", "scatter", "sort", "topk"}
@@ -22,8 +22,8 @@ class ValueMatch:
     Attributes:
         value: its name.
         source: the name of the other value.
-        layout: where its elements are in the other value; None if it has the same rows in an irregular order, as values
-            of routed tokens have.
+        layout: where its elements are in the other value; None if it has the same rows, or columns of them, in an
+            irregular order, as values of routed tokens have.
         whole: whether the two have the same number of elements, each once.
     """
 
@@ -107,8 +107,12 @@ def _candidates(name: str, value: Numbers, other: Side) -> list[ValueMatch]:
     if found:
         same = [match for match in found if match.layout is not None and match.layout.is_contiguous]
         return same or found
-    layouts = {source: solve(value, other.recognizable[source]) for source in other.index.holders(value)}
-    return [ValueMatch(name, source, layout, whole=False) for source, layout in layouts.items() if layout is not None]
+    for candidate in other.index.holders(value):
+        source = other.recognizable[candidate]
+        layout = solve(value, source)
+        if layout is not None or (other.gathers and has_columns(value, source)):
+            found.append(ValueMatch(name, candidate, layout, whole=False))
+    return found
 
 
 def _holds_again(match: ValueMatch, side: Side, other: Side) -> bool:
@@ -117,7 +121,9 @@ def _holds_again(match: ValueMatch, side: Side, other: Side) -> bool:
         return True
     value, source = Numbers(side.second.values[match.value]), Numbers(other.second.values[match.source])
     if match.layout is None:
-        return value.tensor.numel() != source.tensor.numel() or have_same_rows(value, source, _SECOND)
+        if len(value.tensor) != len(source.tensor):
+            return True
+        return (have_same_rows if match.whole else has_columns)(value, source, _SECOND)
     if (
         value.tensor.numel() != match.layout.numel
         or source.tensor.numel() != other.recognizable[match.source].tensor.numel()
