@@ -66,6 +66,11 @@ class GraphRecording:
         self._memories: dict[int, _Memory] = {}
         self._names: Counter[str] = Counter()
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the inputs."""
+        return tuple(self._inputs)
+
     def add_input(self, tensor: torch.Tensor, name: str) -> None:
         """Add an input."""
         self._inputs.append(self.add_result(tensor, self.unique(name)))

@@ -142,6 +142,8 @@ class _ReplayTracer(DispatchTracer):
         super().begin(weights, inputs)
         for tensor in (*weights.values(), *inputs.values()):
             self._handle(tensor)
+        for name, tensor in zip(self.recording.inputs, inputs.values(), strict=True):
+            self._visit(name, tensor)  # a tensor that is given twice has two names
 
     def prepare(self, function: Function) -> Function:
         """See `Tracer.prepare`: the copies that are made around the call of the model are not recorded."""

@@ -39,6 +39,19 @@ def test_each_call_has_its_arguments_and_results():
     assert {reference.handle for reference in references} <= known
 
 
+def test_a_tensor_that_is_given_twice_is_two_inputs():
+    """Both of its values are visited."""
+
+    class Sum(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x + y
+
+    x, visited = torch.ones(3), []
+    run = record_run(Sum(), (x, x), {}, lambda name, _: visited.append(name))
+    assert run.graph.inputs == ("x", "y")
+    assert {"x", "y"} <= {*visited}
+
+
 def test_what_modules_returned_is_known():
     """A second call has a label of its own, and the model's buffers are restored."""
     model = InPlace()
