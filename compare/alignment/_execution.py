@@ -121,10 +121,13 @@ def run_model(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     offsets: dict[str, int] = {}
 
     def visit(name: str, tensor: torch.Tensor) -> None:
-        if name not in weights:
-            values[name] = _widened(mode.value(tensor))
-            if tensor.untyped_storage().data_ptr() in storages:
-                offsets[name] = int(tensor.storage_offset())
+        if name in weights:
+            return
+        if tensor.untyped_storage().data_ptr() in storages:
+            offsets[name] = int(tensor.storage_offset())
+            if "@" not in name:  # a view of a weight, and not what was written to it
+                return
+        values[name] = _widened(mode.value(tensor))
 
     recorded = record_run(model, args, kwargs, visit, mode.running)
     graph = recorded.graph

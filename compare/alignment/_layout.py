@@ -261,11 +261,17 @@ def _statistics(tensor: torch.Tensor, axis: int) -> torch.Tensor:
     """
     if tensor.shape[axis] == 1:
         return tensor.select(axis, 0).double().unsqueeze(-1)
-    count, norm = tensor.shape[axis], torch.linalg.vector_norm
-    mean = tensor.mean(axis, dtype=torch.float64)
-    size = norm(tensor, 1, dim=axis, dtype=torch.float64) / count
-    square = norm(tensor, dim=axis, dtype=torch.float64) / math.sqrt(count)
-    return torch.stack([mean, square, size], -1)
+    numbers = tensor.to(torch.float64, copy=True)
+    weights = torch.full((tensor.shape[axis],), 1 / tensor.shape[axis], dtype=torch.float64)
+
+    def mean(items: torch.Tensor) -> torch.Tensor:  # a product with a vector is several times as fast as a reduction
+        if axis == 0:
+            return (weights @ items.reshape(len(weights), -1)).reshape(items.shape[1:])
+        return items.movedim(axis, -1) @ weights
+
+    average = mean(numbers)
+    size = mean(numbers.abs_())
+    return torch.stack([average, mean(numbers.square_()).sqrt_(), size], -1)
 
 
 def _solve_along(tensor: torch.Tensor, axis: int, fibers: "Fibers") -> Layout | None:
