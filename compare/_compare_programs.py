@@ -138,11 +138,11 @@ def pair_programs(
     limit: float | None = None,
 ) -> Pair:
     """Run two programs on the same inputs and match their values; see `compare_programs` for the arguments."""
-    expected = _Side.of(reference, "the reference", reference_backend)
+    expected = Side.of(reference, "the reference", reference_backend)
     resolved = resolve_backend(backend, options)
-    judged = _Side.of(program, "the program", resolved if "exported" in resolved.stages else REFERENCE_BACKEND)
+    judged = Side.of(program, "the program", resolved if "exported" in resolved.stages else REFERENCE_BACKEND)
     graph = judged.program.graph
-    ends = _Ends.of(expected.program.graph, graph)
+    ends = Ends.of(expected.program.graph, graph)
     if inputs is None:
         drawn = draw_inputs(expected.program.graph, seed=seed, shapes=shapes)
         feeds, notes = [drawn.tensors], [drawn.note]
@@ -151,22 +151,22 @@ def pair_programs(
     else:
         feeds, notes = [*map(expected.feed, _calls(inputs))], []
     calls = [ends.feed(feed, graph, lower_precision=lower_precision) for feed in feeds]
+    same_shapes = all(shapes_of(feed) == shapes_of(feeds[0]) for feed in feeds)
     with time_limit(judged.program, limit):
         compiled = expected.compile()
         observed = expected.observe(compiled, feeds[0])
         judged_values = judged.observe(judged.compile(), cast_inputs(graph, calls[0]))
         with phase("matching the values of both programs"):
-            alignment = align(judged_values, observed, ends.names)
+            alignment = align(judged_values, observed, ends.names, reshaped=same_shapes)
         original = ReferenceProgram(expected.program, alignment, graph, expected.backend, compiled, feeds)
         capture = ends.capture(original, calls)
-    same_shapes = len({tuple((name, tensor.shape) for name, tensor in feed.items()) for feed in feeds}) == 1
     judged_program = ends.program(judged.program, original, judged_values.values if same_shapes else {})
-    notes += [*ends.notes, _alignment_note(alignment, graph)]
+    notes += [*ends.notes, alignment_note(alignment, graph)]
     return Pair(capture, judged_program, expected.name, judged.name, tuple(notes))
 
 
 @dataclass(frozen=True)
-class _Side:
+class Side:
     """One of two programs.
 
     Attributes:
@@ -180,7 +180,7 @@ class _Side:
     backend: Backend
 
     @classmethod
-    def of(cls, program: ProgramLike, what: str, backend: str | Backend) -> "_Side":
+    def of(cls, program: ProgramLike, what: str, backend: str | Backend) -> "Side":
         loaded = as_program(program)
         if isinstance(program, onnx.ModelProto):  # `loaded` is a copy; converters append casts out of order
             loaded.model.graph.sort()
@@ -259,7 +259,7 @@ def _calls(inputs: Inputs) -> list[dict[str, torch.Tensor]]:
 
 
 @dataclass(frozen=True)
-class _Ends:
+class Ends:
     """The inputs and outputs of two programs that correspond to each other.
 
     Attributes:
@@ -275,7 +275,7 @@ class _Ends:
     notes: tuple[str, ...]
 
     @classmethod
-    def of(cls, reference: Graph, judged: Graph) -> "_Ends":
+    def of(cls, reference: Graph, judged: Graph) -> "Ends":
         inputs = _paired(reference, judged, reference.inputs, judged.inputs)
         outputs = _paired(reference, judged, reference.outputs, judged.outputs)
         known = {*judged.inputs, *judged.outputs}
@@ -321,12 +321,7 @@ class _Ends:
             original: the reference.
             values: its values, for their shapes and dtypes, which a file need not declare.
         """
-        model = program.model.clone()
-        for value in (output for node in model.graph for output in node.outputs):
-            tensor = values.get(value.name or "")
-            if tensor is not None and value.shape is None:
-                value.shape = ir.Shape(tensor.shape)
-                value.dtype = value.dtype or tensor_adapters.from_torch_dtype(tensor.dtype)
+        model = with_shapes(program.model, values)
         inputs = tuple(Port(name, name, "exact") for name in self.inputs.values())
         outputs = tuple(Port(f"[{name!r}]", name, "exact") for name in self.outputs.values())
         return Program(
@@ -337,6 +332,22 @@ class _Ends:
             path=program.path,
             outputs=tuple(self.outputs.values()),
         )
+
+
+def shapes_of(feed: Tensors) -> dict[str, torch.Size]:
+    """Return the shape of each input."""
+    return {name: tensor.shape for name, tensor in feed.items()}
+
+
+def with_shapes(model: ir.Model, values: Tensors) -> ir.Model:
+    """Return a copy of a model that declares the shapes and dtypes of these values, which a file need not do."""
+    declared = model.clone()
+    for value in (output for node in declared.graph for output in node.outputs):
+        tensor = values.get(value.name or "")
+        if tensor is not None and value.shape is None:
+            value.shape = ir.Shape(tensor.shape)
+            value.dtype = value.dtype or tensor_adapters.from_torch_dtype(tensor.dtype)
+    return declared
 
 
 def _in_dtype(graph: Graph, name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -383,7 +394,7 @@ class _Calls(nn.Module):
         return {name: values[source] for source, name in self._outputs.items() if source in values}
 
 
-def _alignment_note(alignment: Alignment, graph: Graph) -> str:
+def alignment_note(alignment: Alignment, graph: Graph) -> str:
     """Return how many values have a counterpart in the reference."""
     names = graph.producer.keys() - graph.constant_values
     found = names & alignment.names.keys()
