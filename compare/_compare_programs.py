@@ -1,6 +1,7 @@
 """Compare two ONNX programs: what the second one computes with what the first one does."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -266,7 +267,7 @@ class Ends:
         inputs: for each input of the reference, in order, that of the program to judge, or the own name if it has none.
         outputs: likewise.
         names: the name in the reference, by the name of each input and output of the program to judge that has one.
-        notes: which were not matched by their names.
+        notes: which were matched by their positions.
     """
 
     inputs: Mapping[str, str]
@@ -275,16 +276,18 @@ class Ends:
     notes: tuple[str, ...]
 
     @classmethod
-    def of(cls, reference: Graph, judged: Graph) -> "Ends":
-        inputs = _paired(reference, judged, reference.inputs, judged.inputs)
-        outputs = _paired(reference, judged, reference.outputs, judged.outputs)
+    def of(cls, reference: Graph, judged: Graph, paths: Mapping[str, str] | None = None) -> "Ends":
+        """Match the inputs and outputs of two graphs; `paths` says what those of the reference are in its model."""
+        paths = paths or {}
+        inputs = _paired(reference, judged, reference.inputs, judged.inputs, paths)
+        outputs = _paired(reference, judged, reference.outputs, judged.outputs, paths)
         known = {*judged.inputs, *judged.outputs}
         names = {name: source for source, name in {**inputs, **outputs}.items() if name in known}
         notes = [
             f"the {what} {name!r} of the reference is {other!r} in the program: they were matched by their positions"
             for what, pairs in (("input", inputs), ("output", outputs))
             for name, other in pairs.items()
-            if name != other
+            if name != other and not (name in paths and label_of(paths[name]) == label_of(other))
         ]
         return cls(inputs, outputs, names, tuple(notes))
 
@@ -357,13 +360,38 @@ def _in_dtype(graph: Graph, name: str, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(declared) if not any(kinds) or is_coarser(tensor.dtype, declared) else tensor
 
 
+def label_of(name: str) -> tuple[tuple[str, ...], str]:
+    """Return the numbers in a name, and its last word in the singular.
+
+    They are the same in `past_key_values.layers[0].keys` and `present.0.key`.
+    """
+    words = re.findall("[a-z]+", name.lower())
+    return tuple(re.findall(r"\d+", name)), words[-1].removesuffix("s") if words else ""
+
+
 def _paired(
-    reference: Graph, judged: Graph, reference_names: Sequence[str], judged_names: Sequence[str]
+    reference: Graph,
+    judged: Graph,
+    reference_names: Sequence[str],
+    judged_names: Sequence[str],
+    paths: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return the counterpart of each input or output of the reference: by name, the others by their order."""
+    """Return the counterpart of each input or output of the reference: by name, the others by their order.
+
+    An input or output whose path in the model is known also has the name of a counterpart with the same label.
+    """
     shared = {*reference_names} & {*judged_names}
     left = [[name for name in names if name not in shared] for names in (reference_names, judged_names)]
+    labels = [[label_of(paths.get(name, "")) for name in left[0]], [*map(label_of, left[1])]]
+    unique = [
+        label for label in labels[0] if [listed.count(label) for listed in labels] == [1, 1] and label != ((), "")
+    ]
     pairs = {name: name for name in reference_names}
+    pairs |= {left[0][labels[0].index(label)]: left[1][labels[1].index(label)] for label in unique}
+    left = [
+        [name for name, label in zip(names, listed, strict=True) if label not in unique]
+        for names, listed in zip(left, labels, strict=True)
+    ]
     if len(left[0]) == len(left[1]) and all(_may_be(reference, judged, *pair) for pair in zip(*left, strict=True)):
         pairs |= dict(zip(*left, strict=True))
     return pairs

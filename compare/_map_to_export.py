@@ -3,15 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
 import onnx_ir as ir
 
-from filch.export import ModuleCall, Port, Program
+from filch.export import Graph, ModuleCall, Port, Program, optimize
 from filch.steal import Records, phase
 
 from ._compare import ProgramLike, time_limit
-from ._compare_programs import Ends, Side, alignment_note, shapes_of, with_shapes
+from ._compare_programs import Ends, Side, alignment_note, label_of, shapes_of, with_shapes
 from .common._errors import CompareError
-from .references._alignment import Alignment, align
+from .references._alignment import Alignment, Observed, align
 from .references._inputs import captured_calls
 from .references._renamed import RenamedOriginal
 
@@ -35,7 +36,9 @@ def map_to_export(
     judge each matched value by what eager PyTorch and float64 compute. A value that was matched by its numbers alone is
     judged by tolerance, and its `Row.evidence` is `inferred`.
 
-    Inputs and outputs are matched by their names, else by their positions if shapes and dtypes fit.
+    Inputs and outputs are matched by their names, or by the numbers and the last word in them (`present.0.key` is
+    `past_key_values.layers[0].keys`), else by their positions if shapes and dtypes fit. Inputs for a past, which the
+    model was not given, are empty.
 
     Args:
         program: the path of an ONNX file, an ONNX model, or a program.
@@ -62,16 +65,26 @@ def map_to_export(
         >>> compare(capture, map_to_export(foreign, export(model, (x,)), capture)).close
         True
     """
-    if exported.original is None:
+    original = exported.original
+    if original is None:
         raise CompareError("the exported program has no original: give the result of `export`")
     expected, judged = Side.of(exported, "the exported model", _BACKEND), Side.of(program, "the program", _BACKEND)
-    graph = judged.program.graph
-    ends = Ends.of(expected.program.graph, graph)
     calls = captured_calls(reference, expected.program).calls
     call = expected.feed(calls[0].inputs)
     same_shapes = all(shapes_of(other.inputs) == shapes_of(calls[0].inputs) for other in calls)
     with time_limit(judged.program, limit), phase("matching the values of both programs"):
-        observed = expected.observe(expected.compile(), call)
+        try:
+            observed = expected.observe(expected.compile(), call)
+        except CompareError:  # without the exporter's optimizer, some operators have inputs that no runtime supports
+            exported = optimize(exported)
+            expected = Side.of(exported, "the exported model", _BACKEND)
+            observed = expected.observe(expected.compile(), call)
+        paths = {**exported.inputs, **_output_paths(exported)}
+        judged, empty = _without_empty_inputs(
+            judged, Ends.of(expected.program.graph, judged.program.graph, paths), observed
+        )
+        graph = judged.program.graph
+        ends = Ends.of(expected.program.graph, graph, paths)
         actual = judged.observe(judged.compile(), ends.feed(call, graph, lower_precision=lower_precision))
         alignment = align(actual, observed, ends.names, reshaped=same_shapes)
     inferred = {
@@ -79,7 +92,7 @@ def map_to_export(
         for name, source in alignment.names.items()
         if alignment.bases[name] == "numbers" and source in observed.values
     }
-    notes = (*ends.notes, alignment_note(alignment, graph))
+    notes = (*ends.notes, *empty, alignment_note(alignment, graph))
     model = with_shapes(judged.program.model, actual.values)
     _add_metadata(model, exported.model, alignment)
     found = _first_names(alignment, ends)
@@ -94,11 +107,49 @@ def map_to_export(
         module_calls={key: _mapped_call(call, found) for key, call in exported.module_calls.items()},
         model_type=exported.model_type,
         operators=tuple(replace(item, value=found.get(item.value or "")) for item in exported.operators),
-        original=RenamedOriginal(exported.original, alignment, graph, inferred=inferred, notes=notes),
+        original=RenamedOriginal(original, alignment, graph, inferred=inferred, notes=notes),
         path=judged.program.path,
-        outputs=tuple(ends.outputs[name] for name in exported.outputs),
+        outputs=_ordered_outputs(exported, ends, graph),
         strategy=exported.strategy,
     )
+
+
+def _output_paths(exported: Program) -> Mapping[str, str]:
+    """Return the paths of the model's results, by the names of the graph's outputs."""
+    model = exported.module_calls.get(("", 0))
+    return {} if model is None else {port.value: port.path for port in model.outputs if port.value is not None}
+
+
+def _ordered_outputs(exported: Program, ends: Ends, graph: Graph) -> tuple[str, ...]:
+    """Return the outputs in the order of the model's results, or of the file if its names say which they are."""
+    outputs = [ends.outputs[name] for name in exported.outputs]
+    named = any(label_of(path) == label_of(ends.outputs[name]) for name, path in _output_paths(exported).items())
+    return tuple(sorted(outputs, key=graph.outputs.index) if named and {*outputs} <= {*graph.outputs} else outputs)
+
+
+def _without_empty_inputs(judged: Side, ends: Ends, observed: Observed) -> tuple[Side, list[str]]:
+    """Return a program without the inputs that are empty in a call without a past, and a note about them.
+
+    Builders of models for generation add the keys and values of earlier tokens, whether or not the model was given any.
+    A symbolic dimension has the size that it has in the inputs and outputs that the model has, else 0.
+    """
+    graph = judged.program.graph
+    sizes: dict[object, int] = {}
+    for name, source in ends.names.items():
+        if source in observed.values:
+            sizes |= dict(zip(graph.values[name].shape or (), observed.values[source].shape, strict=False))
+    model, empty = judged.program.model.clone(), []
+    for value in [value for value in model.graph.inputs if value.name in graph.inputs and value.name not in ends.names]:
+        dims = graph.values[value.name or ""].shape or ()
+        shape = [dim if isinstance(dim, int) else sizes.get(dim, 0) for dim in dims]
+        if 0 in shape and value.dtype is not None and value.dtype.is_floating_point():
+            model.graph.inputs.remove(value)
+            value.const_value = ir.tensor(np.zeros(shape, value.dtype.numpy()), name=value.name)
+            value.shape = ir.Shape(shape)
+            model.graph.register_initializer(value)
+            empty.append(f"{value.name} {shape}")
+    notes = [f"inputs that the model does not have are empty: {', '.join(empty)}"] if empty else []
+    return replace(judged, program=replace(judged.program, model=model)), notes
 
 
 def _first_names(alignment: Alignment, ends: Ends) -> Mapping[str, str]:

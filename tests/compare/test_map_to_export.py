@@ -133,3 +133,43 @@ def test_an_input_that_the_model_does_not_have_is_refused(small):
     more.graph.input.append(helper.make_tensor_value_info("past", onnx.TensorProto.FLOAT, [1]))
     with pytest.raises(CompareError, match="takes x, scale, unread, past, which do not correspond"):
         map_to_export(more, exported, capture)
+
+
+class Cached(nn.Module):
+    """A model that returns keys and values as models for generation do."""
+
+    def __init__(self):
+        super().__init__()
+        self.key, self.value = nn.Linear(8, 4), nn.Linear(8, 4)
+
+    def forward(self, x):
+        return {"cache": [{"keys": self.key(x), "values": self.value(x)}]}
+
+
+def test_a_file_for_generation_is_given_an_empty_past_and_its_outputs_are_found_by_name():
+    """As of ONNX Runtime GenAI's builder: other names, another order, inputs for earlier keys and values."""
+    model, args = Cached().eval(), (torch.randn(3, 8),)
+    exported, capture = recorded(model, args)
+    foreign = torch.onnx.export(model, args, verbose=False).model_proto
+    graph = foreign.graph
+    for output, what in zip(graph.output, ("key", "value"), strict=True):
+        past = helper.make_tensor_value_info(f"past.0.{what}", onnx.TensorProto.FLOAT, ["past", 4])
+        graph.input.append(past)
+        graph.node.append(helper.make_node("Concat", [past.name, output.name], [f"present.0.{what}"], axis=0))
+        output.name = f"present.0.{what}"
+    outputs = [*graph.output]
+    del graph.output[:]
+    graph.output.extend(reversed(outputs))
+    report = compare(capture, map_to_export(foreign, exported, capture))
+    assert report.close, str(report)
+    assert "inputs that the model does not have are empty: past.0.key [0, 4], past.0.value [0, 4]" in report.notes
+    outputs = [row for row in report.rows if row.kind == "output" and row.stage == "exported"]
+    assert [(row.value, row.evidence) for row in outputs] == [
+        ("present.0.value", "module"),
+        ("present.0.key", "module"),
+    ]
+
+    (key, _) = (node for node in graph.node if node.op_type == "Concat")
+    key.input[1] = graph.node[-1].input[1]
+    report = compare(capture, map_to_export(foreign, exported, capture))
+    assert {row.value for row in report.rows if row.kind == "output" and row.diverged} == {"present.0.key"}
