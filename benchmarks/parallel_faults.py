@@ -7,13 +7,17 @@ import functools
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from filch.compare import DumpDiff, diff
 from filch.steal import Layouts, assemble
+from support.faults.parallel_heldout import HELD_OUT, HeldOut, record_run, record_single
 from support.faults.parallel_plants import FAULTS, ParallelFault, record, record_clean, record_faulty
 from support.models.parallel import KINDS, run_jobs
 from support.models.parallel_by_hand import BY_HAND, reference_of
+from support.models.parallel_transformer import KINDS as HELD_OUT_KINDS
 
 RIGHT, RANKS, PLACE, PASSED = "right", "wrong ranks", "wrong value", "passed"
 OUTCOMES = (RIGHT, RANKS, PLACE, PASSED)
@@ -21,34 +25,79 @@ MIN_DETECTION_RATE = 0.95
 ONLY_ON = {"hsdp": 4, "fsdp_tensor": 4, "dropout": 2}  # how many processes a kind of parallelism needs
 
 
-def clean_kinds(world: int) -> Iterator[str]:
-    """Yield the kinds of parallelism that run on a number of processes."""
-    for kind in (*KINDS, *BY_HAND):
-        if kind != "single" and ONLY_ON.get(kind, world) == world:
-            yield kind
+@dataclass(frozen=True)
+class Plants:
+    """Faults, and how they and the runs without a fault are recorded.
+
+    Attributes:
+        faults: by name.
+        clean: the kinds of parallelism and numbers of processes that run without a fault.
+        record_references: records the runs of one process in a folder.
+        clean_job: returns what a process runs, given the kind of parallelism, the number of processes and a folder.
+        faulty_job: the same, given the name of the fault and a folder.
+    """
+
+    faults: Mapping[str, ParallelFault | HeldOut]
+    clean: Sequence[tuple[str, int]]
+    record_references: Callable[[str], None]
+    clean_job: Callable[[str, int, str], Callable[[int, int], None]]
+    faulty_job: Callable[[str, str], Callable[[int, int], None]]
 
 
-def reference_file(kind: str, folder: str) -> str:
-    """Return the dump of one process that a kind of parallelism must equal."""
-    return f"{folder}/{'single' if kind in KINDS else kind}.onnx"
-
-
-def record_all(names: list[str], folder: str) -> None:
-    """Record one process, each kind of parallelism without a fault, and each fault."""
+def _record_planted_references(folder: str) -> None:
     for kind in ("single", *BY_HAND):
-        record(reference_of(kind), reference_file(kind, folder))
+        record(reference_of(kind), f"{folder}/{kind}.onnx")
+
+
+def _record_held_out_references(folder: str) -> None:
+    for kind in HELD_OUT_KINDS:
+        record_single(kind, f"{folder}/{kind}.onnx")
+
+
+def _held_out_job(kind: str, fault: str, run: str) -> Callable[[int, int], None]:
+    return functools.partial(record_run, kind=kind, fault=fault, files=f"{run}.{{rank}}.onnx")
+
+
+SETS = {
+    "planted": Plants(
+        FAULTS,
+        [
+            (kind, world)
+            for world in (2, 4)
+            for kind in (*KINDS, *BY_HAND)
+            if kind != "single" and ONLY_ON.get(kind, world) == world
+        ],
+        _record_planted_references,
+        lambda kind, _, folder: functools.partial(record_clean, kind, folder),
+        lambda name, folder: functools.partial(record_faulty, name, folder),
+    ),
+    "held out": Plants(
+        HELD_OUT,
+        [*((kind, 2) for kind in HELD_OUT_KINDS), *((kind, 4) for kind in ("tp", "sp", "cp", "zigzag", "ep"))],
+        _record_held_out_references,
+        lambda kind, world, folder: _held_out_job(kind, "", f"{folder}/{kind}.{world}"),
+        lambda name, folder: _held_out_job(HELD_OUT[name].parallelism, name, f"{folder}/fault_{name}"),
+    ),
+}
+
+
+def record_all(plants: Plants, names: list[str], folder: str) -> None:
+    """Record one process, each kind of parallelism without a fault, and each fault."""
+    plants.record_references(folder)
     for world in (2, 4):
-        jobs = [functools.partial(record_clean, kind, folder) for kind in clean_kinds(world)]
-        faulty = [functools.partial(record_faulty, name, folder) for name in names if FAULTS[name].world == world]
-        run_jobs(world, [*jobs, *faulty], folder)
+        jobs = [plants.clean_job(kind, world, folder) for kind, size in plants.clean if size == world]
+        jobs += [plants.faulty_job(name, folder) for name in names if plants.faults[name].world == world]
+        run_jobs(world, jobs, folder)
 
 
 def compare_run(kind: str, run: str, folder: str, learned: Layouts | None = None) -> DumpDiff:
-    """Compare a run of several processes with one process."""
-    return diff(reference_file(kind, folder), assemble(f"{folder}/{run}.[0-9].onnx", layouts=learned))
+    """Compare a run of several processes with that of one process which it must equal."""
+    own = Path(folder, f"{kind}.onnx")
+    reference = own if own.exists() else own.with_stem("single")
+    return diff(reference, assemble(f"{folder}/{run}.[0-9].onnx", layouts=learned))
 
 
-def outcome(result: DumpDiff, fault: ParallelFault) -> str:
+def outcome(result: DumpDiff, fault: ParallelFault | HeldOut) -> str:
     """Return what the verdict is worth."""
     first = result.first_divergence
     if first is None:
@@ -58,17 +107,16 @@ def outcome(result: DumpDiff, fault: ParallelFault) -> str:
     return RIGHT if fault.has_ranks(first) else RANKS
 
 
-def clean_runs(folder: str) -> tuple[dict[tuple[str, int], Layouts], int]:
+def clean_runs(plants: Plants, folder: str) -> tuple[dict[tuple[str, int], Layouts], int]:
     """Compare the runs without a fault; return the layouts that were learned, and the number of false alarms."""
     learned, flagged = {}, 0
-    for world in (2, 4):
-        for kind in clean_kinds(world):
-            result = compare_run(kind, f"{kind}.{world}", folder)
-            layouts = learned[kind, world] = Layouts(learned=result.learned)
-            again = compare_run(kind, f"{kind}.{world}", folder, layouts)
-            unjudged = sum(not row.judged for row in result.rows)
-            flagged += len(result.diverged) + len(again.diverged) + unjudged
-            print(f"{kind} on {world}: {result.headline}; with learned layouts {again.headline}", flush=True)
+    for kind, world in plants.clean:
+        result = compare_run(kind, f"{kind}.{world}", folder)
+        layouts = learned[kind, world] = Layouts(learned=result.learned)
+        again = compare_run(kind, f"{kind}.{world}", folder, layouts)
+        unjudged = sum(not row.judged for row in result.rows)
+        flagged += len(result.diverged) + len(again.diverged) + unjudged
+        print(f"{kind} on {world}: {result.headline}; with learned layouts {again.headline}", flush=True)
     return learned, flagged
 
 
@@ -89,17 +137,14 @@ def table(found: dict[str, Counter[tuple[str, str]]]) -> str:
     return "\n".join(f"{line[0]:38}" + "".join(f"{cell!s:>22}" for cell in line[1:]) for line in lines)
 
 
-def main() -> int:
-    """Plant and compare; return 1 if too few faults are named, one passes, or a clean run flags anything."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--faults", nargs="+", choices=list(FAULTS), default=list(FAULTS), metavar="FAULT")
-    options = parser.parse_args()
+def judge(plants: Plants, names: list[str]) -> bool:
+    """Plant and compare; return whether enough faults are named, none passes, and clean runs flag nothing."""
     found: dict[str, Counter[tuple[str, str]]] = {"inferred": Counter(), "learned": Counter()}
     with tempfile.TemporaryDirectory() as folder:
-        record_all(options.faults, folder)
-        learned, flagged = clean_runs(folder)
-        for name in options.faults:
-            fault = FAULTS[name]
+        record_all(plants, names, folder)
+        learned, flagged = clean_runs(plants, folder)
+        for name in names:
+            fault = plants.faults[name]
             for how, layouts in (("inferred", None), ("learned", learned[fault.parallelism, fault.world])):
                 result = compare_run(fault.parallelism, f"fault_{name}", folder, layouts)
                 verdict = outcome(result, fault)
@@ -110,15 +155,30 @@ def main() -> int:
                         f"{verdict.upper()} {name}, {how}: wanted {wanted}, got {result.first_divergence}", flush=True
                     )
     print(f"\n{table(found)}\n")
-    planted = len(options.faults)
+    planted = len(names)
     right, passed = (
         {how: sum(number for (_, name), number in counts.items() if name == which) for how, counts in found.items()}
         for which in (RIGHT, PASSED)
     )
     for how, number in right.items():
         print(f"{how} layouts: {number} of {planted} named with value and ranks, {passed[how]} passed")
-    print(f"clean runs flag {flagged} rows")
-    return int(flagged > 0 or any(passed.values()) or min(right.values()) < MIN_DETECTION_RATE * planted)
+    print(f"clean runs flag {flagged} rows\n")
+    return not flagged and not any(passed.values()) and min(right.values()) >= MIN_DETECTION_RATE * planted
+
+
+def main() -> int:
+    """Judge the sets of faults; return 1 if too few are named, one passes, or a clean run flags anything."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    every = [name for plants in SETS.values() for name in plants.faults]
+    parser.add_argument("--faults", nargs="+", choices=every, default=every, metavar="FAULT")
+    options = parser.parse_args()
+    failed = False
+    for title, plants in SETS.items():
+        names = [name for name in plants.faults if name in options.faults]
+        if names:
+            print(f"{title}:")
+            failed |= not judge(plants, names)
+    return int(failed)
 
 
 if __name__ == "__main__":

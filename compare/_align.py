@@ -13,6 +13,7 @@ from filch.steal import phase
 from .alignment._correspondence import Correspondence
 from .alignment._divergence import Divergence
 from .alignment._execution import Execution, run_model
+from .alignment._folded import folded_vectors
 from .alignment._result import alignment
 from .alignment._second_input import other_numbers
 from .alignment._value_map import ValueMap, load_value_map
@@ -92,7 +93,7 @@ def align_subjects(
     with phase("running B in float64"):
         second, second_again = _runs(other)
     with phase("matching weights"):
-        weights = match_weights(first.weights, second.weights)
+        weights = match_weights(first.weights, second.weights, folded_vectors(first))
         release_memory()
     with phase("matching values"):
         pairs = Correspondence(Side(first, first_again), Side(second, second_again), weights)

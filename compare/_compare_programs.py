@@ -22,7 +22,7 @@ from .common._errors import CompareError
 from .metrics._tolerance import is_coarser
 from .models._drawn_inputs import Shapes, draw_inputs
 from .models._input_files import load_inputs
-from .references._alignment import Alignment, Observed, align
+from .references._alignment import Observed, ProgramAlignment, align
 from .references._inputs import cast_inputs
 from .references._reference_program import ReferenceProgram
 from .results._report import Report
@@ -422,7 +422,7 @@ class _Calls(nn.Module):
         return {name: values[source] for source, name in self._outputs.items() if source in values}
 
 
-def alignment_note(alignment: Alignment, graph: Graph) -> str:
+def alignment_note(alignment: ProgramAlignment, graph: Graph) -> str:
     """Return how many values have a counterpart in the reference."""
     names = graph.producer.keys() - graph.constant_values
     found = names & alignment.names.keys()

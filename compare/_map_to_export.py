@@ -12,7 +12,7 @@ from filch.steal import Records, phase
 from ._compare import ProgramLike, time_limit
 from ._compare_programs import Ends, Side, alignment_note, label_of, shapes_of, with_shapes
 from .common._errors import CompareError
-from .references._alignment import Alignment, Observed, align
+from .references._alignment import Observed, ProgramAlignment, align
 from .references._inputs import captured_calls
 from .references._renamed import RenamedOriginal
 
@@ -152,7 +152,7 @@ def _without_empty_inputs(judged: Side, ends: Ends, observed: Observed) -> tuple
     return replace(judged, program=replace(judged.program, model=model)), notes
 
 
-def _first_names(alignment: Alignment, ends: Ends) -> Mapping[str, str]:
+def _first_names(alignment: ProgramAlignment, ends: Ends) -> Mapping[str, str]:
     """Return the name in the program of each value of the export that it has, other than by its numbers alone."""
     found: dict[str, str] = {}
     for name, source in alignment.names.items():
@@ -172,7 +172,7 @@ def _mapped_call(call: ModuleCall, found: Mapping[str, str]) -> ModuleCall:
     return replace(call, inputs=tuple(map(mapped, call.inputs)), outputs=tuple(map(mapped, call.outputs)))
 
 
-def _add_metadata(model: ir.Model, exported: ir.Model, alignment: Alignment) -> None:
+def _add_metadata(model: ir.Model, exported: ir.Model, alignment: ProgramAlignment) -> None:
     """Add to nodes without it where in the model they are, from the node of the export that computes the same value."""
     producers = {value.name: node for node in exported.graph for value in node.outputs}
     for node in model.graph:

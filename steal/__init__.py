@@ -19,12 +19,15 @@ from .extras._watch import NonFinite
 from .files._outputs import refuse_link_out, write_output
 from .files._scratch import Scratch
 from .files._untrusted import open_companion, open_untrusted, parse_json, read_untrusted
-from .ranks._assembled import AssembledRecords, Distributed, Part, assemble
-from .ranks._layouts import Layouts, load_layouts, save_layouts
+from .ranks._assembled import AssembledRecords, assemble
+from .ranks._distributed import Distributed, Part
+from .ranks._layouts import Layouts
+from .ranks._layouts_file import load_layouts, save_layouts
 from .ranks._write import write_assembled
 from .values._arguments import argument_tensors, named_arguments
 from .values._describe import describe
 from .values._foreign import Foreign, Skipped
+from .values._raw import no_modes_or_grad
 from .values._sharding import LocalShard, Mesh, Placement, Sharding
 from .values._statistics import Statistics, statistics
 from .values._string_type import string_type
@@ -69,6 +72,7 @@ __all__ = [
     "load_layouts",
     "missing_tensors",
     "named_arguments",
+    "no_modes_or_grad",
     "open_companion",
     "open_untrusted",
     "parse_json",

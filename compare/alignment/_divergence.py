@@ -8,24 +8,23 @@ What is behind the first of them is wrong because of it. To judge it by itself, 
 reads a weight of A gets A's numbers as its operand; later differences then show wherever they are.
 """
 
-import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 
 from filch.export import Node
 
-from ._correspondence import Anchor, Correspondence
+from ._correspondence import Correspondence
 from ._execution import Execution, moved_value
-from ._layout import RELATIVE, Layout, Numbers, same_numbers, solve
+from ._layout import RELATIVE, Numbers, same_numbers, solve
+from ._notes import difference_of, misplacing_node
+from ._operands import Operands, arranged
 from ._operators import family
 from ._values import Side, match_values
 
 _MOST = 16  # suspects to find
-Orders = Mapping[tuple[str, tuple[int, ...], tuple[int, ...]], Layout | None]  # by a place in B and both shapes
 
 
 @dataclass(frozen=True)
@@ -34,16 +33,15 @@ class Suspect:
 
     Attributes:
         node: the operation.
+        place: the operation to show: what moves the operand of `node`, if that is in a wrong order.
         reference: the operation of A that it corresponds to; None if that is not known.
         note: what is wrong with it, as far as that is known.
-        inherited: whether A's numbers were not available for what it reads, so that an earlier operation may be the
-            cause.
     """
 
     node: Node
+    place: Node
     reference: Node | None = None
     note: str = ""
-    inherited: bool = False
 
 
 class Divergence:
@@ -61,6 +59,8 @@ class Divergence:
         self._forced: dict[str, torch.Tensor] = {}
         self._guessed: dict[str, torch.Tensor] = {}  # forced in an order that no other place confirms
         self._owners = dict(correspondence.owners)
+        self._operands = Operands(correspondence)
+        self._replayed: dict[str, torch.Tensor] = {}  # the operands of anchors in the last run with other numbers
 
     def wrong_outputs(self) -> list[str]:
         """Return the outputs of B that are not values of A."""
@@ -84,6 +84,8 @@ class Divergence:
             while (suspect := self._next(self._replay(), found)) is not None and len(found) < _MOST:
                 found[suspect.node.name] = suspect
                 self._force_results([suspect])
+            operands = Operands(self._pairs, self._found, self._replayed)  # now most layers are right
+            found = {name: self._explained(suspect, operands) for name, suspect in found.items()}
         indices = self._other.graph.node_indices
         return sorted(found.values(), key=lambda suspect: indices[suspect.node.name])
 
@@ -112,8 +114,14 @@ class Divergence:
         return _is_right(self._other, self._found, name)
 
     def _suspect(self, node: Node) -> Suspect:
-        reference = self._counterpart(node)
-        return Suspect(node, reference, self._note(node, reference))
+        return self._explained(Suspect(node, node, self._counterpart(node)), self._operands)
+
+    def _explained(self, suspect: Suspect, operands: Operands) -> Suspect:
+        """Return a suspect with what can be said of it."""
+        node = suspect.node
+        note = suspect.note or difference_of(self._pairs, operands, self._owners, node, suspect.reference)
+        place = misplacing_node(self._pairs, operands, node) or suspect.place
+        return replace(suspect, place=place, note=note)
 
     def _counterpart(self, node: Node) -> Node | None:
         """Return the operation of A that reads the same weight, or computes the same from the same values."""
@@ -156,65 +164,22 @@ class Divergence:
                     users.setdefault(root, []).append(node)
         return users
 
-    def _note(self, node: Node, reference: Node | None) -> str:
-        """Say what differs between two operations."""
-        if reference is None:
-            return ""
-        settings = {
-            name: value for name, value in node.attributes.items() if isinstance(value, bool | int | float | str)
-        }
-        differing = [
-            f"{name} is {value}, {reference.attributes[name]} in A"
-            for name, value in settings.items()
-            if name in reference.attributes and reference.attributes[name] != value and name not in ("dtype", "device")
-        ]
-        return "; ".join(differing)
-
     def _force_operands(self) -> None:
         """Let each operation that reads a weight of A read A's operand, where B's is not known to be right."""
-        anchors = self._pairs.anchors
-        names = {anchor.operand for anchor in anchors}, {anchor.reference_operand for anchor in anchors}
-        own_run = self._own.run_again
-        if own_run is None or self._other.run_again is None:
-            return
-        own, others = own_run({}, names[1]), self._other.run_again({}, names[0])
-        orders = self._orders(anchors, own, others)
-        for anchor in anchors:
-            if self._is_right(anchor.operand) or anchor.operand in self._forced:
-                continue
-            first, second = own[anchor.reference_operand], others[anchor.operand]
-            number = _arranged(first, second, orders, place_of(anchor.weight))
-            if number is not None:
+        for anchor in self._pairs.anchors:
+            number = None if self._is_right(anchor.operand) else self._operands.expected(anchor)
+            if number is not None and anchor.operand not in self._forced:
                 self._forced[anchor.operand] = number
-                if (place_of(anchor.weight), tuple(first.shape), tuple(second.shape)) not in orders:
-                    self._guessed[anchor.operand] = first
-
-    def _orders(
-        self, anchors: Collection[Anchor], own: Mapping[str, torch.Tensor], others: Mapping[str, torch.Tensor]
-    ) -> Orders:
-        """Return how operands of A are arranged in B, by both shapes, from the anchors at which B is right."""
-        seen: dict[tuple[str, tuple[int, ...], tuple[int, ...]], Counter[Layout]] = {}
-        for anchor in anchors:
-            first, second = own[anchor.reference_operand], others[anchor.operand]
-            if (
-                self._is_right(anchor.operand)
-                and self._is_right(anchor.node.outputs[0])
-                and first.numel() == second.numel()
-                and first.is_floating_point()
-            ):
-                layout = solve(Numbers(second), Numbers(first))
-                if layout is not None:
-                    for place in (place_of(anchor.weight), ""):
-                        seen.setdefault((place, tuple(first.shape), tuple(second.shape)), Counter())[layout] += 1
-        usual = {key: counts.most_common(1)[0][0] for key, counts in seen.items()}
-        return {key: layout if key[0] or len(seen[key]) == 1 else None for key, layout in usual.items()}
+                if self._operands.is_guessed(anchor):
+                    self._guessed[anchor.operand] = self._operands.own[anchor.reference_operand]
 
     def _replay(self) -> list[str]:
         """Run B again with the forced numbers, and return the values that are wrong."""
         run_again = self._other.run_again
         if run_again is None:
             return []
-        wanted = {*self._pairs.other.recognizable, *self._forced}
+        operands = {anchor.operand for anchor in self._pairs.anchors}
+        wanted = {*self._pairs.other.recognizable, *self._forced, *operands}
         values = run_again(self._forced, wanted)
         while reordered := [
             name for name in self._guessed if name in values and self._is_reordered(name, values[name])
@@ -232,6 +197,7 @@ class Divergence:
         self._owners |= {name: frozenset(match.source for match in found) for name, found in matches.items()}
         for name in changed.keys() - matches.keys():
             self._owners.pop(name, None)
+        self._replayed = {name: value for name, value in values.items() if name in operands}
         self._values |= {name: numbers.tensor for name, numbers in changed.items()}
         wrong = [name for name, number in self._forced.items() if name in values and not _equal(values[name], number)]
         return wrong + [name for name in self._outputs if name not in self._found]
@@ -258,7 +224,7 @@ class Divergence:
             name = suspect.node.outputs[0]
             own = None if suspect.reference is None else self._own.values.get(suspect.reference.outputs[0])
             if own is not None and name in self._values:
-                number = _arranged(own, self._values[name], {})
+                number = arranged(own, self._values[name], {})
                 if number is not None:
                     self._forced[name] = number
 
@@ -311,26 +277,6 @@ def _recognizable_reads(side: Side, forced: Collection[str], node: Node) -> Iter
             yield name
         else:
             pending += producer.reads
-
-
-def place_of(name: str) -> str:
-    """Return a name without the numbers of layers, which is the same in all of them."""
-    return re.sub(r"\d+", "#", name)
-
-
-def _arranged(own: torch.Tensor, other: torch.Tensor, orders: Orders, place: str = "") -> torch.Tensor | None:
-    """Return the numbers of a value of A in the shape of a value of B; None if their order is not known."""
-    if own.numel() != other.numel():
-        return None
-    shapes = tuple(own.shape), tuple(other.shape)
-    for key in ((place, *shapes), ("", *shapes)):
-        if key in orders:
-            layout = orders[key]
-            return None if layout is None else layout.select(own).reshape(other.shape).clone()
-    sizes = [size for size in own.shape if size > 1], [size for size in other.shape if size > 1]
-    if sizes[0] == sizes[1] or len(sizes[0]) != len(sizes[1]):
-        return own.reshape(other.shape).clone()
-    return None
 
 
 def _equal(value: torch.Tensor, number: torch.Tensor) -> bool:

@@ -1,8 +1,7 @@
 """`Execution`: one run of an implementation in float64, as operations on values that can be run again."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -127,12 +126,7 @@ def run_model(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) 
             if tensor.untyped_storage().data_ptr() in storages:
                 offsets[name] = int(tensor.storage_offset())
 
-    @contextmanager
-    def in_float64() -> Iterator[None]:
-        with native_kernels(), mode:
-            yield
-
-    recorded = record_run(model, args, kwargs, visit, in_float64)
+    recorded = record_run(model, args, kwargs, visit, mode.running)
     graph = recorded.graph
     movements = {name for node in graph.nodes if moved_value(node) is not None for name in node.outputs}
     kept = {name: value for name, value in values.items() if name not in movements}
@@ -245,3 +239,21 @@ def _widened(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_complex():
         return tensor.to(torch.complex128)
     return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
+
+
+def label_of(execution: Execution, name: str) -> str:
+    """Return what a computed value is called: the module that returned it, or the operator with its line."""
+    modules = execution.modules_by_value.get(name)
+    if modules:
+        innermost = modules[0]
+        return f"{innermost.module}{innermost.path}" or "(the model)"
+    node = execution.graph.producer.get(name)
+    if node is None:
+        return name
+    place = f"{node.module}/{operator_name(node.op)}" if node.module else operator_name(node.op)
+    return f"{place} at {line_of(node)}" if node.source else place
+
+
+def line_of(node: Node) -> str | None:
+    """Return the line of code that a node was recorded at, without the folder."""
+    return None if node.source is None else node.source.replace("\\", "/").rpartition("/")[2]

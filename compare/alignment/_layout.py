@@ -15,6 +15,7 @@ import torch
 
 RELATIVE = 1e-6  # float64 runs of two implementations differ by less, float32 tables of angles included
 _CANDIDATES = 8  # places to try for one fiber
+_SEARCHES = 64  # digits to try for one order
 _ATTEMPTS = 12  # pairs of dimensions to try
 _LARGEST = 1e30  # larger numbers stand for infinity in masks
 STATISTICS_KEY = torch.tensor([1.0, 0.7, 0.9], dtype=torch.float64)  # combines statistics into one number
@@ -315,27 +316,33 @@ class Fibers:
             statistics: of the fibers in order.
             start: the flat index where the first one begins.
         """
-        count, unit = len(statistics), 1
-        found: list[tuple[int, int]] = []
-        while unit < count:
-            steps = torch.arange(count // unit)
-            best = (0, 0)
-            for place in self.places(statistics[unit]):
-                stride = place - start
-                if stride < 0:
-                    continue
-                matches = self._are_at(statistics[::unit], start + steps * stride)
-                run = int(matches.long().cumprod(0).sum())
-                run = max(size for size in range(1, run + 1) if len(steps) % size == 0) if run else 0
-                best = max(best, (run, stride))
-            if best[0] < 2:
+        pending: list[list[tuple[int, int]]] = [[]]
+        for _ in range(_SEARCHES):
+            if not pending:
                 return None
-            found.insert(0, best)
-            unit *= best[0]
-        indices = torch.full((), start)
-        for size, stride in found:
-            indices = indices[..., None] + torch.arange(size) * stride
-        return found if bool(self._are_at(statistics, indices.reshape(-1)).all()) else None
+            found = pending.pop()
+            unit = math.prod(size for size, _ in found)
+            if unit < len(statistics):
+                pending += ([digit, *found] for digit in self._next_digits(statistics, start, unit))
+            elif bool(self._are_at(statistics, _indices(start, found)).all()):
+                return found
+        return None
+
+    def _next_digits(self, statistics: torch.Tensor, start: int, unit: int) -> list[tuple[int, int]]:
+        """Return the possible digits of which one counts for `unit`; the most likely one is the last.
+
+        The same fiber may be in several places, and so the first that fits may be wrong.
+        """
+        steps = torch.arange(len(statistics) // unit)
+        found = []
+        for place in self.places(statistics[unit]):
+            if place >= start:
+                matches = self._are_at(statistics[::unit], start + steps * (place - start))
+                run = int(matches.long().cumprod(0).sum())
+                size = max((size for size in range(1, run + 1) if len(steps) % size == 0), default=1)
+                if size > 1:
+                    found.append((size, place - start))
+        return sorted(found, key=lambda digit: (digit[0], -digit[1]))
 
     def order(self, fiber: torch.Tensor, start: int) -> tuple[int, list[tuple[int, int]]] | None:
         """Return the offset and the digits of the index inside of a fiber; None if its elements have no regular order.
@@ -353,3 +360,11 @@ class Fibers:
             if digits is not None:
                 return first * self._after, [(size, stride * self._after) for size, stride in digits]
         return None
+
+
+def _indices(start: int, digits: Sequence[tuple[int, int]]) -> torch.Tensor:
+    """Return the flat index for each value of the digits."""
+    indices = torch.full((), start)
+    for size, stride in digits:
+        indices = indices[..., None] + torch.arange(size) * stride
+    return indices.reshape(-1)

@@ -10,7 +10,7 @@ from ..common._operators import operator_name
 from ..results._alignment import AlignedValue, AlignedWeight, Alignment, Departure, Evidence
 from ._correspondence import Correspondence
 from ._divergence import Suspect
-from ._execution import Execution
+from ._execution import label_of, line_of
 from ._layout import Layout, Numbers, solve
 from ._value_map import ValueMap
 from ._weights import WeightMatch
@@ -38,7 +38,7 @@ def alignment(
         pairs.weights.unused,
         tuple(_values(pairs, given)),
         tuple(_departure(suspect) for suspect in suspects),
-        tuple(_departure(Suspect(node)) for node in missing),
+        tuple(_departure(Suspect(node, node)) for node in missing),
         tuple(wrong_outputs(pairs)),
         tuple(remarks),
     )
@@ -48,41 +48,18 @@ def wrong_outputs(pairs: Correspondence) -> Iterator[str]:
     """Yield a sentence for each output of B that is not an output of A."""
     own, other = pairs.reference.execution, pairs.other.execution
     outputs = {own.roots[name] for name in own.graph.outputs}
-    is_found = False
-    for name in dict.fromkeys(other.graph.outputs):
-        root = other.roots[name]
-        if root not in pairs.other.recognizable:
-            continue
-        label = f"the output {name!r} of B"
-        owners = pairs.owners.get(root, frozenset())
-        if root not in pairs.found:
-            yield f"{label} is no value of A"
-        elif owners & outputs:
-            is_found = True
-    if not is_found and any(name in pairs.reference.recognizable for name in outputs):
-        yield "no output of A is an output of B"
-
-
-def label_of(execution: Execution, name: str) -> str:
-    """Return what a computed value is called: the module that returned it, or the operator with its line."""
-    modules = execution.modules_by_value.get(name)
-    if modules:
-        innermost = modules[0]
-        return f"{innermost.module}{innermost.path}" or "(the model)"
-    node = execution.graph.producer.get(name)
-    if node is None:
-        return name
-    place = f"{node.module}/{operator_name(node.op)}" if node.module else operator_name(node.op)
-    return f"{place} at {line_of(node)}" if node.source else place
-
-
-def line_of(node: Node) -> str | None:
-    """Return the line of code that a node was recorded at, without the folder."""
-    return None if node.source is None else node.source.replace("\\", "/").rpartition("/")[2]
+    paths = {item.value: item.path for item in other.modules if not item.module}
+    names = [name for name in dict.fromkeys(other.graph.outputs) if other.roots[name] in pairs.other.recognizable]
+    wrong = [name for name in names if other.roots[name] not in pairs.found]
+    for name in wrong:
+        which = f" {paths.get(name) or name}" if len(names) > 1 else ""
+        yield f"the output{which} of B is no value of A"
+    if not wrong and not any(pairs.owners.get(other.roots[name], frozenset()) & outputs for name in names):
+        yield "no output of B is an output of A"
 
 
 def _departure(suspect: Suspect) -> Departure:
-    node, reference = suspect.node, suspect.reference
+    node, reference = suspect.place, suspect.reference
     return Departure(
         node.module or "",
         operator_name(node.op),
@@ -99,7 +76,7 @@ def _weight(pairs: Correspondence, match: WeightMatch) -> AlignedWeight:
     own = pairs.reference.execution.weights
     texts = []
     for part in match.parts:
-        inner, outer = match.shape, tuple(own[part.weight].shape)
+        inner, outer = match.shape, tuple(own[part.weight].shape) if part.weight in own else match.shape
         if part.arrangement == "holds":
             inner, outer = outer, inner
         text = described(part.layout, inner, outer)
@@ -193,8 +170,8 @@ def described(layout: Layout, shape: Shape, source: Shape) -> str:
     if len(source) == 2 and layout.sizes[1:] == source[1:] and layout.strides[1:] == (1,) and len(layout.sizes) == 2:
         step = layout.strides[0] // row
         return f"every {step}th row from {layout.offset // row}" if step else "repeated"
-    if len(source) == 2 and layout.strides == (row, 1):
-        start = layout.offset % row
+    if len(source) > 1 and layout.strides == (source[-1], 1):
+        start = layout.offset % source[-1]
         return f"columns {start} to {start + layout.sizes[1] - 1}"
     return f"elements {layout}"
 

@@ -4,10 +4,12 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Literal
 
 import torch
 
+from ._folded import FoldedVector
 from ._index import TensorIndex
 from ._layout import Layout, Numbers, same_numbers, solve
 
@@ -77,7 +79,9 @@ class WeightMap:
         return tuple(match.weight for match in self.matches if not match.complete)
 
 
-def match_weights(reference: Tensors, other: Tensors) -> WeightMap:
+def match_weights(
+    reference: Tensors, other: Tensors, folded: Mapping[str, FoldedVector] = MappingProxyType({})
+) -> WeightMap:
     """Find the weights of `other` among those of `reference`.
 
     A weight may be transposed, split, joined with others, or its rows and columns interleaved; of those that are left,
@@ -86,6 +90,7 @@ def match_weights(reference: Tensors, other: Tensors) -> WeightMap:
     Args:
         reference: the weights of implementation A by name.
         other: the weights of implementation B by name.
+        folded: what the weights of A become if they are folded into others, by what it is called.
     """
     own, others = _real(reference), _real(other)
     dtypes = {tensor.dtype for tensor in (*own.values(), *others.values())}
@@ -93,10 +98,12 @@ def match_weights(reference: Tensors, other: Tensors) -> WeightMap:
     matcher = _Matcher(
         {name: Numbers(tensor.to(coarsest)) for name, tensor in own.items()},
         {name: Numbers(tensor.to(coarsest)) for name, tensor in others.items()},
+        folded,
     )
     matcher.match_whole()
     matcher.match_parts()
     matcher.match_folded()
+    matcher.match_shifted()
     return matcher.result()
 
 
@@ -111,6 +118,7 @@ class _Matcher:
 
     reference: dict[str, Numbers]
     other: dict[str, Numbers]
+    folded: Mapping[str, FoldedVector]
     parts: dict[str, list[WeightPart]] = field(default_factory=dict)
     others: dict[str, tuple[str, ...]] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
@@ -192,10 +200,17 @@ class _Matcher:
                         self.used.add(candidate)
                         left.remove(name)
                         break
-        self._match_shifted()
 
-    def _match_shifted(self) -> None:
-        """Match vectors that differ by a factor and a summand."""
+    def match_shifted(self) -> None:
+        """Match vectors that are folded, or differ by a factor and a summand."""
+        for name, numbers in self.other.items():
+            for candidate, item in self.folded.items() if name not in self.parts else ():
+                vector = item.vector
+                if vector.shape == numbers.tensor.shape and self._are_equal(numbers.tensor, vector):
+                    layout = Layout.of(0, [(vector.numel(), 1)])
+                    self.parts[name] = [WeightPart(candidate, layout, "same")]
+                    self.used.update((candidate, *item.sources))
+                    break
         vectors = {name: item.tensor for name, item in self.reference.items() if item.tensor.dim() == 1}
         free = {name: item for name, item in vectors.items() if name not in self.used}
         for name, vector in ((name, item.tensor) for name, item in self.other.items()):
@@ -215,19 +230,28 @@ class _Matcher:
         factors = (weight.double() * own.double()).sum(dims) / power.clamp_min(1e-300)
         if float(factors.max() - factors.min()) <= _FOLDED * float(factors.abs().max()):
             return f"times {float(factors.mean()):.6g}"
+        for candidate, item in self.folded.items():
+            if item.vector.shape == factors.shape and self._are_equal(factors, item.vector):
+                self.used.update(item.sources)
+                return f"times {candidate}, along dimension {1 - axis}"
         for name, vector in ((name, item.tensor) for name, item in self.reference.items()):
             if vector.dim() == 1 and vector.shape == factors.shape:
                 for text, numbers in ((name, vector.double()), (f"1 + {name}", 1 + vector.double())):
-                    if same_numbers(factors, numbers, 10 * _FOLDED * Numbers(numbers).scale):
+                    if self._are_equal(factors, numbers):
+                        self.used.add(name)
                         return f"times {text}, along dimension {1 - axis}"
         return f"times a factor for each index of dimension {1 - axis}"
+
+    def _are_equal(self, vector: torch.Tensor, folded: torch.Tensor) -> bool:
+        """Whether a vector is a folded one, up to the rounding of its weights."""
+        return same_numbers(vector.double(), folded, 10 * _FOLDED * Numbers(folded).scale)
 
     def result(self) -> WeightMap:
         """Return the matches."""
         matches = []
         for name, tensor in ((name, item.tensor) for name, item in self.other.items()):
             parts = sorted(self.parts.get(name, ()), key=lambda part: part.layout.offset)
-            held = sum(self.reference[part.weight].tensor.numel() for part in parts)
+            held = sum(part.layout.numel for part in parts)
             complete = bool(parts) and (parts[0].arrangement != "holds" or held >= tensor.numel())
             matches.append(WeightMatch(name, tuple(tensor.shape), tuple(parts), self.others.get(name, ()), complete))
         unused = tuple(name for name in self.reference if name not in self.used)

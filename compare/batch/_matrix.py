@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-from filch.export import BackendError
-from filch.export.backends import Backend, backend_names, get_backend
 from filch.steal import FilchError, phase
 
 from .._compare_export import compare_export
@@ -18,6 +16,7 @@ from ..models._convert import converted, find_device, find_dtype
 from ..models._factory import Factory, find_factory
 from ..results._cells import Cell, failure_text, run_cell
 from ..results._report import Report
+from ._backends import find_backend
 
 
 def matrix(
@@ -51,7 +50,7 @@ def matrix(
         FilchError: there is no factory, backend, dtype or device of this name, or a factory fails.
     """
     models = [find_factory(name) for name in factories]
-    backends_by_name = {name: _find_backend(name, options or {}) for name in backends}
+    backends_by_name = {name: find_backend(name, options or {}) for name in backends}
     dtypes_by_name: dict[str, torch.dtype | None] = {name: find_dtype(name) for name in dtypes} or {"": None}
     devices_by_name: dict[str, torch.device | None] = {name: find_device(name) for name in devices} or {"": None}
     compare = partial(compare_export, tolerance=tolerance, lower_precision=lower_precision, limit=limit)
@@ -85,16 +84,6 @@ def _prepare(
         return partial(compare, subject.steal(), subject.export())
     except FilchError as error:
         return Cell({}, "failed", detail=failure_text(error))
-
-
-def _find_backend(name: str, options: Mapping[str, Any]) -> Backend | Cell:
-    """Return a backend; if it is not available, return the cell of its comparisons, without labels."""
-    try:
-        return get_backend(name, **options)
-    except BackendError as error:
-        if name not in backend_names():  # misspelt
-            raise
-        return Cell({}, "missing", detail=str(error))
 
 
 def _device_problem(device: torch.device) -> str:

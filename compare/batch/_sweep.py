@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import nn
 
-from filch.export.backends import get_backend
 from filch.steal import Capture, phase
 
 from .._compare_export import compare_export
@@ -20,6 +19,7 @@ from ..models._resize import dimension_names, resized
 from ..models._subject import Subject
 from ..results._cells import Cell, run_cell
 from ..results._report import Report
+from ._backends import find_backend
 
 
 def sweep(
@@ -40,7 +40,7 @@ def sweep(
             is called for the inputs of each size (but its first model runs); otherwise inputs are generated (see
             `resized`).
         sizes: the sizes of each dimension, by its name.
-        backends: names of backends.
+        backends: names of backends; the status is `missing` if a backend's library or device is not available.
         options: options of each of them.
         tolerance: see `compare`.
         lower_precision: see `compare`.
@@ -55,7 +55,7 @@ def sweep(
         FilchError: there is no such factory, dimension or backend, or the model can't be exported.
     """
     maker = find_factory(factory)
-    backends_by_name = {name: get_backend(name, **(options or {})) for name in backends}
+    backends_by_name = {name: find_backend(name, options or {}) for name in backends}
     arguments = _size_arguments(maker, sizes)
     # torch specializes size 1; the largest size is the least likely to be 1.
     largest = export_sizes or {name: max(sizes[name]) for name in sizes}
@@ -76,8 +76,11 @@ def sweep(
             capture = cache(partial(_capture, make, subject.model))
             for name, backend in backends_by_name.items():
                 progress.next(" ".join((*(f"{title}={size}" for title, size in labels.items()), name)))
-                label = {"backend": name} if len(backends_by_name) > 1 else {}
-                yield run_cell(labels | label, partial(_compare_captured, capture, partial(compare, backend=backend)))
+                label = labels | ({"backend": name} if len(backends_by_name) > 1 else {})
+                if isinstance(backend, Cell):
+                    yield replace(backend, labels=label)
+                else:
+                    yield run_cell(label, partial(_compare_captured, capture, partial(compare, backend=backend)))
 
 
 def _capture(make: Callable[[], Subject], model: nn.Module) -> Capture:

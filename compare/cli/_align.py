@@ -9,7 +9,7 @@ from . import _options as shared
 from ._command import usage_error
 from ._output import echo_result, echo_unless
 
-_WRITERS = {".json": "to_json", ".md": "to_markdown"}  # methods of `Alignment`
+_WRITERS = {".html": "to_html", ".json": "to_json", ".md": "to_markdown"}  # methods of `Alignment`
 
 
 def align_command(
@@ -21,7 +21,7 @@ def align_command(
     ] = None,
     output: Annotated[
         list[Path] | None,
-        typer.Option("--output", "-o", help="Write the mapping (.toml) or the result (.json, .md); repeatable."),
+        typer.Option("--output", "-o", help="Write the mapping (.toml) or the result (.html, .json, .md); repeatable."),
     ] = None,
     all_rows: shared.All = False,
     wide: shared.Wide = False,
@@ -34,7 +34,7 @@ def align_command(
     """
     for path in output or ():
         if path.suffix not in (".toml", *_WRITERS):
-            raise usage_error(f"an alignment is written as .toml, .json or .md, not as {path.name!r}")
+            raise usage_error(f"an alignment is written as .toml, .html, .json or .md, not as {path.name!r}")
     from .._align import align_subjects
     from ..alignment._value_map import ValueMap
     from ..common._errors import CompareError

@@ -3,13 +3,14 @@
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from . import _options as shared
-from ._cell_table import Output, next_command, run_cells
-from ._fleet import fleet_options, run_specs
+from ._cell_table import next_command, run_cells
+from ._fleet import run_specs
+from ._option_groups import Execution, Judging, Output
 from ._output import echo_result
 
 
@@ -18,92 +19,52 @@ def matrix_command(
     backend: shared.Backends = ["onnxruntime-cpu"],  # noqa: B006  typer copies it
     dtype: Annotated[list[str] | None, typer.Option(help="Dtype of models and inputs; may be repeated.")] = None,
     device: Annotated[list[str] | None, typer.Option(help="Device for eager PyTorch; may be repeated.")] = None,
-    tolerance: shared.ToleranceOrDefault = None,
-    lower_precision: shared.LowerPrecision = False,
-    option: shared.Options = None,
-    limit: shared.Limit = None,
-    executor: shared.Executor = None,
-    ledger: shared.Ledger = None,
-    timeout: shared.Timeout = None,
-    again: shared.Again = None,
-    as_json: shared.Json = False,
-    as_markdown: shared.Markdown = False,
-    quiet: shared.Quiet = False,
+    *,
+    judging: Judging,
+    execution: Execution,
+    output: Output,
 ) -> None:
     """Compare models in each dtype, on each device and backend; one line each.
 
     Exits with 1 if one differs, else with 2 if one is missing or could not be compared.
     """
-    fleet = fleet_options(executor, ledger, timeout, again)
-    output = Output(as_json=as_json, as_markdown=as_markdown, quiet=quiet)
-    if fleet is not None:
+    variants: dict[str, Any] = {"backends": backend, "dtypes": dtype or [], "devices": device or []}
+    if execution.executor:
         from ..fleet._cell import CellOptions, matrix_cells
 
-        specs = matrix_cells(
-            factories,
-            folder=Path.cwd(),
-            backends=backend,
-            dtypes=dtype or [],
-            devices=device or [],
-            judged=CellOptions(shared.parse_options(option), shared.parse_tolerance(tolerance), lower_precision, limit),
-        )
-        raise typer.Exit(run_specs("matrix", specs, fleet, output, factories=factories))
+        specs = matrix_cells(factories, folder=Path.cwd(), **variants, judged=CellOptions(**judging.arguments))
+        raise typer.Exit(run_specs("matrix", specs, execution, output, factories=factories))
     from ..batch._matrix import matrix
 
-    comparisons = matrix(
-        factories,
-        backends=backend,
-        dtypes=dtype or [],
-        devices=device or [],
-        tolerance=shared.parse_tolerance(tolerance),
-        lower_precision=lower_precision,
-        options=shared.parse_options(option),
-        limit=limit,
-    )
-    raise typer.Exit(run_cells("matrix", lambda: [*comparisons], output, lambda cells: next_command(cells, factories)))
+    cells = matrix(factories, **variants, **judging.arguments)
+    raise typer.Exit(run_cells("matrix", lambda: [*cells], output, lambda cells: next_command(cells, factories)))
 
 
 def sweep_command(
     factory: shared.Factory,
     dim: Annotated[list[str], typer.Option("--dim", help="Sizes of a dynamic dimension: batch=1,2,7,64.")],
     backend: shared.Backends = ["onnxruntime-cpu"],  # noqa: B006  typer copies it
-    tolerance: shared.ToleranceOrDefault = None,
-    lower_precision: shared.LowerPrecision = False,
-    option: shared.Options = None,
-    limit: shared.Limit = None,
-    executor: shared.Executor = None,
-    ledger: shared.Ledger = None,
-    timeout: shared.Timeout = None,
-    again: shared.Again = None,
-    as_json: shared.Json = False,
-    as_markdown: shared.Markdown = False,
-    quiet: shared.Quiet = False,
+    *,
+    judging: Judging,
+    execution: Execution,
+    output: Output,
 ) -> None:
     """Export a model once with dynamic shapes, and compare it at each size; one line each.
 
-    With an executor, each comparison exports it. Exits with 1 if one differs, else with 2 if one could not be compared.
+    With an executor, each comparison exports it. Exits with 1 if one differs, else with 2 if one is missing or could
+    not be compared.
     """
     sizes = shared.parse_sizes(dim)
-    fleet = fleet_options(executor, ledger, timeout, again)
-    output = Output(as_json=as_json, as_markdown=as_markdown, quiet=quiet)
-    if fleet is not None:
+    if execution.executor:
         from ..fleet._cell import CellOptions, sweep_cells
 
-        judged = CellOptions(shared.parse_options(option), shared.parse_tolerance(tolerance), lower_precision, limit)
+        judged = CellOptions(**judging.arguments)
         specs = sweep_cells(factory, sizes, folder=Path.cwd(), backends=backend, judged=judged)
-        raise typer.Exit(run_specs("sweep", specs, fleet, output, factories=[factory]))
+        raise typer.Exit(run_specs("sweep", specs, execution, output, factories=[factory]))
     from ..batch._sweep import sweep
 
-    comparisons = sweep(
-        factory,
-        sizes,
-        backends=backend,
-        options=shared.parse_options(option),
-        tolerance=shared.parse_tolerance(tolerance),
-        lower_precision=lower_precision,
-        limit=limit,
-    )
-    raise typer.Exit(run_cells("sweep", lambda: [*comparisons], output, lambda cells: next_command(cells, [factory])))
+    cells = sweep(factory, sizes, backends=backend, **judging.arguments)
+    raise typer.Exit(run_cells("sweep", lambda: [*cells], output, lambda cells: next_command(cells, [factory])))
 
 
 def precision_command(

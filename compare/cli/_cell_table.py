@@ -3,27 +3,14 @@
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ._command import command_line, usage_error
+from ._command import command_line
+from ._option_groups import Output
 from ._output import echo_result, echo_unless
 
 if TYPE_CHECKING:
     from ..results._cells import Cell
-
-
-@dataclass(frozen=True)
-class Output:
-    """How the table is printed; `--json` and `--markdown` are mutually exclusive."""
-
-    as_json: bool
-    as_markdown: bool
-    quiet: bool
-
-    def __post_init__(self) -> None:
-        if self.as_json and self.as_markdown:
-            raise usage_error("--json and --markdown are mutually exclusive")
 
 
 def run_cells(

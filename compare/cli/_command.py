@@ -6,6 +6,7 @@ import shlex
 import sys
 import traceback as python_traceback
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from functools import wraps
 from typing import Annotated, Any
 
@@ -16,7 +17,12 @@ Traceback = Annotated[bool, typer.Option("--traceback", help="If an error occurs
 
 
 def as_command(function: Any) -> Callable[..., None]:
-    """Return a command with the option `--traceback` that ends the process with code 2 if the function raises."""
+    """Return a command with the option `--traceback` that ends the process with code 2 if the function raises.
+
+    A parameter of the function that is a dataclass becomes an option for each of its fields.
+    """
+    own = inspect.signature(function).parameters.values()
+    groups: dict[str, Any] = {one.name: one.annotation for one in own if is_dataclass(one.annotation)}
 
     @wraps(function)
     def command(*args: Any, traceback: bool, **options: Any) -> None:
@@ -27,7 +33,11 @@ def as_command(function: Any) -> Callable[..., None]:
             gc.enable()
         try:
             with end_process_if_stuck():
-                function(*args, **options)
+                grouped = {
+                    name: group(**{field.name: options.pop(field.name) for field in fields(group)})
+                    for name, group in groups.items()
+                }
+                function(*args, **options, **grouped)
         except typer.Exit:
             raise
         except BrokenPipeError:
@@ -38,10 +48,16 @@ def as_command(function: Any) -> Callable[..., None]:
             sys.stderr.write(_message(error, traceback=traceback))
             raise typer.Exit(2) from None
 
-    option = inspect.Parameter("traceback", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Traceback)
-    signature = inspect.signature(function)
-    command.__signature__ = signature.replace(parameters=[*signature.parameters.values(), option])  # type: ignore[attr-defined]
-    command.__annotations__ = {**function.__annotations__, "traceback": Traceback}
+    added = [(field.name, field.type, field.default) for group in groups.values() for field in fields(group)]
+    parameters = [
+        *(one for one in own if one.name not in groups),
+        *(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            for name, annotation, default in [*added, ("traceback", Traceback, False)]
+        ),
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
     return command
 
 

@@ -1,7 +1,6 @@
 """Compare the gradients of a compiled model with those of the same model in eager PyTorch."""
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from filch.export import Graph, Node, Value
 from filch.export.backends import Compiled
+from filch.steal import Key
 
 from ..common._errors import CompareError
 from ..engine._run import Run
@@ -19,6 +19,8 @@ from ..engine._value_comparator import compare_values
 from ..float64 import Float64Values, float64_values
 from ..metrics._limits import Limits
 from ..metrics._tolerance import Tolerance, ToleranceOption, given_limits
+from ..models._module_values import module_values
+from ..models._state import ModelState
 from ..references._resolver import Reference
 from ..results._joined import joined
 from ..results._report import EAGER_PYTORCH, Report
@@ -61,17 +63,23 @@ def compare_gradients(
     reports: list[Report] = []
     options = {"correctness_report": reports, "inner": inner, "tolerance": tolerance}
     output_gradients: dict[str, torch.Tensor] = {}
-    with _preserve_state(model), _record_output_gradients(model, output_gradients):
+
+    def put(key: Key, path: str, tensor: torch.Tensor) -> None:
+        if key.kind == "GO" and not path:
+            output_gradients[key.name] = tensor
+
+    state = ModelState(model)
+    with state.restored(), module_values("", model, put):
         expected = _gradients(model, model, args, kwargs or {}, loss)
     if not expected:
         raise CompareError("no gradient reaches a parameter of the model: is it frozen, or the loss detached?")
 
     def gradients() -> Mapping[str, torch.Tensor]:
-        with _preserve_state(model):
+        with state.restored():
             return {f"{name}.grad": item for name, item in _gradients(model, model, args, kwargs or {}, loss).items()}
 
     float64 = float64_values(gradients) if tolerance is None else None
-    with _preserve_state(model):
+    with state.restored():
         compiled = torch.compile(model, backend=partial(filch, options=options))
         actual = _gradients(model, compiled, args, kwargs or {}, loss)
     notes = [*(note for report in reports for note in report.notes), *problem_notes(float64)]
@@ -130,10 +138,10 @@ def _gradients(
 ) -> dict[str, torch.Tensor]:
     """Return the gradients of the parameters that the loss depends on, in the order of the model's parameters."""
     copied_args, copied_kwargs = copies((tuple(args), dict(kwargs)))
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        result = loss(run(*copied_args, **copied_kwargs))
-        if result.requires_grad:
-            result.backward()  # type: ignore[no-untyped-call]
+    model.zero_grad()
+    result = loss(run(*copied_args, **copied_kwargs))
+    if result.requires_grad:
+        result.backward()  # type: ignore[no-untyped-call]
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     return {name: gradient.detach().clone() for name, gradient in gradients.items() if gradient is not None}
 
@@ -145,41 +153,3 @@ def _weighted_sum(result: Any) -> torch.Tensor:
             weights = torch.arange(item.numel(), dtype=torch.float64).cos().to(item)
             total = total + (item * weights.view(item.shape)).sum()
     return total
-
-
-@contextlib.contextmanager
-def _record_output_gradients(model: nn.Module, gradients: dict[str, torch.Tensor]) -> Iterator[None]:
-    """Record the gradient of each module's output in `gradients`, by the module's path."""
-
-    def hook(path: str) -> Callable[..., None]:
-        def record(_module: nn.Module, _args: Any, result: Any) -> None:
-            if isinstance(result, torch.Tensor) and result.requires_grad:
-                result.register_hook(  # type: ignore[no-untyped-call]
-                    lambda gradient: gradients.update({path: gradient.detach().clone()})
-                )
-
-        return record
-
-    handles = [module.register_forward_hook(hook(path)) for path, module in model.named_modules()]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextlib.contextmanager
-def _preserve_state(model: nn.Module) -> Iterator[None]:
-    """Clear the model's gradients for the block, and restore its gradients and buffers afterwards."""
-    gradients = {parameter: parameter.grad for parameter in model.parameters()}
-    buffers = {buffer: buffer.detach().clone() for buffer in model.buffers()}
-    try:
-        for parameter in gradients:
-            parameter.grad = None
-        yield
-    finally:
-        with torch.no_grad():
-            for parameter, gradient in gradients.items():
-                parameter.grad = gradient
-            for buffer, saved in buffers.items():
-                buffer.copy_(saved)

@@ -9,8 +9,9 @@ from typing import Any, Protocol
 from filch.steal import phase
 
 from ..results._cells import Cell
+from ..results._ledger_row import LedgerRow
 from ._cell import CellSpec, local_device
-from ._ledger import Ledger, LedgerRow, ledger_row
+from ._ledger import Ledger, row_of
 
 _RETRIES = 3  # of a cell that was lost
 _POLL = 0.05  # seconds
@@ -70,7 +71,7 @@ def run_fleet(
     Args:
         specs: the cells. Of equal ones, one runs.
         executor: where they run.
-        ledger: the rows of cells that have ended, to which those of this call are added.
+        ledger: the rows of cells that have ended; a row for each cell of this call is added.
         timeout: the time limit of a cell in seconds, from the end of the worker's imports; None is no limit.
         again: the statuses of cells in the ledger that run again.
         labels: makes the labels of an outcome.
@@ -81,7 +82,9 @@ def run_fleet(
     device = executor.place or local_device()
     keys = [spec.key(device) for spec in specs]
     specs_by_key = dict(zip(keys, specs, strict=True))
-    resumed = {key for key in specs_by_key if key in ledger.rows and ledger.rows[key].status not in again}
+    known = (key for key in specs_by_key if key in ledger.rows and ledger.rows[key].status not in again)
+    resumed = dict.fromkeys(known)
+    ledger.reuse(resumed)
     waiting = deque(_Attempt(key, 1) for key in specs_by_key if key not in resumed)
     _run(waiting, _Fleet(specs_by_key, executor, ledger, timeout))
     return [
@@ -102,7 +105,7 @@ class _Fleet:
 
     def row(self, attempt: _Attempt, outcome: Mapping[str, Any]) -> LedgerRow:
         labels = self.specs[attempt.key].labels
-        return ledger_row(attempt.key, labels, outcome, run=self.ledger.run, attempt=attempt.number)
+        return row_of(attempt.key, labels, outcome, run=self.ledger.run, attempt=attempt.number)
 
 
 def _run(waiting: deque[_Attempt], fleet: _Fleet) -> None:

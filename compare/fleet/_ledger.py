@@ -4,8 +4,8 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,57 +13,23 @@ from typing import Any, Self
 from filch.steal import parse_json, read_untrusted
 
 from ..common._errors import CompareError
-from ..rendering._json import plain, typed
-from ..results._cells import CellStatus, Divergence
+from ..rendering._json import plain
+from ..results._ledger_row import VERSION, LedgerRow, ledger_row
 
 try:
     import fcntl
 except ImportError:  # on Windows, nothing keeps two fleets from writing to one ledger
     fcntl = None  # type: ignore[assignment]
 
-_VERSION = 1
 _SAME_SECOND = 0.1  # seconds
 _MAX_BYTES = 2**30  # a row takes about one kilobyte
 _log = logging.getLogger("filch")
 
 
-@dataclass(frozen=True)
-class LedgerRow:
-    """How a cell ended.
-
-    Attributes:
-        filch_ledger: the version of the format.
-        key: the content address of the cell; see `CellSpec.key`.
-        run: when the fleet that ran it was started: UTC, ISO 8601.
-        time: when the cell ended, likewise.
-        seconds: how long it took, from the end of its imports.
-        labels: its model, backend, dtype, device and sizes (`dim:batch`).
-        status: see `Cell`.
-        error: the largest harmonic error; None if no value was judged.
-        detail: see `Cell`.
-        blame: the place of the first divergence; None if no value differs.
-        attempt: 1, or more if earlier attempts were lost.
-        environment: versions, processor and settings of the worker; see `filch.steal.environment`.
-    """
-
-    filch_ledger: int
-    key: str
-    run: str
-    time: str
-    seconds: float
-    labels: Mapping[str, str]
-    status: CellStatus
-    error: float | None
-    detail: str
-    blame: Divergence | None
-    attempt: int
-    environment: Mapping[str, str]
-
-
 class Ledger:
     """The rows of cells that have ended, in memory and in a file; a context manager that closes the file.
 
-    Only one process at a time writes to a ledger. Each row is appended by one write and then synchronized, so that a
+    Only one process at a time writes to a ledger. Rows are appended by one write and then synchronized, so that a
     kill can cut short at most the last line, which the next process removes.
 
     Args:
@@ -106,19 +72,24 @@ class Ledger:
             self.close()
             raise
 
-    def add(self, row: LedgerRow) -> None:
-        """Append a row."""
-        self.rows[row.key] = row
-        if self._file < 0:
+    def add(self, *rows: LedgerRow) -> None:
+        """Append rows."""
+        self.rows |= {row.key: row for row in rows}
+        if self._file < 0 or not rows:
             return
         try:
-            line = f"{json.dumps(plain(row))}\n".encode()
-            written = os.write(self._file, line)
+            lines = "".join(f"{json.dumps(plain(row))}\n" for row in rows).encode()
+            written = os.write(self._file, lines)
             os.fsync(self._file)
         except OSError as error:
             raise CompareError(f"can't write the ledger {str(self._path)!r}: {error.strerror or error}") from error
-        if written < len(line):
+        if written < len(lines):
             raise CompareError(f"the disk of the ledger {str(self._path)!r} is full")
+
+    def reuse(self, keys: Iterable[str]) -> None:
+        """Append the rows of these cells again as rows of this run, which name the run that compared the cell."""
+        rows = map(self.rows.__getitem__, keys)
+        self.add(*(replace(row, run=self.run, reused=row.reused or row.run) for row in rows))
 
     def close(self) -> None:
         """Close the file, which lets another process write to it."""
@@ -137,23 +108,22 @@ class Ledger:
     def _read(self, contents: bytes) -> None:
         for number, line in enumerate(contents.splitlines(), 1):
             try:
-                row: LedgerRow = typed(LedgerRow, parse_json(line), "row")
+                row = ledger_row(parse_json(line))
             except (KeyError, TypeError, ValueError) as error:
                 raise CompareError(f"{str(self._path)!r} is not a ledger: line {number} is no row of one") from error
-            if row.filch_ledger != _VERSION:
+            if row.filch_ledger != VERSION:
                 version = row.filch_ledger
-                raise CompareError(f"the ledger {str(self._path)!r} has version {version}, and {_VERSION} is supported")
+                raise CompareError(f"the ledger {str(self._path)!r} has version {version}, and {VERSION} is supported")
             known = self.rows.get(row.key)
             if known is None or known.run != row.run:  # the first row of a run counts
                 self.rows[row.key] = row
 
 
-def ledger_row(key: str, labels: Mapping[str, str], outcome: Mapping[str, Any], *, run: str, attempt: int) -> LedgerRow:
+def row_of(key: str, labels: Mapping[str, str], outcome: Mapping[str, Any], *, run: str, attempt: int) -> LedgerRow:
     """Return the row of an outcome, which a worker or its supervisor reported (see `run_worker`)."""
-    defaults: dict[str, Any] = {"seconds": 0.0, "error": None, "detail": "", "blame": None, "environment": {}}
-    identity = {"filch_ledger": _VERSION, "key": key, "run": run, "time": now(), "labels": labels, "attempt": attempt}
-    row: LedgerRow = typed(LedgerRow, {**defaults, **outcome, **identity}, "row")
-    return row
+    defaults: dict[str, Any] = {"error": None, "detail": "", "blame": None, "environment": {}}
+    identity = {"filch_ledger": VERSION, "key": key, "run": run, "time": now(), "labels": labels, "attempt": attempt}
+    return ledger_row({**defaults, **outcome, **identity})
 
 
 def now() -> str:

@@ -33,7 +33,7 @@ def main(folder: Path) -> None:
     spec = CellSpec.from_dict(json.loads((folder / WORK).read_text("utf-8")))
     _write(folder / READY, environment())
     started = time.monotonic()
-    cell = _run(spec)
+    cell = run_spec(spec)
     seconds = round(time.monotonic() - started, 3)
     outcome = {"status": cell.status, "error": cell.worst, "detail": cell.detail, "blame": cell.blame}
     versions = installed_versions() | backend_versions(spec.backend)
@@ -42,7 +42,8 @@ def main(folder: Path) -> None:
     os._exit(0)  # threads and libraries that do not end have nothing to add
 
 
-def _run(spec: CellSpec) -> Cell:
+def run_spec(spec: CellSpec) -> Cell:
+    """Run a cell in its folder, and return its outcome; every exception is one."""
     try:
         os.chdir(spec.folder)
         (cell,) = _compare(spec)

@@ -4,6 +4,7 @@ from ._decisions import Decisions, is_decision
 from ._evaluation import Float64Evaluator
 from ._fingerprint import Fingerprint
 from ._levels_file import levels_of, write_levels
+from ._measured_levels import measured_levels
 from ._mode import float64_values
 from ._noise import unit_of
 from ._reductions import is_product, reduction_length, running_length
@@ -41,6 +42,7 @@ __all__ = [
     "is_product",
     "largest_distance",
     "levels_of",
+    "measured_levels",
     "reduction_length",
     "rounding_level",
     "rounding_verdict",

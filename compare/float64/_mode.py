@@ -90,7 +90,7 @@ def _recorded(run: TensorFunction, mode: "Float64Mode") -> _Recorded:
     units: dict[str, float] = {}
     affected = set()
     try:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())), native_kernels(), mode:
+        with mode.running():
             tensors = {**run()}
         while tensors:  # the float64 counterpart of a tensor is freed with it
             name, tensor = tensors.popitem()
@@ -98,19 +98,8 @@ def _recorded(run: TensorFunction, mode: "Float64Mode") -> _Recorded:
             if mode.is_affected(tensor):
                 affected.add(name)
     except Exception as error:  # noqa: BLE001  operators that a mode can't run raise errors of all types
-        return _Recorded({}, {}, (), _reason(error))
+        return _Recorded({}, {}, (), reason_of(error))
     return _Recorded(values, units, affected, mode.problem)
-
-
-@contextlib.contextmanager
-def native_kernels() -> Iterator[None]:
-    """Let PyTorch choose kernels that exist for float64: those of oneDNN and cuDNN for LSTMs do not."""
-    with (
-        torch.backends.mkldnn.flags(enabled=False, allow_tf32=None),  # pyright: ignore[reportArgumentType]  None keeps it
-        torch.backends.cudnn.flags(enabled=False),
-        sdpa_kernel(SDPBackend.MATH),
-    ):
-        yield
 
 
 @dataclass
@@ -173,6 +162,12 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # torch keeps the Python object of a storage alive.
         self._shadows: Any = WeakIdKeyDictionary(ref_type=ref)  # pyright: ignore[reportArgumentType]  it takes any
         self._patterns = 0  # of noise so far
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Run the code of the block in this mode, with kernels that exist for float64; restore the random numbers."""
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())), native_kernels(), self:
+            yield
 
     def value(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a copy of the float64 counterpart of a tensor, complex numbers as pairs; integers in their dtype."""
@@ -268,7 +263,7 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return [*computed]
             problem = "another shape, which depends on rounding"
         except Exception as error:  # noqa: BLE001  operators raise errors of all types
-            problem = _reason(error)
+            problem = reason_of(error)
         self.problem = self.problem or f"{call.func} in float64: {problem}"
         for part in written:
             if part.is_floating_point() or part.is_complex():
@@ -401,6 +396,17 @@ class _Call:
         return 0.0 if self.name in _ROUND_NOTHING and not self._accumulates and own <= min(read) else own
 
 
+@contextlib.contextmanager
+def native_kernels() -> Iterator[None]:
+    """Let PyTorch choose kernels that exist for float64: those of oneDNN and cuDNN for LSTMs do not."""
+    with (
+        torch.backends.mkldnn.flags(enabled=False, allow_tf32=None),  # pyright: ignore[reportArgumentType]  None keeps it
+        torch.backends.cudnn.flags(enabled=False),
+        sdpa_kernel(SDPBackend.MATH),
+    ):
+        yield
+
+
 def _tensors(values: Any) -> list[torch.Tensor]:
     return [item for item in pytree.tree_leaves(values) if isinstance(item, torch.Tensor)]
 
@@ -419,5 +425,6 @@ def _in_float64(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """Return the first line of an error's message."""
     return str(error).partition("\n")[0] or type(error).__name__

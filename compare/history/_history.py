@@ -9,7 +9,8 @@ from filch.steal.text import short_line
 
 from ..rendering._result import NextCommand, Result
 from ..rendering._table import Block, Line, fit_paths, table_of
-from ._ledger_rows import CellRun, Outcome, Status
+from ..results._cells import CellStatus, Divergence
+from ..results._ledger_row import LedgerRow
 from ._regressions import (
     BAD,
     GOOD,
@@ -32,6 +33,24 @@ _MAX_CHANGES = 12
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """The outcome of a cell in one run; see `LedgerRow` for the attributes."""
+
+    run: str
+    key: str
+    status: CellStatus
+    error: float | None
+    detail: str
+    blame: Divergence | None
+    reused: str | None = None
+
+    @classmethod
+    def of(cls, row: LedgerRow) -> "Outcome":
+        """Return the outcome of a row."""
+        return cls(row.run, row.key, row.status, row.error, row.detail, row.blame, row.reused)
+
+
+@dataclass(frozen=True)
 class CellHistory:
     """A cell, which has the same labels in all runs.
 
@@ -42,7 +61,7 @@ class CellHistory:
     """
 
     labels: Mapping[str, str]
-    status: Status
+    status: CellStatus
     outcomes: tuple[Outcome, ...]
 
 
@@ -159,7 +178,7 @@ class History(Result):
 
 
 def history(
-    rows: Iterable[CellRun], *, ledgers: Sequence[str] = (), notes: Sequence[str] = (), command: str = ""
+    rows: Iterable[LedgerRow], *, ledgers: Sequence[str] = (), notes: Sequence[str] = (), command: str = ""
 ) -> History:
     """Return the history of all cells.
 
@@ -175,18 +194,15 @@ def history(
     flaky = [found for group in by_cell if (found := flaky_of(group)) is not None]
     still_wrong = [regression for regression in regressions if regression.fixed is None]
     explained = {tuple(one.labels.items()) for one in still_wrong} | {tuple(one.labels.items()) for one in flaky}
-    wrong = (group[0].labels for group in by_cell for last in ran(group)[-1:] if last.outcome.status in BAD)
+    wrong = (group[0].labels for group in by_cell for last in ran(group)[-1:] if last.status in BAD)
     return History(
         tuple(ledgers),
-        tuple(sorted({row.outcome.run for group in by_cell for row in group})),
+        tuple(sorted({row.run for group in by_cell for row in group})),
         tuple(clustered(regressions)),
         tuple(not_run(by_cell)),
         tuple(sorted(flaky, key=lambda found: found.last_change, reverse=True)),
         tuple(labels for labels in wrong if tuple(labels.items()) not in explained),
-        tuple(
-            CellHistory(group[0].labels, group[-1].outcome.status, tuple(row.outcome for row in group))
-            for group in by_cell
-        ),
+        tuple(CellHistory(group[0].labels, group[-1].status, tuple(map(Outcome.of, group))) for group in by_cell),
         tuple(notes),
         command,
     )

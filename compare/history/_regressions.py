@@ -11,7 +11,8 @@ import networkx as nx
 
 from filch.steal.text import short_line
 
-from ._ledger_rows import Blame, CellRun, Outcome, Status
+from ..results._cells import CellStatus, Divergence
+from ..results._ledger_row import LedgerRow
 
 GOOD = "close"
 BAD = frozenset({"different", "failed"})
@@ -64,11 +65,11 @@ class Regression:
     last_good: str
     first_bad: str
     fixed: str | None
-    status: Status
+    status: CellStatus
     error_before: float | None
     error: float | None
     detail: str
-    blame: Blame | None
+    blame: Divergence | None
     changes: tuple[Change, ...] | None
     same_key: bool
     flaky_before: bool
@@ -113,7 +114,7 @@ class NotRun:
     """
 
     since: str
-    status: Status
+    status: CellStatus
     detail: str
     last_ran: str | None
     changes: tuple[Change, ...] | None
@@ -139,40 +140,39 @@ class Flaky:
     bad: int
 
 
-def ran(rows: Iterable[CellRun]) -> list[CellRun]:
+def ran(rows: Iterable[LedgerRow]) -> list[LedgerRow]:
     """Return the rows of a cell in which it ran."""
-    return [row for row in rows if row.outcome.status == GOOD or row.outcome.status in BAD]
+    return [row for row in rows if row.status == GOOD or row.status in BAD]
 
 
-def flaky_keys(rows: Iterable[CellRun]) -> dict[str, list[Outcome]]:
-    """Return the outcomes of the keys of a cell with which it changed back and forth, by key."""
-    by_key = grouped(ran(rows), lambda row: row.outcome.key)
-    outcomes = {key: [row.outcome for row in group] for key, group in by_key.items()}
-    return {key: group for key, group in outcomes.items() if len(_flips(group)) >= 2}
+def flaky_keys(rows: Iterable[LedgerRow]) -> dict[str, list[LedgerRow]]:
+    """Return the rows of the keys of a cell with which it changed back and forth, by key; without reused results."""
+    by_key = grouped((row for row in ran(rows) if row.reused is None), lambda row: row.key)
+    return {key: group for key, group in by_key.items() if len(_flips(group)) >= 2}
 
 
-def flaky_of(rows: Sequence[CellRun]) -> Flaky | None:
+def flaky_of(rows: Sequence[LedgerRow]) -> Flaky | None:
     """Return how a cell is flaky; None if it is not."""
     groups = flaky_keys(rows).values()
     if not groups:
         return None
     flips = sorted(run for group in groups for run in _flips(group))
-    good = [outcome.status == GOOD for group in groups for outcome in group]
+    good = [row.status == GOOD for group in groups for row in group]
     return Flaky(rows[0].labels, flips[-1], len(flips), good.count(True), good.count(False))
 
 
-def regressions_of(rows: Sequence[CellRun]) -> list[Regression]:
+def regressions_of(rows: Sequence[LedgerRow]) -> list[Regression]:
     """Return the regressions of a cell, from its rows in the order of the runs.
 
     Bad runs with a key with which the cell is flaky count neither as good nor as bad.
     """
     flaky = flaky_keys(rows)
-    judged = [row for row in ran(rows) if row.outcome.status == GOOD or row.outcome.key not in flaky]
-    streaks = [(good, [*group]) for good, group in groupby(judged, lambda row: row.outcome.status == GOOD)]
+    judged = [row for row in ran(rows) if row.status == GOOD or row.key not in flaky]
+    streaks = [(good, [*group]) for good, group in groupby(judged, lambda row: row.status == GOOD)]
     found = []
     for index, (good, streak) in enumerate(streaks[1:], 1):
         if not good:
-            fixed = streaks[index + 1][1][0].outcome.run if index + 1 < len(streaks) else None
+            fixed = streaks[index + 1][1][0].run if index + 1 < len(streaks) else None
             found.append(_regression(streaks[index - 1][1][-1], streak[0], fixed, flaky))
     return found
 
@@ -192,7 +192,7 @@ def clustered(regressions: Sequence[Regression]) -> list[Cluster]:
     return sorted(clusters, key=lambda cluster: (cluster.first_bad, len(cluster.regressions)), reverse=True)
 
 
-def not_run(cells: Iterable[Sequence[CellRun]]) -> list[NotRun]:
+def not_run(cells: Iterable[Sequence[LedgerRow]]) -> list[NotRun]:
     """Return the cells that did not run the last time, from the rows of each cell, newest first."""
     stopped = (found for rows in cells if (found := _stopped(rows)) is not None)
     alike = grouped(stopped, lambda found: replace(found, cells=()))
@@ -200,7 +200,7 @@ def not_run(cells: Iterable[Sequence[CellRun]]) -> list[NotRun]:
     return sorted(merged, key=lambda found: found.since, reverse=True)
 
 
-def environment_changes(before: CellRun, after: CellRun) -> tuple[Change, ...] | None:
+def environment_changes(before: LedgerRow, after: LedgerRow) -> tuple[Change, ...] | None:
     """Return the entries of the environment that differ; None if one of them was not recorded."""
     first, second = before.environment, after.environment
     if not first or not second:
@@ -230,15 +230,14 @@ def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     return groups
 
 
-def _flips(outcomes: Sequence[Outcome]) -> list[str]:
+def _flips(rows: Sequence[LedgerRow]) -> list[str]:
     """Return the runs in which a cell became wrong or close."""
-    return [after.run for before, after in pairwise(outcomes) if (before.status == GOOD) != (after.status == GOOD)]
+    return [after.run for before, after in pairwise(rows) if (before.status == GOOD) != (after.status == GOOD)]
 
 
-def _regression(good: CellRun, bad: CellRun, fixed: str | None, flaky: Container[str]) -> Regression:
-    before, after = good.outcome, bad.outcome
+def _regression(before: LedgerRow, after: LedgerRow, fixed: str | None, flaky: Container[str]) -> Regression:
     return Regression(
-        bad.labels,
+        after.labels,
         before.run,
         after.run,
         fixed,
@@ -247,7 +246,7 @@ def _regression(good: CellRun, bad: CellRun, fixed: str | None, flaky: Container
         after.error,
         after.detail,
         after.blame,
-        environment_changes(good, bad),
+        environment_changes(before, after),
         same_key=before.key == after.key,
         flaky_before=before.key in flaky,
     )
@@ -292,7 +291,7 @@ def _title(operators: Sequence[str], modules: Sequence[str]) -> str:
     return " in ".join(filter(None, parts))
 
 
-def _stopped(rows: Sequence[CellRun]) -> NotRun | None:
+def _stopped(rows: Sequence[LedgerRow]) -> NotRun | None:
     """Return since when a cell has not run; None if it ran the last time."""
     done, last = ran(rows), rows[-1]
     last_ran = done[-1] if done else None
@@ -300,10 +299,10 @@ def _stopped(rows: Sequence[CellRun]) -> NotRun | None:
         return None
     first = rows[rows.index(last_ran) + 1] if last_ran is not None else rows[0]
     return NotRun(
-        first.outcome.run,
-        last.outcome.status,
-        last.outcome.detail,
-        None if last_ran is None else last_ran.outcome.run,
+        first.run,
+        last.status,
+        last.detail,
+        None if last_ran is None else last_ran.run,
         None if last_ran is None else environment_changes(last_ran, first),
         (last.labels,),
     )

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from ._ledger_rows import Outcome, Status
+from ..results._cells import CellStatus
+from ._history import Outcome
 from ._regressions import BAD, GOOD
 
 HEIGHT = 100  # units of the drawing, stretched to the height on the page; a run is one unit wide
@@ -28,7 +29,7 @@ class Streak:
     """
 
     kind: str
-    status: Status
+    status: CellStatus
     first: str
     last: str
     count: int
@@ -55,7 +56,7 @@ class Timeline:
     high: str
 
 
-def kind_of(status: Status) -> str:
+def kind_of(status: CellStatus) -> str:
     """Return `good`, `bad` or `not-run`."""
     return "good" if status == GOOD else "bad" if status in BAD else "not-run"
 

@@ -8,7 +8,7 @@ from math import prod
 import torch
 
 from filch.steal import Distributed, Placement
-from filch.steal.ranks import has_same_bits, joined_if_equal, layout_of
+from filch.steal.ranks import LearnedLayout, has_same_bits, joined_if_equal, layout_of
 
 from ..metrics._metrics import Difference, compare_tensors
 from ..metrics._tolerance import Tolerance
@@ -34,7 +34,7 @@ class Inferred:
     layout: str
     difference: Difference
     unreduced: bool
-    divisor: int
+    divisor: float
     wrong: tuple[int, ...] | None
 
     @property
@@ -51,7 +51,7 @@ def infer(
     item: Distributed,
     reference: torch.Tensor,
     *,
-    divisor: int | None = 1,
+    divisor: float | None = 1,
     tolerance: float | Tolerance | None,
 ) -> Inferred | None:
     """Return the way to put parts together that fits the reference best; None if their shapes fit in no way.
@@ -74,9 +74,8 @@ def infer(
             made = (joined_if_equal(item) if shards == 1 else None) or item.joined(sharding, "inferred")
             made = made if number == 1 else made.divided(number)
             difference = compare_tensors(made.parts[0].tensor, reference, tolerance=tolerance)
-            text = (
-                f"{'x'.join(map(str, mesh))}: {', '.join(map(str, placements))}{f' / {number}' if number > 1 else ''}"
-            )
+            count = int(number) if number == int(number) else 1  # a factor of clipping is none of the layout
+            text = str(LearnedLayout(mesh, placements, count))
             wrong = None if difference.close else wrong_ranks(made, reference, tolerance)
             unreduced = any(placement.kind == "partial" for placement in placements)
             found = Inferred(made, text, difference, unreduced, number, wrong)
@@ -88,7 +87,7 @@ def infer(
 
 
 def fit_known(
-    item: Distributed, reference: torch.Tensor, *, divisors: Sequence[int], tolerance: float | Tolerance | None
+    item: Distributed, reference: torch.Tensor, *, divisors: Sequence[float], tolerance: float | Tolerance | None
 ) -> Inferred:
     """Compare a tensor whose layout is known with the reference; the divisor is the one that fits best."""
     ways = []

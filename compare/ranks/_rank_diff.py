@@ -1,8 +1,10 @@
 """The rows of a comparison of several processes with one."""
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from statistics import median
 from typing import NamedTuple
 
 import torch
@@ -26,6 +28,7 @@ from ._inference import Inferred, fit_known, infer, wrong_ranks
 
 _ORDER = {"P": 0, "I": 1, "O": 1, "GI": 2, "GO": 2, "GF": 3, "V": 4}  # without local gradients and collectives
 _FORWARD, _BACKWARD = ("I", "O"), ("GI", "GO")
+_MIN_SCALED = 2  # final gradients that have a factor in common: one alone always has
 _UNREDUCED = "each rank has a partial value: no collective has reduced it"
 
 
@@ -35,6 +38,8 @@ class RankDiff:
     # By how much larger gradients with respect to inputs and outputs are than those of one process: by the number of
     # ranks and microbatches of which each has the mean loss of its part. The first of these gradients shows it.
     _divisor: int | None = None
+    # By how much larger the final gradients are: a wrong one changes the norm by which all of them are clipped.
+    _scale: float = 1
 
     def __init__(
         self,
@@ -56,7 +61,7 @@ class RankDiff:
             self._expected.source,
             self._actual.source,
             rows,
-            reasons=tuple(culprit_reasons(rows, self._actual)),
+            reasons=(*self._scale_reasons(rows), *culprit_reasons(rows, self._actual)),
             files=tuple(dump.source for dump in self._actual.dumps.values()),
             learned=self._learned,
         )
@@ -64,11 +69,39 @@ class RankDiff:
     def _all_rows(self) -> list[DiffRow]:
         """Return a row for each tensor of the reference: parameters, forward, backward, then final gradients."""
         keys = sorted((key for key in self._expected if key.kind in _ORDER), key=lambda key: _ORDER[key.kind])
-        judged = [row for key in keys for row in self._rows(key)]
+        judged = self._scaled_last([row for key in keys for row in self._rows(key)])
         rows = [row for phase in ("P", _FORWARD, _BACKWARD, ("GF",), "V") for row in _reduction_checked(judged, phase)]
         names = {key.name for key in self._expected}
         extra = [key for key in self._actual if key.name not in names and key.kind in _ORDER]
         return rows + [DiffRow(key, "", "?", "the first dump does not have it", same=None) for key in extra]
+
+    def _scaled_last(self, judged: list["_Judged"]) -> list["_Judged"]:
+        """Return the rows with the final gradients last that are wrong by a factor that most wrong ones have in common.
+
+        The others are judged again without that factor. It is of no interest if other values are wrong before.
+        """
+        wrong = [one for one in judged if one.row.diverged]
+        scales = [one.scale for one in wrong if one.scale is not None]
+        if len(scales) < _MIN_SCALED or any(_ORDER[one.row.key.kind] < _ORDER["GF"] for one in wrong):
+            return judged
+        self._scale = median(scales)
+        again = {one.row.key: [*self._rows(one.row.key)] for one in wrong}
+        scaled = {key for key, rows in again.items() if not any(one.row.diverged for one in rows)}
+        if 2 * len(scaled) <= len(again):
+            self._scale = 1
+            return judged
+        first = [one for one in judged if one.row.key not in again]
+        others = [one for key, rows in again.items() if key not in scaled for one in rows]
+        return [*first, *others, *(one for one in judged if one.row.key in scaled)]
+
+    def _scale_reasons(self, rows: Iterable[DiffRow]) -> Iterator[str]:
+        """Yield a sentence about the factor that final gradients have in common, if there is one."""
+        if self._scale != 1:
+            count = sum(row.diverged and row.key.kind == "GF" for row in rows)
+            yield (
+                f"most of the {count} final gradients that differ are {self._scale:.4g} times those of one process, as "
+                "if the loss, the number of ranks to average over, or the norm for clipping were another"
+            )
 
     def _rows(self, key: Key) -> Iterator["_Judged"]:
         """Yield the rows of a record of the reference."""
@@ -100,7 +133,8 @@ class RankDiff:
         """Compare a tensor with those of one or several calls, which have its microbatches."""
         if not calls:
             return _Judged(DiffRow(key, path, describe(reference), "no rank has this tensor"))
-        whole = [item if len(item.parts) == 1 else self._actual.declared(key, item) or item for item in calls]
+        layouts = self._actual.layouts
+        whole = [item if len(item.parts) == 1 else layouts.join_declared(key, item) or item for item in calls]
         found = self._fit(key, path, reference, _merged(whole))
         if found is None and len(whole) > 1:  # the first call may be of shape inference
             found = self._fit(key, path, reference, _merged(whole[1:]))
@@ -113,16 +147,16 @@ class RankDiff:
     def _fit(self, key: Key, path: str, reference: torch.Tensor, item: Distributed) -> Inferred | None:
         """Put parts together as it is known or as fits best."""
         splits_loss = key.kind in _BACKWARD and not self._is_averaged(key, path)
-        divisor = self._divisor if splits_loss else 1
-        known = item if len(item.parts) == 1 else self._actual.learned(key, path, item)
+        divisor = self._divisor if splits_loss else self._scale if key.kind == "GF" else 1
+        known = item if len(item.parts) == 1 else self._actual.layouts.join_learned(key, path, item)
         if known is None:
             found = infer(item, reference, divisor=divisor, tolerance=self._tolerance)
         else:
             is_learned, count = len(item.parts) > 1, len(self._actual.dumps) if len(item.pieces) == 1 else item.shards
-            divisors = (1,) if is_learned else sorted({1, count}) if divisor is None else (divisor,)
+            divisors = (1,) if is_learned and splits_loss else sorted({1, count}) if divisor is None else (divisor,)
             found = fit_known(known, reference, divisors=divisors, tolerance=self._tolerance)
         if splits_loss and found is not None and self._divisor is None:
-            self._divisor = self._actual.learned_divisor(key, path) or found.divisor
+            self._divisor = self._actual.layouts.learned_divisor(key, path) or int(found.divisor)
         return found
 
     def _is_averaged(self, key: Key, path: str) -> bool:
@@ -142,7 +176,7 @@ class RankDiff:
         close = difference.close if ratio is None else ratio <= SUSPICIOUS
         if problems or not close:
             ranks = wrong_ranks(item, reference, self._tolerance) or tuple(sorted({*item.ranks}))
-        elif found.layout:
+        elif found.layout and self._scale == 1:
             self._learned[key.place(path)] = found.layout
         held_by = tuple(sorted({rank for part in item.parts for rank in part.ranks}))
         row = DiffRow(
@@ -155,7 +189,8 @@ class RankDiff:
         )
         is_sharded = item.shards == len(item.pieces) and not item.ranks
         agrees = None if is_sharded else not found.unreduced and not item.problems
-        return _Judged(row, found.unreduced and close, agrees)
+        scale = _scale_of(item.parts[0].tensor, reference) if key.kind == "GF" and not close else None
+        return _Judged(row, found.unreduced and close, agrees, scale)
 
 
 class _Judged(NamedTuple):
@@ -165,11 +200,22 @@ class _Judged(NamedTuple):
         row: the row.
         unreduced: whether the ranks have partial values that are right.
         agrees: whether the ranks have equal replicas, right or wrong; None if they have only shards.
+        scale: the factor by which a wrong final gradient is larger than the reference, by least squares, or None.
     """
 
     row: DiffRow
     unreduced: bool = False
     agrees: bool | None = False
+    scale: float | None = None
+
+
+def _scale_of(tensor: torch.Tensor, reference: torch.Tensor) -> float | None:
+    """Return the factor by which a tensor is larger than another, by least squares; None if it is not positive."""
+    if tensor.shape != reference.shape or not reference.is_floating_point():
+        return None
+    actual, expected = (one.flatten().to(torch.float64) for one in (tensor, reference))
+    scale = float(actual @ expected) / (float(expected @ expected) or math.nan)
+    return scale if 0 < scale < math.inf else None
 
 
 def _reduction_checked(judged: Iterable[_Judged], kinds: Collection[str]) -> Iterator[DiffRow]:
@@ -180,7 +226,7 @@ def _reduction_checked(judged: Iterable[_Judged], kinds: Collection[str]) -> Ite
     wrong, too; those at the end of the backward pass show in the final gradients.
     """
     pending: list[DiffRow] = []
-    for row, unreduced, agrees in judged:
+    for row, unreduced, agrees, _ in judged:
         if row.key.kind not in kinds:
             continue
         if unreduced and not row.faulty:

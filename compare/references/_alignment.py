@@ -85,7 +85,7 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class Alignment:
+class ProgramAlignment:
     """The values of a program that are those of another one.
 
     Attributes:
@@ -104,7 +104,9 @@ class Alignment:
         return tensor.reshape(self.shapes[name]) if name in self.shapes else tensor
 
 
-def align(actual: Observed, expected: Observed, known: Mapping[str, str], *, reshaped: bool = False) -> Alignment:
+def align(
+    actual: Observed, expected: Observed, known: Mapping[str, str], *, reshaped: bool = False
+) -> ProgramAlignment:
     """Return the values of `actual` that are those of `expected`, from a run of each on the same inputs.
 
     Args:
@@ -120,7 +122,7 @@ def align(actual: Observed, expected: Observed, known: Mapping[str, str], *, res
     if reshaped:
         aligner.align_reshaped()
     bases: dict[str, Basis] = {**dict.fromkeys(aligner.names, "name"), **aligner.bases}
-    return Alignment(aligner.names, bases, aligner.shapes)
+    return ProgramAlignment(aligner.names, bases, aligner.shapes)
 
 
 @dataclass
@@ -132,7 +134,7 @@ class _Aligner:
     names: dict[str, str]
     bases: dict[str, Basis] = field(default_factory=dict)
     claimed: set[str] = field(default_factory=set)  # the values of `expected` that were found by similar numbers
-    shapes: dict[str, torch.Size] = field(default_factory=dict)  # see `Alignment`
+    shapes: dict[str, torch.Size] = field(default_factory=dict)  # see `ProgramAlignment`
 
     def __post_init__(self) -> None:
         self._exact: dict[Key, list[Node]] = {}

@@ -12,7 +12,7 @@ from filch.export import ExportError, Graph, Original, Program, Unpredictable
 from filch.export.backends import Backend, Compiled
 
 from ..common._complex import complex_as_real
-from ._alignment import Alignment
+from ._alignment import ProgramAlignment
 from ._renamed import renamed_model
 from ._resolver import Reference
 
@@ -37,7 +37,7 @@ class ReferenceProgram(Original):
     def __init__(  # noqa: PLR0917  called in one place
         self,
         program: Program,
-        alignment: Alignment,
+        alignment: ProgramAlignment,
         judged: Graph,
         backend: Backend,
         compiled: Compiled,

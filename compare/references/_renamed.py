@@ -13,7 +13,7 @@ from torch.export.graph_signature import ConstantArgument, ExportGraphSignature
 
 from filch.export import Graph, Original
 
-from ._alignment import Alignment
+from ._alignment import ProgramAlignment
 
 _PREFIX = "reference:"  # of values that the other program does not have
 
@@ -32,7 +32,7 @@ class RenamedOriginal(Original):
     def __init__(
         self,
         original: Original,
-        alignment: Alignment,
+        alignment: ProgramAlignment,
         judged: Graph,
         *,
         inferred: Mapping[str, torch.Tensor],
@@ -64,7 +64,7 @@ def _renamed_program(program: ExportedProgram, names: Mapping[str, str], taken: 
     return renamed
 
 
-def renamed_model(model: ir.Model, alignment: Alignment, judged: Graph) -> tuple[ir.Model, Mapping[str, str]]:
+def renamed_model(model: ir.Model, alignment: ProgramAlignment, judged: Graph) -> tuple[ir.Model, Mapping[str, str]]:
     """Return a copy of a model in which values have the names of the other program's values, and all names by the old.
 
     A value that the other program computes several times has the first of its names, and copies with the others. Those

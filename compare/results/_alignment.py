@@ -1,5 +1,6 @@
 """Which weights and values of two implementations are the same, and where the second one leaves the first."""
 
+import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -9,9 +10,12 @@ from typing import Any, Literal
 
 from filch.steal.text import short_line
 
-from ..rendering._result import NextCommand, Result
+from ..rendering._html import as_page
+from ..rendering._result import NextCommand, Result, written
+from ..rendering._show import show_page
 from ..rendering._table import Block, Column, Line, Style, fit_paths, folded, table_of
 
+_SHOWN = 8  # missing weights and values in a summary
 Evidence = Literal["proved", "anchored", "by value", "ambiguous", "given", "contradicted", "uncovered"]
 _EXPLAINED: Mapping[Evidence, str] = {
     "proved": "the same operators compute it from values that are the same",
@@ -164,7 +168,11 @@ class Alignment(Result):
         for text in self.wrong_outputs:
             yield text
         if self.departures:
-            yield from ("", Line("B leaves A here:", "heading"), table_of(_DEPARTURES, self.departures))
+            yield from (
+                "",
+                Line("B leaves A here:", "heading"),
+                table_of(_DEPARTURES, self.departures, skip_empty=True),
+            )
         if self.missing and self.wrong_outputs:
             yield from ("", Line("A computes this, B does not:", "heading"), table_of(_MISSING, self.missing))
         weights = self.weights if wide or all_rows else [item for item in self.weights if _is_notable(item)]
@@ -173,23 +181,40 @@ class Alignment(Result):
             yield from ("", Line(title, "heading"))
             yield table_of(_WEIGHTS, weights, marked=lambda weight: not weight.complete, skip_empty=True)
         if self.unused_weights:
-            yield from ("", f"no weight of B has the numbers of {', '.join(self.unused_weights)}")
+            names = self.unused_weights if wide else self.unused_weights[:_SHOWN]
+            more = len(self.unused_weights) - len(names)
+            rest = f" and {more} more" if more else ""
+            yield from ("", f"no weight of B has the numbers of {', '.join(names)}{rest}")
         yield from ("", Line("Module outputs of A:", "heading"))
         counts = Counter(value.evidence for value in self.values)
         for evidence, text in _EXPLAINED.items():
             if counts[evidence]:
                 yield f"{counts[evidence]} {evidence}: {text}"
-        values = self.values if wide or all_rows else [item for item in self.values if item not in self.covered]
+        values = self.values if wide or all_rows else self._notable_values()
         if values:
             yield from ("", table_of(_VALUES, values, marked=_is_contradicted, skip_empty=True))
         for remark in self.remarks:
             yield from ("", remark)
+
+    def _notable_values(self) -> list[AlignedValue]:
+        """Return the values that need a look: contradicted ones, and the first that are missing."""
+        missing = [value for value in self.values if value.evidence == "uncovered"]
+        return [*self.contradicted, *missing[:_SHOWN]]
 
     def table(
         self, *, wide: bool = False, all_rows: bool = False, width: int | None = None, color: bool = False
     ) -> str:
         """Return the result as text; see `blocks` and `Report.table`."""
         return self._text(self.blocks(wide=wide, all_rows=all_rows), wide=wide, width=width, color=color)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Return the result with all rows as a page of its own, also written to `path` if one is given."""
+        title = f"{self.other} (B) against {self.reference} (A)"
+        return written(as_page(title, [*self.blocks(wide=True)]), path)
+
+    def show(self) -> None:
+        """Show the page: inside a notebook, or in the browser."""
+        show_page(self.to_html())
 
     @property
     def next_command(self) -> NextCommand | None:

@@ -36,6 +36,14 @@ class Divergence:
     operator: str
     times_rounding: float | None
 
+    def __str__(self) -> str:
+        return ", ".join(filter(None, (self.place, f"value {self.value}" if self.value else "")))
+
+    @property
+    def place(self) -> str:
+        """The operator and the module."""
+        return " in ".join(filter(None, (self.operator, self.module)))
+
     @classmethod
     def of(cls, row: Row) -> Self:
         """Return the place of a row."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..results._alignment import Alignment
 from ..results._dump_diff import DumpDiff
 from ..results._report import Report
 
@@ -43,7 +44,7 @@ class ArtifactStore:
         self._count += 1
         return name if self._count == 1 else f"{self._count}-{name}"
 
-    def write(self, result: Report | DumpDiff, name: str) -> Path | None:
+    def write(self, result: Report | DumpDiff | Alignment, name: str) -> Path | None:
         """Write a result as HTML and JSON and return the page; skip one that is close unless `reports` is set."""
         if result.close and self.reports is None:
             return None

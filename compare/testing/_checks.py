@@ -13,12 +13,15 @@ from filch.export.backends import Backend, get_backend
 from filch.steal import FilchError, Scratch
 from filch.steal.text import for_terminal
 
+from .._align import align
 from .._compare import compare
 from .._compare_export import compare_with_fallback
+from ..alignment._value_map import ValueMap
 from ..common._errors import CompareError
 from ..metrics._tolerance import Tolerance, ToleranceOption
 from ..models._subject import Subject
 from ..repro import write_comparison
+from ..results._alignment import Alignment
 from ..results._dump_diff import DumpDiff
 from ..results._report import EAGER_PYTORCH, Report
 from ._artifacts import ArtifactStore
@@ -90,6 +93,46 @@ class Checks:
         if problems:
             raise AssertionError(for_terminal("\n\n".join(problems)))
         return tuple(report for report, _ in results if report is not None)
+
+    def check_port(
+        self,
+        a: nn.Module,
+        b: nn.Module,
+        args: Any,
+        b_args: Any = None,
+        *,
+        kwargs: Mapping[str, Any] | None = None,
+        b_kwargs: Mapping[str, Any] | None = None,
+        mapping: str | Path | ValueMap | None = None,
+    ) -> Alignment:
+        """Check that another implementation of a model, with the same weights, computes the same; see `align`.
+
+        Args:
+            a: the reference implementation.
+            b: the other implementation.
+            args: the positional arguments of A, or its only one.
+            b_args: those of B; None if they are the same.
+            kwargs: the keyword arguments of A.
+            b_kwargs: those of B.
+            mapping: where module outputs of A are in B; its rows are checked.
+
+        Returns:
+            the alignment.
+
+        Raises:
+            AssertionError: the outputs of B are not those of A, or a row of the mapping is wrong.
+        """
+        __tracebackhide__ = True
+        result = align(a, b, args, b_args, kwargs=kwargs, b_kwargs=b_kwargs, mapping=mapping)
+        self._artifacts.record("backend", "port")
+        self._artifacts.record("result", "close" if result.close else "different")
+        page = self._artifacts.write(result, self._artifacts.unique_name("port"))
+        if not result.close:
+            first = next(map(str, result.departures), "no operation could be named")
+            self._artifacts.record("first_divergence", first)
+            lines = [f"B leaves A: {result.headline}", "", f"First: {first}", "", result.table(width=80)]
+            raise AssertionError(for_terminal("\n".join([*lines, "", f"report: {page}"])))
+        return result
 
     def golden(self, name: str, *, tolerance: float | Tolerance | None = None) -> Golden:
         """Return the golden dump of a name, to compare a model with.

@@ -14,10 +14,10 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from filch.steal import Dump, add_properties, parse_json, tensors
+from filch.steal import Dump, add_properties, parse_json
 
 from ..common._errors import CompareError
-from ..float64 import Fingerprint, StoredLevel, stored_level
+from ..float64 import Fingerprint, StoredLevel
 from ._rerun import Rerun
 
 KEY = "filch.golden"
@@ -47,15 +47,8 @@ class GoldenRecord:
             dump: the dump.
             rerun: repeats the run that the dump is of.
         """
-        float64 = rerun.float64()
-        levels = {}
-        for key in dump:
-            for path, tensor in tensors(dump[key]).items():
-                place = key.label + path
-                exact = float64.get(place)
-                if exact is not None and (level := stored_level(tensor, exact)) is not None:
-                    levels[place] = level
-        return cls(levels, rerun.weights(), rerun.draws_random, float64.problem)
+        levels, problem = rerun.levels(dump)
+        return cls(levels, rerun.weights(), rerun.draws_random, problem)
 
     @classmethod
     def of(cls, dump: Dump) -> "GoldenRecord | None":

@@ -16,25 +16,27 @@ from ..capture._recorder import Extra, Recorder
 from ..values._dtypes import is_storable
 from ..values._raw import checksum, contiguous_cpu, no_modes
 
+_Names = tuple[str, ...]
+
 
 class Parameters(Extra):
     """Checks all parameters when an outermost call begins and when the block ends."""
 
     def __init__(self, roots: list[tuple[str, nn.Module]]) -> None:
         self._roots = roots
-        self._fingerprints: dict[str, object] = {}
+        self._fingerprints: dict[_Names, object] = {}
         self._record_counts: Counter[tuple[str, str]] = Counter()  # by name and kind
         # Handles instead of weak references: torch can't swap the contents of a parameter that has weak references.
         self._hooked: dict[int, Any] = {}
         self._handles: list[Any] = []
-        self._final: dict[str, object] = {}  # fingerprints of the gradients that the last step has found
+        self._final: dict[_Names, object] = {}  # fingerprints of the gradients that the last step has found
 
     def start(self, recorder: Recorder) -> None:
         """Hook the parameters."""
         super().start(recorder)
         with no_modes():
-            for name, parameter in self._named_parameters():
-                self._hook_gradient(name, parameter)
+            for names, parameter in self._named_parameters():
+                self._hook_gradient(names, parameter)
         self._handles.append(register_optimizer_step_pre_hook(self._before_step))
 
     def call_began(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002  see `Extra`
@@ -52,29 +54,35 @@ class Parameters(Extra):
     def _record_changed(self, call: int | None) -> None:
         """Record the parameters that have changed since the last check, at the outermost call `call`, if any."""
         with no_modes():  # modes of the model's run must not see these operations
-            for name, parameter in self._named_parameters():
-                self._hook_gradient(name, parameter)  # it may be new, or require a gradient only now
+            for names, parameter in self._named_parameters():
+                self._hook_gradient(names, parameter)  # it may be new, or require a gradient only now
                 fingerprint = _fingerprint(parameter)
-                if self._fingerprints.get(name) != fingerprint:
-                    self._fingerprints[name] = fingerprint
-                    self._record(name, "P", parameter, call)
+                if self._fingerprints.get(names) != fingerprint:
+                    self._fingerprints[names] = fingerprint
+                    self._record(names, "P", parameter, call)
 
-    def _named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield the name of each initialized parameter, with the module's name in front, and the parameter."""
+    def _named_parameters(self) -> Iterator[tuple[_Names, nn.Parameter]]:
+        """Yield the names of each initialized parameter, with the module's name in front, and the parameter.
+
+        Tied parameters have several names: as stages of a pipeline, each of which has one of them.
+        """
         known: set[int] = set()
         for root, module in self._roots:
-            for path, parameter in module.named_parameters():
+            found: dict[nn.Parameter, list[str]] = {}
+            for path, parameter in module.named_parameters(remove_duplicate=False):
                 if id(parameter) not in known and not nn.parameter.is_lazy(parameter):
-                    known.add(id(parameter))
-                    yield f"{root}.{path}" if root else path, parameter
+                    found.setdefault(parameter, []).append(f"{root}.{path}" if root else path)
+            for parameter, names in found.items():
+                known.add(id(parameter))
+                yield tuple(names), parameter
 
-    def _hook_gradient(self, name: str, parameter: nn.Parameter) -> None:
+    def _hook_gradient(self, names: _Names, parameter: nn.Parameter) -> None:
         """Register a hook that records the parameter's gradient, unless there is one."""
         handle = self._hooked.get(id(parameter))
         registered = parameter._post_accumulate_grad_hooks or {}  # noqa: SLF001  there is no public API
         if not parameter.requires_grad or (handle is not None and handle.id in registered):
             return
-        handle = parameter.register_post_accumulate_grad_hook(partial(self._record_gradient, name))  # type: ignore[no-untyped-call]
+        handle = parameter.register_post_accumulate_grad_hook(partial(self._record_gradient, names))  # type: ignore[no-untyped-call]
         self._hooked[id(parameter)] = handle
         self._handles.append(handle)
         # Move our hook to the front: an optimizer that steps in a hook clears the gradient.
@@ -91,25 +99,26 @@ class Parameters(Extra):
     def _record_final(self, used: set[int] | None = None) -> None:
         """Record the gradients of parameters (of those in `used`, by id) that have changed since the last step."""
         with no_modes():
-            for name, parameter in self._named_parameters():
+            for names, parameter in self._named_parameters():
                 gradient = parameter.grad
                 if gradient is None or (used is not None and id(parameter) not in used):
-                    self._final.pop(name, None)
+                    self._final.pop(names, None)
                     continue
                 fingerprint = _fingerprint(gradient)
-                if used is not None or self._final.get(name) != fingerprint:
-                    self._final[name] = fingerprint
-                    self._record(name, "GF", gradient, None)
+                if used is not None or self._final.get(names) != fingerprint:
+                    self._final[names] = fingerprint
+                    self._record(names, "GF", gradient, None)
 
-    def _record_gradient(self, name: str, parameter: torch.Tensor) -> None:
-        with self._recorder.guarded(name):
+    def _record_gradient(self, names: _Names, parameter: torch.Tensor) -> None:
+        with self._recorder.guarded(names[0]):
             if parameter.grad is not None:
-                self._record(name, "GP", parameter.grad, None)
+                self._record(names, "GP", parameter.grad, None)
 
-    def _record(self, name: str, kind: str, tensor: torch.Tensor, call: int | None) -> None:
-        iteration = self._record_counts[name, kind]
-        self._record_counts[name, kind] += 1
-        self._recorder.record(Key(name, iteration, kind), tensor, Origin(None, call, iteration))
+    def _record(self, names: _Names, kind: str, tensor: torch.Tensor, call: int | None) -> None:
+        for name in names:
+            iteration = self._record_counts[name, kind]
+            self._record_counts[name, kind] += 1
+            self._recorder.record(Key(name, iteration, kind), tensor, Origin(None, call, iteration))
 
 
 def _fingerprint(parameter: torch.Tensor) -> object:

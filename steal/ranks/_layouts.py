@@ -1,22 +1,21 @@
 """Layouts of plain tensors that a user declares, or that were learned from an earlier run."""
 
-import os
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from math import prod
+from typing import NamedTuple
 
 from .._errors import FilchError
 from .._key import Key
-from ..files._outputs import write_output
-from ..files._untrusted import read_untrusted
 from ..values._sharding import Placement
+from ._distributed import Distributed
+from ._part_layout import layout_of
 
 _DIM = re.compile(r"(?P<name>[A-Za-z_]\w*|\d+|\*)(?:[\[(](?P<marks>[^\])]*)[\])])?")
+_LEARNED = re.compile(r"(\d+(?:x\d+)*): (.+?)(?: / (\d+))?")
+_PLACEMENT = re.compile(r"[A-Z](?:\([^)]*\))?")
 _PARAMETERS = ("P", "GP", "GF")  # kinds of records
-_MAX_SIZE = 2**26  # bytes
 
 
 def parse_dims(text: str) -> dict[str, Placement]:
@@ -46,6 +45,43 @@ def parse_dims(text: str) -> dict[str, Placement]:
     return placements
 
 
+class LearnedLayout(NamedTuple):
+    """How parts were put together in an earlier run, written as `"2x2: S(0), R / 2"`.
+
+    Attributes:
+        mesh: the sizes of the mesh.
+        placements: one for each of its dimensions.
+        divisor: of the tensor.
+    """
+
+    mesh: tuple[int, ...]
+    placements: tuple[Placement, ...]
+    divisor: int = 1
+
+    def __str__(self) -> str:
+        divisor = f" / {self.divisor}" if self.divisor > 1 else ""
+        return f"{'x'.join(map(str, self.mesh))}: {', '.join(map(str, self.placements))}{divisor}"
+
+    @classmethod
+    def parse(cls, text: str) -> "LearnedLayout":
+        """Return the layout that is written as `text`.
+
+        Raises:
+            FilchError: the text is not of this form.
+        """
+        match = _LEARNED.fullmatch(text)
+        try:
+            if match is not None:
+                sizes, names, divisor = match.groups()
+                mesh = tuple(map(int, sizes.split("x")))
+                placements = tuple(Placement.parse(name) for name in _PLACEMENT.findall(names))
+                if len(placements) == len(mesh):
+                    return cls(mesh, placements, int(divisor or 1))
+        except ValueError:
+            pass
+        raise FilchError(f"{text!r} is not a layout like '2: S(0)'")
+
+
 @dataclass(frozen=True)
 class Layouts:
     """Layouts of plain tensors.
@@ -69,10 +105,44 @@ class Layouts:
                 if name not in self.mesh:
                     raise FilchError(f"the mesh has no dimension {name!r}, which {text!r} names: {dict(self.mesh)}")
 
-    def declared(self, key: Key) -> dict[str, Placement] | None:
-        """Return the declared placements of a value by mesh dimension; None if no pattern matches."""
+    def join_declared(self, key: Key, item: Distributed) -> Distributed | None:
+        """Return a tensor put together as declared for its key; None if nothing was declared for it.
+
+        Raises:
+            FilchError: the mesh has another number of ranks.
+        """
         texts = [text for pattern, text in self.dims.items() if _matches(pattern, key)]
-        return parse_dims(texts[-1]) if texts else None
+        by_name = parse_dims(texts[-1]) if texts else None
+        if by_name is None or not _have_dims(item, by_name.values()):
+            return None
+        joined = {name for known in item.layout.split(";") for name in self.mesh if f"{name}=" in known}
+        sizes = {name: size for name, size in self.mesh.items() if name not in joined}
+        if prod(sizes.values()) != len(item.parts):
+            raise FilchError(f"the mesh {dict(self.mesh)} does not have {len(item.parts)} ranks, as {key} does")
+        placements = [by_name.get(name, Placement("replicate")) for name in sizes]
+        return item.joined(layout_of(item.tensors, placements, tuple(sizes.values())), "declared")
+
+    def join_learned(self, key: Key, path: str, item: Distributed) -> Distributed | None:
+        """Return a tensor put together as in an earlier run; None if that is not known, or its shape has changed."""
+        layout = self._learned(key, path)
+        if layout is None or prod(layout.mesh) != len(item.parts) or not _have_dims(item, layout.placements):
+            return None
+        return item.joined(layout_of(item.tensors, layout.placements, layout.mesh), "learned", layout.divisor)
+
+    def learned_divisor(self, key: Key, path: str) -> int | None:
+        """Return the divisor of a tensor in an earlier run; None if it is not known."""
+        layout = self._learned(key, path)
+        return None if layout is None else layout.divisor
+
+    def _learned(self, key: Key, path: str) -> LearnedLayout | None:
+        text = self.learned.get(key.place(path))
+        return None if text is None else LearnedLayout.parse(text)
+
+
+def _have_dims(item: Distributed, placements: Iterable[Placement]) -> bool:
+    """Return whether all parts have the dimensions that are sharded."""
+    dims = min(tensor.dim() for tensor in item.tensors)
+    return all(placement.dim < dims for placement in placements if placement.kind == "shard")
 
 
 def _matches(pattern: str, key: Key) -> bool:
@@ -81,52 +151,3 @@ def _matches(pattern: str, key: Key) -> bool:
     if key.kind in _PARAMETERS and not pattern.endswith(f".{key.kind}"):
         return False
     return any(expression.fullmatch(text) for text in (key.name, f"{key.name}.{key.kind}"))
-
-
-def load_layouts(path: str | os.PathLike[str]) -> Layouts:
-    """Read layouts from a TOML file.
-
-    Args:
-        path: a file with the tables `mesh` (`tp = 2`), `dims` (`"layers.*.mlp.O" = "b s d[tp:partial]"`) and `learned`,
-            which `save_layouts` writes; all are optional.
-
-    Raises:
-        FilchError: the file can't be read, or does not have this form.
-    """
-    try:
-        contents = tomllib.loads(read_untrusted(Path(path), _MAX_SIZE).decode())
-    except OSError as error:
-        raise FilchError(f"can't read {os.fspath(path)!r}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FilchError(f"{os.fspath(path)!r} is not a TOML file: {error}") from error
-    types: dict[str, type] = {"mesh": int, "dims": str, "learned": str}
-    for name, table in contents.items():
-        expected = types.get(name)
-        if (
-            expected is None
-            or not isinstance(table, dict)
-            or any(type(item) is not expected for item in table.values())
-        ):
-            raise FilchError(f"{os.fspath(path)!r}: [{name}] is not a table mesh, dims or learned of layouts")
-    if any(size < 1 for size in contents.get("mesh", {}).values()):
-        raise FilchError(f"{os.fspath(path)!r}: the sizes of the mesh must be positive")
-    return Layouts(**contents)
-
-
-def save_layouts(layouts: Layouts, path: str | os.PathLike[str]) -> None:
-    """Write layouts as a TOML file that `load_layouts` reads."""
-    tables: dict[str, Mapping[str, Any]] = {"mesh": layouts.mesh, "dims": layouts.dims, "learned": layouts.learned}
-    lines = [line for name, table in tables.items() if table for line in (f"[{name}]", *_toml_lines(table), "")]
-    write_output(path, "\n".join(lines))
-
-
-def _toml_lines(table: Mapping[str, Any]) -> Iterable[str]:
-    for name, value in table.items():
-        yield f"{_toml_text(name)} = {value if isinstance(value, int) else _toml_text(value)}"
-
-
-def _toml_text(text: str) -> str:
-    """Return a basic string of TOML."""
-    special = {'"': '\\"', "\\": "\\\\"}
-    escaped = (special.get(char, char if char.isprintable() else f"\\U{ord(char):08x}") for char in text)
-    return f'"{"".join(escaped)}"'

@@ -10,6 +10,8 @@ from torch import nn
 
 from filch.compare import CompareError
 from filch.compare.cli._app import main
+from filch.compare.fleet._cell import CellSpec
+from filch.compare.fleet._worker import run_spec
 from filch.compare.models._resize import resized
 from filch.compare.models._subject import Subject
 from filch.compare.results._cells import NOT_COMPARED, Cell, exit_code
@@ -68,8 +70,7 @@ def run(tmp_path, monkeypatch, capsys):
 def wrong(monkeypatch):
     """Replace every backend by one whose `linear` is wrong for batches of 7 and more."""
     backend = WrongBackend({"linear": lambda tensor: tensor + 1 if tensor.shape[0] >= 7 else tensor})
-    for place in ("batch._matrix", "batch._sweep"):
-        monkeypatch.setattr(f"filch.compare.{place}.get_backend", lambda name: backend)
+    monkeypatch.setattr("filch.compare.batch._backends.get_backend", lambda name: backend)
 
 
 def test_a_matrix_has_a_line_for_each_model_dtype_and_backend(run):
@@ -116,6 +117,26 @@ def test_missing_and_failed_comparisons_exit_with_2(run, monkeypatch):
     code, out, _ = run("matrix", "models.py:fixed", "-b", "eager", "--device", "mps", "--json")
     (found,) = json.loads(out)["cells"]
     assert (code, found["status"], found["worst"], found["labels"]["device"]) == (2, "missing", None, "mps")
+
+
+def test_a_backend_that_is_not_available_is_missing_also_in_a_sweep(run, tmp_path, monkeypatch):
+    """The other backends are compared; in a process of its own, the cell has the same status and detail."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    code, out, _ = run(
+        "sweep", "models.py:fixed", "-b", "onnxruntime-cuda", "-b", "eager", "--dim", "batch=2", "--json"
+    )
+    cells = json.loads(out)["cells"]
+    alone = [
+        run_spec(CellSpec("models.py:fixed", str(tmp_path), name, sizes={"batch": 2}))
+        for name in ("onnxruntime-cuda", "eager")
+    ]
+
+    assert code == 2
+    assert [cell["status"] for cell in cells] == ["missing", "close"]
+    assert "needs a CUDA device" in cells[0]["detail"]
+    assert [(cell.status, cell.detail, cell.worst) for cell in alone] == [
+        (cell["status"], cell["detail"], cell["worst"]) for cell in cells
+    ]
 
 
 def test_a_difference_is_printed_as_json_and_markdown(run, wrong):

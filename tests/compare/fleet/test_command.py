@@ -5,7 +5,7 @@ import json
 import pytest
 
 from filch.compare.fleet._cell import local_device
-from filch.compare.fleet._ledger import Ledger, ledger_row
+from filch.compare.fleet._ledger import Ledger, row_of
 from filch.compare.fleet._spec import read_fleet
 from support.processes.commands import run
 
@@ -41,7 +41,7 @@ def _fill(path, specs, *statuses):
         for spec, status in zip(specs, statuses, strict=True):
             outcome = {"status": status, "detail": f"{status} in the ledger", "error": 0.5, "blame": BLAME}
             key = spec.key(local_device())
-            ledger.add(ledger_row(key, spec.labels, outcome, run=ledger.run, attempt=1))
+            ledger.add(row_of(key, spec.labels, outcome, run=ledger.run, attempt=1))
 
 
 @pytest.mark.parametrize(

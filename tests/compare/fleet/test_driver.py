@@ -9,6 +9,8 @@ from filch.compare.fleet import _driver, _ledger
 from filch.compare.fleet._cell import CellSpec
 from filch.compare.fleet._driver import run_fleet
 from filch.compare.fleet._ledger import Ledger
+from filch.compare.history._history import history
+from filch.compare.history._ledger_rows import read_ledgers
 from filch.steal import watch_phases
 
 
@@ -130,7 +132,29 @@ def test_an_interruption_ends_what_runs_and_leaves_a_ledger(tmp_path):
     assert done == ["no.module:a", "no.module:b"]
     assert len(executor.cancelled) == 2
     assert _run("abcdef", path=path) == (["close"] * 6, [*"cdef"])
-    assert len(path.read_text().splitlines()) == 6
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert sorted(row["labels"]["model"][-1] for row in rows if row["reused"] is None) == [*"abcdef"]
+
+
+def test_a_rollback_is_a_run_of_the_history(tmp_path, monkeypatch):
+    """The result of the former version is reused: it has a row that names the run that compared it."""
+    path, versions = tmp_path / "l.jsonl", [1]
+    monkeypatch.setattr(CellSpec, "key", lambda spec, device: f"{spec.factory} {versions[-1]}")
+    _run("ab", path=path)
+    versions.append(2)
+    _run("ab", FakeExecutor({"no.module:a": ["different"]}), path)
+    assert history(read_ledgers([path])[0]).verdict == "different"
+    versions.append(1)
+    submitted = [_run("ab", path=path)[1] for _ in range(2)]
+
+    rows, _ = read_ledgers([path])
+    found = history(rows)
+    first, second, third, fourth = found.runs
+    assert submitted == [[], []]
+    assert [(row.run, row.reused) for row in rows] == [
+        (run, reused) for run, reused in ((first, None), (second, None), (third, first), (fourth, first)) for _ in "ab"
+    ]
+    assert (found.verdict, found.not_repeated, [cluster.fixed for cluster in found.clusters]) == ("close", 0, [third])
 
 
 def test_cells_are_lost_if_no_node_is_left():

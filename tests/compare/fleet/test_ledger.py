@@ -7,13 +7,13 @@ import os
 import pytest
 
 from filch.compare import CompareError
-from filch.compare.fleet._ledger import Ledger, ledger_row
+from filch.compare.fleet._ledger import Ledger, row_of
 
 BLAME = {"value": "v", "module": None, "operator": "MatMul", "times_rounding": 9.5}
 
 
 def _row(key, run, status="close", **outcome):
-    return ledger_row(key, {"model": "m", "dim:batch": "2"}, {"status": status, **outcome}, run=run, attempt=1)
+    return row_of(key, {"model": "m", "dim:batch": "2"}, {"status": status, **outcome}, run=run, attempt=1)
 
 
 def _fill(path, *keys):
@@ -33,7 +33,7 @@ def test_rows_are_read_as_they_were_written(tmp_path):
         assert again.rows == ledger.rows
     assert {*json.loads(path.read_text())} == {
         *("filch_ledger", "key", "run", "time", "seconds", "labels", "status", "error", "detail", "blame", "attempt"),
-        "environment",
+        *("reused", "environment"),
     }
 
 

@@ -21,8 +21,8 @@ def test_all_rows_are_read_in_the_order_of_the_runs(tmp_path: Path) -> None:
 
     rows, notes = read_ledgers([late.write(tmp_path / "late.jsonl"), early.write(tmp_path / "early.jsonl")])
 
-    assert [row.outcome.run for row in rows] == [row["run"] for row in made.rows]
-    assert [row.outcome.error for row in rows] == [row["error"] for row in made.rows]
+    assert [row.run for row in rows] == [row["run"] for row in made.rows]
+    assert [row.error for row in rows] == [row["error"] for row in made.rows]
     assert notes == []
 
 
@@ -67,7 +67,7 @@ def test_the_first_row_of_a_key_in_a_run_counts_unless_it_is_lost(statuses, vali
 
     ((row,), _) = read_ledgers([made.write(tmp_path / "ledger.jsonl")])
 
-    assert row.outcome.status == valid
+    assert row.status == valid
 
 
 def test_a_resumed_run_counts_what_was_changed_since(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_resumed_run_counts_what_was_changed_since(tmp_path: Path) -> None:
 
     ((row,), _) = read_ledgers([made.write(tmp_path / "ledger.jsonl")])
 
-    assert row.outcome.status == "different"
+    assert row.status == "different"
 
 
 def test_rows_without_an_environment_are_read(tmp_path: Path) -> None:

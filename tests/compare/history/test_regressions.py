@@ -155,6 +155,18 @@ def test_a_flaky_cell_is_not_a_regression(read: Read) -> None:
     assert (flaky.changes, flaky.close, flaky.bad, flaky.last_change) == (7, 25, 5, run_name(29))
 
 
+@pytest.mark.parametrize("is_reused", [False, True])
+def test_a_result_that_is_reused_shows_nothing_about_flakiness(read: Read, is_reused: bool) -> None:
+    """Two ledgers have other results of one key, and each reuses its own; compared anew, the cell would be flaky."""
+    made = MadeLedger(runs=6)
+    cell = made.of("models.py:bert", "inductor", "float32")
+    made.spoil(cell[1::2], "attn", "MatMul")
+    for number, row in enumerate(cell[2:]):
+        row["reused"] = cell[number % 2]["run"] if is_reused else None
+
+    assert len(read(made).flaky) == (not is_reused)
+
+
 def test_a_regression_of_a_cell_that_was_flaky_is_found(read: Read) -> None:
     """With the versions since the upgrade, it is wrong in every run; a flaky history must not hide that."""
     made = MadeLedger()

@@ -10,8 +10,8 @@ import pytest
 
 from filch.compare import CompareError
 from filch.compare.history import _site
-from filch.compare.history._history import History, history
-from filch.compare.history._ledger_rows import Outcome, read_ledgers
+from filch.compare.history._history import History, Outcome, history
+from filch.compare.history._ledger_rows import read_ledgers
 from filch.compare.history._site import as_site, write_site
 from filch.compare.history._timeline import HEIGHT, streaks_of, timeline
 from support.faults.ledgers import MadeLedger, blame, run_name
@@ -289,7 +289,7 @@ def test_streaks_are_of_one_status_and_one_blame(site: Path) -> None:
     rows, _ = read_ledgers([made.write(site.parent / "streaks.jsonl")])
     labels = {"model": "models.py:bert", "backend": "inductor", "dtype": "float16"}
 
-    found = streaks_of([row.outcome for row in rows if row.labels == labels])
+    found = streaks_of([Outcome.of(row) for row in rows if row.labels == labels])
 
     assert [(one.status, one.count, one.blame) for one in found] == [
         *(("close", 3, ""), ("different", 3, "LayerNorm in norm"), ("different", 3, "MatMul in attn")),

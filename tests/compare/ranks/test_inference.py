@@ -5,7 +5,7 @@ import torch
 
 from filch.compare.ranks._inference import infer, wrong_ranks
 from filch.steal import Distributed, Part
-from filch.steal.ranks._assembled import Piece
+from filch.steal.ranks._distributed import Piece
 
 REFERENCE = torch.arange(24.0).view(6, 4)
 

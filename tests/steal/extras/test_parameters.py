@@ -35,17 +35,18 @@ def _keys(capture, kind):
 
 
 def test_parameters_are_recorded_first_and_after_changes():
-    """Shared parameters once, and at the end of the block after the last step."""
+    """Shared parameters by each of their names, and at the end of the block after the last step."""
     model = Tied()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
 
     with steal_forward(("m", model), parameters=True, strict=True) as capture:
         _train(model, optimizer)
 
+    used = ["m.first.weight", "m.second.weight", "m.first.bias"]
     assert _keys(capture, "P") == [
-        ("m.first.weight", 0), ("m.first.bias", 0), ("m.unused.weight", 0), ("m.unused.bias", 0),
-        ("m.first.weight", 1), ("m.first.bias", 1), ("m.first.weight", 2), ("m.first.bias", 2),
-    ]  # fmt: skip
+        *((name, 0) for name in (*used, "m.unused.weight", "m.unused.bias")),
+        *((name, index) for index in (1, 2) for name in used),
+    ]
     assert next(iter(capture)) == ("m.first.weight", 0, "P")
     assert torch.equal(capture["m.first.weight", 2, "P"], model.first.weight)
     assert capture.calls()[0].name == "m"

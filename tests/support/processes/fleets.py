@@ -102,10 +102,10 @@ class Fleet:
             process.wait()
 
     def rows(self):
-        """Return the rows that the ledger has, without one that is being written."""
+        """Return the rows of cells that ran, without one that is being written."""
         ledger = self.folder / "fleet.jsonl"
         lines = ledger.read_text().split("\n")[:-1] if ledger.exists() else []
-        return [json.loads(line) for line in lines]
+        return [row for row in map(json.loads, lines) if row["reused"] is None]
 
     def starts(self):
         """Return how many workers called a factory."""

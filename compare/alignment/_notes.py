@@ -1,0 +1,89 @@
+"""Say what differs between an operation of B and the operation of A that it corresponds to."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from filch.export import Node
+
+from ._correspondence import Anchor, Correspondence
+from ._execution import label_of, moved_value
+from ._operands import Operands, place_of
+from ._operators import family
+
+Owners = Mapping[str, frozenset[str]]
+_OTHER_SETTINGS = frozenset({"device", "dtype", "layout", "memory_format", "pin_memory"})  # which change no numbers
+
+
+def difference_of(pairs: Correspondence, operands: Operands, owners: Owners, node: Node, reference: Node | None) -> str:
+    """Return what differs, as far as that is known; else `""`.
+
+    Args:
+        pairs: the executions.
+        operands: the operands of their anchors.
+        owners: the values of A that have the numbers of each value of B, by its name.
+        node: the operation of B.
+        reference: the operation of A; None if it is not known.
+    """
+    notes = []
+    anchor = _anchor(pairs, node)
+    if anchor is not None and operands.is_misplaced(anchor):
+        notes.append(f"gives the numbers of A to {label_of(pairs.other.execution, node.outputs[0])} in another order")
+    if anchor is not None and _has_other_arrangement(pairs, anchor):
+        notes.append("its weight is arranged in another way than in the other layers")
+    if reference is not None:
+        notes += _settings(node, reference)
+    if reference is not None and family(node) == family(reference):
+        notes += _reads(pairs, owners, node, reference)
+    return "; ".join(notes)
+
+
+def _settings(node: Node, reference: Node) -> Iterator[str]:
+    """Yield the settings that differ."""
+    for name, value in node.attributes.items():
+        other = reference.attributes.get(name)
+        if isinstance(value, bool | int | float | str) and name not in _OTHER_SETTINGS and other not in (None, value):
+            yield f"{name} is {value}, {other} in A"
+
+
+def _reads(pairs: Correspondence, owners: Owners, node: Node, reference: Node) -> Iterator[str]:
+    """Yield what an operation reads in place of what the other one reads."""
+    own, other = pairs.reference.execution, pairs.other.execution
+    wanted = [root for root in map(own.roots.__getitem__, reference.reads) if root in pairs.reference.recognizable]
+    read = [root for root in map(other.roots.__getitem__, node.reads) if owners.get(root)]
+    lacking = [root for root in wanted if not any(root in owners[name] for name in read)]
+    wrong = [name for name in read if name in pairs.other.recognizable and not owners[name] & {*wanted}]
+    if len(lacking) == len(wrong) == 1:
+        yield f"reads {label_of(other, wrong[0])}, where A reads {label_of(own, lacking[0])}"
+
+
+def misplacing_node(pairs: Correspondence, operands: Operands, node: Node) -> Node | None:
+    """Return the last operation outside of a node's module that moves its operand; None if it is not misplaced."""
+    anchor = _anchor(pairs, node)
+    if anchor is None or not operands.is_misplaced(anchor):
+        return None
+    graph = pairs.other.execution.graph
+    name, last = anchor.operand, None
+    while (producer := graph.producer.get(name)) is not None and (before := moved_value(producer)) is not None:
+        last = producer
+        if producer.module != node.module:
+            return producer
+        name = before
+    return last
+
+
+def _anchor(pairs: Correspondence, node: Node) -> Anchor | None:
+    return next((anchor for anchor in pairs.anchors if anchor.node.name == node.name), None)
+
+
+def _has_other_arrangement(pairs: Correspondence, anchor: Anchor) -> bool:
+    """Whether weights in the same place of other layers are arranged in another way, and most of them alike."""
+    matches = {name: match for name, match in pairs.weights.by_weight.items() if match.parts}
+    place = place_of(anchor.weight)
+    own = matches.get(anchor.weight)
+    peers = [match for name, match in matches.items() if place_of(name) == place and match is not own]
+    counts = Counter((match.shape, match.parts[0].arrangement, match.parts[0].layout) for match in peers)
+    if own is None or not counts:
+        return False
+    usual, count = counts.most_common(1)[0]
+    mine = own.shape, own.parts[0].arrangement, own.parts[0].layout
+    return 2 * count > len(peers) and mine[0] == usual[0] and mine != usual

@@ -1,0 +1,112 @@
+"""The operands of the operations that read the same weights in two executions, and how they are arranged."""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping
+from functools import cached_property
+
+import torch
+
+from ._correspondence import Anchor, Correspondence
+from ._layout import RELATIVE, Layout, Numbers, same_numbers, solve
+
+Shape = tuple[int, ...]
+Orders = Mapping[tuple[str, Shape, Shape], Layout | None]  # by a place in B and both shapes; None if they differ
+
+
+class Operands:
+    """The operands of all anchors, as the operations read them.
+
+    Args:
+        pairs: the executions with their anchors.
+        found: the values of B whose numbers are those of A; None for those of the run itself.
+        others: the operands of B by name, as computed in another run; None for those of the run itself.
+    """
+
+    def __init__(
+        self,
+        pairs: Correspondence,
+        found: Collection[str] | None = None,
+        others: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
+        self._pairs = pairs
+        self._found = pairs.found if found is None else found
+        if others is not None:
+            self.others = others
+
+    @cached_property
+    def own(self) -> Mapping[str, torch.Tensor]:
+        """The operands of A, by name; empty if A can't run again."""
+        run_again = self._pairs.reference.execution.run_again
+        return {} if run_again is None else run_again({}, {item.reference_operand for item in self._pairs.anchors})
+
+    @cached_property
+    def others(self) -> Mapping[str, torch.Tensor]:
+        """The operands of B, by name; empty if B can't run again."""
+        run_again = self._pairs.other.execution.run_again
+        return {} if run_again is None else run_again({}, {item.operand for item in self._pairs.anchors})
+
+    @cached_property
+    def orders(self) -> Orders:
+        """How operands of A are arranged in B, from the anchors at which B is right."""
+        seen: dict[tuple[str, Shape, Shape], Counter[Layout]] = {}
+        roots = self._pairs.other.execution.roots
+        for anchor in self._pairs.anchors:
+            pair = self._pair(anchor)
+            if pair is None or not all(name in self._found for name in (roots[anchor.operand], anchor.node.outputs[0])):
+                continue
+            layout = solve(Numbers(pair[1]), Numbers(pair[0])) if pair[0].numel() == pair[1].numel() else None
+            if layout is not None:
+                for key in self._keys(anchor, *pair):
+                    seen.setdefault(key, Counter())[layout] += 1
+        usual = {key: counts.most_common(1)[0][0] for key, counts in seen.items()}
+        return {key: layout if key[0] or len(seen[key]) == 1 else None for key, layout in usual.items()}
+
+    def expected(self, anchor: Anchor) -> torch.Tensor | None:
+        """Return the operand of A in the shape and order of B; None if the order is not known."""
+        pair = self._pair(anchor)
+        return None if pair is None else arranged(*pair, self.orders, place_of(anchor.weight))
+
+    def is_guessed(self, anchor: Anchor) -> bool:
+        """Whether the order of the expected operand is not confirmed by an operation of the same kind."""
+        pair = self._pair(anchor)
+        return pair is None or self._keys(anchor, *pair)[0] not in self.orders
+
+    def is_misplaced(self, anchor: Anchor) -> bool:
+        """Whether the operand of B has the numbers of A, but in another order than it is expected to have."""
+        expected = None if self.is_guessed(anchor) else self.expected(anchor)
+        if expected is None:
+            return False
+        own = self.others[anchor.operand]
+        scale = RELATIVE * Numbers(expected).scale
+        is_right = same_numbers(own.reshape(-1), expected.reshape(-1), scale)
+        return not is_right and solve(Numbers(own), Numbers(expected)) is not None
+
+    def _pair(self, anchor: Anchor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        own, other = self.own.get(anchor.reference_operand), self.others.get(anchor.operand)
+        if own is None or other is None or not own.is_floating_point():
+            return None
+        return own, other
+
+    def _keys(self, anchor: Anchor, own: torch.Tensor, other: torch.Tensor) -> list[tuple[str, Shape, Shape]]:
+        return [(place, tuple(own.shape), tuple(other.shape)) for place in (place_of(anchor.weight), "")]
+
+
+def place_of(name: str) -> str:
+    """Return a name without the numbers of layers, which is the same in all of them."""
+    return re.sub(r"\d+", "#", name)
+
+
+def arranged(own: torch.Tensor, other: torch.Tensor, orders: Orders, place: str = "") -> torch.Tensor | None:
+    """Return the numbers of a value of A in the shape of a value of B; None if their order is not known."""
+    if own.numel() != other.numel():
+        return None
+    shapes = tuple(own.shape), tuple(other.shape)
+    for key in ((place, *shapes), ("", *shapes)):
+        if key in orders:
+            layout = orders[key]
+            return None if layout is None else layout.select(own).reshape(other.shape).clone()
+    sizes = [size for size in own.shape if size > 1], [size for size in other.shape if size > 1]
+    if sizes[0] == sizes[1] or len(sizes[0]) != len(sizes[1]):
+        return own.reshape(other.shape).clone()
+    return None

@@ -1,0 +1,55 @@
+"""Run a model again from the same state."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from filch.steal import no_modes_or_grad
+
+
+class ModelState:
+    """The buffers and gradients of a model, and the state of the random numbers, at the time at which this is made.
+
+    Attributes:
+        random: the state of the random numbers on the CPU.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._buffers = {buffer: buffer.detach().clone() for buffer in model.buffers()}
+        self._gradients = {parameter: _copy(parameter.grad) for parameter in model.parameters()}
+        self.random = torch.random.get_rng_state()
+        has_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        self._cuda_random = torch.cuda.get_rng_state_all() if has_cuda else []
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Restore this state for the block, and the present one after it; unseen by modes, such as `Float64Mode`."""
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            with no_modes_or_grad():
+                buffers = {buffer: buffer.clone() for buffer in self._buffers}
+                gradients = {parameter: parameter.grad for parameter in self._gradients}
+            try:
+                with no_modes_or_grad():
+                    torch.random.set_rng_state(self.random)
+                    torch.cuda.set_rng_state_all(self._cuda_random)
+                    _write(self._buffers)
+                    for parameter, gradient in self._gradients.items():
+                        parameter.grad = _copy(gradient)
+                yield
+            finally:
+                with no_modes_or_grad():
+                    _write(buffers)
+                    for parameter, gradient in gradients.items():
+                        parameter.grad = gradient
+
+
+def _copy(gradient: torch.Tensor | None) -> torch.Tensor | None:
+    return None if gradient is None else gradient.detach().clone()
+
+
+def _write(values: Mapping[torch.Tensor, torch.Tensor]) -> None:
+    for tensor, value in values.items():
+        if not torch.equal(tensor, value):
+            tensor.copy_(value)

@@ -1,0 +1,36 @@
+"""The names of modules without the steps that wrappers of torch add to them."""
+
+from collections.abc import Mapping
+
+from .._key import Key
+from .._records import ModuleInfo
+from ..dump._dump import Dump
+
+# The submodule that a wrapper of torch adds to the names of all modules below it.
+_WRAPPERS = {
+    "torch.nn.parallel.distributed:DistributedDataParallel": "module",
+    "torch.distributed.fsdp.fully_sharded_data_parallel:FullyShardedDataParallel": "_fsdp_wrapped_module",
+    "torch._dynamo.eval_frame:OptimizedModule": "_orig_mod",
+}
+
+
+def wrapper_names(modules: Mapping[str, ModuleInfo]) -> dict[str, str]:
+    """Return the names of wrapped modules by the name of the wrapper."""
+    steps = ((name, _WRAPPERS.get(info.type_name)) for name, info in modules.items())
+    return {name: f"{name}.{step}" if name else step for name, step in steps if step is not None}
+
+
+def unwrapped(name: str, wrappers: Mapping[str, str]) -> str:
+    """Return a name without the submodules that wrappers add."""
+    for wrapper, inner in sorted(wrappers.items(), key=lambda pair: -len(pair[1])):
+        if name == inner or name.startswith((f"{inner}.", f"{inner}/")):
+            name = f"{wrapper}.{name[len(inner) :].removeprefix('.')}".strip(".")
+    return name
+
+
+def unwrapped_keys(dump: Dump) -> dict[Key, Key]:
+    """Return the keys of a dump by their names without wrappers; a wrapper's own records are left out."""
+    wrappers = wrapper_names(dump.modules)
+    own = {key: key._replace(name=unwrapped(key.name, wrappers)) for key in dump.records}
+    taken = {new for key, new in own.items() if key.name not in wrappers}
+    return {new: key for key, new in own.items() if key.name not in wrappers or new not in taken}

@@ -1,0 +1,247 @@
+"""Tests of `align`: a correct port, planted bugs, and inputs that say little."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from filch.compare import CompareError, MappedValue, ValueMap, align, diff, load_value_map
+from filch.export import TraceError
+from filch.steal import steal_forward
+
+from ...support.models.port import BUGS, LAYERS, port
+
+# Where module outputs of the decoder are in the port.
+PLACES = {
+    r"embed": r"tokens",
+    r"layers\.(\d)\.norm_1": r"blocks\.\1\.ln1",
+    r"layers\.(\d)\.norm_2": r"blocks\.\1\.ln2",
+    r"layers\.(\d)\.attention\.(query|key|value)": r"blocks\.\1\.qkv",
+    r"layers\.(\d)\.attention(\.output)?": r"blocks\.\1\.proj",
+    r"layers\.(\d)\.up": r"blocks\.\1/add at port\.py:\d+",
+    r"layers\.(\d)\.down": r"blocks\.\1/add at port\.py:\d+",
+    r"layers\.(\d)": r"blocks\.\1",
+    r"norm": r"final",
+    r"head|": r"\(the model\)",
+}
+
+
+def expected_place(module: str) -> str:
+    (pattern,) = (pattern for pattern in PLACES if re.fullmatch(pattern, module))
+    match = re.fullmatch(pattern, module)
+    assert match is not None
+    return PLACES[pattern].replace(r"\1", match[1] if match.re.groups else "")
+
+
+def test_a_correct_port_is_aligned_completely():
+    """All weights and module outputs are found in their places, and nothing is said to differ."""
+    a, b, args = port()
+    result = align(a, b, args)
+    assert result.close
+    assert not (result.departures or result.missing or result.wrong_outputs or result.unused_weights)
+    assert all(weight.complete for weight in result.weights)
+    for value in result.values:
+        assert value.evidence in ("proved", "anchored", "by value"), value
+        assert all(re.fullmatch(expected_place(value.module), place) for place in value.places), value
+
+
+def test_weights_say_how_they_are_arranged():
+    """Joined and transposed weights are named as such."""
+    a, b, args = port()
+    weights = {weight.name: weight for weight in align(a, b, args).weights}
+    assert weights["blocks.1.w1"].arrangement == "transposed"
+    assert weights["blocks.1.ln1.weight"].arrangement == "same"
+    joined = weights["blocks.1.qkv.weight"]
+    assert set(joined.sources) == {f"layers.1.attention.{name}.weight" for name in ("query", "key", "value")}
+
+
+@pytest.mark.parametrize(("bug", "block"), [(bug, index % LAYERS) for index, bug in enumerate(BUGS)])
+def test_a_bug_is_named_with_its_module(bug: str, block: int):
+    """The first departure is in the module that has the bug, and no other module is blamed."""
+    a, b, args = port({block: bug})
+    result = align(a, b, args)
+    module = f"blocks.{block}.{BUGS[bug]}".rstrip(".")
+    assert not result.close
+    assert result.departures[0].module == module
+    assert {departure.module.partition("@")[0] for departure in result.departures} == {module}
+
+
+def test_two_bugs_are_both_named():
+    """What is behind the first bug is judged with the numbers of A."""
+    a, b, args = port({0: "epsilon", 2: "gelu"})
+    assert [departure.module for departure in align(a, b, args).departures] == ["blocks.0.ln1", "blocks.2"]
+
+
+def test_differing_settings_are_in_the_note():
+    """The epsilon of both is said."""
+    a, b, args = port({1: "epsilon"})
+    (departure,) = align(a, b, args).departures
+    assert departure.note == "eps is 0.001, 1e-05 in A"
+    assert departure.reference_module == "layers.1.norm_1"
+
+
+def test_a_missing_weight_is_reported():
+    """A weight that was not copied is in no weight of A, and that of A is unused."""
+    a, b, args = port()
+    with torch.no_grad():
+        b.blocks[1].proj.weight.normal_()
+    result = align(a, b, args)
+    assert [weight.name for weight in result.weights if not weight.complete] == ["blocks.1.proj.weight"]
+    assert result.unused_weights == ("layers.1.attention.output.weight",)
+    assert result.departures[0].module == "blocks.1.proj"
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_folded_batch_norms_are_recognized(wrong: bool):
+    """The weight has a factor for each channel, the bias is the summand; a wrong epsilon is a missing weight."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval()
+    ported = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()).eval()
+    with torch.no_grad():
+        norm = model[1]
+        for tensor in (*norm.parameters(), norm.running_mean, norm.running_var):
+            tensor.uniform_(0.5, 1.5)
+        factor = norm.weight / (norm.running_var + (1e-2 if wrong else norm.eps)).sqrt()
+        ported[0].weight.copy_(model[0].weight * factor[:, None, None, None])
+        ported[0].bias.copy_((model[0].bias - norm.running_mean) * factor + norm.bias)
+    result = align(model, ported, torch.randn(2, 3, 6, 6))
+    assert result.close is not wrong
+    weights = {weight.name: weight for weight in result.weights}
+    assert weights["0.bias"].sources == (() if wrong else ("1 (summand)",))
+    named = "times 1 (factor), along dimension 0" in weights["0.weight"].arrangement
+    assert named is not wrong
+    assert bool(result.unused_weights) is wrong
+
+
+def test_equal_weights_are_told_apart_by_their_order():
+    """Freshly initialized norms are all ones: the map is usable, and says that their numbers do not decide."""
+    a, b, args = port()
+    with torch.no_grad():
+        for model in (a, b):
+            for name, parameter in model.named_parameters():
+                if re.search(r"norm|ln|final", name):
+                    parameter.fill_(float(name.endswith("weight")))
+    result = align(a, b, args)
+    assert result.close
+    weights = {weight.name: weight for weight in result.weights}
+    assert weights["blocks.1.ln1.weight"].others
+    assert all(value.places for value in result.values)
+
+
+def test_another_output_is_a_difference():
+    """A port that returns another value of A is no port, although each of its values is one of A."""
+    a, b, args = port()
+
+    class Hidden(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.port = b
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            self.port(tokens)
+            return self.port.tokens(tokens)
+
+    result = align(a, Hidden(), args)
+    assert not result.close
+    assert result.wrong_outputs == ("no output of B is an output of A",)
+
+
+def test_inputs_with_equal_numbers_are_remarked_on():
+    """Nothing can be told apart then."""
+    a, b, _ = port()
+    result = align(a, b, torch.zeros(2, 7, dtype=torch.int64))
+    assert any("use other inputs" in remark for remark in result.remarks)
+
+
+def test_a_model_that_fails_is_named():
+    """The error is that of the model."""
+    a, b, args = port()
+    with pytest.raises(TraceError, match="Decoder itself fails"):
+        align(a, b, torch.full((1, 2), 1000), args)
+
+
+def test_neither_implementation_is_changed():
+    """Weights, buffers and the state of random numbers are as before."""
+    a, b, args = port()
+    before = [parameter.clone() for model in (a, b) for parameter in model.parameters()]
+    state = torch.random.get_rng_state()
+    align(a, b, args)
+    after = [parameter for model in (a, b) for parameter in model.parameters()]
+    assert all(map(torch.equal, before, after))
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_a_mapping_is_written_checked_and_corrected(tmp_path):
+    """The rows of a file are confirmed, and a wrong one is reported."""
+    a, b, args = port()
+    path = tmp_path / "map.toml"
+    ValueMap.of(align(a, b, args)).save(path)
+    values = load_value_map(path).values
+    assert values["norm"] == MappedValue("final")
+    assert values["layers.0.attention.query"].place == "blocks.0.qkv"
+    assert values["layers.0.attention.query"].layout is not None
+    again = align(a, b, args, mapping=path)
+    assert again.close
+    assert {value.evidence for value in again.values if value.module in values} == {"given"}
+    wrong = align(a, b, args, mapping=ValueMap({"norm": MappedValue("blocks.1.ln1")}))
+    assert not wrong.close
+    assert [value.module for value in wrong.contradicted] == ["norm"]
+
+
+def test_a_mapping_with_unknown_modules_is_refused():
+    """The message names a similar module."""
+    a, b, args = port()
+    with pytest.raises(CompareError, match=r"'finl', which no module of B returned; did you mean 'final'"):
+        align(a, b, args, mapping=ValueMap({"norm": MappedValue("finl")}))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[values", "is not a TOML file"),
+        ("", "has one table"),
+        ("[other]\n", "has one table"),
+        ("[values]\nnorm = 1\n", "a module of B or a table"),
+        ('[values]\nnorm = { in = "a", layout = "x" }\n', "invalid literal"),
+        ('[values]\nnorm = { in = "a", layout = "1+2" }\n', "a layout is written as"),
+    ],
+)
+def test_other_files_are_no_mappings(tmp_path, text: str, message: str):
+    """The error says what the file is expected to have."""
+    path = tmp_path / "map.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(CompareError, match=message):
+        load_value_map(path)
+
+
+@pytest.mark.parametrize("bug", ["", "gelu"])
+def test_dumps_of_two_implementations_are_compared_by_a_mapping(tmp_path, bug: str):
+    """In their own dtype; a bug shows in the first module output behind it."""
+    a, b, args = port()
+    mapping = ValueMap.of(align(a, b, args))
+    b = port({1: bug})[1]
+    with torch.no_grad():
+        with steal_forward(a, submodules=True, dump_file=tmp_path / "a.onnx"):
+            a(*args)
+        with steal_forward(b, submodules=True, dump_file=tmp_path / "b.onnx"):
+            b(*args)
+    result = diff(tmp_path / "a.onnx", tmp_path / "b.onnx", mapping=mapping)
+    assert len(result.rows) == len(mapping.values)
+    assert result.close == (not bug)
+    assert bug == "" or result.first_divergence.key.name == "layers.1"
+
+
+def test_a_mapped_module_that_is_not_there_is_a_difference(tmp_path):
+    """A value that can't be compared never counts as close."""
+    a, b, args = port()
+    with torch.no_grad():
+        with steal_forward(a, submodules=True) as first:
+            a(*args)
+        with steal_forward(b.final) as second:
+            b(*args)
+    mapping = ValueMap({"norm": MappedValue("other"), "head": MappedValue("(root)")})
+    result = diff(first, second, mapping=mapping)
+    assert not result.close
+    assert "does not have 'other'" in result.rows[0].reason

@@ -1,0 +1,111 @@
+"""A reference has a rounding level for each value of the forward and the backward pass, and the step runs as usual."""
+
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from filch.compare import CompareError, record_reference
+from filch.compare.float64 import float64_values, levels_of, measured_levels, stored_level
+from filch.compare.models._module_values import module_values
+from filch.compare.models._state import ModelState
+from filch.steal import Key, restore, tensors
+
+X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+
+
+def _model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 2))
+
+
+def test_levels_are_those_of_values_that_are_all_kept(tmp_path):
+    """Measuring with one value in memory at a time gives the same numbers, and keeps no tensor of the run."""
+    model = _model()
+    state = ModelState(model)
+    record_reference(model, lambda: model(X).square().mean().backward(), tmp_path / "r.onnx", name="m")
+    dump = restore(tmp_path / "r.onnx")
+
+    def run(put):
+        with state.restored():
+            with module_values("m", model, put):
+                model(X).square().mean().backward()
+            for name, parameter in model.named_parameters():
+                put(Key(f"m.{name}", 0, "GF"), "", parameter.grad.clone())
+
+    def kept():
+        values = {}
+        run(lambda key, path, tensor: values.update({key.label + path: tensor}))
+        return values
+
+    alive = []
+
+    def run_watched(put):
+        def watched(key, path, tensor):
+            put(key, path, tensor)
+            alive.append(weakref.ref(tensor))
+            assert sum(one() is not None for one in alive) == 1
+
+        run(watched)
+
+    float64 = float64_values(kept)
+    values = {key.label + path: tensor for key in dump for path, tensor in tensors(dump[key]).items()}
+    expected = {
+        place: stored_level(tensor, exact)
+        for place, tensor in values.items()
+        if (exact := float64.get(place)) is not None
+    }
+    assert {place.rpartition(".")[2].partition("[")[0] for place in expected} == {"I", "O", "GI", "GO", "GF"}
+    assert all(level is not None and level.reliable for level in expected.values())
+    assert levels_of(dump) == expected
+    assert measured_levels(run_watched, dump) == (expected, "")
+
+
+def test_the_step_has_the_effects_of_one_run(tmp_path):
+    """Gradients accumulate once, buffers and random numbers change once, and no hook stays on a tensor."""
+    recorded, plain = _model(), _model()
+    start = torch.randn(8, 8)
+    random = torch.random.get_rng_state()
+    results = []
+    for model in (plain, recorded):
+        torch.random.set_rng_state(random)
+        model[0].weight.grad = gradient = start.clone()
+        x = X.clone().requires_grad_()
+
+        def step(model=model, x=x):
+            model(x).square().mean().backward()
+
+        step() if model is plain else record_reference(model, step, tmp_path / "r.onnx")
+        assert model[0].weight.grad is gradient
+        assert not x._backward_hooks  # noqa: SLF001  there is no public API
+        results.append([*(p.grad for p in model.parameters()), *model.buffers(), torch.random.get_rng_state()])
+
+    assert all(map(torch.equal, *results))
+
+
+def test_a_step_that_changes_parameters_is_refused(tmp_path):
+    """Its second run would compute something else."""
+    model = _model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step():
+        model(X).sum().backward()
+        optimizer.step()
+
+    with pytest.raises(CompareError, match="the step changes parameters"):
+        record_reference(model, step, tmp_path / "r.onnx")
+
+
+def test_a_step_that_float64_cannot_run_is_refused(tmp_path):
+    """The message has the reason; the first run is not affected."""
+    model, calls = _model(), []
+
+    def step():
+        calls.append(1)
+        if len(calls) > 1:
+            raise RuntimeError("it runs once")
+        model(X)
+
+    with pytest.raises(CompareError, match="no value was computed in float64: it runs once"):
+        record_reference(model, step, tmp_path / "r.onnx")
