@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ._compare_programs import compare_programs
     from ._compiled_graph import compiled_graph
     from ._diff import diff
+    from ._map_to_export import map_to_export
     from ._pass_errors import CompareInstrument
     from ._record_reference import record_reference
     from .alignment._value_map import MappedValue, ValueMap, load_value_map
@@ -78,6 +79,7 @@ __all__ = [
     "load_inputs",
     "load_report",
     "load_value_map",
+    "map_to_export",
     "record_reference",
     "tiny_llm",
     "write_repro",
@@ -92,6 +94,7 @@ _NAMES_BY_MODULE = {
     "_compare_programs": ("compare_programs",),
     "_compiled_graph": ("compiled_graph",),
     "_diff": ("diff",),
+    "_map_to_export": ("map_to_export",),
     "_pass_errors": ("CompareInstrument",),
     "_record_reference": ("record_reference",),
     "bisection": ("BisectReport", "bisect"),

@@ -1,6 +1,7 @@
 """Compare two ONNX programs: what the second one computes with what the first one does."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -138,11 +139,11 @@ def pair_programs(
     limit: float | None = None,
 ) -> Pair:
     """Run two programs on the same inputs and match their values; see `compare_programs` for the arguments."""
-    expected = _Side.of(reference, "the reference", reference_backend)
+    expected = Side.of(reference, "the reference", reference_backend)
     resolved = resolve_backend(backend, options)
-    judged = _Side.of(program, "the program", resolved if "exported" in resolved.stages else REFERENCE_BACKEND)
+    judged = Side.of(program, "the program", resolved if "exported" in resolved.stages else REFERENCE_BACKEND)
     graph = judged.program.graph
-    ends = _Ends.of(expected.program.graph, graph)
+    ends = Ends.of(expected.program.graph, graph)
     if inputs is None:
         drawn = draw_inputs(expected.program.graph, seed=seed, shapes=shapes)
         feeds, notes = [drawn.tensors], [drawn.note]
@@ -151,22 +152,22 @@ def pair_programs(
     else:
         feeds, notes = [*map(expected.feed, _calls(inputs))], []
     calls = [ends.feed(feed, graph, lower_precision=lower_precision) for feed in feeds]
+    same_shapes = all(shapes_of(feed) == shapes_of(feeds[0]) for feed in feeds)
     with time_limit(judged.program, limit):
         compiled = expected.compile()
         observed = expected.observe(compiled, feeds[0])
         judged_values = judged.observe(judged.compile(), cast_inputs(graph, calls[0]))
         with phase("matching the values of both programs"):
-            alignment = align(judged_values, observed, ends.names)
+            alignment = align(judged_values, observed, ends.names, reshaped=same_shapes)
         original = ReferenceProgram(expected.program, alignment, graph, expected.backend, compiled, feeds)
         capture = ends.capture(original, calls)
-    same_shapes = len({tuple((name, tensor.shape) for name, tensor in feed.items()) for feed in feeds}) == 1
     judged_program = ends.program(judged.program, original, judged_values.values if same_shapes else {})
-    notes += [*ends.notes, _alignment_note(alignment, graph)]
+    notes += [*ends.notes, alignment_note(alignment, graph)]
     return Pair(capture, judged_program, expected.name, judged.name, tuple(notes))
 
 
 @dataclass(frozen=True)
-class _Side:
+class Side:
     """One of two programs.
 
     Attributes:
@@ -180,7 +181,7 @@ class _Side:
     backend: Backend
 
     @classmethod
-    def of(cls, program: ProgramLike, what: str, backend: str | Backend) -> "_Side":
+    def of(cls, program: ProgramLike, what: str, backend: str | Backend) -> "Side":
         loaded = as_program(program)
         if isinstance(program, onnx.ModelProto):  # `loaded` is a copy; converters append casts out of order
             loaded.model.graph.sort()
@@ -259,14 +260,14 @@ def _calls(inputs: Inputs) -> list[dict[str, torch.Tensor]]:
 
 
 @dataclass(frozen=True)
-class _Ends:
+class Ends:
     """The inputs and outputs of two programs that correspond to each other.
 
     Attributes:
         inputs: for each input of the reference, in order, that of the program to judge, or the own name if it has none.
         outputs: likewise.
         names: the name in the reference, by the name of each input and output of the program to judge that has one.
-        notes: which were not matched by their names.
+        notes: which were matched by their positions.
     """
 
     inputs: Mapping[str, str]
@@ -275,16 +276,18 @@ class _Ends:
     notes: tuple[str, ...]
 
     @classmethod
-    def of(cls, reference: Graph, judged: Graph) -> "_Ends":
-        inputs = _paired(reference, judged, reference.inputs, judged.inputs)
-        outputs = _paired(reference, judged, reference.outputs, judged.outputs)
+    def of(cls, reference: Graph, judged: Graph, paths: Mapping[str, str] | None = None) -> "Ends":
+        """Match the inputs and outputs of two graphs; `paths` says what those of the reference are in its model."""
+        paths = paths or {}
+        inputs = _paired(reference, judged, reference.inputs, judged.inputs, paths)
+        outputs = _paired(reference, judged, reference.outputs, judged.outputs, paths)
         known = {*judged.inputs, *judged.outputs}
         names = {name: source for source, name in {**inputs, **outputs}.items() if name in known}
         notes = [
             f"the {what} {name!r} of the reference is {other!r} in the program: they were matched by their positions"
             for what, pairs in (("input", inputs), ("output", outputs))
             for name, other in pairs.items()
-            if name != other
+            if name != other and not (name in paths and label_of(paths[name]) == label_of(other))
         ]
         return cls(inputs, outputs, names, tuple(notes))
 
@@ -321,12 +324,7 @@ class _Ends:
             original: the reference.
             values: its values, for their shapes and dtypes, which a file need not declare.
         """
-        model = program.model.clone()
-        for value in (output for node in model.graph for output in node.outputs):
-            tensor = values.get(value.name or "")
-            if tensor is not None and value.shape is None:
-                value.shape = ir.Shape(tensor.shape)
-                value.dtype = value.dtype or tensor_adapters.from_torch_dtype(tensor.dtype)
+        model = with_shapes(program.model, values)
         inputs = tuple(Port(name, name, "exact") for name in self.inputs.values())
         outputs = tuple(Port(f"[{name!r}]", name, "exact") for name in self.outputs.values())
         return Program(
@@ -339,6 +337,22 @@ class _Ends:
         )
 
 
+def shapes_of(feed: Tensors) -> dict[str, torch.Size]:
+    """Return the shape of each input."""
+    return {name: tensor.shape for name, tensor in feed.items()}
+
+
+def with_shapes(model: ir.Model, values: Tensors) -> ir.Model:
+    """Return a copy of a model that declares the shapes and dtypes of these values, which a file need not do."""
+    declared = model.clone()
+    for value in (output for node in declared.graph for output in node.outputs):
+        tensor = values.get(value.name or "")
+        if tensor is not None and value.shape is None:
+            value.shape = ir.Shape(tensor.shape)
+            value.dtype = value.dtype or tensor_adapters.from_torch_dtype(tensor.dtype)
+    return declared
+
+
 def _in_dtype(graph: Graph, name: str, tensor: torch.Tensor) -> torch.Tensor:
     """Return an input as the other integer type, or finer floating-point type, that a graph declares."""
     declared = getattr(torch, graph.values[name].dtype or "", tensor.dtype)
@@ -346,13 +360,38 @@ def _in_dtype(graph: Graph, name: str, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(declared) if not any(kinds) or is_coarser(tensor.dtype, declared) else tensor
 
 
+def label_of(name: str) -> tuple[tuple[str, ...], str]:
+    """Return the numbers in a name, and its last word in the singular.
+
+    They are the same in `past_key_values.layers[0].keys` and `present.0.key`.
+    """
+    words = re.findall("[a-z]+", name.lower())
+    return tuple(re.findall(r"\d+", name)), words[-1].removesuffix("s") if words else ""
+
+
 def _paired(
-    reference: Graph, judged: Graph, reference_names: Sequence[str], judged_names: Sequence[str]
+    reference: Graph,
+    judged: Graph,
+    reference_names: Sequence[str],
+    judged_names: Sequence[str],
+    paths: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return the counterpart of each input or output of the reference: by name, the others by their order."""
+    """Return the counterpart of each input or output of the reference: by name, the others by their order.
+
+    An input or output whose path in the model is known also has the name of a counterpart with the same label.
+    """
     shared = {*reference_names} & {*judged_names}
     left = [[name for name in names if name not in shared] for names in (reference_names, judged_names)]
+    labels = [[label_of(paths.get(name, "")) for name in left[0]], [*map(label_of, left[1])]]
+    unique = [
+        label for label in labels[0] if [listed.count(label) for listed in labels] == [1, 1] and label != ((), "")
+    ]
     pairs = {name: name for name in reference_names}
+    pairs |= {left[0][labels[0].index(label)]: left[1][labels[1].index(label)] for label in unique}
+    left = [
+        [name for name, label in zip(names, listed, strict=True) if label not in unique]
+        for names, listed in zip(left, labels, strict=True)
+    ]
     if len(left[0]) == len(left[1]) and all(_may_be(reference, judged, *pair) for pair in zip(*left, strict=True)):
         pairs |= dict(zip(*left, strict=True))
     return pairs
@@ -383,7 +422,7 @@ class _Calls(nn.Module):
         return {name: values[source] for source, name in self._outputs.items() if source in values}
 
 
-def _alignment_note(alignment: ProgramAlignment, graph: Graph) -> str:
+def alignment_note(alignment: ProgramAlignment, graph: Graph) -> str:
     """Return how many values have a counterpart in the reference."""
     names = graph.producer.keys() - graph.constant_values
     found = names & alignment.names.keys()

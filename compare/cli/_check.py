@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import _options as shared
-from ._command import command_line
+from ._command import command_line, usage_error
 from ._output import check_outputs, echo_result, echo_unless, needs_statistics, write_reports
 
 if TYPE_CHECKING:
@@ -147,6 +147,10 @@ def diff_command(
 
 def check_command(
     factory: shared.Factory,
+    file: Annotated[
+        Path | None,
+        typer.Option("--program", help="Check this ONNX file of another tool instead of exporting the model."),
+    ] = None,
     backend: shared.Backends = ["onnxruntime-cpu"],  # noqa: B006  typer copies it
     tolerance: shared.ToleranceOrDefault = None,
     lower_precision: shared.LowerPrecision = False,
@@ -173,6 +177,8 @@ def check_command(
 ) -> None:
     """Record, export and compare a model on one backend or several."""
     check_outputs(output)
+    if file is not None and optimized:
+        raise usage_error("--optimize is for the exported model, not for the file of --program")
     sizes = {name: size for name, (size, *_) in shared.parse_sizes(dim or []).items()}
     from filch.export import optimize
     from filch.export.backends import get_backend
@@ -180,6 +186,7 @@ def check_command(
 
     from .._blame import blame
     from .._compare_export import compare_with_fallback
+    from .._map_to_export import map_to_export
     from ..common._progress import progress
     from ..models._variants import make_variant
 
@@ -193,6 +200,8 @@ def check_command(
         program = exported.export()
         program = optimize(program) if optimized else program
         capture = recorded.steal()
+        if file is not None:
+            program = map_to_export(file, program, capture, lower_precision=lower_precision, limit=limit)
         compared: list[tuple[Report, Program]] = []
         with phase("backend", len(backend)) as backends:
             for name in backend:
@@ -220,6 +229,8 @@ def check_command(
                 for (report, compared_program), folder in zip(compared, folders, strict=True)
             ]
     reports = list(map(_with_command, reports))
+    if file is not None:
+        reports = [replace(report, reference=factory) for report in reports]
     if as_json:
         typer.echo(json.dumps([json.loads(report.to_json()) for report in reports], indent=1))
     elif not quiet:

@@ -12,6 +12,9 @@ than through values that were found to be similar, or if its operator, what it r
 the same. Then it is the value of the first program of the same name, if most names have kept their operators; else
 the one that is computed by the same operator from the same values, or that is read in the same place by the same
 operator, or that has the same name and is computed from the same values.
+
+At last, what a node reshapes has the numbers of its result, and the result those of what it reshapes: runtimes reshape
+the operands of a matrix multiplication, for example.
 """
 
 import hashlib
@@ -32,6 +35,7 @@ Basis = Literal["name", "operands", "numbers"]
 Key = tuple[Hashable, ...]
 _SIMILAR = Tolerance(1e-2, 0.1, 0.05)  # unrelated numbers differ by more, and rounding by less
 _MOST_NAMES = 0.9  # of the shared names that have to be of the same operator
+_RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 _COMMUTATIVE = frozenset({"Add", "And", "Equal", "Max", "Min", "Mul", "Or", "Sum", "Xor"})
 
 
@@ -87,25 +91,38 @@ class ProgramAlignment:
     Attributes:
         names: the name of the other program's value, by the name of the value.
         bases: what shows that they are the same.
+        shapes: the shape of each value that has the numbers of the other program's value in another shape, by name.
     """
 
     names: Mapping[str, str]
     bases: Mapping[str, Basis]
+    shapes: Mapping[str, torch.Size]
+
+    def reference(self, name: str, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return the reference of a value, from those of the other program."""
+        tensor = values[self.names[name]]
+        return tensor.reshape(self.shapes[name]) if name in self.shapes else tensor
 
 
-def align(actual: Observed, expected: Observed, known: Mapping[str, str]) -> ProgramAlignment:
+def align(
+    actual: Observed, expected: Observed, known: Mapping[str, str], *, reshaped: bool = False
+) -> ProgramAlignment:
     """Return the values of `actual` that are those of `expected`, from a run of each on the same inputs.
 
     Args:
         actual: the program to judge.
         expected: the reference.
         known: the inputs and outputs, by their names in `actual`.
+        reshaped: also align values in another shape, which is that of this run.
     """
     aligner = _Aligner(actual, expected, dict(known))
     aligner.align_constants()
     aligner.align_similar()
     aligner.align_different()
-    return ProgramAlignment(aligner.names, {**dict.fromkeys(aligner.names, "name"), **aligner.bases})
+    if reshaped:
+        aligner.align_reshaped()
+    bases: dict[str, Basis] = {**dict.fromkeys(aligner.names, "name"), **aligner.bases}
+    return ProgramAlignment(aligner.names, bases, aligner.shapes)
 
 
 @dataclass
@@ -117,6 +134,7 @@ class _Aligner:
     names: dict[str, str]
     bases: dict[str, Basis] = field(default_factory=dict)
     claimed: set[str] = field(default_factory=set)  # the values of `expected` that were found by similar numbers
+    shapes: dict[str, torch.Size] = field(default_factory=dict)  # see `ProgramAlignment`
 
     def __post_init__(self) -> None:
         self._exact: dict[Key, list[Node]] = {}
@@ -161,6 +179,24 @@ class _Aligner:
             if (nearest := self._nearest_value(name)) is not None:
                 self._add(name, nearest, "numbers")
 
+    def align_reshaped(self) -> None:
+        """Align values in another shape: what a node reshapes, and the result unless it may be a wrong one."""
+        harmless = self._harmless()
+        nodes = [node for node in self.actual.graph.nodes if node.op in _RESHAPES]
+        for node in reversed(nodes):
+            if node.inputs[0] in self.actual.graph.producer and self._have_same_shape(node.outputs[0]):
+                self._add_reshaped(node.inputs[0], node.outputs[0])
+        for node in nodes:
+            if node.outputs[0] in harmless:
+                self._add_reshaped(node.outputs[0], node.inputs[0])
+
+    def _add_reshaped(self, name: str, same_numbers: str) -> None:
+        """Align a value with that of another one, which has the same numbers."""
+        tensor = self.actual.values.get(name)
+        if tensor is not None and name not in self.names and same_numbers in self.names:
+            self._add(name, self.names[same_numbers], self.bases.get(same_numbers, "name"))
+            self.shapes[name] = tensor.shape
+
     def _align_forwards(self, harmless: Collection[str]) -> None:
         """Align values by what they are computed from."""
         for node, index, name in self._unaligned():
@@ -197,7 +233,9 @@ class _Aligner:
         """Whether a value of `expected` is computed by a node and not claimed by another value."""
         return name in self.expected.graph.producer and name not in self.claimed
 
-    def _have_same_shape(self, actual: str, expected: str) -> bool:
+    def _have_same_shape(self, actual: str, expected: str | None = None) -> bool:
+        """Whether two values have the same shape; None is the value that `actual` is aligned with."""
+        expected = self.names.get(actual, "") if expected is None else expected
         first, second = self.actual.tensor(actual), self.expected.tensor(expected)
         return first is not None and second is not None and first.shape == second.shape
 
@@ -235,12 +273,20 @@ class _Aligner:
 
     def _candidates(self, node: Node) -> list[Node]:
         """Return the nodes of `expected` with the same operator that read the same values, equal constants first."""
+        if node.op == "Constant" or (node.op == "Identity" and self._is_other(node.outputs[0])):
+            return []  # all constants read the same, and a copy may stand where a value was computed
         operands = self._operands(node)
         if None in operands:
             return []
         exact = self._exact.get(_key(node, operands), [])
         relaxed = self._relaxed.get(_key(node, map(_any_constant, operands)), [])
         return [*exact, *(item for item in relaxed if item not in exact)]
+
+    def _is_other(self, name: str) -> bool:
+        """Whether `expected` computes a value of this name and shape, with other numbers."""
+        return (
+            name in self.expected.graph.producer and self._have_same_shape(name, name) and not self._similar(name, name)
+        )
 
     def _similar_candidate(self, node: Node, index: int, name: str) -> str | None:
         found = (item.outputs[index] for item in self._candidates(node) if index < len(item.outputs))

@@ -13,6 +13,7 @@ from ..common._complex import complex_as_real
 from ._decomposition_replay import DecompositionReplay
 from ._inputs import CapturedCall, cast_notes
 from ._reference_program import ReferenceProgram
+from ._renamed import RenamedOriginal
 from ._resolver import EagerReplay, Reference, ReferenceResolver
 
 T = TypeVar("T")
@@ -49,7 +50,7 @@ class References:
         self._buffer = buffer
         self._lower_precision = lower_precision
         self._decompositions: DecompositionReplay | None = None
-        self.notes: list[str] = []
+        self.notes = [*program.original.notes] if isinstance(program.original, RenamedOriginal) else []
         if program.missing:
             self._note(f"{program.missing!r} is not beside the ONNX file: only modules have reference values")
 
@@ -68,6 +69,8 @@ class References:
         }
         known |= {name: Reference(tensor, "module") for name, tensor in captured.items()}
         original = self._program.original
+        if isinstance(original, RenamedOriginal):
+            known |= {name: Reference(complex_as_real(value), "inferred") for name, value in original.inferred.items()}
         if isinstance(original, ReferenceProgram):
             return ReferenceResolver(known | original.references(call.index))
         if original is None or not self._is_reference(original, {**call.inputs, **captured}):

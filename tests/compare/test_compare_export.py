@@ -1,9 +1,10 @@
 """A program that a backend can't run as it was exported is compared with the exporter's optimizations."""
 
 import pytest
+import torch
 from torch import nn
 
-from filch.compare import Checks, compare
+from filch.compare import Checks, compare, map_to_export
 from filch.compare._compare_export import compare_with_fallback
 from filch.compare.batch._matrix import matrix
 from filch.compare.batch._sweep import sweep
@@ -45,6 +46,15 @@ def factory(tmp_path, monkeypatch, exported) -> str:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Subject, "export", lambda _: exported)
     return "convolution.py:model"
+
+
+def test_a_file_of_another_tool_is_mapped_to_the_optimized_program(subject, exported):
+    """The values of the file are found in the program that can be run."""
+    foreign = torch.onnx.export(subject.model, subject.args, verbose=False).model_proto
+    capture = subject.steal()
+    report = compare(capture, map_to_export(foreign, exported, capture))
+    assert report.close and all(row.judged for row in report.rows)
+    assert {row.evidence for row in report.rows if row.kind == "node"} == {"module"}
 
 
 def test_the_optimized_program_is_judged_and_a_note_says_why(subject, exported):

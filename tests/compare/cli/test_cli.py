@@ -125,6 +125,27 @@ def test_check_compares_a_model_on_several_backends(folder: Path, capsys: pytest
     assert set(os.listdir(folder)) - {"__pycache__"} == {"export.py"}
 
 
+def test_check_compares_a_file_of_another_tool(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The model is the reference, and the next command runs as it is printed."""
+    run("export", "export.py:good", "-o", "model.onnx", "-q")
+    plain = ir.load("model.onnx")
+    plain.metadata_props.clear()
+    ir.save(plain, "plain.onnx")
+    plain.graph.initializers["linear.bias"].const_value = ir.tensor([1.0, 2.0, 3.0], name="linear.bias")
+    ir.save(plain, "wrong.onnx")
+    capsys.readouterr()
+
+    assert run("check", "export.py:good", "--program", "plain.onnx") == 0
+    assert capsys.readouterr().out.startswith("CLOSE: plain.onnx on onnxruntime-cpu, against export.py:good\n")
+    assert run("check", "export.py:good", "--program", "wrong.onnx") == 1
+    out = capsys.readouterr().out
+    assert "Divergence starts at `node_" in out and "in `linear`" in " ".join(out.split())
+    *_, command = out.splitlines()
+    assert command.strip() == "filch check export.py:good --program wrong.onnx --blame blame"
+    assert run(*shlex.split(command)[1:], "-o", "report.json") == 1
+    assert (folder / "blame" / "repro.py").is_file()
+
+
 def test_options_reach_the_backend_and_times_are_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An option that is not name=value, or that the backend does not have, is an error."""
     check = ("check", "export.py:good")
@@ -183,6 +204,10 @@ def test_json_is_printed_even_if_nothing_else_is(folder: Path, capsys: pytest.Ca
 
 
 BAD = {
+    "a file that is to be optimized": (
+        ["check", "export.py:good", "--program", "model.onnx", "--optimize"],
+        "--optimize is for the exported model",
+    ),
     "no such dump": (["compare", "none.onnx", "model.onnx"], "there is no file 'none.onnx'"),
     "no such program": (["compare", "ref.onnx", "none.onnx"], "there is no file 'none.onnx'"),
     "no ONNX file": (["show", "export.py"], "'export.py' is not an ONNX file"),

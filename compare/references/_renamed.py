@@ -1,0 +1,157 @@
+"""Give the values of a reference the names that they have in the program that is judged."""
+
+import copy
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, ExportGraphSignature
+
+from filch.export import Graph, Original
+
+from ._alignment import ProgramAlignment
+
+_PREFIX = "reference:"  # of values that the other program does not have
+
+
+class RenamedOriginal(Original):
+    """The torch program of a model, with the names that its values have in a foreign program.
+
+    Args:
+        original: the torch program and the graph that it was translated to.
+        alignment: the values of that graph that the foreign program has.
+        judged: the graph of the foreign program.
+        inferred: references of values that were found by their numbers alone, by name.
+        notes: remarks for the reader of a report.
+    """
+
+    def __init__(
+        self,
+        original: Original,
+        alignment: ProgramAlignment,
+        judged: Graph,
+        *,
+        inferred: Mapping[str, torch.Tensor],
+        notes: Sequence[str],
+    ) -> None:
+        model, names = renamed_model(original.model, alignment, judged)
+        super().__init__(lambda: (_renamed_program(original.program, names, judged.known), model), "")
+        self.inferred, self.notes = inferred, notes
+
+
+def _renamed_program(program: ExportedProgram, names: Mapping[str, str], taken: Collection[str]) -> ExportedProgram:
+    """Return a copy of a program whose nodes have other names: those in `names`, else free ones."""
+
+    def new(name: str) -> str:
+        return names.get(name) or (_free(name, taken) if name in taken else name)
+
+    renamed, signature = copy.copy(program), program.graph_signature
+    module = fx.GraphModule(program.graph_module, copy.deepcopy(program.graph))
+    for node, old in zip(module.graph.nodes, program.graph.nodes, strict=True):
+        node.name = new(old.name)
+    inputs = [
+        spec
+        if isinstance(spec.arg, ConstantArgument)
+        else replace(spec, arg=replace(spec.arg, name=new(spec.arg.name)))
+        for spec in signature.input_specs
+    ]
+    renamed._graph_module = module  # noqa: SLF001  it has no setter
+    renamed._graph_signature = ExportGraphSignature(inputs, signature.output_specs)  # noqa: SLF001  nor has this
+    return renamed
+
+
+def renamed_model(model: ir.Model, alignment: ProgramAlignment, judged: Graph) -> tuple[ir.Model, Mapping[str, str]]:
+    """Return a copy of a model in which values have the names of the other program's values, and all names by the old.
+
+    A value that the other program computes several times has the first of its names, and copies with the others. Those
+    that were found by their numbers alone have no such name: they may be other values, which float64 would tell.
+    """
+    renamed = model.clone()
+    graph = renamed.graph
+    aliases: dict[str, list[str]] = {}
+    for name, source in alignment.names.items():
+        if alignment.bases.get(name) != "numbers":
+            aliases.setdefault(source, []).append(name)
+    produced = [value for node in graph for value in node.outputs if value.name]
+    values = {value.name or "": value for value in (*graph.inputs, *graph.initializers.values(), *produced)}
+    taken = judged.known | values.keys()
+    tensors = {name: value.const_value for name, value in values.items()}
+    for value in values.values():  # it would be renamed, too, and the program has the same tensor
+        value.const_value = None
+    for name, value in values.items():  # first to names that no value has, as two values may exchange theirs
+        value.name = _free(name, taken)
+    weights = {*judged.constants}
+    for name, value in values.items():
+        names = aliases.get(name, [])
+        if value.is_initializer():
+            value.name = name if name in weights else value.name
+        elif first := next((item for item in names if item not in alignment.shapes), None):
+            value.name, names = first, [item for item in names if item != first]
+        value.const_value = tensors[name]
+        for alias in names:
+            _add_copy(graph, value, alias, alignment.shapes.get(alias))
+    for node in [node for node in graph if node.op_type == "SequenceAt"]:
+        _replace_split(graph, node, taken)
+    return renamed, {name: value.name or "" for name, value in values.items()}
+
+
+def _add_copy(graph: ir.Graph, value: ir.Value, name: str, shape: Sequence[int] | None) -> None:
+    """Add a node that copies a value to one of another name, and of another shape unless that is None."""
+    node = ir.node("Identity", [value])
+    if shape is not None:
+        sizes = ir.Value(name=f"{name}:shape", const_value=ir.tensor([*shape], dtype=ir.DataType.INT64))
+        graph.register_initializer(sizes)
+        node = ir.node("Reshape", [value, sizes], {"allowzero": 1})
+    copied = node.outputs[0]
+    copied.name, copied.type, copied.shape = name, value.type, value.shape if shape is None else ir.Shape(shape)
+    producer = value.producer()
+    if producer is not None:
+        graph.insert_after(producer, node)
+    elif len(graph):
+        graph.insert_before(graph[0], node)
+    else:
+        graph.append(node)
+
+
+def _replace_split(graph: ir.Graph, node: ir.Node, taken: Collection[str]) -> None:
+    """Replace a node that takes a part of a tensor from a sequence by one that slices it.
+
+    Exporters translate `chunk` and `split` to sequences, which the float64 values of a graph do not include.
+    """
+    sequence, index = node.inputs
+    split = None if sequence is None else sequence.producer()
+    if split is None or split.op_type != "SplitToSequence" or len(split.inputs) != 2:
+        return
+    sizes, place = map(_constant, (split.inputs[1], index))
+    if sizes is None or place is None or int(place) < 0:
+        return
+    at = int(place)
+    start, length = (at * int(sizes), int(sizes)) if sizes.ndim == 0 else (int(sizes[:at].sum()), int(sizes[at]))
+    output, axis = node.outputs[0], split.attributes.get_int("axis", 0)
+    bounds = [
+        ir.Value(name=_free(f"{output.name}:{bound}", taken), const_value=ir.tensor([number]))
+        for bound, number in (("start", start), ("end", start + length), ("axis", axis))
+    ]
+    for bound in bounds:
+        graph.register_initializer(bound)
+    sliced = ir.node("Slice", [split.inputs[0], *bounds], name=node.name)
+    name, sliced.outputs[0].type, sliced.outputs[0].shape = output.name, output.type, output.shape
+    ir.convenience.replace_nodes_and_values(graph, node, [node], [sliced], [output], [sliced.outputs[0]])
+    sliced.outputs[0].name = name
+
+
+def _constant(value: ir.Value | None) -> np.ndarray | None:
+    tensor = None if value is None else ir.convenience.get_const_tensor(value)
+    return None if tensor is None else tensor.numpy()
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    """Return a name that no value has, made from `name`."""
+    free = f"{_PREFIX}{name}"
+    while free in taken:
+        free += "'"
+    return free
