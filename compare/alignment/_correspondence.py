@@ -220,9 +220,9 @@ def _covered(matches: Matches, other: Side, side: Side) -> frozenset[str]:
     parts: dict[str, dict[object, int]] = {}
     for name, found in matches.items():
         for match in found:
-            size = other.recognizable[name].tensor.numel()
-            if match.layout is None or not match.layout.repeats:
-                parts.setdefault(match.source, {})[match.layout or name] = size
+            layout = None if match.layout is None else match.layout.without_repeats
+            size = other.recognizable[name].tensor.numel() if layout is None else layout.numel
+            parts.setdefault(match.source, {})[layout or name] = size
     return frozenset(
         name for name, sizes in parts.items() if sum(sizes.values()) >= side.recognizable[name].tensor.numel()
     )

@@ -167,6 +167,8 @@ class Divergence:
     def _force_operands(self) -> None:
         """Let each operation that reads a weight of A read A's operand, where B's is not known to be right."""
         for anchor in self._pairs.anchors:
+            if anchor.folded and family(anchor.node) == "matmul":  # A's operand may have the factor
+                continue
             number = None if self._is_right(anchor.operand) else self._operands.expected(anchor)
             if number is not None and anchor.operand not in self._forced:
                 self._forced[anchor.operand] = number
@@ -255,7 +257,8 @@ def _first_wrong(side: Side, found: Collection[str], forced: Collection[str], se
             is_suspect = any(name in seeds and _is_right(execution, found, name) for name in outputs)
         else:
             is_suspect = any(name in side.recognizable for name in outputs)
-        if is_suspect and not any(read in wrong for read in _recognizable_reads(side, forced, node)):
+        operands = _recognizable_reads(side, forced, node)
+        if is_suspect and not any(read in wrong and read in execution.graph.producer for read in operands):
             first.append(node)
     return first
 

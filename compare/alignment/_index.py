@@ -83,7 +83,7 @@ class TensorIndex:
         return [names[int(index)] for index in close.all(-1).nonzero()[:, 0]]
 
     def holders(self, numbers: Numbers) -> list[str]:
-        """Return the tensors of another size that have the first, the middle and the last fiber of a tensor."""
+        """Return the tensors that have the first, the middle and the last fiber of a tensor."""
         shape = tuple(numbers.tensor.shape)
         found: dict[str, None] = {}
         for axis in sorted(range(len(shape)), key=lambda axis: -shape[axis]):
@@ -91,14 +91,10 @@ class TensorIndex:
                 statistics = numbers.fibers(shape, axis, self._relative * numbers.scale).statistics
                 places = sorted({0, len(statistics) // 2, len(statistics) - 1})
                 owners = [{*self._owners(shape[axis], statistics[place])} for place in places]
-                names = (name for name in owners[0] if all(name in group for group in owners))
-                found |= dict.fromkeys(name for name in names if self._size(name) != numbers.tensor.numel())
-            if found:
-                break
+                found |= dict.fromkeys(name for name in owners[0] if all(name in group for group in owners))
+            if any(self._tensors[name].tensor.numel() > numbers.tensor.numel() for name in found):
+                break  # other dimensions find the same ones
         return sorted(found)[:_MOST]
-
-    def _size(self, name: str) -> int:
-        return self._tensors[name].tensor.numel()
 
     def _owners(self, length: int, statistics: torch.Tensor) -> Iterator[str]:
         """Yield the tensors that have a fiber with these statistics."""

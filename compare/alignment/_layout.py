@@ -78,9 +78,9 @@ class Layout:
         return self.strides in ((), (1,))
 
     @property
-    def repeats(self) -> bool:
-        """Whether elements occur more than once."""
-        return 0 in self.strides
+    def without_repeats(self) -> "Layout":
+        """The layout of the same elements, each once."""
+        return Layout.of(self.offset, [digit for digit in zip(self.sizes, self.strides, strict=True) if digit[1]])
 
     def select(self, source: torch.Tensor) -> torch.Tensor:
         """Return the elements as a view of the other tensor; its shape is `sizes`.

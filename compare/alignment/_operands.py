@@ -74,13 +74,23 @@ class Operands:
 
     def is_misplaced(self, anchor: Anchor) -> bool:
         """Whether the operand of B has the numbers of A, but in another order than it is expected to have."""
-        expected = None if self.is_guessed(anchor) else self.expected(anchor)
+        expected = self.expected(anchor)
         if expected is None:
             return False
         own = self.others[anchor.operand]
         scale = RELATIVE * Numbers(expected).scale
-        is_right = same_numbers(own.reshape(-1), expected.reshape(-1), scale)
-        return not is_right and solve(Numbers(own), Numbers(expected)) is not None
+        if same_numbers(own.reshape(-1), expected.reshape(-1), scale) or solve(Numbers(own), Numbers(expected)) is None:
+            return False
+        return not self.is_guessed(anchor) or self._is_right_with(anchor, expected)
+
+    def _is_right_with(self, anchor: Anchor, operand: torch.Tensor) -> bool:
+        """Whether the operation of B computes A's result from an operand."""
+        run_again, output = self._pairs.other.execution.run_again, anchor.node.outputs[0]
+        own = self._pairs.reference.execution.values.get(anchor.reference.outputs[0])
+        if run_again is None or own is None or not anchor.whole:
+            return False
+        result = run_again({anchor.operand: operand}, {output}).get(output)
+        return result is not None and solve(Numbers(result), Numbers(own)) is not None
 
     def _pair(self, anchor: Anchor) -> tuple[torch.Tensor, torch.Tensor] | None:
         own, other = self.own.get(anchor.reference_operand), self.others.get(anchor.operand)

@@ -104,13 +104,14 @@ def _candidates(name: str, value: Numbers, other: Side) -> list[ValueMatch]:
             found.append(ValueMatch(name, candidate, layout, whole=True))
         elif other.gathers and have_same_rows(value, other.recognizable[candidate]):
             found.append(ValueMatch(name, candidate, None, whole=True))
-    if found:
-        same = [match for match in found if match.layout is not None and match.layout.is_contiguous]
-        return same or found
+    same = [match for match in found if match.layout is not None and match.layout.is_contiguous]
+    found = same or found
+    # A value may also be a part of another one, from which the equal one was moved or joined.
+    sources = {match.source for match in found}
     for candidate in other.index.holders(value):
         source = other.recognizable[candidate]
-        layout = solve(value, source)
-        if layout is not None or (other.gathers and has_columns(value, source)):
+        layout = None if candidate in sources else solve(value, source)
+        if layout is not None or (candidate not in sources and other.gathers and has_columns(value, source)):
             found.append(ValueMatch(name, candidate, layout, whole=False))
     return found
 
@@ -129,4 +130,6 @@ def _holds_again(match: ValueMatch, side: Side, other: Side) -> bool:
         or source.tensor.numel() != other.recognizable[match.source].tensor.numel()
     ):
         return True
-    return match.layout.holds(value, source, _SECOND)
+    if match.layout.holds(value, source, _SECOND):
+        return True
+    return match.whole and other.gathers and have_same_rows(value, source, _SECOND)  # other tokens, in another order

@@ -103,6 +103,7 @@ def match_weights(
     matcher.match_whole()
     matcher.match_parts()
     matcher.match_folded()
+    matcher.match_joined_and_folded()
     matcher.match_shifted()
     return matcher.result()
 
@@ -201,6 +202,35 @@ class _Matcher:
                         left.remove(name)
                         break
 
+    def match_joined_and_folded(self) -> None:
+        """Match joined weights whose columns or rows were multiplied by a vector, such as the gain of a norm."""
+        free = {name: item for name, item in self.reference.items() if item.tensor.dim() == 2 and name not in self.used}
+        left = [name for name in self.other if name not in self.parts and self.other[name].tensor.dim() == 2]
+        index = TensorIndex(free, _FOLDED)
+        for name, axis in itertools.product(left, (1, 0)):
+            weight = self.other[name].tensor.double().movedim(axis, -1)
+            for vector_name, text, vector in self._factors(weight.shape[-1]) if name not in self.parts else ():
+                if not index.holders(Numbers(weight[:1] / vector)):
+                    continue
+                unit = Numbers((weight / vector).movedim(-1, axis))
+                whole = TensorIndex({name: unit}, _FOLDED)
+                parts = [
+                    WeightPart(own, layout, "holds", f"times {text}, along dimension {axis}")
+                    for own, numbers in free.items()
+                    if whole.holders(numbers) and (layout := solve(numbers, unit, _FOLDED)) is not None
+                ]
+                if parts:
+                    self.parts[name] = _disjoint(parts)
+                    self.used.update((vector_name, *(part.weight for part in parts)))
+                    break
+
+    def _factors(self, count: int) -> Iterator[tuple[str, str, torch.Tensor]]:
+        """Yield the vectors of a length by which weights may have been multiplied: name, what to call it, float64."""
+        for name, vector in ((name, item.tensor.double()) for name, item in self.reference.items()):
+            if vector.shape == (count,):
+                yield name, name, vector
+                yield name, f"1 + {name}", 1 + vector
+
     def match_shifted(self) -> None:
         """Match vectors that are folded, or differ by a factor and a summand."""
         for name, numbers in self.other.items():
@@ -234,12 +264,10 @@ class _Matcher:
             if item.vector.shape == factors.shape and self._are_equal(factors, item.vector):
                 self.used.update(item.sources)
                 return f"times {candidate}, along dimension {1 - axis}"
-        for name, vector in ((name, item.tensor) for name, item in self.reference.items()):
-            if vector.dim() == 1 and vector.shape == factors.shape:
-                for text, numbers in ((name, vector.double()), (f"1 + {name}", 1 + vector.double())):
-                    if self._are_equal(factors, numbers):
-                        self.used.add(name)
-                        return f"times {text}, along dimension {1 - axis}"
+        for name, text, vector in self._factors(len(factors)):
+            if self._are_equal(factors, vector):
+                self.used.add(name)
+                return f"times {text}, along dimension {1 - axis}"
         return f"times a factor for each index of dimension {1 - axis}"
 
     def _are_equal(self, vector: torch.Tensor, folded: torch.Tensor) -> bool:
@@ -251,8 +279,7 @@ class _Matcher:
         matches = []
         for name, tensor in ((name, item.tensor) for name, item in self.other.items()):
             parts = sorted(self.parts.get(name, ()), key=lambda part: part.layout.offset)
-            held = sum(part.layout.numel for part in parts)
-            complete = bool(parts) and (parts[0].arrangement != "holds" or held >= tensor.numel())
+            complete = bool(parts) and (parts[0].arrangement != "holds" or _is_made_of(tensor, parts))
             matches.append(WeightMatch(name, tuple(tensor.shape), tuple(parts), self.others.get(name, ()), complete))
         unused = tuple(name for name in self.reference if name not in self.used)
         return WeightMap(tuple(matches), unused)
@@ -265,6 +292,14 @@ def _disjoint(parts: Sequence[WeightPart]) -> list[WeightPart]:
         if all(part.layout != other.layout for other in chosen):
             chosen.append(part)
     return chosen
+
+
+def _is_made_of(tensor: torch.Tensor, parts: Sequence[WeightPart]) -> bool:
+    """Whether all numbers of a weight are in its parts, but for zeros, as of layers without bias that were joined."""
+    accounted = tensor == 0
+    for part in parts:
+        part.layout.select(accounted).fill_(value=True)
+    return bool(accounted.all())
 
 
 def _matrix(numbers: Numbers) -> torch.Tensor:

@@ -37,6 +37,11 @@ def test_factors_are_named():
     assert parts_of(A, A["q"] * A["gain"]) == [("q", "same", "times gain, along dimension 1")]
     assert parts_of(A, (A["q"] * A["gain"]).T.contiguous()) == [("q", "moved", "times gain, along dimension 0")]
     assert parts_of(A, A["gain"] - 1) == [("gain", "same", "plus -1")]
+    joined = torch.cat([A["q"], A["k"]]) * (1 + A["gain"])
+    folded = [(name, "holds", "times 1 + gain, along dimension 1") for name in ("q", "k")]
+    assert parts_of(A, joined) == folded
+    assert parts_of(A, joined.T.contiguous())[0] == ("q", "holds", "times 1 + gain, along dimension 0")
+    assert match_weights(A, {"other": joined}).unused == ("v", "bias")
 
 
 def test_other_numbers_are_not_found():
@@ -56,6 +61,18 @@ def test_a_joined_weight_with_a_foreign_part_is_incomplete():
     match = match_weights(A, {"other": torch.cat([A["q"], numbers(32, 48)])}).by_weight["other"]
     assert [part.weight for part in match.parts] == ["q"]
     assert not match.complete
+    joined = torch.cat([A["q"], A["k"]]) * A["gain"]
+    joined[-1, -1] += 1e-3
+    match = match_weights(A, {"other": joined}).by_weight["other"]
+    assert [part.weight for part in match.parts] == ["q"]
+    assert not match.complete
+
+
+def test_zeros_take_the_place_of_a_missing_bias():
+    """A layer without bias that was joined with others is complete; zeros in place of another number are not."""
+    zeros = torch.zeros(32)
+    assert match_weights(A, {"other": torch.cat([zeros, A["bias"]])}).matches[0].complete
+    assert match_weights(A, {"other": torch.cat([zeros, A["bias"][:32]])}).missing == ("other",)
 
 
 def test_weights_of_another_dtype_are_compared_in_the_coarser_one():

@@ -1,0 +1,63 @@
+"""Models of `transformers` and re-implementations of them: what is found, and which operations planted bugs name."""
+
+import re
+
+import pytest
+
+from filch.compare import align
+from filch.compare.results._alignment import AlignedValue, Departure
+from support.models.ports import PORTS, Bug, Port
+
+UNKNOWN_WEIGHTS = {"qwen2": "cos|sin"}  # tables of what the model computes
+BUGS = [(name, bug) for name, port in PORTS.items() for bug in port.bugs]
+
+
+@pytest.mark.parametrize("name", PORTS)
+def test_values_of_a_correct_port_are_found_where_they_are(name: str) -> None:
+    """Each output of a module that the port computes is found, in its place, and none that it does not compute."""
+    port = PORTS[name]
+    result = align(*port.make(None))
+    assert result.close, str(result)
+    assert result.departures == ()
+    assert [value for value in result.values if port.is_false(value)] == []
+    assert [value for value in result.values if port.places(value) and not port.is_paired(value)] == []
+    unknown = re.compile(UNKNOWN_WEIGHTS.get(name, "$"))
+    assert [weight for weight in result.weights if weight.complete == bool(unknown.fullmatch(weight.name))] == []
+
+
+@pytest.mark.parametrize(("name", "bug"), BUGS)
+def test_a_bug_of_a_port_is_named_in_its_module(name: str, bug: str) -> None:
+    """The first departure is an operation of the module that has the bug."""
+    result = align(*PORTS[name].make(bug))
+    assert not result.close
+    assert PORTS[name].bugs[bug].found(result.departures[0] if result.departures else None) != "elsewhere", str(result)
+
+
+def test_a_value_in_a_wrong_place_is_false() -> None:
+    """The truth of layer 1 does not hold for layer 0, nor for a value that the port does not compute."""
+    port = Port(PORTS["llama"].make, {"layers.#.q": "blocks.#.qkv", "layers.#.norm": None, "head": "/mm"}, {})
+    right = AlignedValue("layers.1.q", "", "", "proved", ("blocks.1.qkv",))
+    swapped = AlignedValue("layers.1.q", "", "", "by value", ("blocks.1.qkv", "blocks.0.qkv"))
+    invented = AlignedValue("layers.0.norm", "", "", "by value", ("blocks.0.norm",))
+    unnamed = AlignedValue("head", "", "", "proved", ("mm at llama.py:3",))
+    assert [port.is_false(value) for value in (right, swapped, invented, unnamed)] == [False, True, True, False]
+    assert [port.is_paired(value) for value in (right, swapped, invented, unnamed)] == [True, False, False, True]
+    with pytest.raises(LookupError, match=r"no entry for 'layers\.0\.k'"):
+        port.places(AlignedValue("layers.0.k", "", "", "uncovered"))
+
+
+def test_a_departure_elsewhere_does_not_find_a_bug() -> None:
+    """The module decides, then the function and the operator."""
+    bug = Bug("blocks.0", "places", "add mul")
+    source = f"_port.py:{Port.places.__code__.co_firstlineno + 1}"
+    found = [
+        bug.found(item)
+        for item in (
+            None,
+            Departure("blocks.1", "add", source, "x"),
+            Departure("blocks.0", "sub", source, "x"),
+            Departure("blocks.0", "add", "_port.py:1", "x"),
+            Departure("blocks.0", "add", source, "x"),
+        )
+    ]
+    assert found == ["elsewhere", "elsewhere", "module", "module", "operation"]
