@@ -21,7 +21,7 @@ from ._weight_verdict import odd_weights, other_weights
 from ._weights import Tensors, WeightMap, match_weights
 
 _MOST = 8  # names in a sentence
-_NOTE = "only named arrays were compared: what is wrong may be a step before it that has no name"
+_NOTE = "only named arrays were compared; the cause may be an earlier step without a name"
 Source = Subject | NamedArrays
 
 
