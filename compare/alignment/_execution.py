@@ -23,7 +23,7 @@ from filch.export import (
 
 from ..common._complex import complex_as_real
 from ..common._operators import operator_name
-from ..float64._mode import Float64Mode, native_kernels
+from ..float64._mode import Float64Mode, RecordedDecisions, native_kernels
 
 Tensors = Mapping[str, torch.Tensor]
 # Operators that return the numbers of one tensor, or a part of them, in whatever order.
@@ -65,6 +65,7 @@ class Execution:
         modules: the tensors that modules returned.
         offsets: the index of the first element in the weight of each view of a weight, by the name of the view.
         run_again: runs the operations again with other numbers; None if that is not possible.
+        units: half a unit in the last place of the coarsest dtype on the way to each value in the model's own run.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Execution:
     modules: tuple[ModuleOutput, ...] = field(default=(), repr=False)
     offsets: Mapping[str, int] = field(default_factory=dict, repr=False)
     run_again: Replay | None = field(default=None, repr=False)
+    units: Mapping[str, float] = field(default_factory=dict, repr=False)
 
     @cached_property
     def roots(self) -> Mapping[str, str]:
@@ -105,17 +107,32 @@ def moved_value(node: Node) -> str | None:
     return computed[0] if len(computed) == 1 or node.op[0].isupper() else None
 
 
-def run_model(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Execution:
+def run_model(
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    noisy: bool = False,
+    decisions: RecordedDecisions | None = None,
+) -> Execution:
     """Run a model in float64 and record its operations.
 
     The model runs in its own dtypes, so that it takes its usual branches; each operation runs a second time in float64.
+
+    Args:
+        model: the model.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        noisy: whether everything that an operation reads is changed by half a unit in the last place (`Float64Mode`).
+        decisions: the decisions of a run without noise, which one with noise makes again.
 
     Raises:
         TraceError: the model fails on these inputs.
     """
     values: dict[str, torch.Tensor] = {}
     weights = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    mode = Float64Mode(noisy=False, decisions={})
+    mode = Float64Mode(noisy=noisy, decisions={} if decisions is None else decisions)
+    units: dict[str, float] = {}
 
     storages = {tensor.untyped_storage().data_ptr(): name for name, tensor in weights.items()}
     offsets: dict[str, int] = {}
@@ -127,7 +144,7 @@ def run_model(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) 
             offsets[name] = int(tensor.storage_offset())
             if "@" not in name:  # a view of a weight, and not what was written to it
                 return
-        values[name] = _widened(mode.value(tensor))
+        values[name], units[name] = _widened(mode.value(tensor)), mode.unit(tensor)
 
     recorded = record_run(model, args, kwargs, visit, mode.running)
     graph = recorded.graph
@@ -136,7 +153,7 @@ def run_model(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     kept |= {name: kept[name].reshape(shape) for name, shape in _finest_shapes(graph, kept).items()}
     own = {name: tensor.detach() for name, tensor in weights.items() if name in graph.known}
     again = _Replay(recorded, kept, own)
-    return Execution(type(model).__name__, graph, kept, own, recorded.outputs, offsets, again)
+    return Execution(type(model).__name__, graph, kept, own, recorded.outputs, offsets, again, units)
 
 
 def _finest_shapes(graph: Graph, values: Tensors) -> dict[str, tuple[int, ...]]:

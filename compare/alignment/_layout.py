@@ -6,6 +6,8 @@ absolute value, root mean square), which gives the place of each fiber in the ot
 as a mixed-radix number: sizes and strides, as in CuTe. A layout counts only if it holds for every element.
 """
 
+import functools
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,8 +19,10 @@ RELATIVE = 1e-6  # float64 runs of two implementations differ by less, float32 t
 _CANDIDATES = 8  # places to try for one fiber
 _SEARCHES = 64  # digits to try for one order
 _ATTEMPTS = 12  # pairs of dimensions to try
-_LARGEST = 1e30  # larger numbers stand for infinity in masks
+LARGEST = 1e30  # larger numbers stand for infinity in masks
 STATISTICS_KEY = torch.tensor([1.0, 0.7, 0.9], dtype=torch.float64)  # combines statistics into one number
+_PARTS, _DIGITS = 8, 5  # of layouts that are tried one by one
+_FIRST = 32  # elements to try first
 _MAX_ELEMENTS = 2**16  # of tensors whose elements are looked up one by one
 Shape = tuple[int, ...]
 
@@ -131,9 +135,9 @@ class Numbers:
     @cached_property
     def finite(self) -> torch.Tensor:
         """The tensor with 0 in place of numbers that are not finite or stand for infinity."""
-        if not self.tensor.numel() or all(abs(float(bound)) < _LARGEST for bound in self.tensor.aminmax()):
+        if not self.tensor.numel() or all(abs(float(bound)) < LARGEST for bound in self.tensor.aminmax()):
             return self.tensor
-        return torch.where(self.tensor.abs() < _LARGEST, self.tensor, torch.zeros((), dtype=self.tensor.dtype))
+        return torch.where(self.tensor.abs() < LARGEST, self.tensor, torch.zeros((), dtype=self.tensor.dtype))
 
     @cached_property
     def scale(self) -> float:
@@ -164,7 +168,7 @@ def same_numbers(first: torch.Tensor, second: torch.Tensor, tolerance: float) ->
     """Whether two tensors of one shape differ by at most `tolerance` in each element; both may be infinite."""
     if bool(((first - second).abs() <= tolerance).all()):
         return True
-    infinite = (first.abs() >= _LARGEST) & (second.abs() >= _LARGEST) & (first.sign() == second.sign())
+    infinite = (first.abs() >= LARGEST) & (second.abs() >= LARGEST) & (first.sign() == second.sign())
     return bool((((first - second).abs() <= tolerance) | (first == second) | infinite).all())
 
 
@@ -195,6 +199,55 @@ def solve(numbers: Numbers, source: Numbers, relative: float = RELATIVE) -> Layo
         if found is not None and found.holds(numbers, source, relative):
             return found
     return None
+
+
+def usual_layout(numbers: Numbers, source: Numbers, relative: float) -> Layout | None:
+    """Return the layout of a tensor in another one whose dimensions are permuted, or that of a part of the last one.
+
+    Unlike `solve`, this needs no fibers that can be told apart.
+
+    Args:
+        numbers: see `solve`.
+        source: see `solve`.
+        relative: see `solve`.
+    """
+    count, total = numbers.tensor.numel(), source.tensor.numel()
+    shape, other = tuple(numbers.tensor.shape), tuple(source.tensor.shape)
+    parts = total // count if count and shape and other else 0
+    if not 1 <= parts <= _PARTS or parts * count != total or other[-1] % parts:
+        return None
+    layouts, places = _usual_layouts(shape, other, parts)
+    starts = source.finite.reshape(-1)[places]
+    close = (starts - numbers.finite.reshape(-1)[: places.shape[1]]).abs() <= relative * source.scale
+    likely = (layouts[int(index)] for index in close.all(-1).nonzero()[:, 0])
+    return next((layout for layout in likely if layout.holds(numbers, source, relative)), None)
+
+
+@functools.lru_cache(maxsize=1024)
+def _usual_layouts(shape: Shape, source: Shape, parts: int) -> tuple[list[Layout], torch.Tensor]:
+    """Return layouts by the shapes, with the places of the first elements."""
+    layouts = [*dict.fromkeys(_permuted(shape, source, parts))]
+    elements = torch.arange(min(_FIRST, math.prod(shape)))
+    places = []
+    for layout in layouts:
+        rest, place = elements, torch.full_like(elements, layout.offset)
+        for size, stride in zip(reversed(layout.sizes), reversed(layout.strides), strict=True):
+            place, rest = place + rest % size * stride, rest // size
+        places.append(place)
+    return layouts, torch.stack(places) if places else torch.zeros(0, len(elements), dtype=torch.long)
+
+
+def _permuted(shape: Shape, source: Shape, parts: int) -> Iterator[Layout]:
+    last = source[-1] // parts
+    strides = [math.prod(source[axis + 1 :]) for axis in range(len(source))]
+    whole = [*zip((*source[:-1], last), strides, strict=True)]
+    inner = shape[-1]
+    split = [*whole[:-1], (last // inner, inner), (inner, 1)] if last % inner == 0 else whole
+    for part in range(parts):
+        for digits in (whole, split):
+            long = [digit for digit in digits if digit[0] > 1]
+            for order in itertools.permutations(long) if len(long) <= _DIGITS else ():
+                yield Layout.of(part * last, order)
 
 
 def have_same_rows(numbers: Numbers, other: Numbers, relative: float = RELATIVE) -> bool:

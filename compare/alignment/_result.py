@@ -10,7 +10,7 @@ from ..common._operators import operator_name
 from ..results._alignment import AlignedValue, AlignedWeight, Alignment, Departure, Evidence
 from ._correspondence import Correspondence
 from ._divergence import Suspect
-from ._execution import label_of, line_of
+from ._execution import Tensors, label_of, line_of
 from ._layout import Layout, Numbers, solve
 from ._value_map import ValueMap
 from ._weights import WeightMatch
@@ -34,7 +34,7 @@ def alignment(
     return Alignment(
         own.name,
         other.name,
-        tuple(_weight(pairs, match) for match in pairs.weights.matches),
+        tuple(aligned_weight(own.weights, match) for match in pairs.weights.matches),
         pairs.weights.unused,
         tuple(_values(pairs, given)),
         tuple(_departure(suspect) for suspect in suspects),
@@ -72,8 +72,13 @@ def _departure(suspect: Suspect) -> Departure:
     )
 
 
-def _weight(pairs: Correspondence, match: WeightMatch) -> AlignedWeight:
-    own = pairs.reference.execution.weights
+def aligned_weight(own: Tensors, match: WeightMatch) -> AlignedWeight:
+    """Return a weight of B for people.
+
+    Args:
+        own: the weights of A by name.
+        match: what the weight was made of.
+    """
     texts = []
     for part in match.parts:
         inner, outer = match.shape, tuple(own[part.weight].shape) if part.weight in own else match.shape
@@ -140,7 +145,8 @@ def _pair(pairs: Correspondence, value: str, name: str) -> tuple[Numbers, Number
 def _is_confirmed(pairs: Correspondence, value: str, name: str, layout: Layout | None) -> bool:
     """Whether a value of A is in a value of B, in a layout or in the same order."""
     numbers, source = _pair(pairs, value, name)
-    return (layout or Layout.of(0, [(numbers.tensor.numel(), 1)])).holds(numbers, source)
+    relative = max(pairs.reference.relative(value), pairs.other.relative(name))
+    return (layout or Layout.of(0, [(numbers.tensor.numel(), 1)])).holds(numbers, source, relative)
 
 
 def _layout(pairs: Correspondence, value: str, name: str) -> Layout | None:

@@ -7,11 +7,13 @@ from functools import cached_property
 from ..common._operators import operator_name
 from ._execution import Execution
 from ._index import TensorIndex
-from ._layout import RELATIVE, Layout, Numbers, has_columns, have_same_rows, solve
+from ._layout import RELATIVE, Layout, Numbers, has_columns, have_same_rows, solve, usual_layout
+from ._rounding import RoundingLevels
 
 _GATHERS = frozenset(
     {"GatherElements", "GatherND", "TopK", "index", "index_add", "index_put", "scatter", "sort", "topk"}
 )
+_COARSE = 2e-4  # differences above this leave too few fibers that can be told apart
 _SECOND = 2 * RELATIVE  # on the second input
 
 
@@ -42,10 +44,15 @@ class Side:
     Args:
         execution: the execution.
         second: the execution on other inputs, with the same operations; None if there is none.
+        levels: tells which numbers of the other side, of a lower precision, are values of this one; None if both ran in
+            float64.
     """
 
-    def __init__(self, execution: Execution, second: Execution | None = None) -> None:
+    def __init__(
+        self, execution: Execution, second: Execution | None = None, levels: RoundingLevels | None = None
+    ) -> None:
         self.execution = execution
+        self.levels = levels
         self.second = second if second is not None and _same_operations(execution, second) else None
         numbers = {name: Numbers(value) for name, value in execution.values.items() if value.is_floating_point()}
         self.recognizable = {name: item for name, item in numbers.items() if is_recognizable(item)}
@@ -62,7 +69,20 @@ class Side:
     @cached_property
     def index(self) -> TensorIndex:
         """Finds values by their numbers."""
-        return TensorIndex(self.recognizable)
+        return TensorIndex(self.recognizable, own=self._tolerances)
+
+    def relative(self, name: str) -> float:
+        """Return the largest difference of a number of a value, relative to their root mean square."""
+        return self._tolerances.get(name, RELATIVE)
+
+    @cached_property
+    def coarsest(self) -> float:
+        """The largest of these differences."""
+        return max(self._tolerances.values(), default=RELATIVE)
+
+    @cached_property
+    def _tolerances(self) -> Mapping[str, float]:
+        return {} if self.levels is None else {name: self.levels.relative(name) for name in self.recognizable}
 
 
 def _same_operations(first: Execution, second: Execution) -> bool:
@@ -89,18 +109,24 @@ def match_values(
     for name, value in (side.recognizable if numbers is None else numbers).items():
         matches = [
             match
-            for match in _candidates(name, value, other)
-            if numbers is not None or _holds_again(match, side, other)
+            for match in _candidates(name, value, other, side.relative(name))
+            if numbers is not None or (_holds_again(match, side, other) and _is_rounding(match, side, other))
         ]
         if matches:
             found[name] = tuple(matches)
     return found
 
 
-def _candidates(name: str, value: Numbers, other: Side) -> list[ValueMatch]:
+def _candidates(name: str, value: Numbers, other: Side, relative: float) -> list[ValueMatch]:
+    def solved(source: str) -> Layout | None:
+        return solve(value, other.recognizable[source], max(relative, other.relative(source)))
+
+    coarse = max(relative, other.coarsest)
+    if coarse > _COARSE:
+        return _coarse_candidates(name, value, other, relative)
     found = []
-    for candidate in other.index.equal_sized(value):
-        if (layout := solve(value, other.recognizable[candidate])) is not None:
+    for candidate in other.index.equal_sized(value, relative):
+        if (layout := solved(candidate)) is not None:
             found.append(ValueMatch(name, candidate, layout, whole=True))
         elif other.gathers and have_same_rows(value, other.recognizable[candidate]):
             found.append(ValueMatch(name, candidate, None, whole=True))
@@ -108,12 +134,30 @@ def _candidates(name: str, value: Numbers, other: Side) -> list[ValueMatch]:
     found = same or found
     # A value may also be a part of another one, from which the equal one was moved or joined.
     sources = {match.source for match in found}
-    for candidate in other.index.holders(value):
-        source = other.recognizable[candidate]
-        layout = None if candidate in sources else solve(value, source)
-        if layout is not None or (candidate not in sources and other.gathers and has_columns(value, source)):
+    for candidate in (item for item in other.index.holders(value, relative) if item not in sources):
+        layout = solved(candidate)
+        if layout is not None or (other.gathers and has_columns(value, other.recognizable[candidate])):
             found.append(ValueMatch(name, candidate, layout, whole=False))
     return found
+
+
+def _coarse_candidates(name: str, value: Numbers, other: Side, relative: float) -> list[ValueMatch]:
+    """Return where a value of a low precision may be: its fibers can't be told apart, so usual orders are tried."""
+    found = []
+    for source, numbers in other.recognizable.items():
+        layout = usual_layout(value, numbers, max(relative, other.relative(source)))
+        if layout is not None:
+            found.append(ValueMatch(name, source, layout, whole=layout.numel == numbers.tensor.numel()))
+    return [match for match in found if match.whole] or found
+
+
+def _is_rounding(match: ValueMatch, side: Side, other: Side) -> bool:
+    """Whether rounding explains how far a match is from float64."""
+    if match.layout is None:
+        return side.levels is None and other.levels is None
+    if other.levels is not None:
+        return other.levels.explain(match.source, match.value, match.layout, whole_array=True)
+    return side.levels is None or side.levels.explain(match.value, match.source, match.layout, whole_array=False)
 
 
 def _holds_again(match: ValueMatch, side: Side, other: Side) -> bool:

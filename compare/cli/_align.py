@@ -13,11 +13,24 @@ _WRITERS = {".html": "to_html", ".json": "to_json", ".md": "to_markdown"}  # met
 
 
 def align_command(
-    reference: Annotated[str, typer.Argument(help="Implementation A, as package.module:factory or path.py:factory.")],
-    other: Annotated[str, typer.Argument(help="Implementation B; its factory returns its own arguments.")],
+    reference: Annotated[
+        str,
+        typer.Argument(
+            help="Implementation A: package.module:factory path.py:factory, a dump, .npz, .safetensors or .pt."
+        ),
+    ],
+    other: Annotated[
+        str, typer.Argument(help="Implementation B, likewise. Its factory returns its own arguments, or named arrays.")
+    ],
     mapping: Annotated[
         Path | None,
         typer.Option(help="A TOML file that says where module outputs of A are in B; its rows are checked."),
+    ] = None,
+    weights_only: Annotated[
+        bool | None,
+        typer.Option(
+            help="Compare weights alone, and run no model; by default if two files of arrays or a checkpoint are given."
+        ),
     ] = None,
     output: Annotated[
         list[Path] | None,
@@ -30,20 +43,19 @@ def align_command(
 ) -> None:
     """Find which weights and values of two implementations are the same, and where B leaves A.
 
-    Exits with 0 if the outputs of B are those of A, and with 1 if not.
+    Exits with 0 if the outputs, named arrays or weights of B are those of A, and with 1 if not.
     """
     for path in output or ():
         if path.suffix not in (".toml", *_WRITERS):
             raise usage_error(f"an alignment is written as .toml, .html, .json or .md, not as {path.name!r}")
-    from .._align import align_subjects
+    from .._align import align_sources, find_source
     from ..alignment._value_map import ValueMap
     from ..common._errors import CompareError
     from ..common._progress import progress
-    from ..models._factory import find_factory
 
     with progress("align", quiet=quiet or as_json):
-        sides = [find_factory(name).make() for name in (reference, other)]
-        result = align_subjects(sides[0], sides[1], (reference, other), mapping)
+        sides = [find_source(name) for name in (reference, other)]
+        result = align_sources(sides[0], sides[1], (reference, other), mapping, weights_only=weights_only)
     echo_result(result, as_json=as_json, quiet=quiet, all_rows=all_rows, wide=wide)
     for path in output or ():
         try:

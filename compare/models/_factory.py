@@ -38,13 +38,28 @@ class Factory:
         Raises:
             CompareError: it raises, or returns something else.
         """
+        return self.subject_of(self.call(**sizes))
+
+    def call(self, **sizes: int) -> Any:
+        """Return what the function returns.
+
+        Raises:
+            CompareError: it raises.
+        """
         try:
             with phase("making the model"):
-                result = self.function(**sizes)
+                return self.function(**sizes)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # also SystemExit, and what pytest raises to skip or fail
             raise CompareError(f"the factory {self.name!r} raised {type(error).__name__}: {error}") from error
+
+    def subject_of(self, result: Any) -> Subject:
+        """Return the model with its arguments that the function has returned.
+
+        Raises:
+            CompareError: it is something else.
+        """
         if not isinstance(result, tuple | list) or not 2 <= len(result) <= 4:
             raise CompareError(
                 f"the factory {self.name!r} has to return (model, args[, kwargs[, dynamic_shapes]]), "

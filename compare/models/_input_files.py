@@ -63,7 +63,12 @@ def load_inputs(path: str | os.PathLike[str]) -> tuple[Inputs, ...]:
         raise CompareError(f"{str(where)!r} can't be used as inputs: {short_line(str(error))}") from error
 
 
-def _from_npz(contents: bytes) -> tuple[Inputs, ...]:
+def from_npz(contents: bytes) -> tuple[Inputs, ...]:
+    """Return the arrays of a file of NumPy by name, in the order of the file, as the only call.
+
+    Raises:
+        ValueError: it is damaged, or has Python objects.
+    """
     try:
         with zipfile.ZipFile(io.BytesIO(contents)) as archive:
             members = archive.infolist()
@@ -128,4 +133,4 @@ def _polygraphy_array(name: str, item: Any) -> torch.Tensor:
     return _from_npy(name, contents)
 
 
-_READERS = {".npz": _from_npz, ".safetensors": _from_safetensors, ".json": _from_polygraphy}
+_READERS = {".npz": from_npz, ".safetensors": _from_safetensors, ".json": _from_polygraphy}

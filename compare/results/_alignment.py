@@ -76,12 +76,32 @@ class AlignedValue:
 
 
 @dataclass(frozen=True)
+class AlignedArray:
+    """A named array of implementation B, and the values of A that it has the numbers of.
+
+    Attributes:
+        name: its name in B.
+        what: its dtype and shape.
+        places: the values of A: the path of the module that returned it, or the operator with its line; empty if its
+            numbers are not all numbers of A.
+        judged: whether it has enough different numbers to be recognized by them.
+    """
+
+    name: str
+    what: str
+    places: tuple[str, ...]
+    judged: bool = True
+
+
+@dataclass(frozen=True)
 class Departure:
     """An operation of B that computes something else than A, from the numbers of A.
 
+    Where B has no operations, it is the first named array that is no value of A; earlier steps may be the cause.
+
     Attributes:
-        module: the path of the module of B in which it runs; `""` for the model itself.
-        operator: its operator.
+        module: the path of the module of B in which it runs; `""` for the model itself. The name of an array.
+        operator: its operator, or `array`.
         source: the line of the code of B, as `file.py:12`; None if not known.
         value: the name of the value that it computes in the graph of B.
         reference_module: the path of the module of A that computes the value otherwise; None if not known.
@@ -116,8 +136,11 @@ class Alignment(Result):
         values: one for each tensor that a module of A returned, in the order of the run.
         departures: the operations at which B leaves A, in the order of B.
         missing: operations of A whose results are not in B, although those from which they are computed are.
-        wrong_outputs: the outputs of B that are not those of A, and why.
+        wrong_outputs: the outputs of B that are not those of A, and why; likewise its arrays or weights, if those were
+            compared.
         remarks: sentences about the whole comparison.
+        compared: what the verdict is about: the outputs, named arrays, or the weights alone.
+        arrays: one for each named array of B that is no weight, in the order in which B has them.
     """
 
     reference: str
@@ -129,10 +152,12 @@ class Alignment(Result):
     missing: tuple[Departure, ...]
     wrong_outputs: tuple[str, ...]
     remarks: tuple[str, ...] = ()
+    compared: Literal["outputs", "arrays", "weights"] = "outputs"
+    arrays: tuple[AlignedArray, ...] = ()
 
     @property
     def close(self) -> bool:
-        """Whether the outputs of B are those of A."""
+        """Whether the outputs of B are those of A; or its arrays or weights, if those were compared."""
         return not self.wrong_outputs and not self.contradicted
 
     @cached_property
@@ -149,10 +174,18 @@ class Alignment(Result):
     def headline(self) -> str:
         """How many weights and values were found, and whether the outputs are the same."""
         complete = sum(weight.complete for weight in self.weights)
-        outputs = "the outputs are the same" if not self.wrong_outputs else "the outputs differ"
+        verdict = "differ" if self.wrong_outputs else "are the same"
+        weights = f"{complete} of {len(self.weights)} weights of B"
+        if self.compared == "weights":
+            return f"{weights} found, {len(self.unused_weights)} of A are not in B; the weights {verdict}"
+        if self.compared == "arrays":
+            found = f"{len(self.covered)} of {len(self.values)} arrays of A found in B"
+            if self.arrays:
+                judged = [array for array in self.arrays if array.judged]
+                found = f"{sum(bool(array.places) for array in judged)} of {len(judged)} arrays of B found in A"
+            return f"{weights} and {found}; they {verdict}" if self.weights else f"{found}; they {verdict}"
         return (
-            f"{complete} of {len(self.weights)} weights of B and {len(self.covered)} of {len(self.values)} module "
-            f"outputs of A found; {outputs}"
+            f"{weights} and {len(self.covered)} of {len(self.values)} module outputs of A found; the outputs {verdict}"
         )
 
     def blocks(self, *, wide: bool = False, all_rows: bool = False) -> Iterable[Block]:
@@ -165,8 +198,7 @@ class Alignment(Result):
         outcome: Style = "close" if self.close else "different"
         yield Line(f"{outcome.upper()}: {self.other} (B) against {self.reference} (A)", outcome)
         yield self.headline
-        for text in self.wrong_outputs:
-            yield text
+        yield from self.wrong_outputs
         if self.departures:
             yield from (
                 "",
@@ -180,21 +212,30 @@ class Alignment(Result):
             title = "Weights:" if wide or all_rows else "Weights that are missing or have factors:"
             yield from ("", Line(title, "heading"))
             yield table_of(_WEIGHTS, weights, marked=lambda weight: not weight.complete, skip_empty=True)
-        if self.unused_weights:
+        if self.unused_weights and self.compared != "weights":
             names = self.unused_weights if wide else self.unused_weights[:_SHOWN]
             more = len(self.unused_weights) - len(names)
             rest = f" and {more} more" if more else ""
             yield from ("", f"no weight of B has the numbers of {', '.join(names)}{rest}")
+        arrays = self.arrays if wide or all_rows else [item for item in self.arrays if item.judged and not item.places]
+        if arrays:
+            title = "Arrays of B:" if wide or all_rows else "Arrays of B that are no values of A:"
+            yield from ("", Line(title, "heading"), table_of(_ARRAYS, arrays, skip_empty=True))
+        if self.values and self.compared != "weights":
+            yield from self._blocks_of_values(all_rows=wide or all_rows)
+        for remark in self.remarks:
+            yield from ("", remark)
+
+    def _blocks_of_values(self, *, all_rows: bool) -> Iterable[Block]:
         yield from ("", Line("Module outputs of A:", "heading"))
         counts = Counter(value.evidence for value in self.values)
         for evidence, text in _EXPLAINED.items():
             if counts[evidence]:
-                yield f"{counts[evidence]} {evidence}: {text}"
-        values = self.values if wide or all_rows else self._notable_values()
+                shown = text if self.compared == "outputs" else text.removesuffix(", on both inputs")
+                yield f"{counts[evidence]} {evidence}: {shown}"
+        values = self.values if all_rows else self._notable_values()
         if values:
             yield from ("", table_of(_VALUES, values, marked=_is_contradicted, skip_empty=True))
-        for remark in self.remarks:
-            yield from ("", remark)
 
     def _notable_values(self) -> list[AlignedValue]:
         """Return the values that need a look: contradicted ones, and the first that are missing."""
@@ -248,6 +289,12 @@ _MISSING: dict[str | Column, Callable[[Departure], object]] = {
     Column("module of A", fit_paths, least=12, preferred=24): lambda item: item.module or "(the model)",
     "operator": lambda item: item.operator,
     Column("line", fit_paths, least=10, preferred=16): lambda item: item.source,
+}
+_ARRAYS: dict[str | Column, Callable[[AlignedArray], object]] = {
+    Column("array of B", fit_paths, least=12, preferred=24): lambda item: item.name,
+    Column("is", folded, optional=2): lambda item: item.what,
+    Column("in A", folded, least=12, preferred=24): lambda item: ", ".join(item.places[:3]) or None,
+    Column("judged", optional=1): lambda item: None if item.judged else "no",
 }
 _WEIGHTS: dict[str | Column, Callable[[AlignedWeight], object]] = {
     Column("weight of B", fit_paths, least=12, preferred=24): lambda item: item.name,

@@ -1,0 +1,198 @@
+"""Align implementations of which one, or both, are named arrays; or their weights alone."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from filch.export import release_memory
+from filch.steal import phase
+
+from ..float64._mode import RecordedDecisions
+from ..models._subject import Subject
+from ..results._alignment import AlignedArray, Alignment, Departure
+from ._arrays import NamedArrays
+from ._correspondence import Correspondence
+from ._execution import Execution, label_of, run_model
+from ._named_values import Leaving, leaving
+from ._result import aligned_weight, alignment
+from ._rounding import FINEST, RoundingLevels, assumed, measured
+from ._value_map import ValueMap
+from ._values import Side
+from ._weight_verdict import odd_weights, other_weights
+from ._weights import Tensors, WeightMap, match_weights
+
+_MOST = 8  # names in a sentence
+_NOTE = "only named arrays were compared; the cause may be an earlier step without a name"
+Source = Subject | NamedArrays
+
+
+def align_weights(own: Source, other: Source) -> Alignment:
+    """Return which weights of two implementations correspond; see `align`."""
+    first, second = weights_of(own), weights_of(other)
+    with phase("matching weights"):
+        weights = match_weights(first, second)
+        release_memory()
+    wrong = [*_wrong_weights(weights, first, second, complete=True)]
+    aligned = tuple(aligned_weight(first, match) for match in weights.matches)
+    return Alignment(
+        name_of(own), name_of(other), aligned, weights.unused, (), (), (), (*wrong,), (), compared="weights"
+    )
+
+
+def weights_of(source: Source) -> Tensors:
+    """Return the weights by name; arrays of which no weights are known are all weights."""
+    if isinstance(source, Subject):
+        return dict(source.model.state_dict())
+    return {name: item for name, item in source.arrays.items() if not source.weights or name in source.weights}
+
+
+def name_of(source: Source) -> str:
+    """Return what an implementation is called."""
+    return type(source.model).__name__ if isinstance(source, Subject) else source.name
+
+
+def _wrong_weights(weights: WeightMap, own: Tensors, other: Tensors, *, complete: bool) -> Iterator[str]:
+    """Yield a sentence for each weight that is wrong.
+
+    Args:
+        weights: which weights correspond.
+        own: the weights of A.
+        other: those of B.
+        complete: whether B has to have all weights of A, arranged alike in all layers.
+    """
+    others = other_weights(weights, own, other)
+    yield from map(str, others)
+    known = {item.name for item in others}
+    yield from (f"the weight {name!r} of B is no weight of A" for name in weights.missing if name not in known)
+    if complete:
+        used = {item.counterpart for item in others}
+        yield from (f"the weight {name!r} of A is not in B" for name in weights.unused if name not in used)
+        yield from odd_weights(weights, own)
+        if not weights.matches:
+            yield "B has no weights"
+
+
+def align_arrays(own: Source, other: Source, given: ValueMap) -> Alignment:
+    """Return which named arrays are values and weights of the other implementation; see `align`.
+
+    Args:
+        own: implementation A.
+        other: implementation B; at least one of the two is `NamedArrays`.
+        given: where people say that values of A are in B.
+    """
+    first, second, weights = _sides(own, other)
+    are_of_b = isinstance(other, NamedArrays)
+    arrays = second if are_of_b else first
+    if not arrays.execution.values:  # weights alone
+        return align_weights(own, other)
+    with phase("matching values"):
+        pairs = Correspondence(first, second, weights)
+        result = alignment(pairs, (), (), (), given)
+    if are_of_b:
+        left = leaving(second, pairs.found, first, pairs.found_in_other, pairs.owners)
+    else:
+        left = leaving(first, pairs.found_in_other, second, pairs.found, _inverse(pairs.owners))
+    wrong = [*_wrong_weights(weights, first.execution.weights, second.execution.weights, complete=False)]
+    wrong += _wrong_arrays(left, *("BA" if are_of_b else "AB"))
+    found = (name for name in arrays.recognizable if name in (pairs.found if are_of_b else pairs.found_in_other))
+    if not wrong and next(found, None) is None:
+        wrong.append("no array has enough different numbers to be compared")
+    departures = () if left.first is None else (_departure(left),)
+    return replace(
+        result,
+        departures=departures if are_of_b else (),
+        missing=() if are_of_b else departures,
+        wrong_outputs=(*wrong,),
+        remarks=(*_remarks(left, arrays),),
+        compared="arrays",
+        arrays=(*_arrays(pairs),) if are_of_b else (),
+    )
+
+
+def _sides(own: Source, other: Source) -> tuple[Side, Side, WeightMap]:
+    """Return the two sides, and which weights correspond."""
+    if isinstance(own, Subject):
+        if isinstance(other, Subject):
+            raise TypeError("two modules are compared by their operations")
+        run, decisions = _run(own)
+        weights = other.weights_among(run)
+        arrays = other.execution(weights.by_weight)
+        return _measured(own, run, decisions, other, arrays), Side(arrays), weights
+    if isinstance(other, Subject):
+        run, decisions = _run(other)
+        arrays = own.execution(own.weights_among(run).by_weight)
+        side = _measured(other, run, decisions, own, arrays)
+        weights = match_weights(arrays.weights, run.weights) if arrays.weights else WeightMap(())
+        return Side(arrays), side, weights
+    first, second = own.execution(own.weights), other.execution(other.weights)
+    levels = RoundingLevels(assumed(first.values), second.values, other.units(second.values), own.units(first.values))
+    return Side(first, levels=levels), Side(second), match_weights(first.weights, second.weights)
+
+
+def _run(subject: Subject) -> tuple[Execution, RecordedDecisions]:
+    decisions: RecordedDecisions = {}
+    with phase("running in float64"):
+        run = run_model(subject.model, subject.args, subject.kwargs, decisions=decisions)
+        release_memory()
+    return run, decisions
+
+
+def _measured(
+    subject: Subject, run: Execution, decisions: RecordedDecisions, arrays: NamedArrays, execution: Execution
+) -> Side:
+    """Return the side of a model; for arrays of a lower precision than float64, with the levels of its values."""
+    units = arrays.units(execution.values)
+    if max(units.values(), default=0.0) < FINEST:
+        return Side(run)
+    with phase("measuring rounding"):
+        noisy = run_model(subject.model, subject.args, subject.kwargs, noisy=True, decisions=decisions)
+        release_memory()
+    truths = measured(run.values, noisy.values, run.units)
+    return Side(run, levels=RoundingLevels(truths, execution.values, units))
+
+
+def _inverse(owners: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for name, items in owners.items():
+        for item in items:
+            found.setdefault(item, set()).add(name)
+    return found
+
+
+def _wrong_arrays(left: Leaving, side: str, other: str) -> Iterator[str]:
+    """Yield a sentence if arrays are no values of the other implementation."""
+    if left.first is not None:
+        later = len(left.wrong) - 1
+        rest = f"; so are {later} later ones, which may inherit it" if later else ""
+        yield f"the array {left.first!r} of {side} is the first that is no value of {other}{rest}"
+    elif left.wrong:
+        yield (
+            f"{_listed(left.wrong)} of {side} are no values of {other}; the arrays are not in the order of the run, so "
+            "that the first of them is not known"
+        )
+
+
+def _departure(left: Leaving) -> Departure:
+    module = None if left.node is None else left.node.module or ""
+    return Departure(left.first or "", "array", None, left.first or "", module, None, None, _NOTE)
+
+
+def _remarks(left: Leaving, arrays: Side) -> Iterator[str]:
+    if left.excused:
+        yield f"nothing wrong depends on {_listed(left.excused)}, which the other implementation does not compute"
+    plain = [name for name in arrays.execution.values if name not in arrays.recognizable]
+    if plain:
+        yield f"not compared, as they are integers or have too few different numbers: {_listed(plain)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = f" and {len(names) - _MOST} more arrays" if len(names) > _MOST else ""
+    return ", ".join(map(repr, names[:_MOST])) + rest
+
+
+def _arrays(pairs: Correspondence) -> Iterator[AlignedArray]:
+    """Yield the arrays of B, with where they are in A."""
+    own, other = pairs.reference.execution, pairs.other
+    for name in other.execution.values:
+        owners = sorted(pairs.owners.get(name, ())) if name in pairs.found or name not in other.recognizable else ()
+        places = tuple(dict.fromkeys(label_of(own, item) for item in owners))
+        yield AlignedArray(name, str(other.execution.graph.values[name]), places, name in other.recognizable)

@@ -1,0 +1,163 @@
+"""`NamedArrays`: numbers that an implementation has left behind under names, without the operations."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from filch.export import Graph, ModuleOutput, Value
+from filch.steal import Records, tensors
+
+from ..common._complex import complex_as_real
+from ..common._errors import CompareError
+from ._execution import Execution
+from ._folded import folded_vectors
+from ._weight_verdict import other_weights
+from ._weights import WeightMap, match_weights
+
+Tensors = Mapping[str, torch.Tensor]
+_PRECISIONS = (torch.bfloat16, torch.float16, torch.float32)
+_VARIED = 64  # different numbers that show the precision in which they were computed
+
+
+@dataclass(frozen=True, eq=False)
+class NamedArrays:
+    """Arrays of an implementation by name, in the order in which it computed them, as far as that is known.
+
+    Attributes:
+        name: what the implementation is called.
+        arrays: all arrays, which may be weights or values; of any dtypes.
+        weights: the names of those that are known to be weights.
+        places: the module and the path of each tensor that a module returned; those of other arrays are their names.
+    """
+
+    name: str
+    arrays: Tensors
+    weights: frozenset[str] = frozenset()
+    places: Mapping[str, tuple[str, str]] | None = None
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Any] | Records, name: str | None = None) -> "NamedArrays":
+        """Return the arrays of a mapping, or what the modules and operators of a capture returned.
+
+        Args:
+            arrays: tensors, or arrays of NumPy or a package that NumPy can convert; mappings may be nested. Or records.
+            name: what they are called; None for a name by their type.
+
+        Raises:
+            CompareError: there are none, or something else is among them.
+        """
+        if isinstance(arrays, Records):
+            return _of_records(arrays, name or arrays.source)
+        found = dict(_flat(arrays, ""))
+        if not found:
+            raise CompareError("the mapping has no arrays")
+        return cls(name or "arrays", found)
+
+    @classmethod
+    def of_state(cls, arrays: Tensors, name: str) -> "NamedArrays":
+        """Return arrays all of which are weights."""
+        return cls(name, arrays, frozenset(arrays))
+
+    def weights_among(self, run: Execution) -> WeightMap:
+        """Return which arrays are weights: those with the numbers of a weight of the other implementation.
+
+        If there are any, so are others of the shape of a weight that was not found.
+
+        Args:
+            run: the other implementation.
+        """
+        reference, folded = run.weights, folded_vectors(run)
+        if self.places is not None:
+            known = {name: self.arrays[name] for name in self.arrays if name in self.weights}
+            return match_weights(reference, known, folded)
+        found = match_weights(reference, self.arrays, folded)
+        names = {match.weight for match in found.matches if match.complete} | self.weights
+        if any(self.arrays[name].dim() > 1 for name in names):
+            names |= {item.name for item in other_weights(found, reference, self.arrays)}
+        matches = tuple(match for match in found.matches if match.weight in names)
+        return WeightMap(matches, found.unused if matches else ())
+
+    def execution(self, weights: Collection[str]) -> Execution:
+        """Return the arrays as an execution without operations.
+
+        Args:
+            weights: the names of those that are weights.
+        """
+        own = [name for name in self.arrays if name in weights]
+        values = {name: tensor for name, tensor in self.arrays.items() if name not in own}
+        places = self.places or {}
+        described = {name: Value(name, str(item.dtype)[6:], tuple(item.shape)) for name, item in self.arrays.items()}
+        return Execution(
+            self.name,
+            Graph(self.name, tuple(values), (), tuple(own), (), described),
+            {name: _widened(tensor) for name, tensor in values.items()},
+            {name: self.arrays[name] for name in own},
+            tuple(ModuleOutput(*places.get(name, (name, "")), name) for name in values),
+        )
+
+    def units(self, names: Collection[str]) -> dict[str, float]:
+        """Return half a unit in the last place of the precision of each of these arrays, relative.
+
+        Where the arrays before one have a lower precision, it inherits their errors. The precision is that of the
+        numbers: NumPy has no bfloat16, and arrays may have been converted to be saved.
+        """
+        found, coarsest = {}, 0.0
+        for name in names:
+            coarsest = max(coarsest, _unit(self.arrays[name]))
+            found[name] = coarsest
+        return found
+
+
+def _unit(tensor: torch.Tensor) -> float:
+    """Return half a unit in the last place of the precision in which a tensor was computed; 0 if that is not known."""
+    if not tensor.is_floating_point() and not tensor.is_complex():
+        return 0.0
+    numbers = complex_as_real(tensor).detach().reshape(-1)
+    own = torch.finfo(numbers.dtype).eps / 2
+    sample = numbers[:: max(1, numbers.numel() // 2**12)]
+    if len(torch.unique(sample)) < _VARIED:
+        return own if numbers.dtype.itemsize <= 2 else 0.0
+    for dtype in _PRECISIONS:
+        if torch.finfo(dtype).eps / 2 > own and torch.equal(sample.to(dtype).to(sample.dtype), sample):
+            return torch.finfo(dtype).eps / 2
+    return own
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    real = complex_as_real(tensor.detach())
+    return real.double() if real.is_floating_point() else real
+
+
+def _flat(arrays: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
+    for key, item in arrays.items():
+        name = f"{prefix}{key}"
+        if isinstance(item, Mapping):
+            yield from _flat(item, f"{name}.")
+            continue
+        value = item if isinstance(item, torch.Tensor) or not hasattr(item, "__array__") else np.asarray(item)
+        found = [*tensors(value).values()]
+        if len(found) != 1:
+            raise CompareError(f"{name!r} is a {type(item).__name__}, not an array")
+        yield name, found[0].detach().cpu()
+
+
+def _of_records(records: Records, name: str) -> NamedArrays:
+    """Return the outputs and parameters of a capture, in the order of the run."""
+    found: dict[str, torch.Tensor] = {}
+    weights, places = set(), {}
+    for key in records:
+        if key.kind in ("O", "P", "V"):
+            for path, tensor in tensors(records.borrow(key)).items():
+                module = f"{key.name}@{key.iteration}" if key.iteration else key.name
+                label = f"{module}{path}" or "(root)"
+                if key.kind == "P":
+                    weights.add(label)
+                else:
+                    places[label] = module, path
+                found.setdefault(label, tensor)
+    if not found:
+        raise CompareError(f"{name!r} has no outputs of modules")
+    return NamedArrays(name, found, frozenset(weights), places)

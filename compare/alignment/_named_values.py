@@ -1,0 +1,156 @@
+"""Find the first named array at which one implementation leaves the other one, without the operations between arrays.
+
+An array that is no value of the other implementation need not be wrong. If the other implementation has a graph, the
+operations that lead to its outputs otherwise than through values that are among the arrays are the ones whose results
+are missing; the first wrong array was computed after what the first of them read. Else the order of the arrays decides.
+"""
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from filch.export import Node
+
+from ._execution import Execution, moved_value
+from ._values import Side
+
+_UNORDERED = 0.1  # of the arrays that are computed from the next one: then the order is not that of the run
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """Where named arrays leave the values of the other implementation.
+
+    Attributes:
+        wrong: the arrays that are no values, although later ones are not either; in order.
+        excused: those that are no values either, but on which nothing depends that is wrong.
+        first: the first wrong one; None if there is none, or the order of the arrays is not that of the run.
+        node: the operation of the other implementation that computes something else, as far as that is known.
+        is_ordered: whether the order of the arrays may be that of the run.
+    """
+
+    wrong: tuple[str, ...] = ()
+    excused: tuple[str, ...] = ()
+    first: str | None = None
+    node: Node | None = None
+    is_ordered: bool = True
+
+
+def leaving(
+    arrays: Side,
+    found: Collection[str],
+    values: Side,
+    found_values: Collection[str],
+    owners: Mapping[str, Collection[str]],
+) -> Leaving:
+    """Return where named arrays leave the values of the other implementation.
+
+    Args:
+        arrays: the arrays, in order.
+        found: those whose numbers are all numbers of values.
+        values: the other implementation.
+        found_values: its values whose numbers are all numbers of arrays.
+        owners: the values that each array has numbers of.
+    """
+    names = [name for name in arrays.execution.values if name in arrays.recognizable]
+    missing = [name for name in names if name not in found]
+    graph = values.execution.graph
+    if not missing:
+        return Leaving()
+    if not graph.nodes:
+        return Leaving((*missing,), (), missing[0]) if names[-1] in missing else Leaving((), (*missing,))
+    places: dict[str, int] = {}  # of values among the arrays
+    for index, name in enumerate(names):
+        for value in owners.get(name, ()):
+            if value in found_values:
+                is_whole = _is_whole(value, values, arrays, name)
+                places[value] = min(places.get(value, index), index) if is_whole else index
+    seeds = [*_wrong_outputs(values, places, {arrays.recognizable[name].tensor.numel() for name in missing})]
+    if not seeds:
+        return Leaving((), (*missing,))
+    whole = [[value for value in owners.get(name, ()) if _is_whole(value, values, arrays, name)] for name in names]
+    if not _is_ordered(values.execution, whole):
+        return Leaving((*missing,), is_ordered=False)
+    start, node = _start(values, places, seeds)
+    wrong = [name for name in missing if names.index(name) > start]
+    excused = [name for name in missing if names.index(name) <= start]
+    return Leaving((*wrong,), (*excused,), wrong[0] if wrong else None, node if wrong else None)
+
+
+def _is_whole(value: str, values: Side, arrays: Side, name: str) -> bool:
+    """Whether an array has all numbers of a value of which it has some."""
+    return value in values.recognizable and (
+        arrays.recognizable[name].tensor.numel() >= values.recognizable[value].tensor.numel()
+    )
+
+
+def _wrong_outputs(values: Side, places: Mapping[str, int], sizes: Collection[int]) -> Iterator[str]:
+    """Yield the outputs that are not among the arrays although they should be.
+
+    If one of them is there, another one of a size that no array has may just not have been saved.
+    """
+    execution = values.execution
+    outputs = dict.fromkeys(execution.roots[name] for name in execution.graph.outputs)
+    known = [name for name in outputs if name in values.recognizable]
+    is_found = any(name in places for name in known)
+    for name in known:
+        if name not in places and (not is_found or values.recognizable[name].tensor.numel() in sizes):
+            yield name
+
+
+def _start(values: Side, places: Mapping[str, int], seeds: Collection[str]) -> tuple[int, Node | None]:
+    """Return the index of the last array that the first missing operation reads, -1 for none, and that operation."""
+    execution = values.execution
+    graph = execution.graph
+    needed = {*seeds}
+    for node in reversed(graph.nodes):
+        if any(name in needed for name in node.outputs):
+            for read in node.reads:
+                if execution.roots[read] not in places:
+                    needed.update((read, execution.roots[read]))
+    latest: dict[str, int] = {}  # the last array from which each value is computed
+    found: list[tuple[int, Node]] = []
+    for node in graph.nodes:
+        reads = [latest.get(read, -1) for read in node.reads]
+        for name in node.outputs:
+            latest[name] = places.get(execution.roots[name], max(reads, default=-1))
+        if moved_value(node) is None and any(
+            name in needed and name in values.recognizable and name not in places for name in node.outputs
+        ):
+            found.append((max(reads, default=-1), node))
+    computed = [item for item in found if item[0] >= 0]  # others, such as tables of angles, need only inputs
+    start = min((index for index, _ in computed or found), default=-1)
+    return start, next((node for index, node in computed or found if index == start), None)
+
+
+def _is_ordered(execution: Execution, owners: Sequence[Collection[str]]) -> bool:
+    """Whether hardly any array is computed from the next one; a module may return what it has computed others from.
+
+    Args:
+        execution: the implementation whose graph tells what is computed from what.
+        owners: the values that each array has numbers of, in the order of the arrays.
+    """
+    graph = execution.graph
+    order = {name: graph.node_indices[node.name] for name, node in graph.producer.items()}
+    found = [[name for name in items if name in order] for items in owners]
+    known = [items for items in found if items]
+    wrong = 0
+    for before, after in itertools.pairwise(known):
+        first, second = min(before, key=order.__getitem__), max(after, key=order.__getitem__)
+        if order[second] < order[first] and second in _ancestors(execution, first, order[second]):
+            wrong += 1
+    return wrong <= _UNORDERED * len(known)
+
+
+def _ancestors(execution: Execution, name: str, least: int) -> set[str]:
+    """Return the values from which a value is computed, down to an index of the nodes."""
+    graph = execution.graph
+    seen: set[str] = set()
+    pending = [name]
+    while pending:
+        node = graph.producer.get(pending.pop())
+        for read in node.reads if node is not None and graph.node_indices[node.name] >= least else ():
+            if read not in seen:
+                seen.add(read)
+                pending.append(read)
+    return seen

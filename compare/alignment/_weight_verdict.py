@@ -1,0 +1,113 @@
+"""Judge the weights of a converted checkpoint: which are other numbers, and which are arranged as in no other layer."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+import torch
+
+from ._result import described
+from ._weights import WeightMap, WeightMatch
+
+Tensors = Mapping[str, torch.Tensor]
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class OtherWeight:
+    """A weight of B with other numbers than the weight of A that it seems to be.
+
+    Attributes:
+        name: its name in B.
+        counterpart: the weight of A with the same shape and the most similar name.
+        differing: how many of the numbers differ.
+        total: how many there are.
+        largest: the largest difference.
+    """
+
+    name: str
+    counterpart: str
+    differing: int
+    total: int
+    largest: float
+
+    def __str__(self) -> str:
+        text = f"{self.differing} of {self.total} numbers differ, by {self.largest:.2g} at most"
+        return f"the weight {self.name!r} of B has other numbers than {self.counterpart!r} of A: {text}"
+
+
+def other_weights(weights: WeightMap, reference: Tensors, other: Tensors) -> list[OtherWeight]:
+    """Return the weights of B that have the shape of an unused weight of A, but other numbers.
+
+    Args:
+        weights: which weights correspond.
+        reference: the weights of A.
+        other: the weights of B.
+    """
+    free = [*weights.unused]
+    pairs = [
+        (SequenceMatcher(None, name.lower(), item.lower()).ratio(), name, item)
+        for name in weights.missing
+        for item in free
+        if sorted(reference[item].shape) == sorted(other[name].shape)
+    ]
+    found: dict[str, OtherWeight] = {}
+    taken: set[str] = set()
+    for _, name, item in sorted(pairs, key=lambda pair: -pair[0]):
+        if name not in found and item not in taken:
+            taken.add(item)
+            found[name] = _difference(name, item, other[name], reference[item])
+    return [found[name] for name in weights.missing if name in found]
+
+
+def _difference(name: str, counterpart: str, weight: torch.Tensor, own: torch.Tensor) -> OtherWeight:
+    coarser = max((weight.dtype, own.dtype), key=lambda dtype: torch.finfo(dtype).eps)
+    first, second = (item.detach().to(coarser).double() for item in (weight, own))
+    ways = [item for item in (second, second.T if second.dim() == 2 else second) if item.shape == first.shape]
+    errors = min(((first - item).abs() for item in ways or [second.reshape(first.shape)]), key=_count)
+    return OtherWeight(name, counterpart, _count(errors), first.numel(), float(errors.max()))
+
+
+def _count(errors: torch.Tensor) -> int:
+    return int(errors.count_nonzero())
+
+
+def odd_weights(weights: WeightMap, reference: Tensors) -> Iterator[str]:
+    """Yield a sentence for each weight that is made in another way than those of the same place in most layers.
+
+    Args:
+        weights: which weights correspond.
+        reference: the weights of A.
+    """
+    groups: dict[tuple[str, tuple[int, ...]], dict[str, tuple[str, str]]] = {}
+    for match in weights.matches:
+        if match.parts and not match.others:
+            place = _NUMBER.sub("#", match.weight), match.shape
+            groups.setdefault(place, {})[match.weight] = _making(match), _arrangement(match, reference)
+    for group in groups.values():
+        usual, count = Counter(group.values()).most_common(1)[0]
+        for name, made in group.items() if 2 * count > len(group) else ():
+            if made != usual:
+                sources = ", ".join(part.weight for part in weights.by_weight[name].parts)
+                yield (
+                    f"the weight {name!r} of B is made of {sources} ({made[1]}), but in {count} of {len(group)} layers "
+                    f"it is made of {usual[0]} ({usual[1]})"
+                )
+
+
+def _making(match: WeightMatch) -> str:
+    """Return the weights of A from which one of B is made; numbers that its name has too are replaced by `#`."""
+    numbers = {*_NUMBER.findall(match.weight)}
+    sources = (part.weight for part in match.parts)
+    return ", ".join(_NUMBER.sub(lambda found: "#" if found[0] in numbers else found[0], name) for name in sources)
+
+
+def _arrangement(match: WeightMatch, reference: Tensors) -> str:
+    texts = []
+    for part in match.parts:
+        shapes = match.shape, tuple(reference[part.weight].shape) if part.weight in reference else match.shape
+        inner, outer = shapes[::-1] if part.arrangement == "holds" else shapes
+        texts.append(described(part.layout, inner, outer))
+    return "; ".join(dict.fromkeys(texts))
