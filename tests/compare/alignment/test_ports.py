@@ -9,7 +9,8 @@ from filch.compare.results._alignment import AlignedValue, Departure
 from support.models.ports import PORTS, Bug, Port
 
 UNKNOWN_WEIGHTS = {"qwen2": "cos|sin"}  # tables of what the model computes
-BUGS = [(name, bug) for name, port in PORTS.items() for bug in port.bugs]
+# One bug of each port, so that the tests stay short; `benchmarks/aligning.py` judges all of them.
+BUGS = [(name, [*port.bugs][index % len(port.bugs)]) for index, (name, port) in enumerate(PORTS.items())]
 
 
 @pytest.mark.parametrize("name", PORTS)

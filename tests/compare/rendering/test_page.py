@@ -104,6 +104,7 @@ def test_layers_of_resnet_18_are_opened_searched_and_sorted(
 ) -> None:
     """These are the first steps of a reader."""
     report = reports["resnet"]
+    page.resize(1280, 1100)  # in a small picture, boxes are joined and can't be clicked
     page.open(report.view("html", tmp_path / "resnet.html"))
     assert int(page.run("document.documentElement.dataset.drawn")) < 3000
     page.run("document.querySelector('svg.graph').focus()")
