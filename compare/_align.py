@@ -194,6 +194,9 @@ def _remarks(pairs: Correspondence) -> Iterator[str]:
     unsure = [name for name, side in sides.items() if side.second is None]
     if unsure:
         yield f"values were matched on one input only: {' and '.join(unsure)} ran other operations on a second one"
+    others = [name for name in pairs.other.execution.graph.inputs if not pairs.owners.get(name)]
+    if others:
+        yield f"the input {others[0]!r} of B has numbers that no input of A has: give both the same ones"
     ties = [
         name
         for name, value in pairs.reference.execution.values.items()

@@ -196,8 +196,11 @@ class _Replay:
             if (tensor := self._source(name, copied=handle in written)) is not None
         }
         with torch.no_grad(), native_kernels():
-            for call in self._recorded.calls:
+            for index, call in enumerate(self._recorded.calls):
                 self._run(call, environment, forced, wanted, found)
+                for handle in call.reads:
+                    if self._last_reads[handle] == index:
+                        environment.pop(handle, None)
         return found
 
     def _run(

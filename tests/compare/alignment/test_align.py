@@ -155,6 +155,14 @@ def test_inputs_with_equal_numbers_are_remarked_on():
     assert any("use other inputs" in remark for remark in result.remarks)
 
 
+def test_inputs_with_other_numbers_are_remarked_on():
+    """The models are not to blame then."""
+    a, b, (tokens,) = port()
+    result = align(a, b, tokens, tokens.flip(1))
+    assert not result.close
+    assert "the input 'tokens' of B has numbers that no input of A has" in result.remarks[0]
+
+
 def test_a_model_that_fails_is_named():
     """The error is that of the model."""
     a, b, args = port()
