@@ -15,12 +15,15 @@ from functools import cached_property
 
 import torch
 
+from filch.steal.text import short_line
+
 RELATIVE = 1e-6  # float64 runs of two implementations differ by less, float32 tables of angles included
 _CANDIDATES = 8  # places to try for one fiber
 _SEARCHES = 64  # digits to try for one order
 _ATTEMPTS = 12  # pairs of dimensions to try
 LARGEST = 1e30  # larger numbers stand for infinity in masks
 STATISTICS_KEY = torch.tensor([1.0, 0.7, 0.9], dtype=torch.float64)  # combines statistics into one number
+_MOST_ELEMENTS = 2**48  # of a layout from a file
 _PARTS, _DIGITS = 8, 5  # of layouts that are tried one by one
 _FIRST = 32  # elements to try first
 _MAX_ELEMENTS = 2**16  # of tensors whose elements are looked up one by one
@@ -69,6 +72,8 @@ class Layout:
         numbers = [int(offset), *(int(number) for pair in pairs for number in pair)]
         if any(len(pair) != 2 for pair in pairs) or any(number < 0 for number in numbers):
             raise ValueError(f"a layout is written as offset+size:stride·size:stride, not as {text!r}")
+        if max(*numbers, math.prod(numbers[1::2])) > _MOST_ELEMENTS:
+            raise ValueError(f"no tensor has as many elements as the layout {short_line(text)}")
         return cls(numbers[0], tuple(numbers[1::2]), tuple(numbers[2::2]))
 
     @property

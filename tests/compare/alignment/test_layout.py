@@ -90,3 +90,10 @@ def test_other_texts_are_no_layouts(text: str):
     """A layout that people have edited is checked."""
     with pytest.raises(ValueError, match=r"layout|int"):
         Layout.parse(text)
+
+
+@pytest.mark.parametrize("text", [f"0+{10**30}:0", f"{10**30}+1:1", f"0+2:{10**30}", "0+" + "·".join(["2:0"] * 200)])
+def test_a_layout_larger_than_any_tensor_is_refused(text: str):
+    """PyTorch would raise errors of several types for such numbers from a file."""
+    with pytest.raises(ValueError, match="no tensor has as many elements"):
+        Layout.parse(text)
