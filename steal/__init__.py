@@ -18,7 +18,7 @@ from .dump._recover import recover
 from .extras._watch import NonFinite
 from .files._outputs import refuse_link_out, write_output
 from .files._scratch import Scratch
-from .files._untrusted import open_companion, open_untrusted, parse_json, read_untrusted
+from .files._untrusted import open_companion, open_untrusted, parse_json, read_toml, read_untrusted
 from .ranks._assembled import AssembledRecords, assemble
 from .ranks._distributed import Distributed, Part
 from .ranks._layouts import Layouts
@@ -77,6 +77,7 @@ __all__ = [
     "open_untrusted",
     "parse_json",
     "phase",
+    "read_toml",
     "read_untrusted",
     "recover",
     "refuse_link_out",

@@ -1,13 +1,11 @@
 """`ValueMap`: which module outputs of two implementations correspond, as a TOML file that people read and edit."""
 
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from filch.steal import read_untrusted, write_output
+from filch.steal import read_toml, write_output
 from filch.steal.text import for_toml
 
 from ..common._errors import CompareError
@@ -76,15 +74,9 @@ def load_value_map(path: str | os.PathLike[str]) -> ValueMap:
             `"model.layers.0.attn.q" = { in = "blocks.0.qkv", layout = "0+14:128·64:1" }`.
 
     Raises:
-        CompareError: the file can't be read, or does not have this form.
+        FilchError: the file can't be read, or does not have this form.
     """
-    name = os.fspath(path)
-    try:
-        contents = tomllib.loads(read_untrusted(Path(path), _MAX_SIZE).decode())
-    except OSError as error:
-        raise CompareError(f"can't read {name!r}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise CompareError(f"{name!r} is not a TOML file: {error}") from error
+    name, contents = os.fspath(path), read_toml(path, _MAX_SIZE)
     table = contents.get("values")
     if contents.keys() != {"values"} or not isinstance(table, dict):
         raise CompareError(f"{name!r}: a mapping has one table, [values]")

@@ -1,7 +1,6 @@
 """Fleets written as TOML files: matrices and sweeps with common defaults."""
 
 import os
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 from filch.export import BackendError
 from filch.export.backends import backend_names
-from filch.steal import read_untrusted
+from filch.steal import read_toml
 
 from ..common._errors import CompareError
 from ..models._convert import find_device, find_dtype
@@ -28,16 +27,9 @@ def read_fleet(path: str | os.PathLike[str]) -> list[CellSpec]:
     the file.
 
     Raises:
-        CompareError: the file can't be read, or has unknown keys, wrong types, or names that do not exist.
+        FilchError: the file can't be read, or has unknown keys, wrong types, or names that do not exist.
     """
-    file = Path(path)
-    try:
-        contents = tomllib.loads(read_untrusted(file, _MAX_BYTES).decode("utf-8"))
-    except OSError as error:
-        raise CompareError(f"can't read {str(path)!r}: {error.strerror or error}") from error
-    except ValueError as error:  # not UTF-8, or not TOML
-        raise CompareError(f"{str(path)!r} is not a TOML file: {error}") from error
-    return _Reader(str(path), file.resolve().parent).cells(contents)
+    return _Reader(str(path), Path(path).resolve().parent).cells(read_toml(path, _MAX_BYTES))
 
 
 class _Reader:

@@ -8,8 +8,11 @@ import errno
 import json
 import os
 import stat
+import tomllib
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
+
+from .._errors import FilchError
 
 MAX_FILE_SIZE = 2**31  # bytes; the limit of protobuf, and enough for any text
 _MAX_MEMORY = 400 * 2**20  # bytes for parsed JSON
@@ -79,6 +82,27 @@ def read_untrusted(path: str | os.PathLike[str], limit: int = MAX_FILE_SIZE, *, 
     if len(contents) > size:
         raise OSError(errno.EINVAL, "it grows while it is read")
     return contents
+
+
+def read_toml(path: str | os.PathLike[str], limit: int) -> dict[str, Any]:
+    """Return the contents of a TOML file.
+
+    Args:
+        path: the file.
+        limit: the largest size in bytes.
+
+    Raises:
+        FilchError: the file can't be read, is no TOML, or is nested too deeply.
+    """
+    name = os.fspath(path)
+    try:
+        return tomllib.loads(read_untrusted(path, limit).decode("utf-8"))
+    except OSError as error:
+        raise FilchError(f"can't read {name!r}: {error.strerror or error}") from error
+    except ValueError as error:  # not UTF-8, or not TOML
+        raise FilchError(f"{name!r} is not a TOML file: {error}") from error
+    except RecursionError:
+        raise FilchError(f"{name!r} is not a TOML file that can be read: it is nested too deeply") from None
 
 
 def open_companion(path: str | os.PathLike[str], name: str) -> BinaryIO:

@@ -1,14 +1,12 @@
 """Read and write layouts as TOML files."""
 
 import os
-import tomllib
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from .._errors import FilchError
 from ..files._outputs import write_output
-from ..files._untrusted import read_untrusted
+from ..files._untrusted import read_toml
 from ..text import for_toml
 from ._layouts import Layouts
 
@@ -25,12 +23,7 @@ def load_layouts(path: str | os.PathLike[str]) -> Layouts:
     Raises:
         FilchError: the file can't be read, or does not have this form.
     """
-    try:
-        contents = tomllib.loads(read_untrusted(Path(path), _MAX_SIZE).decode())
-    except OSError as error:
-        raise FilchError(f"can't read {os.fspath(path)!r}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FilchError(f"{os.fspath(path)!r} is not a TOML file: {error}") from error
+    contents = read_toml(path, _MAX_SIZE)
     types: dict[str, type] = {"mesh": int, "dims": str, "learned": str}
     for name, table in contents.items():
         expected = types.get(name)

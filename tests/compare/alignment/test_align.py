@@ -10,7 +10,7 @@ from torch import nn
 
 from filch.compare import CompareError, MappedValue, ValueMap, align, diff, load_value_map
 from filch.export import TraceError
-from filch.steal import steal_forward
+from filch.steal import FilchError, steal_forward
 
 from ...support.models.port import BUGS, LAYERS, port
 
@@ -209,6 +209,7 @@ def test_a_mapping_with_unknown_modules_is_refused():
     ("text", "message"),
     [
         ("[values", "is not a TOML file"),
+        (f"values = {'[' * 100_000}", "nested too deeply"),
         ("", "has one table"),
         ("[other]\n", "has one table"),
         ("[values]\nnorm = 1\n", "a module of B or a table"),
@@ -220,7 +221,7 @@ def test_other_files_are_no_mappings(tmp_path, text: str, message: str):
     """The error says what the file is expected to have."""
     path = tmp_path / "map.toml"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(CompareError, match=message):
+    with pytest.raises(FilchError, match=message):
         load_value_map(path)
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from filch.compare import CompareError
 from filch.compare.fleet._cell import CellOptions
 from filch.compare.fleet._spec import read_fleet
 from filch.steal import FilchError
@@ -103,8 +102,8 @@ def test_what_is_wrong_is_named(write, text):
 
 def test_a_file_that_is_not_there_is_an_error(tmp_path):
     """As is one that can't be decoded."""
-    with pytest.raises(CompareError, match=r"can't read .*No such file"):
+    with pytest.raises(FilchError, match=r"can't read .*No such file"):
         read_fleet(tmp_path / "gone.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(CompareError, match="is not a TOML file"):
+    with pytest.raises(FilchError, match="is not a TOML file"):
         read_fleet(tmp_path / "binary.toml")
