@@ -418,7 +418,7 @@ class Fibers:
             if place >= start:
                 matches = self._are_at(statistics[::unit], start + steps * (place - start))
                 run = int(matches.long().cumprod(0).sum())
-                size = max((size for size in range(1, run + 1) if len(steps) % size == 0), default=1)
+                size = max((size for size in _divisors(len(steps)) if size <= run), default=1)
                 if size > 1:
                     found.append((size, place - start))
         return sorted(found, key=lambda digit: (digit[0], -digit[1]))
@@ -439,6 +439,12 @@ class Fibers:
             if digits is not None:
                 return first * self._after, [(size, stride * self._after) for size, stride in digits]
         return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _divisors(number: int) -> tuple[int, ...]:
+    small = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
+    return (*small, *(number // size for size in small))
 
 
 def _indices(start: int, digits: Sequence[tuple[int, int]]) -> torch.Tensor:
