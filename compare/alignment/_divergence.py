@@ -16,12 +16,14 @@ import torch
 
 from filch.export import Node
 
+from ._closeness import RELATIVE
 from ._correspondence import Correspondence
 from ._execution import Execution, moved_value
-from ._layout import RELATIVE, Numbers, have_same_rows, same_numbers, solve
 from ._notes import difference_of, misplacing_node
+from ._numbers import Numbers
 from ._operands import Operands, arranged
 from ._operators import family
+from ._solve import have_same_rows, solve
 from ._values import Side, match_values
 
 _MOST = 16  # suspects to find
@@ -286,4 +288,4 @@ def _recognizable_reads(side: Side, forced: Collection[str], node: Node) -> Iter
 
 
 def _equal(value: torch.Tensor, number: torch.Tensor) -> bool:
-    return same_numbers(value.reshape(-1), number.reshape(-1), RELATIVE * Numbers(number).scale)
+    return Numbers(number).closeness(RELATIVE).holds(value.reshape(-1), number.reshape(-1))

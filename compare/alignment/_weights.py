@@ -9,9 +9,12 @@ from typing import Literal
 
 import torch
 
+from ._closeness import Closeness
 from ._folded import FoldedVector
 from ._index import TensorIndex
-from ._layout import Layout, Numbers, same_numbers, solve
+from ._layout import Layout
+from ._numbers import Numbers
+from ._solve import solve
 
 _EXACT = 1e-9  # conversions move and cast numbers; they do not compute
 _FOLDED = 2e-6  # of a product in float32
@@ -272,7 +275,7 @@ class _Matcher:
 
     def _are_equal(self, vector: torch.Tensor, folded: torch.Tensor) -> bool:
         """Whether a vector is a folded one, up to the rounding of its weights."""
-        return same_numbers(vector.double(), folded, 10 * _FOLDED * Numbers(folded).scale)
+        return Numbers(folded).closeness(10 * _FOLDED).holds(vector.double(), folded)
 
     def result(self) -> WeightMap:
         """Return the matches."""
@@ -323,7 +326,8 @@ def _affine(vector: torch.Tensor, own: torch.Tensor) -> str:
     factor = float((centered * second).sum()) / power
     summand = float(second.mean() - factor * first.mean())
     scale = Numbers(second).scale
-    if not same_numbers(first * factor + summand, second, _FOLDED * max(scale, abs(summand))) or not factor:
+    closeness = Closeness(_FOLDED, max(scale, abs(summand)))
+    if not factor or not closeness.holds(first * factor + summand, second):
         return ""
     summand = 0.0 if abs(summand) < _FOLDED * scale else summand
     times = "" if abs(factor - 1) < _FOLDED else f"times {factor:.6g}"

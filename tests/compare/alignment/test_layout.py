@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from filch.compare.alignment._layout import Layout, Numbers, have_same_rows, solve
+from filch.compare.alignment._layout import Layout
+from filch.compare.alignment._numbers import Numbers
+from filch.compare.alignment._solve import have_same_rows, holds, solve
 
 GENERATOR = torch.Generator().manual_seed(0)
 
@@ -82,7 +84,7 @@ def test_a_layout_beyond_the_tensor_is_refused():
     """A layout may come from a file: it does not reach beyond the tensor."""
     with pytest.raises(IndexError, match="reaches beyond 64 elements"):
         Layout(60, (8,), (1,)).select(torch.zeros(64))
-    assert not Layout(60, (8,), (1,)).holds(Numbers(torch.zeros(8)), Numbers(torch.zeros(64)))
+    assert not holds(Layout(60, (8,), (1,)), Numbers(torch.zeros(8)), Numbers(torch.zeros(64)))
 
 
 @pytest.mark.parametrize("text", ["", "1+2", "1+2:3:4", "-1+2:1", "0+2:-1", "a+1:2"])
