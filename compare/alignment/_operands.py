@@ -7,11 +7,11 @@ from functools import cached_property
 
 import torch
 
-from ._closeness import RELATIVE
+from ..layouts._closeness import RELATIVE
+from ..layouts._layout import Layout
+from ..layouts._numbers import Numbers
+from ..layouts._solve import solve
 from ._correspondence import Anchor, Correspondence
-from ._layout import Layout
-from ._numbers import Numbers
-from ._solve import solve
 
 Shape = tuple[int, ...]
 Orders = Mapping[tuple[str, Shape, Shape], Layout | None]  # by a place in B and both shapes; None if they differ

@@ -7,13 +7,13 @@ from filch.export import Node
 
 from ..common._errors import CompareError
 from ..common._operators import operator_name
+from ..layouts._layout import Layout
+from ..layouts._numbers import Numbers
+from ..layouts._solve import holds, solve
 from ..results._alignment import AlignedValue, AlignedWeight, Alignment, Departure, Evidence
 from ._correspondence import Correspondence
 from ._divergence import Suspect
 from ._execution import Tensors, label_of, line_of
-from ._layout import Layout
-from ._numbers import Numbers
-from ._solve import holds, solve
 from ._value_map import ValueMap
 from ._weights import WeightMatch
 

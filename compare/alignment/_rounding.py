@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import torch
 
 from ..float64._verdict import WRONG, Float64Value, rounding_level, rounding_verdict
-from ._closeness import LARGEST, RELATIVE
-from ._layout import Layout
-from ._numbers import Numbers
+from ..layouts._closeness import LARGEST, RELATIVE
+from ..layouts._layout import Layout
+from ..layouts._numbers import Numbers
 
 Tensors = Mapping[str, torch.Tensor]
 FINEST = 2.0**-30  # half a unit in the last place of arrays for which `RELATIVE` is enough, as of float64

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..common._operators import operator_name
-from ._closeness import RELATIVE
+from ..layouts._closeness import RELATIVE
+from ..layouts._index import TensorIndex
+from ..layouts._layout import Layout
+from ..layouts._numbers import Numbers
+from ..layouts._solve import has_columns, have_same_rows, holds, solve, usual_layout
 from ._execution import Execution
-from ._index import TensorIndex
-from ._layout import Layout
-from ._numbers import Numbers
 from ._rounding import RoundingLevels
-from ._solve import has_columns, have_same_rows, holds, solve, usual_layout
 
 _GATHERS = frozenset(
     {"GatherElements", "GatherND", "TopK", "index", "index_add", "index_put", "scatter", "sort", "topk"}

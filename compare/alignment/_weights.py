@@ -9,12 +9,12 @@ from typing import Literal
 
 import torch
 
-from ._closeness import Closeness
+from ..layouts._closeness import Closeness
+from ..layouts._index import TensorIndex
+from ..layouts._layout import Layout
+from ..layouts._numbers import Numbers
+from ..layouts._solve import solve
 from ._folded import FoldedVector
-from ._index import TensorIndex
-from ._layout import Layout
-from ._numbers import Numbers
-from ._solve import solve
 
 _EXACT = 1e-9  # conversions move and cast numbers; they do not compute
 _FOLDED = 2e-6  # of a product in float32

@@ -24,9 +24,13 @@ class Closeness:
     relative: float
     floor: float
 
+    def sizes(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Return what the largest difference of each number is relative to."""
+        return numbers.abs().clamp_(min=self.floor)
+
     def limits(self, numbers: torch.Tensor) -> torch.Tensor:
         """Return the largest difference for each number."""
-        return numbers.abs().clamp_(min=self.floor).mul_(self.relative)
+        return self.sizes(numbers).mul_(self.relative)
 
     def holds(self, numbers: torch.Tensor, expected: torch.Tensor) -> bool:
         """Whether two tensors of one shape are equal in each element; both may be infinite."""
