@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from filch.compare.alignment._layout import Layout
-from filch.compare.alignment._numbers import Numbers
-from filch.compare.alignment._solve import have_same_rows, holds, solve
+from filch.compare.layouts._layout import Layout
+from filch.compare.layouts._numbers import Numbers
+from filch.compare.layouts._solve import have_same_rows, holds, solve
 
 GENERATOR = torch.Generator().manual_seed(0)
 
