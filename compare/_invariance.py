@@ -146,7 +146,7 @@ def _implementation(model: nn.Module, part: Literal["attn", "experts"], name: st
     try:
         change(name)
     except (ImportError, ValueError) as error:
-        raise CompareError(f"{name!r} can't be used: {error}") from error
+        raise CompareError(f"the model does not support {name!r}") from error
     try:
         yield
     finally:
@@ -169,7 +169,7 @@ def _unsupported_attention(model: nn.Module, name: str) -> str:
         with _implementation(model, "attn", name) if name else contextlib.nullcontext():
             return ""
     except CompareError as error:
-        return short_line(str(error), _REASON)
+        return str(error)
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,9 @@ class Decoder(nn.Module):
         }
         given[f"{self._prefix}input_ids"] = call.tokens
         mask = f"{self._prefix}attention_mask"
-        if mask in self._accepted:
+        if self._cache_name == "cache_params":  # a recurrent layer masks the tokens of a call
+            given[mask] = None if bool((call.positions >= 0).all()) else (call.positions >= 0).long()
+        elif mask in self._accepted:
             given[mask] = (call.keys >= 0).long()
         for name in ("position_ids", "decoder_position_ids"):
             if self._plan.with_positions and name in self._accepted:

@@ -171,11 +171,13 @@ def _selected(x: torch.Tensor, own: Call, y: torch.Tensor, call: Call, rows: Seq
     count, length = own.tokens.shape
     if x.dim() != y.dim():
         return None
-    has_rows = x.dim() > 0 and x.shape[0] == count and y.shape[0] == len(call.sequences)
+    own_rows = {sequence: row for row, sequence in enumerate(own.sequences)}
+    chosen = [own_rows[call.sequences[row]] for row in rows]
+    pairs = [_rows_of(x, count, chosen), _rows_of(y, len(call.sequences), rows)]
+    has_rows = None not in pairs
     if has_rows:
-        places = {sequence: row for row, sequence in enumerate(own.sequences)}
-        x, y = x[[places[call.sequences[row]] for row in rows]], y[list(rows)]
-    elif count > 1 or len(call.sequences) > 1:
+        x, y = x[pairs[0]], y[pairs[1]]
+    elif max(count, len(call.sequences)) > 1:
         return None
     axes = [axis for axis in range(int(has_rows), x.dim()) if x.shape[axis] == length]
     if any(x.shape[axis] != y.shape[axis] for axis in range(x.dim()) if axis not in axes):
@@ -187,6 +189,13 @@ def _selected(x: torch.Tensor, own: Call, y: torch.Tensor, call: Call, rows: Seq
     if not axes:  # such as a state, which the last call leaves behind
         return _Pair(x, y, None, []) if call.keys[rows[0]].max() == length - 1 or torch.equal(x, y) else None
     return _Pair(x, y, axes[0], positions) if positions else None
+
+
+def _rows_of(value: torch.Tensor, count: int, rows: Sequence[int]) -> list[int] | None:
+    """Return the indices of some rows of a value: all 0 if it is the same for all sequences, None if it has no rows."""
+    if value.dim() > 1 and value.shape[0] == 1:
+        return [0] * len(rows)
+    return list(rows) if value.dim() and value.shape[0] == count else None
 
 
 def _with_equal_axes(x: torch.Tensor, own: Call, y: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
