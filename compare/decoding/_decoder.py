@@ -38,7 +38,7 @@ class Decoder(nn.Module):
         cache, results = None, []
         for call in self._plan.calls:
             if call.is_first:
-                cache = self._empty_cache(cache)
+                cache = self._empty_cache(call, cache)
             output = self.model(**self._arguments(call, cache))
             results.append(self.result(getattr(output, "logits", output)))
             if self._plan.cache != "none" and self._cache_name is not None:
@@ -66,7 +66,7 @@ class Decoder(nn.Module):
             given[self._cache_name] = cache
         return given
 
-    def _empty_cache(self, used: Any) -> Any:
+    def _empty_cache(self, call: Call, used: Any) -> Any:
         """Return the cache of a first call; None if the model makes it."""
         if used is not None and self._plan.reuses_cache:
             used.reset()
@@ -75,7 +75,7 @@ class Decoder(nn.Module):
             return None
         # The model is one of transformers, which takes seconds to import.
         module = importlib.import_module("transformers")
-        return module.StaticCache(config=self.model.config, max_cache_len=self._plan.length)
+        return module.StaticCache(config=self.model.config, max_cache_len=call.slots)
 
 
 def unsupported(model: nn.Module, plan: Plan) -> str:

@@ -21,6 +21,7 @@ class Call:
         positions: the position of each token in its sequence, `PADDING` for padding; in the shape of `tokens`.
         keys: likewise, of all tokens that the call attends to, which are those of the cache and its own: [rows, keys].
         is_first: whether it begins with an empty cache.
+        slots: the number of slots of a static cache; 0 for other caches.
         is_judged: whether its values are compared; otherwise it only prepares later calls.
     """
 
@@ -29,6 +30,7 @@ class Call:
     positions: torch.Tensor
     keys: torch.Tensor
     is_first: bool
+    slots: int = 0
     is_judged: bool = True
 
 
@@ -40,14 +42,12 @@ class Plan:
         calls: the calls in order.
         cache: the kind of cache that goes from call to call.
         with_positions: whether the model gets the positions of the tokens, or has to find them by itself.
-        length: the number of slots of a static cache.
         reuses_cache: whether a cache that is full is reset, in place of a new one.
     """
 
     calls: tuple[Call, ...]
     cache: Cache = "dynamic"
     with_positions: bool = True
-    length: int = 0
     reuses_cache: bool = False
 
 

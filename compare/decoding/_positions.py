@@ -220,10 +220,10 @@ def _along(size: int, call: Call, row: int, length: int) -> tuple[list[int], lis
     queries, keys = call.positions[row].tolist(), call.keys[row].tolist()
     if size == len(queries):
         given = queries
-    elif size >= len(keys):
+    elif size in (len(keys), call.slots):
         given = keys
     else:
-        given = keys[len(keys) - size :]
+        given = keys[len(keys) - size :] if size < len(keys) else []
     pairs = [(index, position) for index, position in enumerate(given) if 0 <= position < length]
     return [index for index, _ in pairs], [position for _, position in pairs]
 

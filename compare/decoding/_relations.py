@@ -39,15 +39,16 @@ def relations(tokens: torch.Tensor, *, first: int, filler: int, attentions: Sequ
     count, length = tokens.shape
     whole = Plan(together(tokens), "none")
     decode = chunks(tokens, 1, first=first)
-    others = (replace(call, is_judged=False) for call in chunks(tokens.flip(1), 1, first=first))
-    slots = length + _EXTRA_SLOTS
+    static = tuple(replace(call, slots=length + _EXTRA_SLOTS) for call in decode)
+    others = chunks(tokens.flip(1), 1, first=first)
+    unjudged = (replace(call, slots=length + _EXTRA_SLOTS, is_judged=False) for call in others)
     found = [
         Relation("prefill with a cache", whole, Plan(together(tokens))),
         Relation("decode", whole, Plan(decode)),
         Relation("decode without positions", whole, Plan(decode, with_positions=False)),
         Relation("chunked prefill", whole, Plan(chunks(tokens, _CHUNK))),
-        Relation("static cache", whole, Plan(decode, "static", length=slots)),
-        Relation("reused static cache", whole, Plan((*others, *decode), "static", length=slots, reuses_cache=True)),
+        Relation("static cache", whole, Plan(static, "static")),
+        Relation("reused static cache", whole, Plan((*unjudged, *static), "static", reuses_cache=True)),
     ]
     if count > 1:
         single = Plan(alone(list(tokens)), "none")
