@@ -3,12 +3,13 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from filch.export import release_memory
+from filch.export import Graph, Value, release_memory
 from filch.steal import phase
 
 from ..float64._mode import RecordedDecisions
 from ..models._subject import Subject
-from ..results._alignment import AlignedArray, Alignment, Departure
+from ..results._aligned import AlignedArray, Departure
+from ..results._alignment import Alignment
 from ._arrays import NamedArrays
 from ._correspondence import Correspondence
 from ._execution import Execution, label_of, run_model
@@ -34,8 +35,25 @@ def align_weights(own: Source, other: Source) -> Alignment:
     wrong = [*_wrong_weights(weights, first, second, complete=True)]
     aligned = tuple(aligned_weight(first, match) for match in weights.matches)
     return Alignment(
-        name_of(own), name_of(other), aligned, weights.unused, (), (), (), (*wrong,), (), compared="weights"
+        name_of(own),
+        name_of(other),
+        aligned,
+        weights.unused,
+        (),
+        (),
+        (),
+        (*wrong,),
+        (),
+        compared="weights",
+        graphs={"A": _graph_of(name_of(own), first), "B": _graph_of(name_of(other), second)},
     )
+
+
+def _graph_of(name: str, weights: Tensors) -> Graph:
+    values = {
+        name: Value(name, str(item.dtype).removeprefix("torch."), tuple(item.shape)) for name, item in weights.items()
+    }
+    return Graph(name, (), (), tuple(weights), (), values)
 
 
 def weights_of(source: Source) -> Tensors:

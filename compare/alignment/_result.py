@@ -7,7 +7,8 @@ from filch.export import Node
 
 from ..common._errors import CompareError
 from ..common._operators import operator_name
-from ..results._alignment import AlignedValue, AlignedWeight, Alignment, Departure, Evidence
+from ..results._aligned import AlignedValue, AlignedWeight, Departure, Evidence, LinkedValue, SideName
+from ..results._alignment import Alignment
 from ._correspondence import Correspondence
 from ._divergence import Suspect
 from ._execution import Tensors, label_of, line_of
@@ -16,6 +17,7 @@ from ._value_map import ValueMap
 from ._weights import WeightMatch
 
 Shape = tuple[int, ...]
+_STRENGTH: Sequence[Evidence] = ("proved", "anchored", "by value", "ambiguous", "uncovered")
 
 
 def alignment(
@@ -41,6 +43,8 @@ def alignment(
         tuple(_departure(Suspect(node, node)) for node in missing),
         tuple(wrong_outputs(pairs)),
         tuple(remarks),
+        graphs={"A": own.graph, "B": other.graph},
+        linked=_linked(pairs),
     )
 
 
@@ -69,6 +73,7 @@ def _departure(suspect: Suspect) -> Departure:
         None if reference is None else operator_name(reference.op),
         None if reference is None else line_of(reference),
         suspect.note,
+        None if reference is None else reference.outputs[0],
     )
 
 
@@ -125,7 +130,55 @@ def _values(pairs: Correspondence, given: ValueMap) -> Iterator[AlignedValue]:
             text = described(layout, *(tuple(item.tensor.shape) for item in _pair(pairs, root, names[0])))
             order = "" if text == "same" else text
         written = "" if layout is None else str(layout)
-        yield AlignedValue(output.module, output.path, what, evidence, places, order, written, modules)
+        yield AlignedValue(output.module, output.path, what, evidence, places, order, written, modules, root)
+
+
+def _linked(pairs: Correspondence) -> dict[SideName, tuple[LinkedValue, ...]]:
+    """Return the recognizable values of A and of B, with those of the other one that have their numbers."""
+    own, other = pairs.reference.recognizable, pairs.other.recognizable
+    evidence = {value: pairs.evidence(value) for value in own}
+    found: dict[str, dict[str, Evidence]] = {}
+    for value, (kind, names) in evidence.items():
+        for name in names:
+            found.setdefault(name, {})[value] = kind
+    anchored = [(anchor.reference.outputs[0], anchor.node.outputs[0]) for anchor in pairs.anchors]
+    of_own, of_other = [], []
+    for value, (kind, names) in evidence.items():
+        if names:
+            of_own.append(LinkedValue(value, kind, names, tuple(_order(pairs, value, name) for name in names)))
+        else:
+            of_own.append(_unlinked(value, [name for item, name in anchored if item == value]))
+    for name in other:
+        values = found.get(name) or {item: "by value" for item in sorted(pairs.owners.get(name, ())) if item in own}
+        if values:
+            strongest = min(values.values(), key=_STRENGTH.index)
+            places = tuple(value for value, kind in values.items() if kind == strongest)
+            orders = tuple(_order(pairs, value, name) for value in places)
+            of_other.append(LinkedValue(name, strongest if name in pairs.found else "in part", places, orders))
+        else:
+            of_other.append(_unlinked(name, [value for value, item in anchored if item == name]))
+    return {"A": tuple(of_own), "B": tuple(of_other)}
+
+
+def _unlinked(name: str, anchored: Sequence[str]) -> LinkedValue:
+    """Return a value whose numbers are not in the other implementation, with those that the same weights compute."""
+    places = tuple(dict.fromkeys(anchored))
+    return LinkedValue(name, "uncovered", places, ("same weight, other numbers",) * len(places))
+
+
+def _order(pairs: Correspondence, value: str, name: str) -> str:
+    """Say how a value of A is arranged in one of B, or that of B in that of A, as far as a match says so."""
+    own, other = pairs.reference, pairs.other
+    for side, matches, first, second in (
+        ("B", pairs.from_other.get(value, ()), own.execution.values.get(value), other.execution.values.get(name)),
+        ("A", pairs.from_reference.get(name, ()), other.execution.values.get(name), own.execution.values.get(value)),
+    ):
+        wanted = name if side == "B" else value
+        for match in matches:
+            if match.source == wanted and match.layout is not None and first is not None and second is not None:
+                text = described(match.layout, tuple(first.shape), tuple(second.shape))
+                return "" if text == "same" else text if match.whole else f"{text} of {side}"
+    return ""
 
 
 def _check_names(given: ValueMap, known: Collection[str], places: Collection[str]) -> None:

@@ -4,124 +4,20 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from filch.steal.text import short_line
+from filch.export import Graph
+from filch.export.views import draw
 
-from ..rendering._html import as_page
 from ..rendering._result import NextCommand, Result, written
 from ..rendering._show import show_page
 from ..rendering._table import Block, Column, Line, Style, fit_paths, folded, table_of
+from ._aligned import AlignedArray, AlignedValue, AlignedWeight, Departure, LinkedValue, SideName
+from ._linked_graphs import EXPLAINED, linked_graph
 
 _SHOWN = 8  # missing weights and values in a summary
-Evidence = Literal["proved", "anchored", "by value", "ambiguous", "given", "contradicted", "uncovered"]
-_EXPLAINED: Mapping[Evidence, str] = {
-    "proved": "the same operators compute it from values that are the same",
-    "anchored": "an operation with the same weight computes it, and the numbers are equal",
-    "by value": "all numbers are equal, on both inputs",
-    "ambiguous": "several values have these numbers",
-    "given": "the mapping file says so, and the numbers are equal",
-    "contradicted": "the mapping file says so, but the numbers differ",
-    "uncovered": "no value of B has these numbers",
-}
-
-
-@dataclass(frozen=True)
-class AlignedWeight:
-    """A weight of implementation B, and the weights of A from which it was made.
-
-    Attributes:
-        name: its name in B.
-        shape: its shape.
-        sources: the names of the weights of A; empty if there are none.
-        arrangement: how its elements are arranged, for people: `"same"`, `"transposed"`, `"rows 0 to 63"`.
-        complete: whether all its numbers are those of A.
-        others: further weights of A with the same numbers.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    sources: tuple[str, ...]
-    arrangement: str
-    complete: bool
-    others: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class AlignedValue:
-    """A tensor that a module of implementation A returned, and where its numbers are in B.
-
-    Attributes:
-        module: the path of the module in A, with `@1` after a second call.
-        path: the path of the tensor in what the module returned; `""` for the only one.
-        what: its dtype and shape.
-        evidence: what shows that the values are the same.
-        places: the values of B: the path of the module that returned it, or the operator with its line.
-        order: how the elements are arranged in the first place, `""` if in the same order.
-        layout: the same as offset, sizes and strides, `"0+14:128·64:1"`: where each element is in the value of B; `""`
-            if not all are there.
-        modules: the modules of B that returned the first place, with the path of the tensor; empty if none did.
-    """
-
-    module: str
-    path: str
-    what: str
-    evidence: Evidence
-    places: tuple[str, ...] = ()
-    order: str = ""
-    layout: str = ""
-    modules: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class AlignedArray:
-    """A named array of implementation B, and the values of A that it has the numbers of.
-
-    Attributes:
-        name: its name in B.
-        what: its dtype and shape.
-        places: the values of A: the path of the module that returned it, or the operator with its line; empty if its
-            numbers are not all numbers of A.
-        judged: whether it has enough different numbers to be recognized by them.
-    """
-
-    name: str
-    what: str
-    places: tuple[str, ...]
-    judged: bool = True
-
-
-@dataclass(frozen=True)
-class Departure:
-    """An operation of B that computes something else than A, from the numbers of A.
-
-    Where B has no operations, it is the first named array that is no value of A; earlier steps may be the cause.
-
-    Attributes:
-        module: the path of the module of B in which it runs; `""` for the model itself. The name of an array.
-        operator: its operator, or `array`.
-        source: the line of the code of B, as `file.py:12`; None if not known.
-        value: the name of the value that it computes in the graph of B.
-        reference_module: the path of the module of A that computes the value otherwise; None if not known.
-        reference_operator: the operator of A; None if not known.
-        reference_source: the line of the code of A; None if not known.
-        note: what is wrong with it, as far as that is known.
-    """
-
-    module: str
-    operator: str
-    source: str | None
-    value: str
-    reference_module: str | None = None
-    reference_operator: str | None = None
-    reference_source: str | None = None
-    note: str = ""
-
-    def __str__(self) -> str:
-        place = f"{self.operator} in {self.module or 'the model'}"
-        return short_line(", ".join(filter(None, (place, self.source, self.note))))
 
 
 @dataclass(frozen=True, repr=False)
@@ -141,6 +37,8 @@ class Alignment(Result):
         remarks: sentences about the whole comparison.
         compared: what the verdict is about: the outputs, named arrays, or the weights alone.
         arrays: one for each named array of B that is no weight, in the order in which B has them.
+        graphs: the operations of A and of B; of arrays and weights, the values alone.
+        linked: one for each value of A, and of B, that can be recognized by its numbers.
     """
 
     reference: str
@@ -154,6 +52,8 @@ class Alignment(Result):
     remarks: tuple[str, ...] = ()
     compared: Literal["outputs", "arrays", "weights"] = "outputs"
     arrays: tuple[AlignedArray, ...] = ()
+    graphs: Mapping[SideName, Graph] = field(default_factory=dict, repr=False)
+    linked: Mapping[SideName, tuple[LinkedValue, ...]] = field(default_factory=dict, repr=False)
 
     @property
     def close(self) -> bool:
@@ -228,8 +128,8 @@ class Alignment(Result):
 
     def _blocks_of_values(self, *, all_rows: bool) -> Iterable[Block]:
         yield from ("", Line("Module outputs of A:", "heading"))
-        counts = Counter(value.evidence for value in self.values)
-        for evidence, text in _EXPLAINED.items():
+        counts: Counter[str] = Counter(value.evidence for value in self.values)
+        for evidence, text in EXPLAINED.items():
             if counts[evidence]:
                 shown = text if self.compared == "outputs" else text.removesuffix(", on both inputs")
                 yield f"{counts[evidence]} {evidence}: {shown}"
@@ -249,9 +149,28 @@ class Alignment(Result):
         return self._text(self.blocks(wide=wide, all_rows=all_rows), wide=wide, width=width, color=color)
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return the result with all rows as a page of its own, also written to `path` if one is given."""
-        title = f"{self.other} (B) against {self.reference} (A)"
-        return written(as_page(title, [*self.blocks(wide=True)]), path)
+        """Return a page with A beside B, also written to `path` if one is given.
+
+        It is the view `html` of `graph`: see `filch.export.views`.
+        """
+        return written(draw(self.graph, "html").content.decode("utf-8"), path)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The operations of B, with those of A as its `reference_graph`, and what was found of each value."""
+        graphs = {side: self.graphs.get(side, Graph("", (), (), (), (), {})) for side in ("A", "B")}
+        own = replace(graphs["A"], name=self.reference)
+        drawn = linked_graph(
+            own,
+            replace(graphs["B"], name=self.other),
+            values=self.values,
+            linked=self.linked,
+            weights=self.weights,
+            unused=self.unused_weights,
+            departures=self.departures,
+            missing=self.missing,
+        )
+        return replace(drawn, remarks=(self.headline, *self.wrong_outputs, *self.remarks), close=self.close)
 
     def show(self) -> None:
         """Show the page: inside a notebook, or in the browser."""

@@ -68,6 +68,14 @@ export class Pane {
     this.arrangement = this.scene.arrange();
   }
 
+  takeFocus() {
+    this.svg.focus({ preventScroll: true });
+  }
+
+  get openGroups() {
+    return this.scene.open;
+  }
+
   redraw() {
     if (!this.view.width) return;
     this.drawing.draw(this.arrangement, this.view, this.app.look);
