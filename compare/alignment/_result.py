@@ -226,6 +226,12 @@ def described(layout: Layout, shape: Shape, source: Shape) -> str:
         return f"elements {layout.offset} to {layout.offset + count - 1}"
     if count == total and len(shape) == len(source) == 2 and layout == _transposed(source):
         return "transposed"
+    if len(source) == 2 and layout.strides == (1, row):
+        first, start = divmod(layout.offset, row)
+        if (first, layout.sizes[1]) == (0, source[0]):
+            return f"columns {start} to {start + layout.sizes[0] - 1}, transposed"
+        if (start, layout.sizes[0]) == (0, row):
+            return f"rows {first} to {first + layout.sizes[1] - 1}, transposed"
     if len(source) == 2 and layout.sizes[1:] == source[1:] and layout.strides[1:] == (1,) and len(layout.sizes) == 2:
         step = layout.strides[0] // row
         return f"every {step}th row from {layout.offset // row}" if step else "repeated"

@@ -14,8 +14,16 @@ from filch.export.views import draw
 from ..rendering._result import NextCommand, Result, written
 from ..rendering._show import show_page
 from ..rendering._table import Block, Column, Line, Style, fit_paths, folded, table_of
-from ._aligned import AlignedArray, AlignedValue, AlignedWeight, Departure, LinkedValue, SideName
-from ._linked_graphs import EXPLAINED, linked_graph
+from ._aligned import (
+    EXPLAINED,
+    AlignedArray,
+    AlignedValue,
+    AlignedWeight,
+    Departure,
+    LinkedValue,
+    SideName,
+    linked_graph,
+)
 
 _SHOWN = 8  # missing weights and values in a summary
 

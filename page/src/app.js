@@ -242,12 +242,8 @@ export class App {
     this.redraw();
     if (item && move) {
       const pane = this.paneOf(item);
-      if (pane instanceof Outline) {
-        pane.show([item]);
-      } else {
-        pane.show(item, !quiet);
-        if (!quiet) pane.flash(item);
-      }
+      pane.show(item, !quiet);
+      if (!quiet) pane.flash(item);
     }
     if (item && this.sideBySide) this.showCounterparts(item);
     if (item && !fromTable) this.table.show(item);
@@ -276,7 +272,7 @@ export class App {
     if (!pane?.element.isConnected) return;
     const own = this.pane(item.graph);
     if (pane instanceof Outline && own instanceof Outline) {
-      pane.show(items.slice(0, MOST_REVEALED), own.heightOf(item));
+      pane.showAll(items.slice(0, MOST_REVEALED), own.heightOf(item));
     } else if (pane instanceof Pane) {
       for (const counterpart of items.slice(0, MOST_REVEALED)) pane.reveal(counterpart);
       pane.show(items[0]);

@@ -5,6 +5,7 @@ import { className } from "./boxes.js";
 import { operatorName, statusClass } from "./color.js";
 import { html, nameElement, oncePerFrame } from "./dom.js";
 import { count } from "./numbers.js";
+import { DOUBLE_CLICK } from "./pane.js";
 import { isWeight, Tree } from "./tree.js";
 
 /** @import { App } from "./app.js" */
@@ -13,7 +14,6 @@ import { isWeight, Tree } from "./tree.js";
 
 export const LINE_HEIGHT = 26; // pixels, as in `page.css`
 const EXTRA_LINES = 10; // above and below what is visible
-const DOUBLE_CLICK = 400; // milliseconds
 const LONGEST = 200; // characters
 
 /** The outline of one graph. */
@@ -105,16 +105,10 @@ export class Outline {
     const { item, finding, children, depth, diverged } = entry;
     const { selected, marked } = this.app.look;
     const open = item.kind === "group" && this.openGroups.has(item);
-    const classes = [
-      ...[
-        "line",
-        isWeight(entry) ? "weight" : item.kind,
-        finding && statusClass(finding),
-        item === selected && "selected",
-      ],
-      ...[marked.has(item) && "marked", diverged && "diverged", !entry.linked && "unlinked"],
-    ];
-    const within = diverged && item.kind === "group" && !open && `${diverged} inside`;
+    const kind = isWeight(entry) ? "weight" : item.kind;
+    const states = [item === selected && "selected", marked.has(item) && "marked", !entry.linked && "unlinked"];
+    const classes = ["line", kind, finding && statusClass(finding), ...states];
+    const inside = diverged && item.kind === "group" && !open;
     const line = html(
       "div",
       {
@@ -127,7 +121,7 @@ export class Outline {
       },
       html("span", { class: "sign", "aria-hidden": "true" }, children.length ? (open ? "▾" : "▸") : ""),
       html("span", { class: "label" }, ...labels(item)),
-      within ? html("span", { class: "inside" }, `✗ ${within}`) : null,
+      inside ? html("span", { class: "inside" }, `✗ ${diverged} inside`) : null,
       html("span", { class: "status" }, finding && [html("span", { class: "dot" }), finding.status]),
     );
     line.style.setProperty("--depth", String(depth)); // the page's policy forbids style attributes
@@ -151,12 +145,17 @@ export class Outline {
     else this.app.select(item);
   }
 
+  /** @param {Item} item */
+  show(item) {
+    this.showAll([item]);
+  }
+
   /**
    * Opens the modules around items, and scrolls to the first one unless all are visible.
    * @param {Item[]} items
    * @param {number | null} height at which it should be, in pixels from the top; null is the middle
    */
-  show(items, height = null) {
+  showAll(items, height = null) {
     for (const item of items) this.reveal(item);
     const [entry] = items.map((item) => this.entryOf(item));
     const index = entry && this.indexOf.get(entry);
@@ -196,7 +195,7 @@ export class Outline {
     this.arrange();
   }
 
-  flash() {}
+  flash() {} // what is selected stands out
 
   /** @param {Group} group */
   toggle(group) {

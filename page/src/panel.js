@@ -107,7 +107,7 @@ export class Panel {
       html("h2", {}, nameElement(group.name)),
       html("p", { class: "full-name" }, nameElement(group.type || "unknown class")),
       this.groupPath(group.groupPath.slice(0, -1)),
-      !own && html("p", {}, html("button", { type: "button", onclick: toggle }, label)),
+      !this.app.data.reference && html("p", {}, html("button", { type: "button", onclick: toggle }, label)),
       group.seconds !== null && facts("Time", [["all operations", milliseconds(group.seconds)]]),
       own && this.finding(own),
       group.worst &&

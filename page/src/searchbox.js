@@ -138,7 +138,8 @@ export class SearchBox {
 /** @param {Item} item */
 function kindOf(item) {
   if (item.kind === "node") return item.op;
-  return item.kind === "group" ? className(item.type) || "module" : item.role;
+  if (item.kind === "group") return className(item.type) || "module";
+  return item.role === "parameter" ? "weight" : item.role;
 }
 
 /**

@@ -854,563 +854,6 @@
     return `${className(root.name.slice(-80))}${shape ? ` ${shape}` : ""}`;
   }
 
-  // src/tree.js
-  var MOST_OPENED = 48;
-  var Tree = class {
-    /** @param {Graph} graph */
-    constructor(graph) {
-      this.graph = graph;
-      this.entryOf = /* @__PURE__ */ new Map();
-      this.top = [];
-      for (const value of graph.inputs) this.add(value, null, value.findings);
-      for (const node of graph.nodes) {
-        for (const group of node.groupPath) if (!this.entryOf.has(group)) this.add(group, group.parent, []);
-        this.add(node, node.group, node.findings);
-      }
-      this.addWeights();
-      const inside = new Map(graph.groups.map((group) => [group, []]));
-      for (const node of graph.nodes) for (const group of node.groupPath) inside.get(group)?.push(node);
-      for (const [group, nodes] of inside) this.setResult(group, nodes);
-      for (const entry of this.top) summarize(entry);
-    }
-    /**
-     * @param {Item} item
-     * @param {Group | null} group
-     * @param {Finding[]} findings
-     */
-    add(item, group, findings) {
-      const parent = (group && this.entryOf.get(group)) ?? null;
-      const finding = findings.find(({ diverged }) => diverged) ?? findings[0] ?? null;
-      const depth = parent ? parent.depth + 1 : 0;
-      const entry = { item, parent, children: [], depth, finding, diverged: 0, linked: false };
-      this.entryOf.set(item, entry);
-      (parent?.children ?? this.top).push(entry);
-    }
-    /** Adds weights, each before what else is in the module that it belongs to by its name. */
-    addWeights() {
-      const modules = /* @__PURE__ */ new Map();
-      for (const group of this.graph.groups) if (!modules.has(group.path)) modules.set(group.path, group);
-      const counts = /* @__PURE__ */ new Map();
-      for (const value of this.graph.values) {
-        if (value.role !== "parameter") continue;
-        let path = value.name;
-        do
-          path = path.slice(0, Math.max(0, path.lastIndexOf(".")));
-        while (path && !modules.has(path));
-        this.add(value, modules.get(path) ?? null, value.findings);
-        const entry = (
-          /** @type {Entry} */
-          this.entryOf.get(value)
-        );
-        const siblings2 = entry.parent?.children ?? this.top;
-        const count2 = counts.get(siblings2) ?? 0;
-        siblings2.splice(count2, 0, ...siblings2.splice(-1));
-        counts.set(siblings2, count2 + 1);
-      }
-    }
-    /**
-     * Gives a module the finding of the last value that leaves it. Views and the like have none: what they are made of
-     * leaves it with them.
-     * @param {Group} group
-     * @param {GraphNode[]} inside in order
-     */
-    setResult(group, inside) {
-      const entry = this.entryOf.get(group);
-      if (!entry) return;
-      const leaving = /* @__PURE__ */ new Set();
-      for (const node of inside.toReversed()) {
-        for (const value of node.written) {
-          const passed = value.readers.some(
-            (reader) => !reader.groupPath.includes(group) || !reader.findings.length && reader.written.some((other) => leaving.has(other))
-          );
-          if (!passed && value.role !== "output") continue;
-          leaving.add(value);
-          entry.finding ??= value.findings[0] ?? null;
-        }
-      }
-    }
-    /**
-     * The entries that are visible, in order.
-     * @param {Set<Item>} open
-     * @param {Pick<Shown, "weights" | "unlinked">} shown
-     * @returns {Entry[]}
-     */
-    visible(open, { weights, unlinked }) {
-      const found = [];
-      const visit = (entry) => {
-        if (!(unlinked || entry.linked) || isWeight(entry) && !weights) return;
-        found.push(entry);
-        if (open.has(entry.item)) entry.children.forEach(visit);
-      };
-      this.top.forEach(visit);
-      return found;
-    }
-    /**
-     * The modules to open at first: whole levels, as long as there are few lines.
-     * @param {Pick<Shown, "weights" | "unlinked">} shown
-     * @returns {Set<Item>}
-     */
-    initiallyOpen(shown) {
-      let open = /* @__PURE__ */ new Set();
-      for (; ; ) {
-        const lines = this.visible(open, shown);
-        const more = lines.filter(({ item, children }) => children.length && !open.has(item)).map(({ item }) => item);
-        const next = /* @__PURE__ */ new Set([...open, ...more]);
-        if (!more.length || this.visible(next, shown).length > MOST_OPENED) return open;
-        open = next;
-      }
-    }
-    /**
-     * The entry of a value: of the operation that computes it, or its own.
-     * @param {Value} value
-     * @returns {Entry | undefined}
-     */
-    entryOfValue(value) {
-      return this.entryOf.get(value.producer ?? value);
-    }
-    /**
-     * The outermost module whose result a value is, else the entry of the value.
-     * @param {Value} value
-     * @returns {Entry | undefined}
-     */
-    moduleOfValue(value) {
-      const entry = this.entryOfValue(value);
-      let found = entry;
-      for (let at = entry?.parent; at; at = at.parent) if (at.finding?.value === value) found = at;
-      return found;
-    }
-  };
-  function isWeight({ item }) {
-    return item.kind === "value" && item.role === "parameter" && item.graph.nodes.length > 0;
-  }
-  function summarize(entry) {
-    for (const child of entry.children) summarize(child);
-    const own = entry.item.kind === "group" ? 0 : Number(entry.finding?.diverged ?? false);
-    entry.diverged = entry.children.reduce((sum, child) => sum + child.diverged, own);
-    entry.linked = Boolean(entry.finding) || entry.children.some((child) => child.linked);
-  }
-  function linksOfOperands({ node }) {
-    const seen = new Set(node?.reads ?? []);
-    const found = /* @__PURE__ */ new Map();
-    for (const value of seen) {
-      if (value.role === "parameter") continue;
-      const links = value.findings.flatMap((finding) => finding.links);
-      for (const link of links) found.set(link.value, link);
-      if (!value.findings.length) for (const read of value.producer?.reads ?? []) seen.add(read);
-    }
-    return [...found.values()];
-  }
-  function linkedItems({ item, finding }, other) {
-    if (!finding) return [];
-    const links = finding.diverged && !finding.links.length ? linksOfOperands(finding) : finding.links;
-    const entries = links.map(
-      ({ value }) => item.kind === "group" ? other.moduleOfValue(value) : other.entryOfValue(value)
-    );
-    return [...new Set(entries.flatMap((entry) => entry?.item ?? []))];
-  }
-
-  // src/outline.js
-  var LINE_HEIGHT = 26;
-  var EXTRA_LINES = 10;
-  var DOUBLE_CLICK = 400;
-  var LONGEST2 = 200;
-  var Outline = class {
-    /**
-     * @param {App} app
-     * @param {Graph} graph
-     */
-    constructor(app, graph) {
-      this.app = app;
-      this.graph = graph;
-      this.tree = new Tree(graph);
-      this.openGroups = /** @type {Set<Group>} */
-      this.tree.initiallyOpen(app.shown);
-      this.lines = [];
-      this.indexOf = /* @__PURE__ */ new Map();
-      this.range = { from: 0, to: 0 };
-      this.above = html("div", { role: "none" });
-      this.content = html("div", { role: "none", onclick: (event) => this.click(event) });
-      this.lastClick = null;
-      this.redraw = oncePerFrame(() => {
-        this.fill();
-        app.gutter?.draw();
-      });
-      const title = `${app.data.titleOf(graph)}: ${graph.name}`;
-      this.scroller = html("div", {
-        class: "lines",
-        tabindex: 0,
-        role: "tree",
-        "aria-label": `${title.slice(0, 200)}: arrow keys select and open, ? lists all keys`,
-        onscroll: oncePerFrame(() => this.scrolled()),
-        onfocus: () => app.activate(this)
-      });
-      this.scroller.append(this.content);
-      const size = html("small", {}, graph.nodes.length ? count(graph.nodes.length, "operation") : "");
-      const heading = html("h2", { title }, html("b", {}, app.data.titleOf(graph)), " ", nameElement(graph.name), size);
-      this.element = html("section", { class: "outline", "aria-label": title }, heading, this.scroller);
-      this.arrange();
-      new ResizeObserver(() => this.scrolled()).observe(this.scroller);
-    }
-    /** Finds out which lines there are. */
-    arrange() {
-      this.lines = this.tree.visible(this.openGroups, this.app.shown);
-      this.indexOf = new Map(this.lines.map((entry, index) => [entry, index]));
-      this.content.style.height = `${this.lines.length * LINE_HEIGHT}px`;
-    }
-    takeFocus() {
-      this.scroller.focus({ preventScroll: true });
-    }
-    resize() {
-      this.redraw();
-    }
-    scrolled() {
-      const { from, to } = this.visibleRange();
-      if (from !== this.range.from || to !== this.range.to) this.fill();
-      this.app.gutter?.draw();
-    }
-    visibleRange() {
-      const { scrollTop, clientHeight } = this.scroller;
-      const from = Math.max(0, Math.floor(scrollTop / LINE_HEIGHT) - EXTRA_LINES);
-      return { from, to: Math.min(this.lines.length, from + Math.ceil(clientHeight / LINE_HEIGHT) + 2 * EXTRA_LINES) };
-    }
-    /** Makes the visible lines again, or all lines. */
-    fill({ all = false } = {}) {
-      this.range = all ? { from: 0, to: this.lines.length } : this.visibleRange();
-      const { from, to } = this.range;
-      this.above.style.height = `${from * LINE_HEIGHT}px`;
-      const lines = this.lines.slice(from, to).map((entry, index) => this.line(entry, from + index));
-      this.content.replaceChildren(this.above, ...lines);
-      const selected = lines.find((line) => line.getAttribute("aria-selected") === "true");
-      if (selected) this.scroller.setAttribute("aria-activedescendant", selected.id);
-      else this.scroller.removeAttribute("aria-activedescendant");
-    }
-    /**
-     * @param {Entry} entry
-     * @param {number} index
-     */
-    line(entry, index) {
-      const { item, finding, children, depth, diverged } = entry;
-      const { selected, marked } = this.app.look;
-      const open = item.kind === "group" && this.openGroups.has(item);
-      const classes = [
-        ...[
-          "line",
-          isWeight(entry) ? "weight" : item.kind,
-          finding && statusClass(finding),
-          item === selected && "selected"
-        ],
-        ...[marked.has(item) && "marked", diverged && "diverged", !entry.linked && "unlinked"]
-      ];
-      const within = diverged && item.kind === "group" && !open && `${diverged} inside`;
-      const line = html(
-        "div",
-        {
-          class: classes.filter(Boolean).join(" "),
-          id: `line-${this.graph.index}-${index}`,
-          role: "treeitem",
-          "aria-level": depth + 1,
-          "aria-selected": String(item === selected),
-          "aria-expanded": children.length ? String(open) : null
-        },
-        html("span", { class: "sign", "aria-hidden": "true" }, children.length ? open ? "▾" : "▸" : ""),
-        html("span", { class: "label" }, ...labels(item)),
-        within ? html("span", { class: "inside" }, `✗ ${within}`) : null,
-        html("span", { class: "status" }, finding && [html("span", { class: "dot" }), finding.status])
-      );
-      line.style.setProperty("--depth", String(depth));
-      return line;
-    }
-    /**
-     * Not by the element that was clicked: the first click of two draws it again.
-     * @param {MouseEvent} event
-     */
-    click(event) {
-      const top = this.content.getBoundingClientRect().top;
-      const item = this.lines[Math.floor((event.clientY - top) / LINE_HEIGHT)]?.item;
-      if (!item) return;
-      const last = this.lastClick;
-      const second = last?.item === item && event.timeStamp - last.time < DOUBLE_CLICK;
-      this.lastClick = second ? null : { item, time: event.timeStamp };
-      const onSign = document.elementFromPoint(event.clientX, event.clientY)?.classList.contains("sign");
-      this.takeFocus();
-      if (item.kind === "group" && (onSign || second)) this.toggle(item);
-      else this.app.select(item);
-    }
-    /**
-     * Opens the modules around items, and scrolls to the first one unless all are visible.
-     * @param {Item[]} items
-     * @param {number | null} height at which it should be, in pixels from the top; null is the middle
-     */
-    show(items, height = null) {
-      for (const item of items) this.reveal(item);
-      const [entry] = items.map((item) => this.entryOf(item));
-      const index = entry && this.indexOf.get(entry);
-      if (index === void 0) return;
-      if (items.some((item) => this.heightOf(item) === null)) {
-        const above = height ?? this.scroller.clientHeight / 2 - LINE_HEIGHT;
-        this.scroller.scrollTop = index * LINE_HEIGHT - above;
-      }
-      this.redraw();
-    }
-    /**
-     * How far the line of an item is from the top of the frame; null if it is not visible.
-     * @param {Item} item
-     */
-    heightOf(item) {
-      const entry = this.entryOf(item);
-      const index = entry && this.indexOf.get(entry);
-      if (index === void 0) return null;
-      const height = index * LINE_HEIGHT - this.scroller.scrollTop;
-      return height >= 0 && height + LINE_HEIGHT <= this.scroller.clientHeight ? height : null;
-    }
-    /** @param {Item} item */
-    entryOf(item) {
-      return item.kind === "value" ? this.tree.entryOfValue(item) : this.tree.entryOf.get(item);
-    }
-    /** @param {Item} item */
-    reveal(item) {
-      const entry = this.entryOf(item);
-      if (!entry) return;
-      for (let at = entry.parent; at; at = at.parent) if (at.item.kind === "group") this.openGroups.add(at.item);
-      const { shown } = this.app;
-      if (isWeight(entry) && !shown.weights) this.app.toggleShown("weights");
-      if (!entry.linked && !shown.unlinked) this.app.toggleShown("unlinked");
-      this.arrange();
-    }
-    flash() {
-    }
-    /** @param {Group} group */
-    toggle(group) {
-      if (this.openGroups.has(group)) this.openGroups.delete(group);
-      else this.openGroups.add(group);
-      this.arrange();
-      this.redraw();
-      this.app.announce(`${group.name} ${this.openGroups.has(group) ? "opened" : "closed"}`);
-      this.app.history.note();
-    }
-    /**
-     * Opens these groups, and closes all others.
-     * @param {Set<Group>} groups
-     */
-    openOnly(groups) {
-      this.openGroups = new Set(groups);
-      this.arrange();
-      this.redraw();
-    }
-    showStart() {
-      this.scroller.scrollTop = 0;
-      this.redraw();
-    }
-    changeShown() {
-      this.arrange();
-      this.redraw();
-    }
-    openAll() {
-      this.openOnly(new Set(this.graph.groups));
-    }
-    closeAll() {
-      this.openOnly(/* @__PURE__ */ new Set());
-    }
-    /**
-     * Selects another line.
-     * @param {number} by how many lines further down
-     */
-    step(by) {
-      const entry = this.selectedEntry;
-      const now = entry ? this.indexOf.get(entry) ?? -1 : -1;
-      const next = this.lines[Math.max(0, Math.min(this.lines.length - 1, now + by))];
-      if (next) this.app.select(next.item, { move: true });
-    }
-    /** Opens the selected module; the second time, goes into it. */
-    goIn() {
-      const item = this.selectedEntry?.item;
-      if (item?.kind !== "group") return;
-      if (this.openGroups.has(item)) this.step(1);
-      else this.toggle(item);
-    }
-    /** Closes the selected module, or goes to the one around what is selected. */
-    goOut() {
-      const entry = this.selectedEntry;
-      if (!entry) return;
-      if (entry.item.kind === "group" && this.openGroups.has(entry.item)) this.toggle(entry.item);
-      else if (entry.parent) this.app.select(entry.parent.item, { move: true });
-    }
-    get selectedEntry() {
-      const { selected } = this.app;
-      return selected?.graph === this.graph ? this.entryOf(selected) : void 0;
-    }
-  };
-  function labels(item) {
-    const name = (text) => nameElement(text.slice(0, LONGEST2));
-    if (item.kind === "group")
-      return [html("b", {}, name(item.name)), " ", html("small", {}, name(className(item.type)))];
-    if (item.kind === "node") {
-      return [name(operatorName(item.op)), " ", html("small", {}, name(item.source.replace(/^.*[\\/]/, "")))];
-    }
-    const shape = item.shape ? item.shape.join("×") : "";
-    return [name(weightName(item)), " ", html("small", {}, shape)];
-  }
-  function weightName({ name, role, graph }) {
-    return role === "parameter" && graph.nodes.length ? name.slice(name.lastIndexOf(".") + 1) : name;
-  }
-
-  // src/gutter.js
-  var Gutter = class {
-    /**
-     * @param {App} app
-     * @param {Outline} own of A
-     * @param {Outline} other of B
-     */
-    constructor(app, own, other) {
-      this.app = app;
-      this.own = own;
-      this.other = other;
-      this.element = svg("svg", { class: "gutter", "aria-hidden": "true" });
-    }
-    draw() {
-      const { width, height } = this.element.getBoundingClientRect();
-      if (!width) return;
-      const paths = /* @__PURE__ */ new Map();
-      const add = (classes, from, to) => {
-        const d = `M0 ${from}C${width / 2} ${from} ${width / 2} ${to} ${width} ${to}`;
-        paths.set(classes, (paths.get(classes) ?? /* @__PURE__ */ new Set()).add(d));
-      };
-      const isVisible = (y) => y > this.top && y < height;
-      for (const entry of this.own.lines.slice(this.own.range.from, this.own.range.to)) {
-        const { item, finding } = entry;
-        if (!finding?.links.length || item.kind === "group" && this.own.openGroups.has(item)) continue;
-        for (const each of linkedItems(entry, this.other.tree)) {
-          const [from, to] = [this.place(this.own, item), this.place(this.other, each)];
-          if (isVisible(from) && isVisible(to)) add(statusClass(finding), from, to);
-        }
-      }
-      const { selected, marked } = this.app.look;
-      const { links } = (selected && this.app.outline?.entryOf(selected)?.finding) ?? { links: [] };
-      const near = links.length ? "near" : "near operand";
-      for (const each of selected ? marked : []) {
-        const items = selected?.graph === this.own.graph ? [selected, each] : [each, selected];
-        const [from, to] = [this.own, this.other].map((outline, index) => {
-          const y = this.place(
-            outline,
-            /** @type {Item} */
-            items[index]
-          );
-          return Math.max(this.top, Math.min(height, y));
-        });
-        add(near, from, to);
-      }
-      const path = ([classes, lines]) => svg("path", { class: classes, d: [...lines].join("") });
-      this.element.replaceChildren(...[...paths].map(path));
-    }
-    /** Where lines begin, below the headings. */
-    get top() {
-      return this.own.scroller.offsetTop - this.own.element.offsetTop;
-    }
-    /**
-     * The middle of an item's line, or of the closed module that it is in; it may be above or below the screen.
-     * @param {Outline} outline
-     * @param {Item} item
-     */
-    place(outline, item) {
-      let entry = outline.entryOf(item) ?? null;
-      while (entry && !outline.indexOf.has(entry)) entry = entry.parent;
-      const index = entry ? outline.indexOf.get(entry) ?? 0 : 0;
-      return Math.round(this.top - outline.scroller.scrollTop + (index + 0.5) * LINE_HEIGHT);
-    }
-  };
-
-  // src/address.js
-  var LONGEST_FOLDS = 400;
-  var KINDS = (
-    /** @type {const} */
-    ["node", "group", "value"]
-  );
-  function addressOf({ graph, sideBySide, item, open }) {
-    const parts = [`graph=${graph.index}`];
-    if (sideBySide) parts.push("both");
-    if (item) parts.push(`${item.kind}=${encodeURIComponent(nameIn(item))}`);
-    const folds = open && ranges([...open].map((group) => group.id));
-    if (folds !== null && folds.length <= LONGEST_FOLDS) parts.push(`open=${folds}`);
-    return `#${parts.join("&")}`;
-  }
-  function placeAt(address, { graphs }) {
-    const parts = new URLSearchParams(address.slice(1).replaceAll("+", "%2B"));
-    const graph = graphs[Number(parts.get("graph") ?? 0)];
-    if (!graph) return null;
-    const kind = KINDS.find((each) => parts.has(each));
-    const item = kind ? findItem(graph, kind, parts.get(kind) ?? "") : null;
-    if (kind && !item) return null;
-    const folds = parts.get("open");
-    const open = folds === null ? null : new Set(graph.groups.filter(({ id }) => inRanges(id, folds)));
-    return { graph, sideBySide: parts.has("both"), item, open };
-  }
-  function nameIn(item) {
-    const name = item.kind === "group" ? item.path : item.name;
-    const halfCharacter = /\p{Cs}/u.test(name);
-    return !halfCharacter && findItem(item.graph, item.kind, name) === item ? name : `#${item.id}`;
-  }
-  function findItem(graph, kind, name) {
-    if (/^#\d+$/.test(name)) return graph[`${kind}s`][Number(name.slice(1))] ?? null;
-    if (kind === "group") return graph.groups.find((group) => group.path === name) ?? null;
-    return graph[`${kind}s`].find((each) => each.name === name) ?? null;
-  }
-  function ranges(numbers) {
-    const found = [];
-    for (const number of numbers.sort((a, b) => a - b)) {
-      const last = found.at(-1);
-      if (last && last[1] + 1 === number) last[1] = number;
-      else found.push([number, number]);
-    }
-    return found.map(([low, high]) => low === high ? String(low) : `${low}-${high}`).join(".");
-  }
-  function inRanges(number, text) {
-    return text.split(".").some((range) => {
-      const [low, high = low] = range.split("-");
-      return low !== "" && number >= Number(low) && number <= Number(high);
-    });
-  }
-
-  // src/history.js
-  var DELAY = 150;
-  var History = class {
-    /** @param {App} app */
-    constructor(app) {
-      this.app = app;
-      this.timer = 0;
-      addEventListener("hashchange", () => this.restore());
-    }
-    /** The address of what is shown now. */
-    get address() {
-      const { active, selected, sideBySide } = this.app;
-      const graph = selected?.graph ?? active.graph;
-      const open = this.app.panes.get(graph)?.openGroups ?? null;
-      return addressOf({ graph, sideBySide, item: selected, open });
-    }
-    /** Sets the address soon: a new entry of the history if another item or graph is shown, else in the same entry. */
-    note() {
-      clearTimeout(this.timer);
-      this.timer = setTimeout(() => this.write(), DELAY);
-    }
-    write() {
-      clearTimeout(this.timer);
-      const { address } = this;
-      if (address === location.hash) return;
-      const withoutFolds = (text) => text.replace(/&open=[^&]*/, "");
-      const same = withoutFolds(address) === withoutFolds(location.hash);
-      try {
-        history[same ? "replaceState" : "pushState"](null, "", address);
-      } catch {
-      }
-    }
-    /** Shows what the address says; without one, what the page began with. */
-    restore() {
-      clearTimeout(this.timer);
-      const place = location.hash ? placeAt(location.hash, this.app.data) : null;
-      if (place) this.app.showPlace(place);
-      else this.app.showStart();
-    }
-  };
-
   // src/drawing.js
   var LEVELS = [0.4, 0.62, 0.8];
   var OVERVIEW = 0;
@@ -2094,7 +1537,7 @@
       for (const value of graph.inputs) this.add(value, [], "input");
       for (const node of graph.nodes) if (isShown(node, shown)) this.add(node, node.groupPath, "node");
       for (const value of graph.values) {
-        if (shown.weights && isWeight2(value)) this.add(value, commonGroups(value.readers), "parameter");
+        if (shown.weights && isWeight(value)) this.add(value, commonGroups(value.readers), "parameter");
       }
       for (const value of graph.values) {
         const { producer, role } = value;
@@ -2345,7 +1788,7 @@
   function isShown(node, shown) {
     return !node.constant || shown[node.constantKind];
   }
-  function isWeight2(value) {
+  function isWeight(value) {
     return value.role === "parameter" && !value.producer && value.readers.length > 0;
   }
   function commonGroups([first, ...others]) {
@@ -2373,7 +1816,7 @@
   // src/pane.js
   var REDUCED_MOTION = matchMedia("(prefers-reduced-motion: reduce)");
   var ANIMATION = 200;
-  var DOUBLE_CLICK2 = 400;
+  var DOUBLE_CLICK = 400;
   var SCALES = { least: 5e-3, most: 4, readable: 0.85 };
   var Pane = class {
     /**
@@ -2785,10 +2228,565 @@
       if (this.dragged) return;
       const hit = this.hit(event);
       const last = this.lastClick;
-      const second = hit && last && last.item === hit.item && event.timeStamp - last.time < DOUBLE_CLICK2;
+      const second = hit && last && last.item === hit.item && event.timeStamp - last.time < DOUBLE_CLICK;
       this.lastClick = hit && !second ? { item: hit.item, time: event.timeStamp } : null;
       if (hit?.item.kind === "group" && (hit.onSign || second || event.detail === 2)) this.toggle(hit.item);
       else this.app.select(hit?.item ?? null);
+    }
+  };
+
+  // src/tree.js
+  var MOST_OPENED = 48;
+  var Tree = class {
+    /** @param {Graph} graph */
+    constructor(graph) {
+      this.graph = graph;
+      this.entryOf = /* @__PURE__ */ new Map();
+      this.top = [];
+      for (const value of graph.inputs) this.add(value, null, value.findings);
+      for (const node of graph.nodes) {
+        for (const group of node.groupPath) if (!this.entryOf.has(group)) this.add(group, group.parent, []);
+        this.add(node, node.group, node.findings);
+      }
+      this.addWeights();
+      const inside = new Map(graph.groups.map((group) => [group, []]));
+      for (const node of graph.nodes) for (const group of node.groupPath) inside.get(group)?.push(node);
+      for (const [group, nodes] of inside) this.setResult(group, nodes);
+      for (const entry of this.top) summarize(entry);
+    }
+    /**
+     * @param {Item} item
+     * @param {Group | null} group
+     * @param {Finding[]} findings
+     */
+    add(item, group, findings) {
+      const parent = (group && this.entryOf.get(group)) ?? null;
+      const finding = findings.find(({ diverged }) => diverged) ?? findings[0] ?? null;
+      const depth = parent ? parent.depth + 1 : 0;
+      const entry = { item, parent, children: [], depth, finding, diverged: 0, linked: false };
+      this.entryOf.set(item, entry);
+      (parent?.children ?? this.top).push(entry);
+    }
+    /** Adds weights, each before what else is in the module that it belongs to by its name. */
+    addWeights() {
+      const modules = /* @__PURE__ */ new Map();
+      for (const group of this.graph.groups) if (!modules.has(group.path)) modules.set(group.path, group);
+      const counts = /* @__PURE__ */ new Map();
+      for (const value of this.graph.values) {
+        if (value.role !== "parameter") continue;
+        let path = value.name;
+        do
+          path = path.slice(0, Math.max(0, path.lastIndexOf(".")));
+        while (path && !modules.has(path));
+        this.add(value, modules.get(path) ?? null, value.findings);
+        const entry = (
+          /** @type {Entry} */
+          this.entryOf.get(value)
+        );
+        const siblings2 = entry.parent?.children ?? this.top;
+        const count2 = counts.get(siblings2) ?? 0;
+        siblings2.splice(count2, 0, ...siblings2.splice(-1));
+        counts.set(siblings2, count2 + 1);
+      }
+    }
+    /**
+     * Gives a module the finding of the last value that leaves it. Views and the like have none: what they are made of
+     * leaves it with them.
+     * @param {Group} group
+     * @param {GraphNode[]} inside in order
+     */
+    setResult(group, inside) {
+      const entry = this.entryOf.get(group);
+      if (!entry) return;
+      const leaving = /* @__PURE__ */ new Set();
+      for (const node of inside.toReversed()) {
+        for (const value of node.written) {
+          const passed = value.readers.some(
+            (reader) => !reader.groupPath.includes(group) || !reader.findings.length && reader.written.some((other) => leaving.has(other))
+          );
+          if (!passed && value.role !== "output") continue;
+          leaving.add(value);
+          entry.finding ??= value.findings[0] ?? null;
+        }
+      }
+    }
+    /**
+     * The entries that are visible, in order.
+     * @param {Set<Item>} open
+     * @param {Pick<Shown, "weights" | "unlinked">} shown
+     * @returns {Entry[]}
+     */
+    visible(open, { weights, unlinked }) {
+      const found = [];
+      const visit = (entry) => {
+        if (!(unlinked || entry.linked) || isWeight2(entry) && !weights) return;
+        found.push(entry);
+        if (open.has(entry.item)) entry.children.forEach(visit);
+      };
+      this.top.forEach(visit);
+      return found;
+    }
+    /**
+     * The modules to open at first: whole levels, as long as there are few lines.
+     * @param {Pick<Shown, "weights" | "unlinked">} shown
+     * @returns {Set<Item>}
+     */
+    initiallyOpen(shown) {
+      let open = /* @__PURE__ */ new Set();
+      for (; ; ) {
+        const lines = this.visible(open, shown);
+        const more = lines.filter(({ item, children }) => children.length && !open.has(item)).map(({ item }) => item);
+        const next = /* @__PURE__ */ new Set([...open, ...more]);
+        if (!more.length || this.visible(next, shown).length > MOST_OPENED) return open;
+        open = next;
+      }
+    }
+    /**
+     * The entry of a value: of the operation that computes it, or its own.
+     * @param {Value} value
+     * @returns {Entry | undefined}
+     */
+    entryOfValue(value) {
+      return this.entryOf.get(value.producer ?? value);
+    }
+    /**
+     * The outermost module whose result a value is, else the entry of the value.
+     * @param {Value} value
+     * @returns {Entry | undefined}
+     */
+    moduleOfValue(value) {
+      const entry = this.entryOfValue(value);
+      let found = entry;
+      for (let at = entry?.parent; at; at = at.parent) if (at.finding?.value === value) found = at;
+      return found;
+    }
+  };
+  function isWeight2({ item }) {
+    return item.kind === "value" && item.role === "parameter" && item.graph.nodes.length > 0;
+  }
+  function summarize(entry) {
+    for (const child of entry.children) summarize(child);
+    const own = entry.item.kind === "group" ? 0 : Number(entry.finding?.diverged ?? false);
+    entry.diverged = entry.children.reduce((sum, child) => sum + child.diverged, own);
+    entry.linked = Boolean(entry.finding) || entry.children.some((child) => child.linked);
+  }
+  function linksOfOperands({ node }) {
+    const seen = new Set(node?.reads ?? []);
+    const found = /* @__PURE__ */ new Map();
+    for (const value of seen) {
+      if (value.role === "parameter") continue;
+      const links = value.findings.flatMap((finding) => finding.links);
+      for (const link of links) found.set(link.value, link);
+      if (!value.findings.length) for (const read of value.producer?.reads ?? []) seen.add(read);
+    }
+    return [...found.values()];
+  }
+  function linkedItems({ item, finding }, other) {
+    if (!finding) return [];
+    const links = finding.diverged && !finding.links.length ? linksOfOperands(finding) : finding.links;
+    const entries = links.map(
+      ({ value }) => item.kind === "group" ? other.moduleOfValue(value) : other.entryOfValue(value)
+    );
+    return [...new Set(entries.flatMap((entry) => entry?.item ?? []))];
+  }
+
+  // src/outline.js
+  var LINE_HEIGHT = 26;
+  var EXTRA_LINES = 10;
+  var LONGEST2 = 200;
+  var Outline = class {
+    /**
+     * @param {App} app
+     * @param {Graph} graph
+     */
+    constructor(app, graph) {
+      this.app = app;
+      this.graph = graph;
+      this.tree = new Tree(graph);
+      this.openGroups = /** @type {Set<Group>} */
+      this.tree.initiallyOpen(app.shown);
+      this.lines = [];
+      this.indexOf = /* @__PURE__ */ new Map();
+      this.range = { from: 0, to: 0 };
+      this.above = html("div", { role: "none" });
+      this.content = html("div", { role: "none", onclick: (event) => this.click(event) });
+      this.lastClick = null;
+      this.redraw = oncePerFrame(() => {
+        this.fill();
+        app.gutter?.draw();
+      });
+      const title = `${app.data.titleOf(graph)}: ${graph.name}`;
+      this.scroller = html("div", {
+        class: "lines",
+        tabindex: 0,
+        role: "tree",
+        "aria-label": `${title.slice(0, 200)}: arrow keys select and open, ? lists all keys`,
+        onscroll: oncePerFrame(() => this.scrolled()),
+        onfocus: () => app.activate(this)
+      });
+      this.scroller.append(this.content);
+      const size = html("small", {}, graph.nodes.length ? count(graph.nodes.length, "operation") : "");
+      const heading = html("h2", { title }, html("b", {}, app.data.titleOf(graph)), " ", nameElement(graph.name), size);
+      this.element = html("section", { class: "outline", "aria-label": title }, heading, this.scroller);
+      this.arrange();
+      new ResizeObserver(() => this.scrolled()).observe(this.scroller);
+    }
+    /** Finds out which lines there are. */
+    arrange() {
+      this.lines = this.tree.visible(this.openGroups, this.app.shown);
+      this.indexOf = new Map(this.lines.map((entry, index) => [entry, index]));
+      this.content.style.height = `${this.lines.length * LINE_HEIGHT}px`;
+    }
+    takeFocus() {
+      this.scroller.focus({ preventScroll: true });
+    }
+    resize() {
+      this.redraw();
+    }
+    scrolled() {
+      const { from, to } = this.visibleRange();
+      if (from !== this.range.from || to !== this.range.to) this.fill();
+      this.app.gutter?.draw();
+    }
+    visibleRange() {
+      const { scrollTop, clientHeight } = this.scroller;
+      const from = Math.max(0, Math.floor(scrollTop / LINE_HEIGHT) - EXTRA_LINES);
+      return { from, to: Math.min(this.lines.length, from + Math.ceil(clientHeight / LINE_HEIGHT) + 2 * EXTRA_LINES) };
+    }
+    /** Makes the visible lines again, or all lines. */
+    fill({ all = false } = {}) {
+      this.range = all ? { from: 0, to: this.lines.length } : this.visibleRange();
+      const { from, to } = this.range;
+      this.above.style.height = `${from * LINE_HEIGHT}px`;
+      const lines = this.lines.slice(from, to).map((entry, index) => this.line(entry, from + index));
+      this.content.replaceChildren(this.above, ...lines);
+      const selected = lines.find((line) => line.getAttribute("aria-selected") === "true");
+      if (selected) this.scroller.setAttribute("aria-activedescendant", selected.id);
+      else this.scroller.removeAttribute("aria-activedescendant");
+    }
+    /**
+     * @param {Entry} entry
+     * @param {number} index
+     */
+    line(entry, index) {
+      const { item, finding, children, depth, diverged } = entry;
+      const { selected, marked } = this.app.look;
+      const open = item.kind === "group" && this.openGroups.has(item);
+      const kind = isWeight2(entry) ? "weight" : item.kind;
+      const states = [item === selected && "selected", marked.has(item) && "marked", !entry.linked && "unlinked"];
+      const classes = ["line", kind, finding && statusClass(finding), ...states];
+      const inside = diverged && item.kind === "group" && !open;
+      const line = html(
+        "div",
+        {
+          class: classes.filter(Boolean).join(" "),
+          id: `line-${this.graph.index}-${index}`,
+          role: "treeitem",
+          "aria-level": depth + 1,
+          "aria-selected": String(item === selected),
+          "aria-expanded": children.length ? String(open) : null
+        },
+        html("span", { class: "sign", "aria-hidden": "true" }, children.length ? open ? "▾" : "▸" : ""),
+        html("span", { class: "label" }, ...labels(item)),
+        inside ? html("span", { class: "inside" }, `✗ ${diverged} inside`) : null,
+        html("span", { class: "status" }, finding && [html("span", { class: "dot" }), finding.status])
+      );
+      line.style.setProperty("--depth", String(depth));
+      return line;
+    }
+    /**
+     * Not by the element that was clicked: the first click of two draws it again.
+     * @param {MouseEvent} event
+     */
+    click(event) {
+      const top = this.content.getBoundingClientRect().top;
+      const item = this.lines[Math.floor((event.clientY - top) / LINE_HEIGHT)]?.item;
+      if (!item) return;
+      const last = this.lastClick;
+      const second = last?.item === item && event.timeStamp - last.time < DOUBLE_CLICK;
+      this.lastClick = second ? null : { item, time: event.timeStamp };
+      const onSign = document.elementFromPoint(event.clientX, event.clientY)?.classList.contains("sign");
+      this.takeFocus();
+      if (item.kind === "group" && (onSign || second)) this.toggle(item);
+      else this.app.select(item);
+    }
+    /** @param {Item} item */
+    show(item) {
+      this.showAll([item]);
+    }
+    /**
+     * Opens the modules around items, and scrolls to the first one unless all are visible.
+     * @param {Item[]} items
+     * @param {number | null} height at which it should be, in pixels from the top; null is the middle
+     */
+    showAll(items, height = null) {
+      for (const item of items) this.reveal(item);
+      const [entry] = items.map((item) => this.entryOf(item));
+      const index = entry && this.indexOf.get(entry);
+      if (index === void 0) return;
+      if (items.some((item) => this.heightOf(item) === null)) {
+        const above = height ?? this.scroller.clientHeight / 2 - LINE_HEIGHT;
+        this.scroller.scrollTop = index * LINE_HEIGHT - above;
+      }
+      this.redraw();
+    }
+    /**
+     * How far the line of an item is from the top of the frame; null if it is not visible.
+     * @param {Item} item
+     */
+    heightOf(item) {
+      const entry = this.entryOf(item);
+      const index = entry && this.indexOf.get(entry);
+      if (index === void 0) return null;
+      const height = index * LINE_HEIGHT - this.scroller.scrollTop;
+      return height >= 0 && height + LINE_HEIGHT <= this.scroller.clientHeight ? height : null;
+    }
+    /** @param {Item} item */
+    entryOf(item) {
+      return item.kind === "value" ? this.tree.entryOfValue(item) : this.tree.entryOf.get(item);
+    }
+    /** @param {Item} item */
+    reveal(item) {
+      const entry = this.entryOf(item);
+      if (!entry) return;
+      for (let at = entry.parent; at; at = at.parent) if (at.item.kind === "group") this.openGroups.add(at.item);
+      const { shown } = this.app;
+      if (isWeight2(entry) && !shown.weights) this.app.toggleShown("weights");
+      if (!entry.linked && !shown.unlinked) this.app.toggleShown("unlinked");
+      this.arrange();
+    }
+    flash() {
+    }
+    // what is selected stands out
+    /** @param {Group} group */
+    toggle(group) {
+      if (this.openGroups.has(group)) this.openGroups.delete(group);
+      else this.openGroups.add(group);
+      this.arrange();
+      this.redraw();
+      this.app.announce(`${group.name} ${this.openGroups.has(group) ? "opened" : "closed"}`);
+      this.app.history.note();
+    }
+    /**
+     * Opens these groups, and closes all others.
+     * @param {Set<Group>} groups
+     */
+    openOnly(groups) {
+      this.openGroups = new Set(groups);
+      this.arrange();
+      this.redraw();
+    }
+    showStart() {
+      this.scroller.scrollTop = 0;
+      this.redraw();
+    }
+    changeShown() {
+      this.arrange();
+      this.redraw();
+    }
+    openAll() {
+      this.openOnly(new Set(this.graph.groups));
+    }
+    closeAll() {
+      this.openOnly(/* @__PURE__ */ new Set());
+    }
+    /**
+     * Selects another line.
+     * @param {number} by how many lines further down
+     */
+    step(by) {
+      const entry = this.selectedEntry;
+      const now = entry ? this.indexOf.get(entry) ?? -1 : -1;
+      const next = this.lines[Math.max(0, Math.min(this.lines.length - 1, now + by))];
+      if (next) this.app.select(next.item, { move: true });
+    }
+    /** Opens the selected module; the second time, goes into it. */
+    goIn() {
+      const item = this.selectedEntry?.item;
+      if (item?.kind !== "group") return;
+      if (this.openGroups.has(item)) this.step(1);
+      else this.toggle(item);
+    }
+    /** Closes the selected module, or goes to the one around what is selected. */
+    goOut() {
+      const entry = this.selectedEntry;
+      if (!entry) return;
+      if (entry.item.kind === "group" && this.openGroups.has(entry.item)) this.toggle(entry.item);
+      else if (entry.parent) this.app.select(entry.parent.item, { move: true });
+    }
+    get selectedEntry() {
+      const { selected } = this.app;
+      return selected?.graph === this.graph ? this.entryOf(selected) : void 0;
+    }
+  };
+  function labels(item) {
+    const name = (text) => nameElement(text.slice(0, LONGEST2));
+    if (item.kind === "group")
+      return [html("b", {}, name(item.name)), " ", html("small", {}, name(className(item.type)))];
+    if (item.kind === "node") {
+      return [name(operatorName(item.op)), " ", html("small", {}, name(item.source.replace(/^.*[\\/]/, "")))];
+    }
+    const shape = item.shape ? item.shape.join("×") : "";
+    return [name(weightName(item)), " ", html("small", {}, shape)];
+  }
+  function weightName({ name, role, graph }) {
+    return role === "parameter" && graph.nodes.length ? name.slice(name.lastIndexOf(".") + 1) : name;
+  }
+
+  // src/gutter.js
+  var Gutter = class {
+    /**
+     * @param {App} app
+     * @param {Outline} own of A
+     * @param {Outline} other of B
+     */
+    constructor(app, own, other) {
+      this.app = app;
+      this.own = own;
+      this.other = other;
+      this.element = svg("svg", { class: "gutter", "aria-hidden": "true" });
+    }
+    draw() {
+      const { width, height } = this.element.getBoundingClientRect();
+      if (!width) return;
+      const paths = /* @__PURE__ */ new Map();
+      const add = (classes, from, to) => {
+        const d = `M0 ${from}C${width / 2} ${from} ${width / 2} ${to} ${width} ${to}`;
+        paths.set(classes, (paths.get(classes) ?? /* @__PURE__ */ new Set()).add(d));
+      };
+      const isVisible = (y) => y > this.top && y < height;
+      for (const entry of this.own.lines.slice(this.own.range.from, this.own.range.to)) {
+        const { item, finding } = entry;
+        if (!finding?.links.length || item.kind === "group" && this.own.openGroups.has(item)) continue;
+        for (const each of linkedItems(entry, this.other.tree)) {
+          const [from, to] = [this.place(this.own, item), this.place(this.other, each)];
+          if (isVisible(from) && isVisible(to)) add(statusClass(finding), from, to);
+        }
+      }
+      const { selected, marked } = this.app.look;
+      const { links } = (selected && this.app.outline?.entryOf(selected)?.finding) ?? { links: [] };
+      const near = links.length ? "near" : "near operand";
+      for (const each of selected ? marked : []) {
+        const items = selected?.graph === this.own.graph ? [selected, each] : [each, selected];
+        const [from, to] = [this.own, this.other].map((outline, index) => {
+          const y = this.place(
+            outline,
+            /** @type {Item} */
+            items[index]
+          );
+          return Math.max(this.top, Math.min(height, y));
+        });
+        add(near, from, to);
+      }
+      const path = ([classes, lines]) => svg("path", { class: classes, d: [...lines].join("") });
+      this.element.replaceChildren(...[...paths].map(path));
+    }
+    /** Where lines begin, below the headings. */
+    get top() {
+      return this.own.scroller.offsetTop - this.own.element.offsetTop;
+    }
+    /**
+     * The middle of an item's line, or of the closed module that it is in; it may be above or below the screen.
+     * @param {Outline} outline
+     * @param {Item} item
+     */
+    place(outline, item) {
+      let entry = outline.entryOf(item) ?? null;
+      while (entry && !outline.indexOf.has(entry)) entry = entry.parent;
+      const index = entry ? outline.indexOf.get(entry) ?? 0 : 0;
+      return Math.round(this.top - outline.scroller.scrollTop + (index + 0.5) * LINE_HEIGHT);
+    }
+  };
+
+  // src/address.js
+  var LONGEST_FOLDS = 400;
+  var KINDS = (
+    /** @type {const} */
+    ["node", "group", "value"]
+  );
+  function addressOf({ graph, sideBySide, item, open }) {
+    const parts = [`graph=${graph.index}`];
+    if (sideBySide) parts.push("both");
+    if (item) parts.push(`${item.kind}=${encodeURIComponent(nameIn(item))}`);
+    const folds = open && ranges([...open].map((group) => group.id));
+    if (folds !== null && folds.length <= LONGEST_FOLDS) parts.push(`open=${folds}`);
+    return `#${parts.join("&")}`;
+  }
+  function placeAt(address, { graphs }) {
+    const parts = new URLSearchParams(address.slice(1).replaceAll("+", "%2B"));
+    const graph = graphs[Number(parts.get("graph") ?? 0)];
+    if (!graph) return null;
+    const kind = KINDS.find((each) => parts.has(each));
+    const item = kind ? findItem(graph, kind, parts.get(kind) ?? "") : null;
+    if (kind && !item) return null;
+    const folds = parts.get("open");
+    const open = folds === null ? null : new Set(graph.groups.filter(({ id }) => inRanges(id, folds)));
+    return { graph, sideBySide: parts.has("both"), item, open };
+  }
+  function nameIn(item) {
+    const name = item.kind === "group" ? item.path : item.name;
+    const halfCharacter = /\p{Cs}/u.test(name);
+    return !halfCharacter && findItem(item.graph, item.kind, name) === item ? name : `#${item.id}`;
+  }
+  function findItem(graph, kind, name) {
+    if (/^#\d+$/.test(name)) return graph[`${kind}s`][Number(name.slice(1))] ?? null;
+    if (kind === "group") return graph.groups.find((group) => group.path === name) ?? null;
+    return graph[`${kind}s`].find((each) => each.name === name) ?? null;
+  }
+  function ranges(numbers) {
+    const found = [];
+    for (const number of numbers.sort((a, b) => a - b)) {
+      const last = found.at(-1);
+      if (last && last[1] + 1 === number) last[1] = number;
+      else found.push([number, number]);
+    }
+    return found.map(([low, high]) => low === high ? String(low) : `${low}-${high}`).join(".");
+  }
+  function inRanges(number, text) {
+    return text.split(".").some((range) => {
+      const [low, high = low] = range.split("-");
+      return low !== "" && number >= Number(low) && number <= Number(high);
+    });
+  }
+
+  // src/history.js
+  var DELAY = 150;
+  var History = class {
+    /** @param {App} app */
+    constructor(app) {
+      this.app = app;
+      this.timer = 0;
+      addEventListener("hashchange", () => this.restore());
+    }
+    /** The address of what is shown now. */
+    get address() {
+      const { active, selected, sideBySide } = this.app;
+      const graph = selected?.graph ?? active.graph;
+      const open = this.app.panes.get(graph)?.openGroups ?? null;
+      return addressOf({ graph, sideBySide, item: selected, open });
+    }
+    /** Sets the address soon: a new entry of the history if another item or graph is shown, else in the same entry. */
+    note() {
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.write(), DELAY);
+    }
+    write() {
+      clearTimeout(this.timer);
+      const { address } = this;
+      if (address === location.hash) return;
+      const withoutFolds = (text) => text.replace(/&open=[^&]*/, "");
+      const same = withoutFolds(address) === withoutFolds(location.hash);
+      try {
+        history[same ? "replaceState" : "pushState"](null, "", address);
+      } catch {
+      }
+    }
+    /** Shows what the address says; without one, what the page began with. */
+    restore() {
+      clearTimeout(this.timer);
+      const place = location.hash ? placeAt(location.hash, this.app.data) : null;
+      if (place) this.app.showPlace(place);
+      else this.app.showStart();
     }
   };
 
@@ -3088,7 +3086,7 @@
         html("h2", {}, nameElement(group.name)),
         html("p", { class: "full-name" }, nameElement(group.type || "unknown class")),
         this.groupPath(group.groupPath.slice(0, -1)),
-        !own && html("p", {}, html("button", { type: "button", onclick: toggle }, label)),
+        !this.app.data.reference && html("p", {}, html("button", { type: "button", onclick: toggle }, label)),
         group.seconds !== null && facts("Time", [["all operations", milliseconds(group.seconds)]]),
         own && this.finding(own),
         group.worst && !this.app.data.reference && [
@@ -3695,7 +3693,8 @@
   };
   function kindOf(item) {
     if (item.kind === "node") return item.op;
-    return item.kind === "group" ? className(item.type) || "module" : item.role;
+    if (item.kind === "group") return className(item.type) || "module";
+    return item.role === "parameter" ? "weight" : item.role;
   }
   function placeOf(item) {
     if (item.kind === "group") return item.path;
@@ -4406,12 +4405,8 @@
       this.redraw();
       if (item && move) {
         const pane = this.paneOf(item);
-        if (pane instanceof Outline) {
-          pane.show([item]);
-        } else {
-          pane.show(item, !quiet);
-          if (!quiet) pane.flash(item);
-        }
+        pane.show(item, !quiet);
+        if (!quiet) pane.flash(item);
       }
       if (item && this.sideBySide) this.showCounterparts(item);
       if (item && !fromTable) this.table.show(item);
@@ -4438,7 +4433,7 @@
       if (!pane?.element.isConnected) return;
       const own = this.pane(item.graph);
       if (pane instanceof Outline && own instanceof Outline) {
-        pane.show(items.slice(0, MOST_REVEALED), own.heightOf(item));
+        pane.showAll(items.slice(0, MOST_REVEALED), own.heightOf(item));
       } else if (pane instanceof Pane) {
         for (const counterpart of items.slice(0, MOST_REVEALED)) pane.reveal(counterpart);
         pane.show(items[0]);

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from filch.compare.alignment._layout import Layout, Numbers, have_same_rows, solve
+from filch.compare.alignment._result import described
 
 GENERATOR = torch.Generator().manual_seed(0)
 
@@ -97,3 +98,22 @@ def test_a_layout_larger_than_any_tensor_is_refused(text: str):
     """PyTorch would raise errors of several types for such numbers from a file."""
     with pytest.raises(ValueError, match="no tensor has as many elements"):
         Layout.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "text"),
+    [
+        (MATRIX, "same"),
+        (MATRIX.T, "transposed"),
+        (MATRIX[8:16], "rows 8 to 15"),
+        (MATRIX[:, 8:16], "columns 8 to 15"),
+        (MATRIX[8:16].T, "rows 8 to 15, transposed"),
+        (MATRIX[:, 8:16].T, "columns 8 to 15, transposed"),
+        (MATRIX[8:16, 8:16].T, "elements 520+8:1·8:64"),
+    ],
+)
+def test_parts_of_a_matrix_are_described(tensor: torch.Tensor, text: str):
+    """In words, also if they are transposed, where they are whole rows or columns."""
+    layout = solved(tensor, MATRIX)
+    assert layout is not None
+    assert described(layout, tuple(tensor.shape), tuple(MATRIX.shape)) == text
