@@ -141,13 +141,17 @@ def _linked(pairs: Correspondence) -> dict[SideName, tuple[LinkedValue, ...]]:
     for value, (kind, names) in evidence.items():
         for name in names:
             found.setdefault(name, {})[value] = kind
-    anchored = [(anchor.reference.outputs[0], anchor.node.outputs[0]) for anchor in pairs.anchors]
+    anchored: dict[SideName, dict[str, list[str]]] = {"A": {}, "B": {}}
+    for anchor in pairs.anchors:
+        value, name = anchor.reference.outputs[0], anchor.node.outputs[0]
+        anchored["A"].setdefault(value, []).append(name)
+        anchored["B"].setdefault(name, []).append(value)
     of_own, of_other = [], []
     for value, (kind, names) in evidence.items():
         if names:
             of_own.append(LinkedValue(value, kind, names, tuple(_order(pairs, value, name) for name in names)))
         else:
-            of_own.append(_unlinked(value, [name for item, name in anchored if item == value]))
+            of_own.append(_unlinked(value, anchored["A"].get(value, ())))
     for name in other:
         values = found.get(name) or {item: "by value" for item in sorted(pairs.owners.get(name, ())) if item in own}
         if values:
@@ -156,7 +160,7 @@ def _linked(pairs: Correspondence) -> dict[SideName, tuple[LinkedValue, ...]]:
             orders = tuple(_order(pairs, value, name) for value in places)
             of_other.append(LinkedValue(name, strongest if name in pairs.found else "in part", places, orders))
         else:
-            of_other.append(_unlinked(name, [value for value, item in anchored if item == name]))
+            of_other.append(_unlinked(name, anchored["B"].get(name, ())))
     return {"A": tuple(of_own), "B": tuple(of_other)}
 
 
