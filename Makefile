@@ -17,6 +17,9 @@ ALONE := tests/steal/dump/test_fuzz.py
 # the fewest tests last, and some of these take long; tests/conftest.py knows the order.
 XDIST := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
+# Without bytecode, each process compiles Filch anew, and pytest rewrites the assertions of all of it.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fleet fuzz lint fix docs coverage bench gpu clean \
 	test-page lint-page fix-page test-no-page lint-no-page fix-no-page

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ._compare_programs import compare_programs
     from ._compiled_graph import compiled_graph
     from ._diff import diff
+    from ._invariance import check_invariance
     from ._map_to_export import map_to_export
     from ._pass_errors import CompareInstrument
     from ._record_reference import record_reference
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from .results._alignment import Alignment
     from .results._dump_diff import DiffRow, DumpDiff
     from .results._explanation import Explanation
+    from .results._invariance import Invariance, InvarianceBreak, InvarianceRow
     from .results._load_report import load_report
     from .results._passes import PassRow
     from .results._precision import Goal, Outcome, PrecisionReport, Sensitivity
@@ -51,6 +53,9 @@ __all__ = [
     "Explanation",
     "Goal",
     "Golden",
+    "Invariance",
+    "InvarianceBreak",
+    "InvarianceRow",
     "MappedValue",
     "ModuleRow",
     "Operator",
@@ -67,6 +72,7 @@ __all__ = [
     "align",
     "bisect",
     "blame",
+    "check_invariance",
     "compare",
     "compare_files",
     "compare_gradients",
@@ -87,6 +93,7 @@ __all__ = [
 
 _NAMES_BY_MODULE = {
     "_align": ("align",),
+    "_invariance": ("check_invariance",),
     "alignment._value_map": ("MappedValue", "ValueMap", "load_value_map"),
     "_blame": ("blame",),
     "_compare": ("compare",),
@@ -108,6 +115,7 @@ _NAMES_BY_MODULE = {
     "precision._precision": ("keep_precise",),
     "repro": ("Repro", "write_repro"),
     "results._alignment": ("Alignment",),
+    "results._invariance": ("InvarianceBreak", "Invariance", "InvarianceRow"),
     "results._dump_diff": ("DiffRow", "DumpDiff"),
     "results._explanation": ("Explanation",),
     "results._load_report": ("load_report",),

@@ -8,8 +8,7 @@ from filch.steal import phase
 
 from ..float64._mode import RecordedDecisions
 from ..models._subject import Subject
-from ..results._aligned import AlignedArray, Departure
-from ..results._alignment import Alignment
+from ..results._alignment import AlignedArray, Alignment, Departure
 from ._arrays import NamedArrays
 from ._correspondence import Correspondence
 from ._execution import Execution, label_of, run_model

@@ -8,7 +8,7 @@ What is behind the first of them is wrong because of it. To judge it by itself, 
 reads a weight of A gets A's numbers as its operand; later differences then show wherever they are.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,13 +16,16 @@ import torch
 
 from filch.export import Node
 
+from ..layouts._closeness import RELATIVE
+from ..layouts._numbers import Numbers
+from ..layouts._solve import have_same_rows, solve
 from ._correspondence import Correspondence
-from ._execution import Execution, moved_value
-from ._layout import RELATIVE, Numbers, have_same_rows, same_numbers, solve
+from ._execution import moved_value
+from ._first_wrong import first_wrong, is_right
 from ._notes import difference_of, misplacing_node
 from ._operands import Operands, arranged
 from ._operators import family
-from ._values import Side, match_values
+from ._values import match_values
 
 _MOST = 16  # suspects to find
 
@@ -105,13 +108,13 @@ class Divergence:
         found = {*self._pairs.found_in_other}
         outputs = dict.fromkeys(self._own.roots[name] for name in self._own.graph.outputs)
         seeds = [name for name in outputs if name in self._pairs.reference.recognizable and name not in found]
-        return _first_wrong(self._pairs.reference, found, frozenset(), seeds)
+        return first_wrong(self._pairs.reference, found, frozenset(), seeds)
 
     def _first(self, seeds: Collection[str]) -> list[Node]:
-        return _first_wrong(self._pairs.other, self._found, self._forced, seeds)
+        return first_wrong(self._pairs.other, self._found, self._forced, seeds)
 
     def _is_right(self, name: str) -> bool:
-        return _is_right(self._other, self._found, name)
+        return is_right(self._other, self._found, name)
 
     def _suspect(self, node: Node) -> Suspect:
         return self._explained(Suspect(node, node, self._counterpart(node)), self._operands)
@@ -234,56 +237,5 @@ class Divergence:
                     self._forced[name] = number
 
 
-def _first_wrong(side: Side, found: Collection[str], forced: Collection[str], seeds: Collection[str]) -> list[Node]:
-    """Return the operations that compute something wrong from right values.
-
-    Args:
-        side: the execution.
-        found: the values whose numbers are those of the other execution.
-        forced: values that were replaced by right ones, for those who read them.
-        seeds: values that are wrong, or whose elements are in a wrong order.
-    """
-    execution = side.execution
-    wrong = {*seeds}
-    for node in reversed(execution.graph.nodes):
-        if any(name in seeds or (name in wrong and not _is_right(execution, found, name)) for name in node.outputs):
-            reads = [read for read in node.reads if read not in forced and not _is_right(execution, found, read)]
-            computed = [read for read in reads if read not in execution.graph.constant_values]
-            wrong.update(computed or reads)  # a constant is to blame only if nothing else is wrong
-    first = []
-    for node in execution.graph.nodes:
-        outputs = [name for name in node.outputs if name in seeds or (name in wrong and name not in forced)]
-        if moved_value(node) is not None:
-            is_suspect = any(name in seeds and _is_right(execution, found, name) for name in outputs)
-        else:
-            is_suspect = any(name in side.recognizable for name in outputs)
-        operands = _recognizable_reads(side, forced, node)
-        if is_suspect and not any(read in wrong and read in execution.graph.producer for read in operands):
-            first.append(node)
-    return first
-
-
-def _is_right(execution: Execution, found: Collection[str], name: str) -> bool:
-    root = execution.roots.get(name, name)
-    return root in found or root in execution.weights or root in execution.graph.inputs
-
-
-def _recognizable_reads(side: Side, forced: Collection[str], node: Node) -> Iterator[str]:
-    """Yield what a node reads; what can't be recognized is replaced by what it is computed from."""
-    execution = side.execution
-    seen: set[str] = set()
-    pending = list(node.reads)
-    while pending:
-        name = pending.pop()
-        if name in seen or name in forced:
-            continue
-        seen.add(name)
-        producer = execution.graph.producer.get(name)
-        if name in side.recognizable or producer is None:
-            yield name
-        else:
-            pending += producer.reads
-
-
 def _equal(value: torch.Tensor, number: torch.Tensor) -> bool:
-    return same_numbers(value.reshape(-1), number.reshape(-1), RELATIVE * Numbers(number).scale)
+    return Numbers(number).closeness(RELATIVE).holds(value.reshape(-1), number.reshape(-1))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -114,6 +115,7 @@ def run_model(
     *,
     noisy: bool = False,
     decisions: RecordedDecisions | None = None,
+    native: bool = False,
 ) -> Execution:
     """Run a model in float64 and record its operations.
 
@@ -125,6 +127,7 @@ def run_model(
         kwargs: its keyword arguments.
         noisy: whether everything that an operation reads is changed by half a unit in the last place (`Float64Mode`).
         decisions: the decisions of a run without noise, which one with noise makes again.
+        native: whether the values are those that the model itself computes, in its own dtypes; then it runs only once.
 
     Raises:
         TraceError: the model fails on these inputs.
@@ -144,9 +147,12 @@ def run_model(
             offsets[name] = int(tensor.storage_offset())
             if "@" not in name:  # a view of a weight, and not what was written to it
                 return
-        values[name], units[name] = _widened(mode.value(tensor)), mode.unit(tensor)
+        if native:
+            values[name] = complex_as_real(tensor.detach()).clone()
+        else:
+            values[name], units[name] = _widened(mode.value(tensor)), mode.unit(tensor)
 
-    recorded = record_run(model, args, kwargs, visit, mode.running)
+    recorded = record_run(model, args, kwargs, visit, nullcontext if native else mode.running)
     graph = recorded.graph
     movements = {name for node in graph.nodes if moved_value(node) is not None for name in node.outputs}
     kept = {name: value for name, value in values.items() if name not in movements}

@@ -30,11 +30,19 @@ def difference_of(pairs: Correspondence, operands: Operands, owners: Owners, nod
         notes.append(f"gives the numbers of A to {label_of(pairs.other.execution, node.outputs[0])} in another order")
     if anchor is not None and _has_other_arrangement(pairs, anchor):
         notes.append("its weight is arranged in another way than in the other layers")
+    notes += _other_weights(pairs, node)
     if reference is not None:
         notes += _settings(node, reference)
     if reference is not None and family(node) == family(reference):
         notes += _reads(pairs, owners, node, reference)
     return "; ".join(notes)
+
+
+def _other_weights(pairs: Correspondence, node: Node) -> Iterator[str]:
+    """Yield which weights that an operation of B reads are not A's."""
+    roots = dict.fromkeys(pairs.other.execution.roots[read] for read in node.reads)
+    for name in (root for root in roots if root in pairs.weights.missing):
+        yield f"reads {name}, whose numbers are not all in weights of A"
 
 
 def _settings(node: Node, reference: Node) -> Iterator[str]:

@@ -7,8 +7,11 @@ from functools import cached_property
 
 import torch
 
+from ..layouts._closeness import RELATIVE
+from ..layouts._layout import Layout
+from ..layouts._numbers import Numbers
+from ..layouts._solve import solve
 from ._correspondence import Anchor, Correspondence
-from ._layout import RELATIVE, Layout, Numbers, same_numbers, solve
 
 Shape = tuple[int, ...]
 Orders = Mapping[tuple[str, Shape, Shape], Layout | None]  # by a place in B and both shapes; None if they differ
@@ -78,8 +81,8 @@ class Operands:
         if expected is None:
             return False
         own = self.others[anchor.operand]
-        scale = RELATIVE * Numbers(expected).scale
-        if same_numbers(own.reshape(-1), expected.reshape(-1), scale) or solve(Numbers(own), Numbers(expected)) is None:
+        closeness = Numbers(expected).closeness(RELATIVE)
+        if closeness.holds(own.reshape(-1), expected.reshape(-1)) or solve(Numbers(own), Numbers(expected)) is None:
             return False
         return not self.is_guessed(anchor) or self._is_right_with(anchor, expected)
 

@@ -7,12 +7,13 @@ from filch.export import Node
 
 from ..common._errors import CompareError
 from ..common._operators import operator_name
-from ..results._aligned import AlignedValue, AlignedWeight, Departure, Evidence, LinkedValue, SideName
-from ..results._alignment import Alignment
+from ..layouts._layout import Layout
+from ..layouts._numbers import Numbers
+from ..layouts._solve import holds, solve
+from ..results._alignment import AlignedValue, AlignedWeight, Alignment, Departure, Evidence, LinkedValue, SideName
 from ._correspondence import Correspondence
 from ._divergence import Suspect
 from ._execution import Tensors, label_of, line_of
-from ._layout import Layout, Numbers, solve
 from ._value_map import ValueMap
 from ._weights import WeightMatch
 
@@ -203,7 +204,7 @@ def _is_confirmed(pairs: Correspondence, value: str, name: str, layout: Layout |
     """Whether a value of A is in a value of B, in a layout or in the same order."""
     numbers, source = _pair(pairs, value, name)
     relative = max(pairs.reference.relative(value), pairs.other.relative(name))
-    return (layout or Layout.of(0, [(numbers.tensor.numel(), 1)])).holds(numbers, source, relative)
+    return holds(layout or Layout.of(0, [(numbers.tensor.numel(), 1)]), numbers, source, relative)
 
 
 def _layout(pairs: Correspondence, value: str, name: str) -> Layout | None:

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 import torch
 
 from ..float64._verdict import WRONG, Float64Value, rounding_level, rounding_verdict
-from ._layout import LARGEST, RELATIVE, Layout, Numbers
+from ..layouts._closeness import LARGEST, RELATIVE
+from ..layouts._layout import Layout
+from ..layouts._numbers import Numbers
 
 Tensors = Mapping[str, torch.Tensor]
 FINEST = 2.0**-30  # half a unit in the last place of arrays for which `RELATIVE` is enough, as of float64

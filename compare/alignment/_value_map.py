@@ -9,8 +9,8 @@ from filch.steal import read_toml, write_output
 from filch.steal.text import for_toml
 
 from ..common._errors import CompareError
+from ..layouts._layout import Layout
 from ..results._alignment import Alignment
-from ._layout import Layout
 
 _MAX_SIZE = 2**24  # bytes
 _HEADING = """\

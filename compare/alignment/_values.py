@@ -5,9 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..common._operators import operator_name
+from ..layouts._closeness import RELATIVE
+from ..layouts._index import TensorIndex
+from ..layouts._layout import Layout
+from ..layouts._numbers import Numbers
+from ..layouts._solve import has_columns, have_same_rows, holds, solve, usual_layout
 from ._execution import Execution
-from ._index import TensorIndex
-from ._layout import RELATIVE, Layout, Numbers, has_columns, have_same_rows, solve, usual_layout
 from ._rounding import RoundingLevels
 
 _GATHERS = frozenset(
@@ -72,7 +75,7 @@ class Side:
         return TensorIndex(self.recognizable, own=self._tolerances)
 
     def relative(self, name: str) -> float:
-        """Return the largest difference of a number of a value, relative to their root mean square."""
+        """Return the largest difference of a number of a value, relative to it (see `Numbers.closeness`)."""
         return self._tolerances.get(name, RELATIVE)
 
     @cached_property
@@ -174,6 +177,6 @@ def _holds_again(match: ValueMatch, side: Side, other: Side) -> bool:
         or source.tensor.numel() != other.recognizable[match.source].tensor.numel()
     ):
         return True
-    if match.layout.holds(value, source, _SECOND):
+    if holds(match.layout, value, source, _SECOND):
         return True
     return match.whole and other.gathers and have_same_rows(value, source, _SECOND)  # other tokens, in another order

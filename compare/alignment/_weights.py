@@ -9,9 +9,12 @@ from typing import Literal
 
 import torch
 
+from ..layouts._closeness import Closeness
+from ..layouts._index import TensorIndex
+from ..layouts._layout import Layout
+from ..layouts._numbers import Numbers
+from ..layouts._solve import solve
 from ._folded import FoldedVector
-from ._index import TensorIndex
-from ._layout import Layout, Numbers, same_numbers, solve
 
 _EXACT = 1e-9  # conversions move and cast numbers; they do not compute
 _FOLDED = 2e-6  # of a product in float32
@@ -181,26 +184,34 @@ class _Matcher:
     def match_folded(self) -> None:
         """Match weights whose rows or columns were multiplied by factors."""
         left = [name for name in self.other if name not in self.parts and self.other[name].tensor.dim() > 1]
-        free = {name: _matrix(item) for name, item in self.reference.items() if item.tensor.dim() > 1}
-        free = dict(sorted(free.items(), key=lambda item: item[0] in self.used))  # unused ones first
-        for own_axis, other_axis in itertools.product((0, 1), repeat=2):
-            if not left or not free:
-                return
-            normalized = {name: _normalized(item, own_axis) for name, item in free.items()}
-            index = TensorIndex(normalized, _FOLDED)
-            for name in [*left]:
-                weight = _matrix(self.other[name])
-                unit = _normalized(weight, other_axis)
-                for candidate in (*index.equal_sized(unit), *index.holders(unit)):
-                    layout = solve(unit, normalized[candidate], _FOLDED)
-                    if layout is not None:
-                        whole: Arrangement = "same" if layout.is_contiguous else "moved"
-                        arrangement = whole if weight.numel() == free[candidate].numel() else "part"
-                        factor = self._factor(weight, layout.select(free[candidate]).reshape(weight.shape), other_axis)
-                        self.parts[name] = [WeightPart(candidate, layout, arrangement, factor)]
-                        self.used.add(candidate)
-                        left.remove(name)
-                        break
+        own_names = [name for name, item in self.reference.items() if item.tensor.dim() > 1]
+        free = sorted(own_names, key=self.used.__contains__)
+        for own_axis, other_axis, name in itertools.product((0, 1), (0, 1), left):
+            weight = _matrix(self.other[name])
+            likely = [] if name in self.parts else self._scaled(self.other[name], other_axis, free, own_axis)
+            for candidate in likely:
+                own = _matrix(self.reference[candidate])
+                layout = solve(_normalized(weight, other_axis), _normalized(own, own_axis), _FOLDED)
+                if layout is not None:
+                    whole: Arrangement = "same" if layout.is_contiguous else "moved"
+                    arrangement = whole if weight.numel() == own.numel() else "part"
+                    factor = self._factor(weight, layout.select(own).reshape(weight.shape), other_axis)
+                    self.parts[name] = [WeightPart(candidate, layout, arrangement, factor)]
+                    self.used.add(candidate)
+                    break
+
+    def _scaled(self, weight: Numbers, axis: int, among: Sequence[str], own_axis: int) -> list[str]:
+        """Return the weights of A that have some fibers of a weight of B, apart from a factor for each of them."""
+        ratios = _ratios(weight, axis)
+        probes = ratios[sorted({0, len(ratios) // 2, len(ratios) - 1})]
+        found = []
+        for name in among:
+            numbers = self.reference[name]
+            if _matrix(numbers).shape[own_axis] == _matrix(weight).shape[axis]:
+                distances = (_ratios(numbers, own_axis) - probes[:, None]).abs().amax(-1)
+                if bool((distances.amin(-1) <= _FOLDED).all()):
+                    found.append(name)
+        return found
 
     def match_joined_and_folded(self) -> None:
         """Match joined weights whose columns or rows were multiplied by a vector, such as the gain of a norm."""
@@ -272,7 +283,7 @@ class _Matcher:
 
     def _are_equal(self, vector: torch.Tensor, folded: torch.Tensor) -> bool:
         """Whether a vector is a folded one, up to the rounding of its weights."""
-        return same_numbers(vector.double(), folded, 10 * _FOLDED * Numbers(folded).scale)
+        return Numbers(folded).closeness(10 * _FOLDED).holds(vector.double(), folded)
 
     def result(self) -> WeightMap:
         """Return the matches."""
@@ -306,6 +317,14 @@ def _matrix(numbers: Numbers) -> torch.Tensor:
     return numbers.tensor.reshape(len(numbers.tensor), -1)
 
 
+def _ratios(numbers: Numbers, axis: int) -> torch.Tensor:
+    """Return statistics of the fibers of a matrix along a dimension that do not depend on a factor, as [*, 2]."""
+    statistics = numbers.fibers(tuple(_matrix(numbers).shape), axis, _EXACT).statistics.abs()
+    if statistics.shape[-1] == 1:
+        return torch.ones(len(statistics), 2, dtype=torch.float64)
+    return statistics[:, [0, 2]] / statistics[:, 1:2].clamp_min(1e-300)
+
+
 def _normalized(matrix: torch.Tensor, axis: int) -> Numbers:
     """Return a matrix whose fibers along a dimension have the root mean square 1 and a positive sum."""
     numbers = matrix.double()
@@ -323,7 +342,8 @@ def _affine(vector: torch.Tensor, own: torch.Tensor) -> str:
     factor = float((centered * second).sum()) / power
     summand = float(second.mean() - factor * first.mean())
     scale = Numbers(second).scale
-    if not same_numbers(first * factor + summand, second, _FOLDED * max(scale, abs(summand))) or not factor:
+    closeness = Closeness(_FOLDED, max(scale, abs(summand)))
+    if not factor or not closeness.holds(first * factor + summand, second):
         return ""
     summand = 0.0 if abs(summand) < _FOLDED * scale else summand
     times = "" if abs(factor - 1) < _FOLDED else f"times {factor:.6g}"

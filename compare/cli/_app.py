@@ -19,6 +19,7 @@ from ._check import check_command, compare_command, demo_command, diff_command
 from ._command import as_command
 from ._fleet import fleet_command
 from ._history import history_command
+from ._invariance import invariance_command
 from ._passes import passes_command
 from ._record import assemble_command, export_command, recover_command, show_command, steal_command
 from ._repro import repro_command
@@ -52,7 +53,7 @@ def _common_options(
 
 
 _COMMANDS = {
-    "Compare": (demo_command, check_command, compare_command, diff_command, align_command),
+    "Compare": (demo_command, check_command, compare_command, diff_command, align_command, invariance_command),
     "Find the cause": (bisect_command, repro_command, passes_command, precision_command),
     "Compare many": (matrix_command, sweep_command, fleet_command, history_command),
     "Record and draw": (

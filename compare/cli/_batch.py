@@ -10,7 +10,7 @@ import typer
 from . import _options as shared
 from ._cell_table import next_command, run_cells
 from ._fleet import run_specs
-from ._option_groups import Execution, Judging, Output
+from ._options import Execution, Judging, Output
 from ._output import echo_result
 
 

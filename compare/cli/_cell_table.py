@@ -6,7 +6,7 @@ from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
 from ._command import command_line
-from ._option_groups import Output
+from ._options import Output
 from ._output import echo_result, echo_unless
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import typer
 
 from . import _options as shared
 from ._cell_table import EXAMINED, next_command, run_cells
-from ._option_groups import Execution, FleetExecution, Output
+from ._options import Execution, FleetExecution, Output
 
 if TYPE_CHECKING:
     from ..fleet._cell import CellSpec

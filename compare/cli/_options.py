@@ -1,10 +1,11 @@
 """Options that several commands of `filch` share. Nothing slow is imported here: `filch --help` has to be quick."""
 
+from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -272,3 +273,59 @@ Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print nothing but what --json asks for; use the exit code.")
 ]
 Wide = Annotated[bool, typer.Option("--wide", help="Print all rows and columns, however wide.")]
+
+
+@dataclass(frozen=True)
+class Judging:
+    """How values are judged, and how backends run."""
+
+    tolerance: ToleranceOrDefault = None
+    lower_precision: LowerPrecision = False
+    option: Options = None
+    limit: Limit = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the same meaning of `matrix`, `sweep` and `CellOptions`."""
+        return {
+            "options": parse_options(self.option),
+            "tolerance": parse_tolerance(self.tolerance),
+            "lower_precision": self.lower_precision,
+            "limit": self.limit,
+        }
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Where comparisons run, and which of them; the other options need an executor."""
+
+    executor: Executor = None
+    ledger: Ledger = None
+    timeout: Timeout = None
+    again: Again = None
+
+    def __post_init__(self) -> None:
+        given = {"--ledger": self.ledger, "--timeout": self.timeout, "--again": self.again}
+        needless = next((name for name, value in given.items() if value is not None), None)
+        if needless and not self.executor:
+            raise usage_error(f"{needless} needs an executor: --executor processes:4")
+
+
+@dataclass(frozen=True)
+class FleetExecution(Execution):
+    """The same for a fleet, which always has an executor."""
+
+    executor: Executor = "processes:1"
+
+
+@dataclass(frozen=True)
+class Output:
+    """How the table is printed; `--json` and `--markdown` are mutually exclusive."""
+
+    as_json: Json = False
+    as_markdown: Markdown = False
+    quiet: Quiet = False
+
+    def __post_init__(self) -> None:
+        if self.as_json and self.as_markdown:
+            raise usage_error("--json and --markdown are mutually exclusive")

@@ -1,7 +1,7 @@
 """The object behind the fixture `filch`: comparisons that raise an `AssertionError` if a value differs."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from filch.steal.text import for_terminal
 from .._align import align
 from .._compare import compare
 from .._compare_export import compare_with_fallback
+from .._invariance import check_invariance
 from ..alignment._value_map import ValueMap
 from ..common._errors import CompareError
 from ..metrics._tolerance import Tolerance, ToleranceOption
@@ -23,6 +24,7 @@ from ..models._subject import Subject
 from ..repro import write_comparison
 from ..results._alignment import Alignment
 from ..results._dump_diff import DumpDiff
+from ..results._invariance import Invariance
 from ..results._report import EAGER_PYTORCH, Report
 from ._artifacts import ArtifactStore
 from ._golden import Golden
@@ -131,6 +133,44 @@ class Checks:
             first = next(map(str, result.departures), "no operation could be named")
             self._artifacts.record("first_divergence", first)
             lines = [f"B leaves A: {result.headline}", "", f"First: {first}", "", result.table(width=80)]
+            raise AssertionError(for_terminal("\n".join([*lines, "", f"report: {page}"])))
+        return result
+
+    def check_invariance(
+        self,
+        model: nn.Module,
+        args: Any = None,
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        only: Collection[str] | None = None,
+        attentions: Sequence[str] = ("sdpa",),
+        bitwise: bool = False,
+    ) -> Invariance:
+        """Check that a language model computes the same however it is called; see `filch.compare.check_invariance`.
+
+        Args:
+            model: the model.
+            args: the tokens, int64 in the shape [sequences, length]; None if they are in `kwargs`.
+            kwargs: the keyword arguments of a call.
+            only: names of relations to check; None for all.
+            attentions: attention implementations to compare with `"eager"`.
+            bitwise: whether also the bits have to be the same.
+
+        Returns:
+            the result.
+
+        Raises:
+            AssertionError: a way to call the model gives other numbers.
+        """
+        __tracebackhide__ = True
+        result = check_invariance(model, args, kwargs, only=only, attentions=attentions, bitwise=bitwise)
+        self._artifacts.record("backend", "invariance")
+        self._artifacts.record("result", "close" if result.close else "different")
+        page = self._artifacts.write(result, self._artifacts.unique_name("invariance"))
+        if not result.close:
+            first = next((f"{row.relation}: {row.first}" for row in result.rows if row.first), "no operation was found")
+            self._artifacts.record("first_divergence", first)
+            lines = [result.headline, "", f"First: {first}", "", result.table(width=80)]
             raise AssertionError(for_terminal("\n".join([*lines, "", f"report: {page}"])))
         return result
 

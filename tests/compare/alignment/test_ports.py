@@ -5,7 +5,7 @@ import re
 import pytest
 
 from filch.compare import align
-from filch.compare.results._aligned import AlignedValue, Departure
+from filch.compare.results._alignment import AlignedValue, Departure
 from support.models.ports import PORTS, Bug, Port
 
 UNKNOWN_WEIGHTS = {"qwen2": "cos|sin"}  # tables of what the model computes

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from filch.compare.results._aligned import AlignedValue, Departure
+from filch.compare.results._alignment import AlignedValue, Departure
 
 Pair = tuple[nn.Module, nn.Module, tuple[Any, ...], tuple[Any, ...]]
 Place = str | tuple[str, ...] | None

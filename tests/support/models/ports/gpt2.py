@@ -54,8 +54,8 @@ class Gpt2(nn.Module):
         return self.last(x) @ self.words.weight.T
 
 
-def make(bug: str | None = None) -> Pair:
-    a = build("GPT2LMHeadModel", GPT | EAGER | {"n_positions": 16})
+def port_of(a: nn.Module, bug: str | None = None) -> Gpt2:
+    """Return the port of a `GPT2LMHeadModel`, with its weights."""
     b = Gpt2(a.config, bug)
     own = a.transformer
     copy(b.words, own.wte)
@@ -80,7 +80,12 @@ def make(bug: str | None = None) -> Pair:
             is_forgotten = bug == "transposed weight" and target is block.o
             target.weight.data.copy_(source.weight if is_forgotten else source.weight.T)
             target.bias.data.copy_(source.bias)
-    return a, b, (token_ids(),), (token_ids(),)
+    return b
+
+
+def make(bug: str | None = None) -> Pair:
+    a = build("GPT2LMHeadModel", GPT | EAGER | {"n_positions": 16})
+    return a, port_of(a, bug), (token_ids(),), (token_ids(),)
 
 
 LAYER = "transformer.h.#"

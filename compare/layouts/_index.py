@@ -6,7 +6,9 @@ from functools import cached_property
 
 import torch
 
-from ._layout import RELATIVE, STATISTICS_KEY, Numbers
+from ._closeness import RELATIVE
+from ._fibers import STATISTICS_KEY, Fibers
+from ._numbers import Numbers
 
 _MOST = 12  # tensors to return
 _MIN_LENGTH = 3  # of fibers that tell tensors apart
@@ -21,14 +23,16 @@ class _Pool:
         keys: a number for each fiber, computed from its statistics.
         statistics: those of each fiber.
         owners: the index in `names` of the tensor of each fiber.
-        tolerances: the largest difference of equal statistics, by the index in `names`.
+        limits: the largest difference of equal statistics, of each fiber.
+        relative: the largest difference of equal numbers; see `Numbers.closeness`.
     """
 
     names: list[str]
     keys: torch.Tensor
     statistics: torch.Tensor
     owners: torch.Tensor
-    tolerances: torch.Tensor
+    limits: torch.Tensor
+    relative: float
 
 
 class TensorIndex:
@@ -36,7 +40,7 @@ class TensorIndex:
 
     Args:
         tensors: by name.
-        relative: the largest difference of equal numbers, relative to the root mean square of the tensor.
+        relative: the largest difference of equal numbers; see `Numbers.closeness`.
         own: the same for some of the tensors, where it is another one.
     """
 
@@ -47,8 +51,8 @@ class TensorIndex:
         self._relative = relative
         self._own = own or {}
 
-    def _tolerance(self, name: str) -> float:
-        return self._own.get(name, self._relative) * self._tensors[name].scale
+    def _relative_of(self, name: str) -> float:
+        return self._own.get(name, self._relative)
 
     @cached_property
     def _by_size(self) -> Mapping[int, tuple[list[str], torch.Tensor]]:
@@ -64,22 +68,23 @@ class TensorIndex:
     @cached_property
     def _pools(self) -> Mapping[int, _Pool]:
         """All fibers, by their length."""
-        parts: dict[int, list[tuple[str, torch.Tensor]]] = {}
+        parts: dict[int, list[tuple[str, Fibers]]] = {}
         for name, numbers in self._tensors.items():
             shape = tuple(numbers.tensor.shape)
             for axis, length in enumerate(shape):
                 if length >= _MIN_LENGTH:
-                    fibers = numbers.fibers(shape, axis, self._tolerance(name))
-                    parts.setdefault(length, []).append((name, fibers.statistics))
+                    fibers = numbers.fibers(shape, axis, self._relative_of(name))
+                    parts.setdefault(length, []).append((name, fibers))
         return {length: self._pool(items) for length, items in parts.items()}
 
-    def _pool(self, items: list[tuple[str, torch.Tensor]]) -> _Pool:
-        statistics = torch.cat([item for _, item in items])
-        owners = torch.cat([torch.full((len(item),), index) for index, (_, item) in enumerate(items)])
+    def _pool(self, items: list[tuple[str, Fibers]]) -> _Pool:
+        statistics = torch.cat([fibers.statistics for _, fibers in items])
+        limits = torch.cat([fibers.limits for _, fibers in items])
+        owners = torch.cat([torch.full((len(fibers.limits),), index) for index, (_, fibers) in enumerate(items)])
         keys, order = (statistics @ STATISTICS_KEY).sort()
-        tolerances = [self._tolerance(name) for name, _ in items]
         names = [name for name, _ in items]
-        return _Pool(names, keys, statistics[order], owners[order], torch.tensor(tolerances, dtype=torch.float64))
+        relative = max(map(self._relative_of, names))
+        return _Pool(names, keys, statistics[order], owners[order], limits[order], relative)
 
     def equal_sized(self, numbers: Numbers, relative: float = 0.0) -> list[str]:
         """Return the tensors that have as many numbers with the same statistics.
@@ -91,7 +96,7 @@ class TensorIndex:
         if numbers.tensor.numel() not in self._by_size:
             return []
         names, statistics = self._by_size[numbers.tensor.numel()]
-        allowed = [4 * max(self._own.get(name, self._relative), relative) * max(numbers.scale, 1e-30) for name in names]
+        allowed = [4 * max(self._relative_of(name), relative) * max(numbers.scale, 1e-30) for name in names]
         close = (statistics - numbers.statistics).abs() <= torch.tensor(allowed, dtype=torch.float64)[:, None]
         return [names[int(index)] for index in close.all(-1).nonzero()[:, 0]]
 
@@ -106,21 +111,20 @@ class TensorIndex:
         found: dict[str, None] = {}
         for axis in sorted(range(len(shape)), key=lambda axis: -shape[axis]):
             if shape[axis] >= _MIN_LENGTH and shape[axis] in self._pools:
-                statistics = numbers.fibers(shape, axis, max(self._relative, relative) * numbers.scale).statistics
-                places = sorted({0, len(statistics) // 2, len(statistics) - 1})
-                owners = [{*self._owners(shape[axis], statistics[place], relative * numbers.scale)} for place in places]
+                fibers = numbers.fibers(shape, axis, max(self._pools[shape[axis]].relative, relative))
+                places = sorted({0, len(fibers.limits) // 2, len(fibers.limits) - 1})
+                owners = [{*self._owners(shape[axis], fibers, place)} for place in places]
                 found |= dict.fromkeys(name for name in owners[0] if all(name in group for group in owners))
             if any(self._tensors[name].tensor.numel() > numbers.tensor.numel() for name in found):
                 break  # other dimensions find the same ones
         return sorted(found)[:_MOST]
 
-    def _owners(self, length: int, statistics: torch.Tensor, tolerance: float) -> Iterator[str]:
-        """Yield the tensors that have a fiber with these statistics."""
-        pool = self._pools[length]
-        tolerances = pool.tolerances.clamp(min=tolerance)
-        key, reach = float(statistics @ STATISTICS_KEY), 4 * float(tolerances.max())
+    def _owners(self, length: int, fibers: Fibers, place: int) -> Iterator[str]:
+        """Yield the tensors that have a fiber with the statistics of another one."""
+        pool, statistics, limit = self._pools[length], fibers.statistics[place], fibers.limits[place]
+        key, reach = float(statistics @ STATISTICS_KEY), 4 * float(limit)
         low, high = torch.searchsorted(pool.keys, torch.tensor([key - reach, key + reach], dtype=torch.float64))
         window = slice(int(low), int(high) + 1)
-        close = (pool.statistics[window] - statistics).abs() <= tolerances[pool.owners[window]][:, None]
+        close = (pool.statistics[window] - statistics).abs() <= pool.limits[window, None].clamp(min=limit)
         for index in set(pool.owners[window][close.all(-1)].tolist()):
             yield pool.names[index]

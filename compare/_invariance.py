@@ -1,0 +1,275 @@
+"""Check that a language model computes the same however it is called: with a cache, in batches, with padding."""
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from filch.export import Node, release_memory
+from filch.steal import phase
+from filch.steal.text import short_line
+
+from .alignment._execution import Execution, line_of, run_model
+from .alignment._first_wrong import first_wrong
+from .common._errors import CompareError
+from .common._operators import operator_name
+from .decoding._decoder import Decoder, unsupported
+from .decoding._plan import Plan
+from .decoding._positions import Mismatches, PositionedRun, mismatches, module_of
+from .decoding._relations import Relation, relations
+from .layouts._closeness import RELATIVE
+from .layouts._numbers import Numbers
+from .models._subject import Subject
+from .results._invariance import Invariance, InvarianceBreak, InvarianceRow
+
+_LENGTH, _LEAST, _SEQUENCES = 24, 6, 3
+_REASON = 120  # characters
+_PARTS: tuple[Literal["attn", "experts"], ...] = ("attn", "experts")  # that transformers has implementations of
+_GIVEN_BY_PLANS = frozenset(
+    {
+        *("attention_mask", "decoder_attention_mask", "position_ids", "decoder_position_ids"),
+        *("past_key_values", "cache_params", "use_cache", "labels"),
+    }
+)
+
+
+def check_invariance(
+    model: nn.Module,
+    args: Any = None,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    only: Collection[str] | None = None,
+    attentions: Sequence[str] = ("sdpa",),
+    bitwise: bool = False,
+) -> Invariance:
+    """Check that a language model computes the same however it is called; no reference is needed.
+
+    Each sequence is computed in one call without a cache. All other ways must give the same numbers: prefill with a
+    cache, one token at a time, chunks, a static cache, a static cache that is reset and used again, sequences alone or
+    in a batch, another order of rows, padding on either side, other attention implementations. Tokens are given, not
+    sampled, so that a difference does not change what follows.
+
+    The model runs in its own dtypes, and each operation a second time in float64. What differs in float64 is not
+    rounding: the model computes something else. All values are then compared by sequence and position, and the first
+    operation is named whose result differs although what it reads is the same.
+
+    Args:
+        model: a language model with the interface of transformers, in eval mode: it takes `input_ids` (or
+            `decoder_input_ids`), `attention_mask`, `position_ids`, `past_key_values` or `cache_params`, as far as it
+            has them, and returns an object with `logits`, or the logits.
+        args: the tokens, int64 in the shape [sequences, length], or a tuple with them; None if they are in `kwargs`. Of
+            one sequence, others are made by rotating it. At most 24 tokens are used.
+        kwargs: the keyword arguments of a call. Masks, positions and caches among them are replaced; of other tensors
+            that have a row for each sequence, such as the inputs of an encoder, each call gets its rows.
+        only: names of relations to check; None for all.
+        attentions: attention implementations to compare with `"eager"`.
+        bitwise: whether also the bits have to be the same in the model's own dtypes, as of batch-invariant kernels.
+
+    Returns:
+        an `Invariance`: `close` if all relations hold that the model supports.
+
+    Raises:
+        CompareError: there are no tokens, or no relation has a name of `only`.
+        TraceError: the model fails in one call without a cache.
+    """
+    subject = Subject.of(model, () if args is None else args, kwargs)
+    tokens, others = _tokens(subject)
+    length = tokens.shape[1]
+    has_attention = hasattr(model, "set_attn_implementation")
+    others_of = attentions if has_attention else ()
+    given = relations(tokens, first=max(1, length // 4), filler=_filler(model), attentions=others_of)
+    chosen = [item for item in given if only is None or item.name in only]
+    unknown = {*(only or ())} - {item.name for item in given}
+    if unknown:
+        raise CompareError(f"there is no relation {min(unknown)!r}; there are {', '.join(item.name for item in given)}")
+    checker = _Checker(model, others, len(tokens), bitwise=bitwise)
+    with _with_visible_operations(model):
+        rows = []
+        for item in chosen:
+            with phase(f"checking {item.name}"):
+                rows.append(checker.check(item))
+    return Invariance(type(model).__name__, len(tokens), length, bitwise, tuple(rows))
+
+
+def _tokens(subject: Subject) -> tuple[torch.Tensor, dict[str, Any]]:
+    """Return several sequences of tokens, and the other arguments."""
+    kwargs = dict(subject.kwargs)
+    is_encoder_decoder = bool(getattr(getattr(subject.model, "config", None), "is_encoder_decoder", False))
+    name = "decoder_input_ids" if is_encoder_decoder else "input_ids"
+    tokens = kwargs.pop(name, None)
+    if tokens is None and len(subject.args) == 1 and not is_encoder_decoder:
+        tokens = subject.args[0]
+    if not isinstance(tokens, torch.Tensor) or tokens.dim() != 2 or tokens.is_floating_point():
+        raise CompareError(f"give the tokens of the model, {name}, as integers in the shape [sequences, length]")
+    ignored = _GIVEN_BY_PLANS - ({"attention_mask"} if is_encoder_decoder else set())
+    others = {key: item for key, item in kwargs.items() if key not in ignored}
+    if len(tokens) == 1:
+        tokens = torch.cat([tokens.roll(index, 1) for index in range(_SEQUENCES)])
+        others = {
+            key: item.repeat_interleave(_SEQUENCES, 0) if isinstance(item, torch.Tensor) and len(item) == 1 else item
+            for key, item in others.items()
+        }
+    length = _distinct_length(subject.model, tokens)
+    return tokens[:, :length], others
+
+
+def _distinct_length(model: nn.Module, tokens: torch.Tensor) -> int:
+    """Return a number of tokens that is no size of the model, so that axes of positions can be told from others."""
+    config = getattr(model, "config", None)
+    settings = [item for item in vars(config).values() if type(item) is int] if config is not None else []
+    sizes = {size for parameter in model.parameters() for size in parameter.shape} | {*settings, len(tokens)}
+    sizes |= {size // heads for size in settings for heads in settings if heads > 0 and size % heads == 0}
+    longest = min(tokens.shape[1], _LENGTH)
+    return next((length for length in range(longest, _LEAST - 1, -1) if length not in sizes), longest)
+
+
+def _filler(model: nn.Module) -> int:
+    padding = getattr(getattr(model, "config", None), "pad_token_id", None)
+    return padding if isinstance(padding, int) and padding >= 0 else 0
+
+
+@contextlib.contextmanager
+def _implementation(model: nn.Module, part: Literal["attn", "experts"], name: str) -> Iterator[None]:
+    """Let a model of transformers use an implementation of a part inside of the block, if it has several.
+
+    Raises:
+        CompareError: it does not have this one.
+    """
+    before = getattr(getattr(model, "config", None), f"_{part}_implementation", None)
+    change: Callable[[str], None] | None = getattr(model, f"set_{part}_implementation", None)
+    if change is None or before is None:
+        yield
+        return
+    try:
+        change(name)
+    except (ImportError, ValueError) as error:
+        raise CompareError(f"{name!r} can't be used: {error}") from error
+    try:
+        yield
+    finally:
+        change(before)
+
+
+@contextlib.contextmanager
+def _with_visible_operations(model: nn.Module) -> Iterator[None]:
+    """Let a model use implementations that are made of operations which exist for float64."""
+    with contextlib.ExitStack() as stack:
+        for part in _PARTS:
+            with contextlib.suppress(CompareError):
+                stack.enter_context(_implementation(model, part, "eager"))
+        yield
+
+
+def _unsupported_attention(model: nn.Module, name: str) -> str:
+    """Return why a model can't use an attention implementation; `""` if it can or if no name is given."""
+    try:
+        with _implementation(model, "attn", name) if name else contextlib.nullcontext():
+            return ""
+    except CompareError as error:
+        return short_line(str(error), _REASON)
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """A run with the values that can be judged; see `first_wrong`."""
+
+    execution: Execution
+    recognizable: Collection[str]
+
+
+@dataclass
+class _Checker:
+    """Runs plans and compares them; reference runs are kept for the next relation."""
+
+    model: nn.Module
+    others: Mapping[str, Any]
+    count: int
+    bitwise: bool
+    _references: dict[tuple[int, bool], PositionedRun] = field(default_factory=dict)
+
+    def check(self, relation: Relation) -> InvarianceRow:
+        """Return the verdict on a relation.
+
+        Raises:
+            TraceError: the model fails without a cache.
+        """
+        reason = unsupported(self.model, relation.plan) or _unsupported_attention(self.model, relation.attention)
+        if reason:
+            return InvarianceRow(relation.name, "not run", note=reason)
+        reference = self._reference(relation, native=False)
+        try:
+            return self._checked(relation, reference)
+        except Exception as error:  # noqa: BLE001  models and kernels raise errors of all types
+            cause = error.__cause__ or error
+            text = short_line(f"{type(cause).__name__}: {next(iter(str(cause).splitlines()), '')}", _REASON)
+            return InvarianceRow(relation.name, "fails", note=text)
+        finally:
+            release_memory()
+
+    def _checked(self, relation: Relation, reference: PositionedRun) -> InvarianceRow:
+        run = self._run(relation.plan, relation.attention)
+        found = mismatches(reference, run, RELATIVE)
+        if any(name not in found for name in run.judged_logits):
+            raise CompareError("the logits have another shape, or are no numbers in float64")
+        difference = self._native_difference(relation)
+        if any(found[name] is not None for name in run.judged_logits):
+            return self._row(relation, run, found, difference)
+        if self.bitwise:
+            native = self._run(relation.plan, relation.attention, native=True)
+            bits = mismatches(self._reference(relation, native=True), native, 0.0)
+            if any(bits[name] is not None for name in native.judged_logits):
+                return replace(self._row(relation, native, bits, difference), verdict="rounding")
+        return InvarianceRow(relation.name, "holds", difference, compared=len(found))
+
+    def _decoder(self, plan: Plan) -> Decoder:
+        return Decoder(self.model, plan, self.others, self.count).eval()
+
+    def _run(self, plan: Plan, attention: str = "", *, native: bool = False) -> PositionedRun:
+        with _implementation(self.model, "attn", attention) if attention else contextlib.nullcontext():
+            return PositionedRun(run_model(self._decoder(plan), (), {}, native=native), plan)
+
+    def _reference(self, relation: Relation, *, native: bool) -> PositionedRun:
+        key = id(relation.reference), native
+        if key not in self._references:
+            self._references[key] = self._run(relation.reference, native=native)
+        return self._references[key]
+
+    def _native_difference(self, relation: Relation) -> float:
+        """Return the largest difference of logits in the model's own dtypes; see `InvarianceRow`."""
+        expected = self._native_logits(relation.reference, "")
+        actual = self._native_logits(relation.plan, relation.attention)
+        sizes = Numbers(torch.stack([*expected.values()])).closeness(RELATIVE)
+        distances = (((actual[key] - item).abs() / sizes.sizes(item)).max() for key, item in expected.items())
+        return float(torch.stack([*distances]).nan_to_num(nan=torch.inf).max())
+
+    def _native_logits(self, plan: Plan, attention: str) -> dict[tuple[int, int], torch.Tensor]:
+        """Return the logits by sequence and position: float64 in the shape [words]."""
+        with torch.no_grad(), _implementation(self.model, "attn", attention) if attention else contextlib.nullcontext():
+            results = self._decoder(plan)()
+        return {
+            (sequence, int(call.positions[row, column])): logits[row, column].double()
+            for call, logits in zip(plan.calls, results, strict=True)
+            for row, sequence in enumerate(call.sequences)
+            for column in (call.positions[row] >= 0).nonzero()[:, 0].tolist()
+            if call.is_judged
+        }
+
+    def _row(self, relation: Relation, run: PositionedRun, found: Mismatches, difference: float) -> InvarianceRow:
+        """Return the row of a relation of which some logits differ."""
+        right = {name for name, mismatch in found.items() if mismatch is None}
+        wrong = {*run.judged_logits} - right
+        suspects = first_wrong(_Judged(run.execution, found.keys()), right, frozenset(), wrong)
+        breaks = [item for node in suspects if (item := _break_at(node, found)) is not None]
+        first = breaks[0] if breaks else None
+        return InvarianceRow(relation.name, "breaks", difference, first, max(len(breaks) - 1, 0), len(found))
+
+
+def _break_at(node: Node, found: Mismatches) -> InvarianceBreak | None:
+    mismatch = next((item for name in node.outputs if (item := found.get(name)) is not None), None)
+    if mismatch is None:
+        return None
+    place = module_of(node), operator_name(node.op), line_of(node)
+    return InvarianceBreak(*place, mismatch.sequence, mismatch.position, mismatch.difference)

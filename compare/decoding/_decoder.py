@@ -1,0 +1,88 @@
+"""`Decoder`: a language model that runs the calls of a plan one after the other."""
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from ._plan import Call, Plan
+
+_CACHES = ("past_key_values", "cache_params")  # what arguments and results are called
+
+
+class Decoder(nn.Module):
+    """A model of the interface of transformers, as a module whose call runs a plan.
+
+    Args:
+        model: takes tokens, a mask, positions and a cache by the names that transformers gives them.
+        plan: the calls.
+        others: further arguments, such as the inputs of an encoder; a tensor with a row for each sequence is given the
+            rows of a call.
+        count: the number of sequences.
+    """
+
+    def __init__(self, model: nn.Module, plan: Plan, others: Mapping[str, Any], count: int) -> None:
+        super().__init__()
+        self.model, self.result = model, nn.Identity()
+        self._plan, self._others, self._count = plan, others, count
+        self._accepted = inspect.signature(model.forward).parameters
+        config = getattr(model, "config", None)
+        self._prefix = "decoder_" if getattr(config, "is_encoder_decoder", False) else ""
+        self._cache_name = next((name for name in _CACHES if name in self._accepted), None)
+
+    def forward(self) -> list[torch.Tensor]:
+        """Run the calls; return the logits of each: [rows, queries, words]."""
+        cache, results = None, []
+        for call in self._plan.calls:
+            if call.is_first:
+                cache = self._empty_cache(cache)
+            output = self.model(**self._arguments(call, cache))
+            results.append(self.result(getattr(output, "logits", output)))
+            if self._plan.cache != "none" and self._cache_name is not None:
+                cache = getattr(output, self._cache_name)
+        return results
+
+    def _arguments(self, call: Call, cache: object) -> dict[str, Any]:
+        rows = torch.tensor(call.sequences)
+        given: dict[str, Any] = {
+            name: item[rows] if isinstance(item, torch.Tensor) and len(item) == self._count else item
+            for name, item in self._others.items()
+        }
+        given[f"{self._prefix}input_ids"] = call.tokens
+        mask = f"{self._prefix}attention_mask"
+        if mask in self._accepted:
+            given[mask] = (call.keys >= 0).long()
+        for name in ("position_ids", "decoder_position_ids"):
+            if self._plan.with_positions and name in self._accepted:
+                given[name] = call.positions.clamp(min=0)
+        if "use_cache" in self._accepted:
+            given["use_cache"] = self._plan.cache != "none"
+        if self._cache_name is not None and cache is not None:
+            given[self._cache_name] = cache
+        return given
+
+    def _empty_cache(self, used: Any) -> Any:
+        """Return the cache of a first call; None if the model makes it."""
+        if used is not None and self._plan.reuses_cache:
+            used.reset()
+            return used
+        if self._plan.cache != "static":
+            return None
+        # The model is one of transformers, which takes seconds to import.
+        module = importlib.import_module("transformers")
+        return module.StaticCache(config=self.model.config, max_cache_len=self._plan.length)
+
+
+def unsupported(model: nn.Module, plan: Plan) -> str:
+    """Return why a model can't run a plan; `""` if it can."""
+    accepted = inspect.signature(model.forward).parameters
+    if plan.cache != "none" and not any(name in accepted for name in _CACHES):
+        return "the model takes no cache"
+    if plan.cache == "static" and not getattr(model, "_can_compile_fullgraph", False):
+        return "the model takes no static cache"
+    if not plan.with_positions and "position_ids" not in accepted:
+        return "the model takes no positions"
+    return ""

@@ -1,0 +1,117 @@
+"""`Plan`: the calls with which a model computes some sequences of tokens."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+PADDING = -1  # in place of a position
+Cache = Literal["dynamic", "static", "none"]
+Side = Literal["left", "right"]
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of a model.
+
+    Attributes:
+        sequences: the index of the sequence in each row.
+        tokens: int64 in the shape [rows, queries].
+        positions: the position of each token in its sequence, `PADDING` for padding; in the shape of `tokens`.
+        keys: likewise, of all tokens that the call attends to, which are those of the cache and its own: [rows, keys].
+        is_first: whether it begins with an empty cache.
+        is_judged: whether its values are compared; otherwise it only prepares later calls.
+    """
+
+    sequences: tuple[int, ...]
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    keys: torch.Tensor
+    is_first: bool
+    is_judged: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Calls with which a model computes all tokens of some sequences.
+
+    Attributes:
+        calls: the calls in order.
+        cache: the kind of cache that goes from call to call.
+        with_positions: whether the model gets the positions of the tokens, or has to find them by itself.
+        length: the number of slots of a static cache.
+        reuses_cache: whether a cache that is full is reset, in place of a new one.
+    """
+
+    calls: tuple[Call, ...]
+    cache: Cache = "dynamic"
+    with_positions: bool = True
+    length: int = 0
+    reuses_cache: bool = False
+
+
+def together(tokens: torch.Tensor, order: Sequence[int] | None = None) -> tuple[Call, ...]:
+    """Return one call with all sequences.
+
+    Args:
+        tokens: int64 in the shape [sequences, length].
+        order: which sequence is in which row; None for the given order.
+    """
+    return chunks(tokens, tokens.shape[1], order=order)
+
+
+def alone(sequences: Sequence[torch.Tensor]) -> tuple[Call, ...]:
+    """Return one call for each sequence; each is int64 in the shape [length]."""
+    calls = (chunks(tokens[None], len(tokens), order=(index,)) for index, tokens in enumerate(sequences))
+    return tuple(call for item in calls for call in item)
+
+
+def chunks(
+    tokens: torch.Tensor, size: int, *, first: int | None = None, order: Sequence[int] | None = None
+) -> tuple[Call, ...]:
+    """Return calls with a number of tokens each, of which the later ones read the cache.
+
+    Args:
+        tokens: int64 in the shape [rows, length].
+        size: the number of tokens of a call.
+        first: that of the first call; None if it is the same.
+        order: see `together`; `tokens` has a row for each sequence, or the rows as they are if there is only one.
+    """
+    rows = tuple(range(len(tokens)) if order is None else order)
+    given = tokens[list(rows)] if len(tokens) > 1 else tokens
+    places = torch.arange(tokens.shape[1]).expand(len(rows), -1)
+    return tuple(
+        Call(rows, given[:, start:end], places[:, start:end], places[:, :end], start == 0)
+        for start, end in _spans(tokens.shape[1], size, first or size)
+    )
+
+
+def _spans(length: int, size: int, first: int) -> Iterator[tuple[int, int]]:
+    start, end = 0, first
+    while start < length:
+        yield start, min(end, length)
+        start, end = end, end + size
+
+
+def padded(sequences: Sequence[torch.Tensor], side: Side, size: int, filler: int) -> tuple[Call, ...]:
+    """Return calls with sequences of different lengths, which padding makes equally long.
+
+    Args:
+        sequences: int64 in the shape [length].
+        side: where the padding is.
+        size: the number of columns of the first call; later ones have one each. Padding on the right needs all columns.
+        filler: the token in the place of padding.
+    """
+    longest = max(map(len, sequences))
+    tokens = torch.full((len(sequences), longest), filler)
+    places = torch.full((len(sequences), longest), PADDING)
+    for row, sequence in enumerate(sequences):
+        start = longest - len(sequence) if side == "left" else 0
+        tokens[row, start : start + len(sequence)] = sequence
+        places[row, start : start + len(sequence)] = torch.arange(len(sequence))
+    rows = tuple(range(len(sequences)))
+    return tuple(
+        Call(rows, tokens[:, start:end], places[:, start:end], places[:, :end], start == 0)
+        for start, end in _spans(longest, 1, size)
+    )

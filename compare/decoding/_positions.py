@@ -1,0 +1,231 @@
+"""Compare the values of two runs that compute the same sequences in different calls, by sequence and position.
+
+A value of the first run has an axis for the sequences and, for the positions, one or two (queries and keys). The
+operation with the same place in its module computes, in the other run, the same for other sequences and positions.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import torch
+
+from filch.export import Node
+
+from ..alignment._execution import Execution
+from ..common._operators import operator_name
+from ..layouts._closeness import Closeness
+from ..layouts._numbers import Numbers
+from ._plan import Call, Plan
+
+ROOT, RESULT = "model", "result"  # the paths of the model in a `Decoder`, and of what returns its logits
+Operation = tuple[str, str]  # the path of a module, and an operator
+Place = tuple[Operation, int, int, int]  # of a value in a call: how many came before, how many there are, the output
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """A value that is not the same as in the other run.
+
+    Attributes:
+        sequence: the index of the first sequence with other numbers.
+        position: its first position with other numbers.
+        difference: the largest difference there, relative to the size of the number or of a typical one.
+    """
+
+    sequence: int
+    position: int
+    difference: float
+
+
+Mismatches = Mapping[str, Mismatch | None]  # by the names of values; None if they are the same
+
+
+class PositionedRun:
+    """The values of one run by call and place.
+
+    Args:
+        execution: the run of a `Decoder`.
+        plan: its calls.
+    """
+
+    def __init__(self, execution: Execution, plan: Plan) -> None:
+        self.execution, self.plan = execution, plan
+
+    @cached_property
+    def logits(self) -> list[str]:
+        """The names of the logits of each call."""
+        found = {item.module: item.value for item in self.execution.modules}
+        return [found[RESULT if index == 0 else f"{RESULT}@{index}"] for index in range(len(self.plan.calls))]
+
+    @property
+    def judged_logits(self) -> list[str]:
+        """The names of what the logits of the judged calls are moved from."""
+        calls = zip(self.plan.calls, self.logits, strict=True)
+        return [self.execution.roots[name] for call, name in calls if call.is_judged]
+
+    @cached_property
+    def values(self) -> list[Mapping[Place, str]]:
+        """The names of the values of each call by their places."""
+        graph = self.execution.graph
+        ends = [graph.node_indices[graph.producer[name].name] + 1 for name in self.logits]
+        return [dict(self._placed(graph.nodes[start:end])) for start, end in pairwise([0, *ends])]
+
+    def _placed(self, nodes: Sequence[Node]) -> Iterator[tuple[Place, str]]:
+        totals = Counter(map(_operation, nodes))
+        counts: Counter[Operation] = Counter()
+        for node in nodes:
+            operation = _operation(node)
+            for index, name in enumerate(node.outputs):
+                value = self.execution.values.get(name)
+                if value is not None and value.is_floating_point() and value.numel():
+                    yield (operation, counts[operation], totals[operation], index), name
+            counts[operation] += 1
+
+    @cached_property
+    def places(self) -> Mapping[int, tuple[int, int]]:
+        """The call that computes a whole sequence, and its row, by the index of the sequence."""
+        return {
+            sequence: (index, row)
+            for index, call in enumerate(self.plan.calls)
+            for row, sequence in enumerate(call.sequences)
+        }
+
+    @cached_property
+    def known(self) -> frozenset[str]:
+        """The values without NaN, which results of operations without a kernel for float64 have."""
+        return frozenset(name for name, value in self.execution.values.items() if not value.isnan().any())
+
+    def closeness(self, name: str, relative: float) -> Closeness:
+        """Return how far numbers may differ from a value."""
+        if name not in self._closeness:
+            self._closeness[name] = Numbers(self.execution.values[name]).closeness(relative)
+        return self._closeness[name]
+
+    @cached_property
+    def _closeness(self) -> dict[str, Closeness]:
+        return {}
+
+
+def _operation(node: Node) -> Operation:
+    return module_of(node), operator_name(node.op)
+
+
+def module_of(node: Node) -> str:
+    """Return the path in the model of the module that a node runs in, whichever call it is of."""
+    return re.sub(r"@\d+$", "", node.module or "").removeprefix(ROOT).removeprefix(".")
+
+
+def mismatches(reference: PositionedRun, other: PositionedRun, relative: float) -> Mismatches:
+    """Compare the values of a run with those of another one that computes whole sequences in one call.
+
+    Args:
+        reference: computes each sequence in one call.
+        other: the run to judge.
+        relative: the largest difference, relative to each number (see `Numbers.closeness`); 0 compares bits.
+
+    Returns:
+        a `Mismatch`, or None if it is the same, by the name of each value of `other` that can be compared.
+    """
+    found: dict[str, Mismatch | None] = {}
+    for call, values in zip(other.plan.calls, other.values, strict=True):
+        for place, name in values.items() if call.is_judged else ():
+            for rows in _equal_rows(reference, call):
+                first, _ = reference.places[call.sequences[rows[0]]]
+                own = reference.values[first].get(place)
+                if own is None or own not in reference.known:
+                    continue
+                x, y = reference.execution.values[own], other.execution.values[name]
+                if (pair := _selected(x, reference.plan.calls[first], y, call, rows)) is not None:
+                    mismatch = _mismatch(pair, reference.closeness(own, relative), call, rows[0])
+                    found[name] = found.get(name) or mismatch
+    return found
+
+
+def _equal_rows(reference: PositionedRun, call: Call) -> list[list[int]]:
+    """Return the rows of a call in groups that have the same positions, and whose sequences are in one other call."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for row, sequence in enumerate(call.sequences):
+        key = (reference.places[sequence][0], *call.positions[row].tolist(), *call.keys[row].tolist())
+        groups.setdefault(key, []).append(row)
+    return list(groups.values())
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """The numbers of two values that have to be the same, with the axis of the queries and their positions."""
+
+    own: torch.Tensor
+    other: torch.Tensor
+    axis: int | None
+    positions: list[int]
+
+
+def _selected(x: torch.Tensor, own: Call, y: torch.Tensor, call: Call, rows: Sequence[int]) -> _Pair | None:
+    """Return the numbers that two values share; None if their axes do not show which."""
+    x, y = _with_equal_axes(x, own, y, call)
+    count, length = own.tokens.shape
+    if x.dim() != y.dim():
+        return None
+    has_rows = x.dim() > 0 and x.shape[0] == count and y.shape[0] == len(call.sequences)
+    if has_rows:
+        places = {sequence: row for row, sequence in enumerate(own.sequences)}
+        x, y = x[[places[call.sequences[row]] for row in rows]], y[list(rows)]
+    elif count > 1 or len(call.sequences) > 1:
+        return None
+    axes = [axis for axis in range(int(has_rows), x.dim()) if x.shape[axis] == length]
+    if any(x.shape[axis] != y.shape[axis] for axis in range(x.dim()) if axis not in axes):
+        return None
+    positions: list[int] = []
+    for axis in reversed(axes):
+        indices, positions = _along(y.shape[axis], call, rows[0], length)
+        x, y = x.index_select(axis, torch.tensor(positions)), y.index_select(axis, torch.tensor(indices))
+    if not axes:  # such as a state, which the last call leaves behind
+        return _Pair(x, y, None, []) if call.keys[rows[0]].max() == length - 1 or torch.equal(x, y) else None
+    return _Pair(x, y, axes[0], positions) if positions else None
+
+
+def _with_equal_axes(x: torch.Tensor, own: Call, y: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return two values with an axis for rows and one for tokens, if they have one for both."""
+    (count, length), (rows, queries) = own.tokens.shape, call.tokens.shape
+    if x.dim() and x.shape[0] == count * length:
+        x = x.reshape(count, length, *x.shape[1:])
+        y = y.reshape(rows, queries, *y.shape[1:]) if y.dim() and y.shape[0] == rows * queries else y
+    shape = list(x.shape)
+    if x.dim() != y.dim() and shape:
+        shape = [queries if size == length else size for size in shape]
+        shape[0] = rows if x.shape[0] == count else shape[0]
+        y = y.reshape(shape) if math.prod(shape) == y.numel() else y
+    return x, y
+
+
+def _along(size: int, call: Call, row: int, length: int) -> tuple[list[int], list[int]]:
+    """Return the indices along an axis of a value of a call that have positions, and those positions.
+
+    The axis has the queries, or the keys: all of them, the last ones (a window), or more (the slots of a static cache).
+    """
+    queries, keys = call.positions[row].tolist(), call.keys[row].tolist()
+    if size == len(queries):
+        given = queries
+    elif size >= len(keys):
+        given = keys
+    else:
+        given = keys[len(keys) - size :]
+    pairs = [(index, position) for index, position in enumerate(given) if 0 <= position < length]
+    return [index for index, _ in pairs], [position for _, position in pairs]
+
+
+def _mismatch(pair: _Pair, closeness: Closeness, call: Call, row: int) -> Mismatch | None:
+    if closeness.holds(pair.other, pair.own):
+        return None
+    distance = (pair.other - pair.own).abs() / closeness.sizes(pair.own)
+    wrong = ~(distance <= closeness.relative)
+    position = int(call.keys[row].max())
+    if pair.axis is not None:
+        along = wrong.movedim(pair.axis, 0).reshape(len(pair.positions), -1).any(-1)
+        position = pair.positions[int(along.nonzero()[0])]
+    return Mismatch(call.sequences[row], position, float(distance.nan_to_num(nan=torch.inf).max()))

@@ -1,0 +1,64 @@
+"""The ways of calling a language model that should give the same numbers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from ._plan import Plan, alone, chunks, padded, together
+
+_CHUNK, _EXTRA_SLOTS = 3, 5
+
+
+@dataclass(frozen=True, eq=False)
+class Relation:
+    """Two ways of calling a model that should give the same numbers.
+
+    Attributes:
+        name: what it is called.
+        reference: the calls that are right: each sequence in one call.
+        plan: the calls to judge.
+        attention: the attention implementation to judge; `""` for the one of the reference.
+    """
+
+    name: str
+    reference: Plan
+    plan: Plan
+    attention: str = ""
+
+
+def relations(tokens: torch.Tensor, *, first: int, filler: int, attentions: Sequence[str]) -> list[Relation]:
+    """Return the relations for some sequences of tokens.
+
+    Args:
+        tokens: int64 in the shape [sequences, length].
+        first: the number of tokens of the first call of those that go on with one token each.
+        filler: the token in the place of padding.
+        attentions: attention implementations.
+    """
+    count, length = tokens.shape
+    whole = Plan(together(tokens), "none")
+    decode = chunks(tokens, 1, first=first)
+    others = (replace(call, is_judged=False) for call in chunks(tokens.flip(1), 1, first=first))
+    slots = length + _EXTRA_SLOTS
+    found = [
+        Relation("prefill with a cache", whole, Plan(together(tokens))),
+        Relation("decode", whole, Plan(decode)),
+        Relation("decode without positions", whole, Plan(decode, with_positions=False)),
+        Relation("chunked prefill", whole, Plan(chunks(tokens, _CHUNK))),
+        Relation("static cache", whole, Plan(decode, "static", length=slots)),
+        Relation("reused static cache", whole, Plan((*others, *decode), "static", length=slots, reuses_cache=True)),
+    ]
+    if count > 1:
+        single = Plan(alone(list(tokens)), "none")
+        ragged = [sequence[: max(length - index, 1)] for index, sequence in enumerate(tokens)]
+        shorter = Plan(alone(ragged), "none")
+        found += [
+            Relation("batch", single, whole),
+            Relation("order of rows", whole, Plan(together(tokens, range(count)[::-1]), "none")),
+            Relation("padding on the right", shorter, Plan(padded(ragged, "right", length, filler), "none")),
+            Relation("padding on the left", shorter, Plan(padded(ragged, "left", length, filler), "none")),
+            Relation("decode with padding on the left", shorter, Plan(padded(ragged, "left", first + count, filler))),
+        ]
+    found += [Relation(f"attention {name}", whole, whole, name) for name in attentions]
+    return found

@@ -1,0 +1,191 @@
+"""Find how the elements of one tensor are arranged in another one: transposed, split, joined, interleaved or repeated.
+
+The order is not guessed from a list: it is solved for. A fiber is the vector of elements along one dimension. The
+fibers of both tensors are recognized by statistics that do not depend on the order of their elements (mean, mean
+absolute value, root mean square), which gives the place of each fiber in the other tensor. The places are then written
+as a mixed-radix number: sizes and strides, as in CuTe. A layout counts only if it holds for every element.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator
+
+import torch
+
+from ._closeness import RELATIVE
+from ._fibers import Fibers, indices_of, order_free_statistics
+from ._layout import Layout, Shape
+from ._numbers import Numbers
+
+_ATTEMPTS = 12  # pairs of dimensions to try
+_PARTS, _DIGITS = 8, 5  # of layouts that are tried one by one
+_FIRST = 32  # elements to try first
+_MAX_ELEMENTS = 2**16  # of tensors whose elements are looked up one by one
+
+
+def holds(layout: Layout, numbers: Numbers, source: Numbers, relative: float = RELATIVE) -> bool:
+    """Whether all numbers of a tensor are in their places in another one.
+
+    Args:
+        layout: the places.
+        numbers: of a tensor of any shape with as many elements as the layout has.
+        source: of the other tensor.
+        relative: the largest difference; see `Numbers.closeness`.
+    """
+    tensor, other = numbers.tensor, source.tensor
+    if tensor.numel() != layout.numel or layout.offset < 0 or layout.last >= other.numel():
+        return False
+    return source.closeness(relative).holds(tensor.reshape(layout.sizes), layout.select(other))
+
+
+def solve(numbers: Numbers, source: Numbers, relative: float = RELATIVE) -> Layout | None:
+    """Return the layout of a tensor in another one; None if not all elements are there, or in no regular order.
+
+    Args:
+        numbers: of the tensor; each of them is looked for.
+        source: of the other tensor, of any shape and number of elements.
+        relative: the largest difference; see `Numbers.closeness`.
+    """
+    shape, other = tuple(numbers.tensor.shape), tuple(source.tensor.shape)
+    if not numbers.tensor.numel() or not source.tensor.numel():
+        return None
+    same = Layout.of(0, [(numbers.tensor.numel(), 1)])
+    if math.prod(shape) == math.prod(other) and holds(same, numbers, source, relative):
+        return same
+    (least, largest), (low, high) = numbers.bounds, source.bounds
+    slack = relative * max(-low, high, source.scale)
+    if least < min(low, 0) - slack or largest > max(high, 0) + slack:
+        return None
+    pairs = [*_pairs_of_dimensions(shape, other)]
+    if max(numbers.tensor.numel(), source.tensor.numel()) <= _MAX_ELEMENTS:
+        pairs.append(((*shape, 1), len(shape), (*other, 1), len(other)))
+    for own_shape, axis, source_shape, source_axis in pairs:
+        fibers = source.fibers(source_shape, source_axis, relative)
+        found = _solve_along(numbers.finite.reshape(own_shape), axis, fibers)
+        if found is not None and holds(found, numbers, source, relative):
+            return found
+    return None
+
+
+def usual_layout(numbers: Numbers, source: Numbers, relative: float) -> Layout | None:
+    """Return the layout of a tensor in another one whose dimensions are permuted, or that of a part of the last one.
+
+    Unlike `solve`, this needs no fibers that can be told apart.
+
+    Args:
+        numbers: see `solve`.
+        source: see `solve`.
+        relative: see `solve`.
+    """
+    count, total = numbers.tensor.numel(), source.tensor.numel()
+    shape, other = tuple(numbers.tensor.shape), tuple(source.tensor.shape)
+    parts = total // count if count and shape and other else 0
+    if not 1 <= parts <= _PARTS or parts * count != total or other[-1] % parts:
+        return None
+    layouts, places = _usual_layouts(shape, other, parts)
+    starts = source.finite.reshape(-1)[places]
+    first = numbers.finite.reshape(-1)[: places.shape[1]]
+    close = (starts - first).abs() <= source.closeness(relative).limits(starts)
+    likely = (layouts[int(index)] for index in close.all(-1).nonzero()[:, 0])
+    return next((layout for layout in likely if holds(layout, numbers, source, relative)), None)
+
+
+@functools.lru_cache(maxsize=1024)
+def _usual_layouts(shape: Shape, source: Shape, parts: int) -> tuple[list[Layout], torch.Tensor]:
+    """Return layouts by the shapes, with the places of the first elements."""
+    layouts = [*dict.fromkeys(_permuted(shape, source, parts))]
+    elements = torch.arange(min(_FIRST, math.prod(shape)))
+    places = []
+    for layout in layouts:
+        rest, place = elements, torch.full_like(elements, layout.offset)
+        for size, stride in zip(reversed(layout.sizes), reversed(layout.strides), strict=True):
+            place, rest = place + rest % size * stride, rest // size
+        places.append(place)
+    return layouts, torch.stack(places) if places else torch.zeros(0, len(elements), dtype=torch.long)
+
+
+def _permuted(shape: Shape, source: Shape, parts: int) -> Iterator[Layout]:
+    last = source[-1] // parts
+    strides = [math.prod(source[axis + 1 :]) for axis in range(len(source))]
+    whole = [*zip((*source[:-1], last), strides, strict=True)]
+    inner = shape[-1]
+    split = [*whole[:-1], (last // inner, inner), (inner, 1)] if last % inner == 0 else whole
+    for part in range(parts):
+        for digits in (whole, split):
+            long = [digit for digit in digits if digit[0] > 1]
+            for order in itertools.permutations(long) if len(long) <= _DIGITS else ():
+                yield Layout.of(part * last, order)
+
+
+def have_same_rows(numbers: Numbers, other: Numbers, relative: float = RELATIVE) -> bool:
+    """Whether two tensors of equal size consist of the same fibers along their last dimension, in any order."""
+    first, second = numbers.finite, other.finite
+    if first.numel() != second.numel() or first.dim() < 2 or first.shape[-1:] != second.shape[-1:]:
+        return False
+    rows = [item.double().reshape(-1, item.shape[-1]) for item in (first, second)]
+    keys = torch.linspace(1, 2, first.shape[-1], dtype=torch.float64)
+    own, others = (item[(item @ keys).argsort()] for item in rows)
+    return other.closeness(relative).holds(own, others)
+
+
+def has_columns(numbers: Numbers, source: Numbers, relative: float = RELATIVE) -> bool:
+    """Whether a matrix consists of columns of another one, whose rows are in any order."""
+    shape, other = tuple(numbers.tensor.shape), tuple(source.tensor.shape)
+    if len(shape) != 2 or len(other) != 2 or shape[0] != other[0] or min(shape) < 2:
+        return False
+    fibers = source.fibers(other, 0, relative)
+    statistics = order_free_statistics(numbers.finite, 0)
+    for start in fibers.places(statistics[0]):
+        digits = fibers.digits(statistics, start)
+        if digits is not None:
+            columns = Numbers(source.tensor[:, indices_of(start, digits)])
+            return have_same_rows(numbers, columns, relative)
+    return False
+
+
+def _pairs_of_dimensions(shape: Shape, source: Shape) -> Iterator[tuple[Shape, int, Shape, int]]:
+    """Yield pairs of dimensions of equal size, the largest first: of both shapes, then of regrouped ones."""
+    found: dict[tuple[Shape, int, Shape, int], int] = {}
+    for first, second in ((shape, source), *_regrouped(shape, source)):
+        for axis, size in enumerate(first):
+            for source_axis, other in enumerate(second):
+                if size == other and size > 1:
+                    found.setdefault((first, axis, second, source_axis), size)
+        if len(found) >= _ATTEMPTS:
+            break
+    ordered = sorted(found, key=lambda pair: -found[pair])
+    yield from ordered[:_ATTEMPTS]
+
+
+def _regrouped(shape: Shape, source: Shape) -> Iterator[tuple[Shape, Shape]]:
+    """Yield pairs of shapes in which one has neighboring dimensions joined, or a dimension split, to fit the other."""
+    for first, second, swapped in ((shape, source, False), (source, shape, True)):
+        for index in range(len(first) - 1):
+            joined = first[index] * first[index + 1]
+            if joined in second:
+                new = (*first[:index], joined, *first[index + 2 :])
+                yield (second, new) if swapped else (new, second)
+        for index, size in enumerate(first):
+            for part in {*second}:
+                if 1 < part < size and size % part == 0:
+                    for parts in ((size // part, part), (part, size // part)):
+                        new = (*first[:index], *parts, *first[index + 1 :])
+                        yield (second, new) if swapped else (new, second)
+
+
+def _solve_along(tensor: torch.Tensor, axis: int, fibers: Fibers) -> Layout | None:
+    """Return a likely layout of a tensor, found by its fibers along a dimension; its elements are not checked."""
+    statistics = order_free_statistics(tensor, axis)
+    before = math.prod(tensor.shape[:axis])
+    statistics = statistics.reshape(before, -1, statistics.shape[-1])
+    for start in fibers.places(statistics[0, 0]):
+        inner = fibers.digits(statistics[0], start)
+        outer = fibers.digits(statistics[:, 0], start) if inner is not None else None
+        if inner is None or outer is None:
+            continue
+        along = fibers.order(tensor.movedim(axis, -1).reshape(-1, tensor.shape[axis])[0], start)
+        if along is not None:
+            offset, digits = along
+            return Layout.of(start + offset, [*outer, *digits, *inner])
+    return None

@@ -1,0 +1,143 @@
+"""Which ways of calling a language model give the same numbers, and where the others part."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from filch.steal.text import short_line
+
+from ..rendering._html import as_page
+from ..rendering._result import Result, written
+from ..rendering._show import show_page
+from ..rendering._table import Block, Column, Line, Style, fit_paths, folded, table_of
+
+InvarianceVerdict = Literal["holds", "rounding", "breaks", "fails", "not run"]
+
+
+@dataclass(frozen=True)
+class InvarianceBreak:
+    """An operation that computes other numbers, from the same ones, when the model is called in another way.
+
+    Attributes:
+        module: the path of the module in which it runs; `""` for the model itself.
+        operator: its operator.
+        source: the line of code, as `file.py:12`; None if not known.
+        sequence: the index of the first sequence with other numbers.
+        position: the first position in it, from 0.
+        difference: the largest difference there, relative to the size of the number or of a typical one of the value.
+    """
+
+    module: str
+    operator: str
+    source: str | None
+    sequence: int
+    position: int
+    difference: float
+
+    def __str__(self) -> str:
+        place = f"{self.operator} in {self.module or 'the model'}"
+        at = f"sequence {self.sequence}, position {self.position}"
+        return short_line(", ".join(filter(None, (place, self.source, at))))
+
+
+@dataclass(frozen=True)
+class InvarianceRow:
+    """One way of calling a model, against the sequences computed in one call without a cache.
+
+    Attributes:
+        relation: how the model is called.
+        verdict: `"holds"`; `"rounding"`, only if bits were compared: the numbers are the same in float64, but not the
+            bits; `"breaks"`: also in float64 the numbers are others; `"fails"`: the call raises an error; `"not run"`:
+            the model does not support it.
+        difference: the largest difference of a logit in the model's own dtypes, relative to its size or that of a
+            typical one; None if the model did not run.
+        first: the first operation that differs; None if none does.
+        more: how many other operations differ although what they read is the same, such as those of later calls.
+        compared: how many values were compared by position.
+        note: why the relation was not run, or the error.
+    """
+
+    relation: str
+    verdict: InvarianceVerdict
+    difference: float | None = None
+    first: InvarianceBreak | None = None
+    more: int = 0
+    compared: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class Invariance(Result):
+    """Whether a language model computes the same, however it is called.
+
+    Attributes:
+        model: the name of the model.
+        sequences: the number of sequences.
+        length: the number of tokens of each.
+        bitwise: whether equal bits were required.
+        rows: one for each way of calling the model.
+    """
+
+    model: str
+    sequences: int
+    length: int
+    bitwise: bool
+    rows: tuple[InvarianceRow, ...]
+
+    @property
+    def close(self) -> bool:
+        """Whether each way of calling the model that it supports gives the same numbers."""
+        return not any(map(_is_broken, self.rows))
+
+    @property
+    def headline(self) -> str:
+        """How many relations hold, and which do not."""
+        run = [row for row in self.rows if row.verdict != "not run"]
+        broken = [row.relation for row in run if row.verdict != "holds"]
+        held = f"{len(run) - len(broken)} of {len(run)} ways to call {self.model} give the same numbers"
+        return f"{held}; not: {', '.join(broken)}" if broken else held
+
+    def blocks(self, *, wide: bool = False) -> Iterable[Block]:
+        """Return the verdict and a row for each relation."""
+        outcome: Style = "close" if self.close else "different"
+        yield Line(f"{outcome.upper()}: {self.headline}", outcome)
+        yield f"{self.sequences} sequences of {self.length} tokens"
+        yield ""
+        yield table_of(_ROWS, self.rows, marked=_is_broken, skip_empty=not wide)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Return the result as a page of its own, also written to `path` if one is given."""
+        return written(as_page(f"Ways to call {self.model}", [*self.blocks(wide=True)]), path)
+
+    def show(self) -> None:
+        """Show the page: inside a notebook, or in the browser."""
+        show_page(self.to_html())
+
+    def derived(self) -> Mapping[str, Any]:
+        """Return whether all relations hold, and the headline."""
+        return {"filch_invariance": 1, "close": self.close, "headline": self.headline}
+
+
+def _is_broken(row: InvarianceRow) -> bool:
+    return row.verdict not in ("holds", "not run")
+
+
+def _of_first(get: Callable[[InvarianceBreak], object]) -> Callable[[InvarianceRow], object]:
+    return lambda row: None if row.first is None else get(row.first)
+
+
+_ROWS: dict[str | Column, Callable[[InvarianceRow], object]] = {
+    Column("called with", folded, least=12, preferred=24): lambda row: row.relation,
+    "verdict": lambda row: row.verdict,
+    "logits differ by": lambda row: None if row.difference is None else f"{row.difference:.1e}",
+    Column("first in", fit_paths, least=12, preferred=24): lambda row: (
+        row.first and (row.first.module or "(the model)")
+    ),
+    "operator": lambda row: row.first and row.first.operator,
+    Column("line", fit_paths, least=10, preferred=16, optional=1): lambda row: row.first and row.first.source,
+    Column("sequence", optional=2): lambda row: None if row.first is None else row.first.sequence,
+    "position": lambda row: None if row.first is None else row.first.position,
+    Column("values", optional=3): lambda row: row.compared or None,
+    Column("why", folded, least=12, preferred=20): lambda row: row.note or None,
+}

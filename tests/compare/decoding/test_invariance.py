@@ -1,0 +1,213 @@
+"""Tests of `check_invariance`: faults of caches, masks, positions and batches, and clean runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers.cache_utils import DynamicLayer, StaticLayer
+from transformers.models.llama import modeling_llama
+
+from filch.compare import CompareError, check_invariance
+from support.models.zoo import build
+
+SETTINGS = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 96,
+    "pad_token_id": 0,
+}
+TOKENS = torch.randint(3, 96, (3, 11), generator=torch.Generator().manual_seed(0))
+FIRST = 2  # tokens in the first call of those that decode
+
+Patch = Callable[[pytest.MonkeyPatch, nn.Module], object]
+
+
+@pytest.fixture
+def llama() -> nn.Module:
+    return build("LlamaForCausalLM", SETTINGS)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault and where it shows: the relation, the module, its operators, and the first position and sequence."""
+
+    patch: Patch
+    relation: str
+    module: str
+    operators: str
+    position: int
+    sequence: int = 0
+
+
+def positions_off_by_one(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
+    rotary = model.model.rotary_emb
+    forward = rotary.forward
+    monkeypatch.setattr(
+        rotary, "forward", lambda x, position_ids: forward(x, position_ids + (position_ids.shape[1] == 1))
+    )
+
+
+def patched_update(cache: type, change: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Patch:
+    """Return a patch that changes the keys that a layer of a cache returns, when one token is added."""
+
+    def patch(monkeypatch: pytest.MonkeyPatch, _model: nn.Module) -> None:
+        update = cache.update  # type: ignore[attr-defined]
+
+        def changed(self: Any, key: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            keys, values = update(self, key, value, *args, **kwargs)
+            return (change(keys, key) if key.shape[2] == 1 else keys), values
+
+        monkeypatch.setattr(cache, "update", changed)
+
+    return patch
+
+
+def visible_future(monkeypatch: pytest.MonkeyPatch, _model: nn.Module) -> None:
+    """Let the first token of each later chunk see the second one."""
+    create = modeling_llama.create_causal_mask
+
+    def leaking(*args: Any, **kwargs: Any) -> torch.Tensor | None:
+        mask = create(*args, **kwargs)
+        if mask is None or mask.shape[-1] == mask.shape[-2] or mask.shape[-2] == 1:
+            return mask
+        mask = mask.clone()
+        mask[:, :, 0] = mask[:, :, 1]
+        return mask
+
+    monkeypatch.setattr(modeling_llama, "create_causal_mask", leaking)
+
+
+def visible_padding(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
+    forward = model.model.forward
+
+    def unmasked(*args: Any, attention_mask: torch.Tensor, **kwargs: Any) -> Any:
+        return forward(*args, attention_mask=torch.ones_like(attention_mask), **kwargs)
+
+    monkeypatch.setattr(model.model, "forward", unmasked)
+
+
+def row_dependent(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
+    """Let the second layer's MLP normalize by the largest number of the batch."""
+    mlp = model.model.layers[1].mlp
+    forward = mlp.forward
+    monkeypatch.setattr(mlp, "forward", lambda x: forward(x / (1 + x.abs().max())))
+
+
+FAULTS = {
+    "positions off by one": Fault(positions_off_by_one, "decode", "model.rotary_emb", "mul cos", FIRST),
+    "unrotated slot": Fault(
+        patched_update(DynamicLayer, lambda keys, key: torch.cat([keys[:, :, :-1], 2 * key], 2)),
+        "decode",
+        "model.layers.0.self_attn",
+        "cat bmm mm matmul",
+        FIRST,
+    ),
+    "stale slot": Fault(
+        patched_update(DynamicLayer, lambda keys, _: torch.cat([keys[:, :, :-1], keys[:, :, -2:-1]], 2)),
+        "decode",
+        "model.layers.0.self_attn",
+        "cat bmm mm matmul",
+        FIRST,
+    ),
+    "slot of a static cache": Fault(
+        patched_update(StaticLayer, lambda keys, _: torch.cat([keys[:, :, 1:2], keys[:, :, 1:]], 2)),
+        "static cache",
+        "model.layers.0.self_attn",
+        "cat bmm mm matmul",
+        FIRST,
+    ),
+    "swapped sequences": Fault(
+        patched_update(DynamicLayer, lambda keys, _: keys.flip(0)),
+        "decode",
+        "model.layers.0.self_attn",
+        "flip cat bmm mm matmul",
+        FIRST,
+    ),
+    "visible future": Fault(visible_future, "chunked prefill", "model.layers.0.self_attn", "add _softmax", 3),
+    "visible padding": Fault(visible_padding, "padding on the left", "model.layers.0.self_attn", "add _softmax", 0, 1),
+    "row-dependent scale": Fault(row_dependent, "batch", "model.layers.1.mlp", "div", 0),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_named_at_its_operation_and_position(
+    name: str, llama: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = FAULTS[name]
+    fault.patch(monkeypatch, llama)
+    result = check_invariance(llama, TOKENS, only=["prefill with a cache", fault.relation])
+    assert not result.close
+    holding, row = result.rows if result.rows[0].relation != fault.relation else result.rows[::-1]
+    assert (holding.verdict, row.verdict) == ("holds", "breaks")
+    assert row.first is not None
+    assert row.first.module == fault.module
+    assert row.first.operator in fault.operators.split()
+    assert (row.first.sequence, row.first.position) == (fault.sequence, fault.position)
+
+
+def test_a_clean_model_keeps_all_relations(llama: nn.Module) -> None:
+    result = check_invariance(llama, TOKENS)
+    assert result.close
+    assert {row.verdict for row in result.rows} == {"holds"}
+    assert all(row.compared > 50 and row.difference is not None and row.difference < 1e-4 for row in result.rows)
+    assert (
+        result.headline
+        == f"{len(result.rows)} of {len(result.rows)} ways to call LlamaForCausalLM give the same numbers"
+    )
+
+
+def test_bits_are_compared_on_request(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    down = llama.model.layers[1].mlp.down_proj
+    forward = down.forward
+
+    def in_two_parts(x: torch.Tensor) -> torch.Tensor:
+        if x.shape[1] > 1:
+            return forward(x)
+        return x[..., :20] @ down.weight[:, :20].T + x[..., 20:] @ down.weight[:, 20:].T
+
+    monkeypatch.setattr(down, "forward", in_two_parts)
+    relations = ["prefill with a cache", "decode"]
+    assert check_invariance(llama, TOKENS[:1], only=relations).close
+    rows = check_invariance(llama, TOKENS[:1], only=relations, bitwise=True).rows
+    assert [row.verdict for row in rows] == ["holds", "rounding"]
+    assert rows[1].first is not None
+
+
+class Plain(nn.Module):
+    """A model without a cache, which fails if rows are padded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(96, 5), nn.Linear(5, 96)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        if not attention_mask.all():
+            raise ValueError("no padding")
+        return self.head(self.embed(input_ids).cumsum(1))
+
+
+def test_what_a_model_does_not_support_is_not_run_and_an_error_is_no_success() -> None:
+    result = check_invariance(Plain(), TOKENS, only=["decode", "batch", "padding on the left"])
+    assert [row.verdict for row in result.rows] == ["not run", "holds", "fails"]
+    assert [row.note for row in result.rows[::2]] == ["the model takes no cache", "ValueError: no padding"]
+    assert not result.close
+    assert result.headline == "1 of 2 ways to call Plain give the same numbers; not: padding on the left"
+    assert "fails                  ValueError: no padding" in result.table(width=80)
+
+
+def test_an_unknown_relation_is_refused(llama: nn.Module) -> None:
+    with pytest.raises(CompareError, match="there is no relation 'dekode'; there are prefill with a cache, decode"):
+        check_invariance(llama, TOKENS, only=["dekode"])
+
+
+def test_a_model_without_tokens_is_refused() -> None:
+    with pytest.raises(CompareError, match="give the tokens of the model, input_ids, as integers"):
+        check_invariance(nn.Linear(3, 3), torch.randn(2, 3))
