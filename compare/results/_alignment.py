@@ -3,7 +3,7 @@
 import os
 import shlex
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -297,18 +297,7 @@ class Alignment(Result):
     @cached_property
     def graph(self) -> Graph:
         """The operations of B, with those of A as its `reference_graph`, and what was found of each value."""
-        graphs = {side: self.graphs.get(side, Graph("", (), (), (), (), {})) for side in ("A", "B")}
-        own = replace(graphs["A"], name=self.reference)
-        drawn = _linked_graph(
-            own,
-            replace(graphs["B"], name=self.other),
-            values=self.values,
-            linked=self.linked,
-            weights=self.weights,
-            unused=self.unused_weights,
-            departures=self.departures,
-            missing=self.missing,
-        )
+        drawn = _linked_graph(self)
         return replace(drawn, remarks=(self.headline, *self.wrong_outputs, *self.remarks), close=self.close)
 
     def show(self) -> None:
@@ -328,38 +317,30 @@ class Alignment(Result):
         return {"filch_align": 1, "close": self.close, "headline": self.headline}
 
 
-def _linked_graph(
-    own: Graph,
-    other: Graph,
-    *,
-    values: Iterable[AlignedValue],
-    linked: Mapping[SideName, Iterable[LinkedValue]],
-    weights: Iterable[AlignedWeight],
-    unused: Iterable[str],
-    departures: Sequence[Departure],
-    missing: Sequence[Departure],
-) -> Graph:
-    """Return the graph of B with findings, and that of A, likewise, as its `reference_graph`; see `Alignment`."""
-    lacking = own.computed_from([item.value for item in missing])
-    of_own = {item.value: _finding(item, _OF_A, lacking) for item in linked.get("A", ())}
-    wrong = other.computed_from([item.value for item in departures])
-    of_other = {item.value: _finding(item, _OF_B, wrong) for item in linked.get("B", ())}
-    for value in values:
+def _linked_graph(result: Alignment) -> Graph:
+    """Return the graph of B with findings, and that of A, likewise, as its `reference_graph`."""
+    graphs = [result.graphs.get(side, Graph("", (), (), (), (), {})) for side in ("A", "B")]
+    own, other = replace(graphs[0], name=result.reference), replace(graphs[1], name=result.other)
+    lacking = own.computed_from([item.value for item in result.missing])
+    of_own = {item.value: _finding(item, _OF_A, lacking) for item in result.linked.get("A", ())}
+    wrong = other.computed_from([item.value for item in result.departures])
+    of_other = {item.value: _finding(item, _OF_B, wrong) for item in result.linked.get("B", ())}
+    for value in result.values:
         if value.evidence in ("given", "contradicted") and value.value in of_own:
             text = f"mapped to {value.places[0]}" if value.evidence == "contradicted" else ""
             changed = replace(
                 of_own[value.value], status=value.evidence, evidence=_EXPLAINED[value.evidence], text=text
             )
             of_own[value.value] = changed
-    for item in missing:
+    for item in result.missing:
         of_own[item.value] = Finding("not in B", evidence="B has what this is computed from, but not the result")
-    for index, item in enumerate(departures):
+    for index, item in enumerate(result.departures):
         places = {} if item.reference_value is None else {item.reference_value: ""}
         evidence = "" if item.operator == "array" else "from the numbers of A, it computes what is no value of A"
         of_other[item.value] = Finding("leaves A", first=index == 0, text=item.note, evidence=evidence, places=places)
-    uses = _add_weights(of_other, weights)
+    uses = _add_weights(of_other, result.weights)
     of_own |= {name: Finding("found", places=places) for name, places in uses.items()}
-    of_own |= {name: Finding("unused", evidence="no weight of B has these numbers") for name in unused}
+    of_own |= {name: Finding("unused", evidence="no weight of B has these numbers") for name in result.unused_weights}
     return replace(_with(other, of_other), reference_graph=_with(own, of_own))
 
 
