@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from filch.export import release_memory
+from filch.export import Graph, Value, release_memory
 from filch.steal import phase
 
 from ..float64._mode import RecordedDecisions
@@ -34,8 +34,25 @@ def align_weights(own: Source, other: Source) -> Alignment:
     wrong = [*_wrong_weights(weights, first, second, complete=True)]
     aligned = tuple(aligned_weight(first, match) for match in weights.matches)
     return Alignment(
-        name_of(own), name_of(other), aligned, weights.unused, (), (), (), (*wrong,), (), compared="weights"
+        name_of(own),
+        name_of(other),
+        aligned,
+        weights.unused,
+        (),
+        (),
+        (),
+        (*wrong,),
+        (),
+        compared="weights",
+        graphs={"A": _graph_of(name_of(own), first), "B": _graph_of(name_of(other), second)},
     )
+
+
+def _graph_of(name: str, weights: Tensors) -> Graph:
+    values = {
+        name: Value(name, str(item.dtype).removeprefix("torch."), tuple(item.shape)) for name, item in weights.items()
+    }
+    return Graph(name, (), (), tuple(weights), (), values)
 
 
 def weights_of(source: Source) -> Tensors:

@@ -10,7 +10,7 @@ from ..common._operators import operator_name
 from ..layouts._layout import Layout
 from ..layouts._numbers import Numbers
 from ..layouts._solve import holds, solve
-from ..results._alignment import AlignedValue, AlignedWeight, Alignment, Departure, Evidence
+from ..results._alignment import AlignedValue, AlignedWeight, Alignment, Departure, Evidence, LinkedValue, SideName
 from ._correspondence import Correspondence
 from ._divergence import Suspect
 from ._execution import Tensors, label_of, line_of
@@ -18,6 +18,7 @@ from ._value_map import ValueMap
 from ._weights import WeightMatch
 
 Shape = tuple[int, ...]
+_STRENGTH: Sequence[Evidence] = ("proved", "anchored", "by value", "ambiguous", "uncovered")
 
 
 def alignment(
@@ -43,6 +44,8 @@ def alignment(
         tuple(_departure(Suspect(node, node)) for node in missing),
         tuple(wrong_outputs(pairs)),
         tuple(remarks),
+        graphs={"A": own.graph, "B": other.graph},
+        linked=_linked(pairs),
     )
 
 
@@ -71,6 +74,7 @@ def _departure(suspect: Suspect) -> Departure:
         None if reference is None else operator_name(reference.op),
         None if reference is None else line_of(reference),
         suspect.note,
+        None if reference is None else reference.outputs[0],
     )
 
 
@@ -127,7 +131,59 @@ def _values(pairs: Correspondence, given: ValueMap) -> Iterator[AlignedValue]:
             text = described(layout, *(tuple(item.tensor.shape) for item in _pair(pairs, root, names[0])))
             order = "" if text == "same" else text
         written = "" if layout is None else str(layout)
-        yield AlignedValue(output.module, output.path, what, evidence, places, order, written, modules)
+        yield AlignedValue(output.module, output.path, what, evidence, places, order, written, modules, root)
+
+
+def _linked(pairs: Correspondence) -> dict[SideName, tuple[LinkedValue, ...]]:
+    """Return the recognizable values of A and of B, with those of the other one that have their numbers."""
+    own, other = pairs.reference.recognizable, pairs.other.recognizable
+    evidence = {value: pairs.evidence(value) for value in own}
+    found: dict[str, dict[str, Evidence]] = {}
+    for value, (kind, names) in evidence.items():
+        for name in names:
+            found.setdefault(name, {})[value] = kind
+    anchored: dict[SideName, dict[str, list[str]]] = {"A": {}, "B": {}}
+    for anchor in pairs.anchors:
+        value, name = anchor.reference.outputs[0], anchor.node.outputs[0]
+        anchored["A"].setdefault(value, []).append(name)
+        anchored["B"].setdefault(name, []).append(value)
+    of_own, of_other = [], []
+    for value, (kind, names) in evidence.items():
+        if names:
+            of_own.append(LinkedValue(value, kind, names, tuple(_order(pairs, value, name) for name in names)))
+        else:
+            of_own.append(_unlinked(value, anchored["A"].get(value, ())))
+    for name in other:
+        values = found.get(name) or {item: "by value" for item in sorted(pairs.owners.get(name, ())) if item in own}
+        if values:
+            strongest = min(values.values(), key=_STRENGTH.index)
+            places = tuple(value for value, kind in values.items() if kind == strongest)
+            orders = tuple(_order(pairs, value, name) for value in places)
+            of_other.append(LinkedValue(name, strongest if name in pairs.found else "in part", places, orders))
+        else:
+            of_other.append(_unlinked(name, anchored["B"].get(name, ())))
+    return {"A": tuple(of_own), "B": tuple(of_other)}
+
+
+def _unlinked(name: str, anchored: Sequence[str]) -> LinkedValue:
+    """Return a value whose numbers are not in the other implementation, with those that the same weights compute."""
+    places = tuple(dict.fromkeys(anchored))
+    return LinkedValue(name, "uncovered", places, ("same weight, other numbers",) * len(places))
+
+
+def _order(pairs: Correspondence, value: str, name: str) -> str:
+    """Say how a value of A is arranged in one of B, or that of B in that of A, as far as a match says so."""
+    own, other = pairs.reference, pairs.other
+    for side, matches, first, second in (
+        ("B", pairs.from_other.get(value, ()), own.execution.values.get(value), other.execution.values.get(name)),
+        ("A", pairs.from_reference.get(name, ()), other.execution.values.get(name), own.execution.values.get(value)),
+    ):
+        wanted = name if side == "B" else value
+        for match in matches:
+            if match.source == wanted and match.layout is not None and first is not None and second is not None:
+                text = described(match.layout, tuple(first.shape), tuple(second.shape))
+                return "" if text == "same" else text if match.whole else f"{text} of {side}"
+    return ""
 
 
 def _check_names(given: ValueMap, known: Collection[str], places: Collection[str]) -> None:
@@ -175,6 +231,12 @@ def described(layout: Layout, shape: Shape, source: Shape) -> str:
         return f"elements {layout.offset} to {layout.offset + count - 1}"
     if count == total and len(shape) == len(source) == 2 and layout == _transposed(source):
         return "transposed"
+    if len(source) == 2 and layout.strides == (1, row):
+        first, start = divmod(layout.offset, row)
+        if (first, layout.sizes[1]) == (0, source[0]):
+            return f"columns {start} to {start + layout.sizes[0] - 1}, transposed"
+        if (start, layout.sizes[0]) == (0, row):
+            return f"rows {first} to {first + layout.sizes[1] - 1}, transposed"
     if len(source) == 2 and layout.sizes[1:] == source[1:] and layout.strides[1:] == (1,) and len(layout.sizes) == 2:
         step = layout.strides[0] // row
         return f"every {step}th row from {layout.offset // row}" if step else "repeated"

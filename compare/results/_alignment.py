@@ -3,21 +3,24 @@
 import os
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
+from filch.export import Finding, Graph
+from filch.export.views import draw
 from filch.steal.text import short_line
 
-from ..rendering._html import as_page
 from ..rendering._result import NextCommand, Result, written
 from ..rendering._show import show_page
 from ..rendering._table import Block, Column, Line, Style, fit_paths, folded, table_of
 
 _SHOWN = 8  # missing weights and values in a summary
 Evidence = Literal["proved", "anchored", "by value", "ambiguous", "given", "contradicted", "uncovered"]
-_EXPLAINED: Mapping[Evidence, str] = {
+SideName = Literal["A", "B"]
+_Findings = dict[str, Finding]
+_EXPLAINED: Mapping[str, str] = {
     "proved": "the same operators compute it from values that are the same",
     "anchored": "an operation with the same weight computes it, and the numbers are equal",
     "by value": "all numbers are equal, on both inputs",
@@ -25,6 +28,16 @@ _EXPLAINED: Mapping[Evidence, str] = {
     "given": "the mapping file says so, and the numbers are equal",
     "contradicted": "the mapping file says so, but the numbers differ",
     "uncovered": "no value of B has these numbers",
+}
+_OF_A: Mapping[str, str] = {
+    **_EXPLAINED,
+    "inherited": "no value of B has these numbers, and it depends on one that is not in B",
+}
+_OF_B: Mapping[str, str] = {
+    **_EXPLAINED,
+    "in part": "only some of its numbers are in A",
+    "uncovered": "no value of A has these numbers: B computes in other steps",
+    "inherited": "no value of A has these numbers, and it depends on one that is wrong",
 }
 
 
@@ -63,6 +76,7 @@ class AlignedValue:
         layout: the same as offset, sizes and strides, `"0+14:128·64:1"`: where each element is in the value of B; `""`
             if not all are there.
         modules: the modules of B that returned the first place, with the path of the tensor; empty if none did.
+        value: its name in the graph of A, or that of the value from which it was moved.
     """
 
     module: str
@@ -73,6 +87,25 @@ class AlignedValue:
     order: str = ""
     layout: str = ""
     modules: tuple[str, ...] = ()
+    value: str = ""
+
+
+@dataclass(frozen=True)
+class LinkedValue:
+    """A value of one implementation that can be recognized by its numbers, and those of the other one that have them.
+
+    Attributes:
+        value: its name in the graph of its implementation.
+        evidence: what shows that they are the same; `"in part"` if only some of its numbers are values of A.
+        places: the names of the other values in their graph; of an uncovered value, those that operations with the same
+            weights compute.
+        orders: how the elements are arranged in each place, `""` if in the same order.
+    """
+
+    value: str
+    evidence: Evidence | Literal["in part"]
+    places: tuple[str, ...] = ()
+    orders: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,6 +140,7 @@ class Departure:
         reference_module: the path of the module of A that computes the value otherwise; None if not known.
         reference_operator: the operator of A; None if not known.
         reference_source: the line of the code of A; None if not known.
+        reference_value: the name of the value in the graph of A; None if not known.
         note: what is wrong with it, as far as that is known.
     """
 
@@ -118,6 +152,7 @@ class Departure:
     reference_operator: str | None = None
     reference_source: str | None = None
     note: str = ""
+    reference_value: str | None = None
 
     def __str__(self) -> str:
         place = f"{self.operator} in {self.module or 'the model'}"
@@ -141,6 +176,8 @@ class Alignment(Result):
         remarks: sentences about the whole comparison.
         compared: what the verdict is about: the outputs, named arrays, or the weights alone.
         arrays: one for each named array of B that is no weight, in the order in which B has them.
+        graphs: the operations of A and of B; of arrays and weights, the values alone.
+        linked: one for each value of A, and of B, that can be recognized by its numbers.
     """
 
     reference: str
@@ -154,6 +191,8 @@ class Alignment(Result):
     remarks: tuple[str, ...] = ()
     compared: Literal["outputs", "arrays", "weights"] = "outputs"
     arrays: tuple[AlignedArray, ...] = ()
+    graphs: Mapping[SideName, Graph] = field(default_factory=dict, repr=False)
+    linked: Mapping[SideName, tuple[LinkedValue, ...]] = field(default_factory=dict, repr=False)
 
     @property
     def close(self) -> bool:
@@ -228,7 +267,7 @@ class Alignment(Result):
 
     def _blocks_of_values(self, *, all_rows: bool) -> Iterable[Block]:
         yield from ("", Line("Module outputs of A:", "heading"))
-        counts = Counter(value.evidence for value in self.values)
+        counts: Counter[str] = Counter(value.evidence for value in self.values)
         for evidence, text in _EXPLAINED.items():
             if counts[evidence]:
                 shown = text if self.compared == "outputs" else text.removesuffix(", on both inputs")
@@ -249,9 +288,17 @@ class Alignment(Result):
         return self._text(self.blocks(wide=wide, all_rows=all_rows), wide=wide, width=width, color=color)
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return the result with all rows as a page of its own, also written to `path` if one is given."""
-        title = f"{self.other} (B) against {self.reference} (A)"
-        return written(as_page(title, [*self.blocks(wide=True)]), path)
+        """Return a page with A beside B, also written to `path` if one is given.
+
+        It is the view `html` of `graph`: see `filch.export.views`.
+        """
+        return written(draw(self.graph, "html").content.decode("utf-8"), path)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The operations of B, with those of A as its `reference_graph`, and what was found of each value."""
+        drawn = _linked_graph(self)
+        return replace(drawn, remarks=(self.headline, *self.wrong_outputs, *self.remarks), close=self.close)
 
     def show(self) -> None:
         """Show the page: inside a notebook, or in the browser."""
@@ -268,6 +315,58 @@ class Alignment(Result):
     def derived(self) -> Mapping[str, Any]:
         """Return whether the outputs are the same, and the headline."""
         return {"filch_align": 1, "close": self.close, "headline": self.headline}
+
+
+def _linked_graph(result: Alignment) -> Graph:
+    """Return the graph of B with findings, and that of A, likewise, as its `reference_graph`."""
+    graphs = [result.graphs.get(side, Graph("", (), (), (), (), {})) for side in ("A", "B")]
+    own, other = replace(graphs[0], name=result.reference), replace(graphs[1], name=result.other)
+    lacking = own.computed_from([item.value for item in result.missing])
+    of_own = {item.value: _finding(item, _OF_A, lacking) for item in result.linked.get("A", ())}
+    wrong = other.computed_from([item.value for item in result.departures])
+    of_other = {item.value: _finding(item, _OF_B, wrong) for item in result.linked.get("B", ())}
+    for value in result.values:
+        if value.evidence in ("given", "contradicted") and value.value in of_own:
+            text = f"mapped to {value.places[0]}" if value.evidence == "contradicted" else ""
+            changed = replace(
+                of_own[value.value], status=value.evidence, evidence=_EXPLAINED[value.evidence], text=text
+            )
+            of_own[value.value] = changed
+    for item in result.missing:
+        of_own[item.value] = Finding("not in B", evidence="B has what this is computed from, but not the result")
+    for index, item in enumerate(result.departures):
+        places = {} if item.reference_value is None else {item.reference_value: ""}
+        evidence = "" if item.operator == "array" else "from the numbers of A, it computes what is no value of A"
+        of_other[item.value] = Finding("leaves A", first=index == 0, text=item.note, evidence=evidence, places=places)
+    uses = _add_weights(of_other, result.weights)
+    of_own |= {name: Finding("found", places=places) for name, places in uses.items()}
+    of_own |= {name: Finding("unused", evidence="no weight of B has these numbers") for name in result.unused_weights}
+    return replace(_with(other, of_other), reference_graph=_with(own, of_own))
+
+
+def _finding(item: LinkedValue, explained: Mapping[str, str], wrong: Container[str]) -> Finding:
+    status = "inherited" if item.evidence == "uncovered" and item.value in wrong else item.evidence
+    places = dict(zip(item.places, item.orders, strict=True))
+    return Finding(status, evidence=explained[status], places=places)
+
+
+def _add_weights(of_other: _Findings, weights: Iterable[AlignedWeight]) -> dict[str, dict[str, str]]:
+    """Add findings of the weights of B, and return the weights of A with those of B that have their numbers."""
+    uses: dict[str, dict[str, str]] = {}
+    for weight in weights:
+        order = "" if weight.arrangement == "same" else weight.arrangement
+        status = "found" if weight.complete else "in part" if weight.sources else "not found"
+        evidence = "" if weight.complete else "no weight of A has these numbers"
+        text = order if len(weight.sources) > 1 else ""
+        places = dict.fromkeys(weight.sources, "" if text else order)
+        of_other[weight.name] = Finding(status, text=text, evidence=evidence, places=places)
+        for source in (*weight.sources, *weight.others):
+            uses.setdefault(source, {})[weight.name] = order
+    return uses
+
+
+def _with(graph: Graph, findings: _Findings) -> Graph:
+    return replace(graph, findings={name: (item,) for name, item in findings.items()})
 
 
 def _is_notable(weight: AlignedWeight) -> bool:

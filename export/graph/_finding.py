@@ -29,7 +29,8 @@ class Finding:
     """The result of comparing one value with its reference.
 
     Attributes:
-        status: `same`, `different`, `shape or dtype differs`, `no value` or `not mapped`.
+        status: `same`, `different`, `shape or dtype differs`, `no value` or `not mapped`. Of a value of one of two
+            implementations (`Graph.reference_graph`): the evidence for its places, or what else was found.
         call: which call of the model.
         kind: the role of the value in its graph: `node`, `fused`, `inserted`, `constant` or `output`.
         error: the largest harmonic error; None if there is none.
@@ -41,6 +42,8 @@ class Finding:
         expected: statistics of the reference; None if they were not computed.
         actual: statistics of the value; None if they were not computed.
         histogram: the distributions of both; None if they were not computed.
+        places: the names of the values of the other implementation that have its numbers, and how their elements are
+            arranged, `""` if in the same order.
     """
 
     status: str
@@ -55,16 +58,17 @@ class Finding:
     expected: Statistics | None = None
     actual: Statistics | None = None
     histogram: Histogram | None = None
+    places: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def judged(self) -> bool:
         """Whether the value was compared with a reference."""
-        return self.status in ("same", "different", "shape or dtype differs")
+        return self.status not in ("no value", "not mapped")
 
     @property
     def diverged(self) -> bool:
         """Whether the value differs from its reference."""
-        return self.status in ("different", "shape or dtype differs")
+        return self.status in ("different", "shape or dtype differs", "leaves A", "not in B", "contradicted")
 
     @property
     def weight(self) -> tuple[bool, bool, float]:

@@ -36,6 +36,7 @@ class Graph:
         values: dtype and shape of each value, by name.
         functions: the model's local functions, by the operator that calls them.
         source_graph: the graph that this one was compiled from, whose nodes `Node.origins` names; or None.
+        reference_graph: the graph of another implementation, whose values `Finding.places` names; or None.
         findings: the results of a comparison, by value name; one for each call in which the value was compared.
         remarks: sentences of a comparison about the whole graph.
         close: whether a comparison found the graph close to its reference; None if there was none.
@@ -50,6 +51,7 @@ class Graph:
     values: Mapping[str, Value]
     functions: Mapping[str, "Graph"] = field(default_factory=dict)
     source_graph: "Graph | None" = field(default=None, repr=False)
+    reference_graph: "Graph | None" = field(default=None, repr=False)
     findings: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict, repr=False)
     remarks: tuple[str, ...] = ()
     close: bool | None = None

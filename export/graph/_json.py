@@ -10,7 +10,7 @@ from ._nodes import Frame, Node, Value
 
 
 def graph_to_json(graph: Graph) -> dict[str, Any]:
-    """Convert a graph to JSON-compatible values, without results of comparisons, `source_graph` and `onnx`."""
+    """Convert a graph to JSON-compatible values, without results of comparisons, other graphs and `onnx`."""
     return {
         "name": graph.name,
         "inputs": graph.inputs,

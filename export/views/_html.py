@@ -29,7 +29,7 @@ class HtmlView:
             _asset("page.html.jinja")
         )
         text = template.render(
-            title=graph.name or "graph",
+            title=_title(graph),
             style=Markup(style),  # noqa: S704  a file of this package
             script=Markup(script),  # noqa: S704  a file of this package
             data=Markup(page_data(graph)),  # noqa: S704  `page_data` escapes it as JSON
@@ -37,6 +37,12 @@ class HtmlView:
             "base-uri 'none'; form-action 'none'",
         )
         return Drawing.of(text, suffix)
+
+
+def _title(graph: Graph) -> str:
+    if graph.reference_graph is not None:
+        return f"{graph.name} (B) against {graph.reference_graph.name} (A)"
+    return graph.name or "graph"
 
 
 @cache

@@ -31,7 +31,7 @@ _MAX_TEXT = 20_000  # characters of any other text
 
 
 def page_data(graph: Graph) -> str:
-    """Return a graph, its source graph and the functions that it calls as JSON.
+    """Return a graph, its source or reference graph and the functions that it calls as JSON.
 
     An object is a list of its members in the order in which `page/src/model.js` reads them, without trailing empty
     members; a text is its index in `strings`. NaN, infinities and integers above 2**53, which JSON or JavaScript can't
@@ -41,6 +41,8 @@ def page_data(graph: Graph) -> str:
     graphs = [_graph(graph, "graph", table)]
     if graph.source_graph is not None:
         graphs.append(_graph(graph.source_graph, "before", table))
+    if graph.reference_graph is not None:
+        graphs.append(_graph(graph.reference_graph, "reference", table))
     graphs += [_graph(function, "function", table) | {"of": name} for name, function in graph.functions.items()]
     data = {"remarks": [*graph.remarks], "close": graph.close, "graphs": graphs, **table.tables()}
     return for_script(json.dumps(data, allow_nan=False, separators=(",", ":")))
@@ -71,7 +73,10 @@ class _Table:
 
 
 def _graph(graph: Graph, role: str, table: _Table) -> dict[str, Any]:
-    """Convert a graph whose role is `graph`, `before` (a source graph) or `function`; it refers to values by index."""
+    """Convert a graph; it refers to values by index.
+
+    Its role is `graph`, `before` (a source graph), `reference` (of another implementation) or `function`.
+    """
     names = dict.fromkeys((*graph.inputs, *graph.constants, *graph.producer, *graph.outputs, *graph.findings))
     names |= dict.fromkeys(name for node in graph.nodes for name in node.reads)
     indices = {name: index for index, name in enumerate(names)}
@@ -157,6 +162,7 @@ def _finding(finding: Finding, table: _Table) -> list[Any]:
             _statistics(finding.expected),
             _statistics(finding.actual),
             _histogram(finding.histogram),
+            table.texts(part for place in finding.places.items() for part in place) if finding.places else None,
         ]
     )
 

@@ -5,8 +5,10 @@ import { contents, copyText, html } from "./dom.js";
 import { drawerElement } from "./drawer.js";
 import { helpDialog, listenToKeys } from "./keys.js";
 import { follow } from "./counterparts.js";
+import { Gutter } from "./gutter.js";
 import { History } from "./history.js";
 import { affectedNodes, readersOfConstant } from "./model.js";
+import { Outline } from "./outline.js";
 import { Pane } from "./pane.js";
 import { Panel } from "./panel.js";
 import { download, pictureOf } from "./picture.js";
@@ -15,12 +17,14 @@ import { listenToPrinter } from "./printing.js";
 import { SearchBox } from "./searchbox.js";
 import { Table } from "./table.js";
 import { isShown } from "./scene.js";
+import { linkedItems } from "./tree.js";
 import { legendElements, Toolbar } from "./toolbar.js";
 import { Tooltip } from "./tooltip.js";
 import { remarksElement, verdictElement } from "./verdict.js";
 
 /** @import { ColorMode } from "./color.js" */
 /** @import { Place } from "./address.js" */
+/** @import { Shown } from "./boxes.js" */
 /** @import { Look } from "./drawing.js" */
 /** @import { Graph, GraphNode, Group, Item, PageData } from "./model.js" */
 
@@ -38,20 +42,21 @@ export class App {
     const { firstDivergence } = data;
     /** The first divergence, and the groups around it. @type {Set<Item>} */
     this.first = withGroups(firstDivergence?.node ? [firstDivergence.node] : []);
-    this.shown = { tensors: false, weights: false, constants: false };
+    this.shown = { tensors: false, weights: data.reference !== null, constants: false, unlinked: false };
     this.colors = new Colors(data);
-    /** The panes that were made so far. @type {Map<Graph, Pane>} */
+    /** The panes that were made so far. @type {Map<Graph, Pane | Outline>} */
     this.panes = new Map();
     this.panel = new Panel(this);
-    this.help = helpDialog();
+    this.help = helpDialog(this);
     this.tooltip = new Tooltip();
     this.status = html("div", { class: "voice", role: "status", "aria-live": "polite" });
     this.legend = html("div", { class: "legend", "aria-label": "Colors" });
     this.stage = html("div", { class: "stage" });
     this.search = new SearchBox(this);
     this.table = new Table(this);
-    this.plot = data.findings.length ? new Plot(this) : null;
-    this.drawer = drawerElement([this.plot?.element ?? null, this.table.element], !this.colors.hasFindings);
+    this.plot = data.findings.length && !data.reference ? new Plot(this) : null;
+    const closed = !this.colors.hasFindings || data.reference !== null;
+    this.drawer = drawerElement([this.plot?.element ?? null, this.table.element], closed);
     this.toolbar = new Toolbar(this);
     const main = html("main", {}, this.stage, this.panel.element);
     const heading = [verdictElement(this, this.toolbar.toggles.path), remarksElement(data)];
@@ -59,7 +64,9 @@ export class App {
     document.body.append(this.drawer, this.tooltip.element, this.status, this.help);
     /** The graph that is shown when one is. */
     this.graph = data.main;
-    this.sideBySide = false;
+    this.sideBySide = data.reference !== null;
+    /** Between the outlines of two implementations. @type {Gutter | null} */
+    this.gutter = null;
     this.look = this.currentLook();
     this.active = this.pane(this.graph);
     this.arrangePanes();
@@ -83,7 +90,8 @@ export class App {
    * @param {Place} place
    */
   showPlace({ graph, sideBySide, item, open }) {
-    this.sideBySide = sideBySide && this.data.before !== null && graph.role !== "function";
+    const { before, reference } = this.data;
+    this.sideBySide = reference !== null || (sideBySide && before !== null && graph.role !== "function");
     this.graph = graph;
     this.arrangePanes();
     const pane = this.pane(graph);
@@ -95,8 +103,23 @@ export class App {
   /** @returns {Look} */
   currentLook() {
     const { colors, selected, path } = this;
-    const marked = selected ? [...follow(selected).items, ...this.readersOfFolded(selected)] : [];
+    const marked = selected ? [...this.counterparts(selected), ...this.readersOfFolded(selected)] : [];
+    if (this.data.reference) return { colors, selected, first: this.first, marked: new Set(marked), lit: path };
     return { colors, selected, first: this.first, marked: withGroups(marked), lit: path };
+  }
+
+  /**
+   * What stands for an item in the graph beside it.
+   * @param {Item} item
+   * @returns {Item[]}
+   */
+  counterparts(item) {
+    const { main, reference } = this.data;
+    if (!reference) return follow(item).items;
+    const [own, other] = [item.graph, item.graph === main ? reference : main].map((graph) => this.pane(graph));
+    if (!(own instanceof Outline && other instanceof Outline)) return [];
+    const entry = own.entryOf(item);
+    return entry ? linkedItems(entry, other.tree) : [];
   }
 
   /**
@@ -105,6 +128,7 @@ export class App {
    * @returns {GraphNode[]}
    */
   readersOfFolded(item) {
+    if (this.data.reference) return [];
     const node = item.kind === "value" ? item.producer : item;
     if (item.kind === "value" && !node && item.role === "parameter" && !this.shown.weights) return item.readers;
     return node?.kind === "node" && !isShown(node, this.shown) ? readersOfConstant(node) : [];
@@ -127,7 +151,7 @@ export class App {
    */
   pane(graph) {
     let pane = this.panes.get(graph);
-    if (!pane) this.panes.set(graph, (pane = new Pane(this, graph)));
+    if (!pane) this.panes.set(graph, (pane = this.data.reference ? new Outline(this, graph) : new Pane(this, graph)));
     return pane;
   }
 
@@ -146,11 +170,18 @@ export class App {
   }
 
   arrangePanes() {
-    const { main, before } = this.data;
-    const graphs = this.sideBySide && before ? [before, main] : [this.graph];
+    const { main, before, reference } = this.data;
+    const beside = before ?? reference;
+    const graphs = this.sideBySide && beside ? [beside, main] : [this.graph];
     const wasSideBySide = this.stage.classList.contains("both");
     const panes = graphs.map((graph) => this.pane(graph));
-    this.stage.replaceChildren(...panes.map((pane) => pane.element), this.legend);
+    const [own, other] = panes;
+    if (own instanceof Outline && other instanceof Outline) {
+      this.gutter ??= new Gutter(this, own, other);
+      this.stage.replaceChildren(own.element, this.gutter.element, other.element);
+    } else {
+      this.stage.replaceChildren(...panes.map((pane) => pane.element), this.legend);
+    }
     this.stage.classList.toggle("both", panes.length > 1);
     this.active = panes[panes.length - 1];
     const select = this.toolbar.graphSelect;
@@ -172,10 +203,20 @@ export class App {
 
   /**
    * Makes a pane the one that keys act on.
-   * @param {Pane} pane
+   * @param {Pane | Outline} pane
    */
   activate(pane) {
     this.active = pane;
+  }
+
+  /** The active pane, if it is a drawing. */
+  get drawing() {
+    return this.active instanceof Pane ? this.active : null;
+  }
+
+  /** The active pane, if it is an outline. */
+  get outline() {
+    return this.active instanceof Outline ? this.active : null;
   }
 
   toggleSideBySide() {
@@ -196,6 +237,7 @@ export class App {
    */
   select(item, { move = false, fromTable = false, quiet = false } = {}) {
     this.selected = item;
+    if (item && this.data.reference) this.active = this.pane(item.graph);
     this.panel.show(item);
     this.redraw();
     if (item && move) {
@@ -225,11 +267,16 @@ export class App {
    * @param {Item} item
    */
   showCounterparts(item) {
-    const { items } = follow(item);
+    const items = this.counterparts(item);
     const pane = items.length ? this.panes.get(items[0].graph) : null;
     if (!pane?.element.isConnected) return;
-    for (const counterpart of items.slice(0, MOST_REVEALED)) pane.reveal(counterpart);
-    pane.show(items[0]);
+    const own = this.pane(item.graph);
+    if (pane instanceof Outline && own instanceof Outline) {
+      pane.showAll(items.slice(0, MOST_REVEALED), own.heightOf(item));
+    } else if (pane instanceof Pane) {
+      for (const counterpart of items.slice(0, MOST_REVEALED)) pane.reveal(counterpart);
+      pane.show(items[0]);
+    }
   }
 
   /** Opens or closes the selected group, or the group around what is selected. */
@@ -240,9 +287,24 @@ export class App {
     if (!group) return;
     const pane = this.paneOf(group);
     if (selected !== group) this.select(group);
-    pane.show(group);
+    if (pane instanceof Pane) pane.show(group);
     pane.toggle(group);
     this.panel.show(group);
+  }
+
+  /** Goes to the place of what is selected in the other implementation. */
+  selectPlace() {
+    const [place] = this.selected ? this.counterparts(this.selected) : [];
+    if (!place) return;
+    this.select(place, { move: true });
+    this.active.takeFocus();
+  }
+
+  /** Shows what needs a look, in the panel. */
+  showOverview() {
+    this.select(null);
+    this.panel.element.classList.add("filled");
+    this.panel.element.focus();
   }
 
   selectReader() {
@@ -309,8 +371,8 @@ export class App {
   }
 
   /**
-   * Draws values between operations, weights or constants, or no longer.
-   * @param {"tensors" | "weights" | "constants"} what
+   * Draws values between operations, weights, constants or what is not compared, or no longer.
+   * @param {keyof Shown} what
    */
   toggleShown(what) {
     this.shown[what] = !this.shown[what];
@@ -340,8 +402,10 @@ export class App {
 
   /** Saves what is visible of the active graph. */
   savePicture() {
-    const name = this.active.graph.name.replace(/[^\w.-]+/g, "_").slice(0, 80);
-    download(`${name || "graph"}.svg`, pictureOf(this.active));
+    const { drawing } = this;
+    if (!drawing) return;
+    const name = drawing.graph.name.replace(/[^\w.-]+/g, "_").slice(0, 80);
+    download(`${name || "graph"}.svg`, pictureOf(drawing));
     this.announce("Picture saved");
   }
 
@@ -355,12 +419,15 @@ export class App {
 }
 
 /**
- * Nodes or groups, with the groups around them, which stand for them while closed.
- * @param {Iterable<GraphNode | Group>} items
+ * Items, with the groups around them, which stand for them while closed.
+ * @param {Iterable<Item>} items
  * @returns {Set<Item>}
  */
 function withGroups(items) {
-  return new Set([...items].flatMap((item) => [item, ...item.groupPath]));
+  /** @type {Set<Item>} */
+  const found = new Set(items);
+  for (const item of items) if (item.kind !== "value") for (const group of item.groupPath) found.add(group);
+  return found;
 }
 
 /**

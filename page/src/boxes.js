@@ -7,7 +7,8 @@ import { textWidth } from "./text.js";
 
 /** @import { ColorMode } from "./color.js" */
 /** @import { Item, Value } from "./model.js" */
-/** @typedef {{ tensors: boolean, weights: boolean, constants: boolean }} Shown what is drawn beside operations */
+/** @typedef {{ tensors: boolean, weights: boolean, constants: boolean, unlinked: boolean }} Shown what is drawn beside
+ * operations; `unlinked`: in outlines, also operations whose results can't be told by their numbers */
 /** @typedef {[text: string, font: string]} Line */
 
 export const FONTS = { title: "600 12.5px", small: "400 11px", tiny: "400 10px" };

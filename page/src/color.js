@@ -24,6 +24,11 @@ const FAMILIES = [
     "arithmetic",
   ],
 ];
+/** What is found of a value of one of two implementations, from the strongest evidence. */
+export const EVIDENCE = [
+  ...["proved", "anchored", "by value", "ambiguous", "given", "found", "in part", "uncovered"],
+  ...["inherited", "contradicted", "leaves A", "not in B", "not found", "unused"],
+];
 const STATUSES = ["same", "different", "shape or dtype differs", "no value", "not mapped"];
 const MODULE_COLOURS = 8;
 const TIME_PERCENTILES = [0.7, 0.9, 0.95];
@@ -57,8 +62,9 @@ export function operatorName(op) {
  * The class of a finding's status.
  * @param {Finding} finding
  */
-export function statusClass(finding) {
-  return `status-${STATUSES.indexOf(finding.status)}`;
+export function statusClass({ status }) {
+  if (EVIDENCE.includes(status)) return `evidence-${status.replaceAll(" ", "-").toLowerCase()}`;
+  return `status-${STATUSES.indexOf(status)}`;
 }
 
 /** The steps of a logarithmic scale from the smallest to the largest of some errors. */
@@ -119,7 +125,8 @@ export class Colors {
     this.timeLimits = TIME_PERCENTILES.map((part) => times[Math.floor(part * (times.length - 1))]);
     /** @type {ColorMode[]} */
     this.modes = ["operator", "module"];
-    if (this.hasFindings) this.modes.push("error", "status");
+    if (data.reference) this.modes = ["status"];
+    else if (this.hasFindings) this.modes.push("error", "status");
     if (times.length) this.modes.push("time");
     /** @type {ColorMode} */
     this.mode = this.hasFindings ? "status" : "operator";

@@ -1,4 +1,4 @@
-// What an item became in the compiled graph, or was in the exported one.
+// What an item became in the compiled graph, or was in the exported one; or where it is in another implementation.
 
 /** @import { Graph, GraphNode, Group, Item } from "./model.js" */
 /**
@@ -27,6 +27,26 @@ export function linkCounterparts(graph, before) {
     if (!other) continue;
     group.counterparts.push(other);
     other.counterparts.push(group);
+  }
+}
+
+/**
+ * Finds the values of another implementation that the findings of either name.
+ * @param {Graph} graph
+ * @param {Graph} reference
+ */
+export function linkPlaces(graph, reference) {
+  for (const [own, other] of [
+    [graph, reference],
+    [reference, graph],
+  ]) {
+    const values = new Map(other.values.map((value) => [value.name, value]));
+    for (const finding of own.findings) {
+      for (const [name, order] of finding.places) {
+        const value = values.get(name);
+        if (value) finding.links.push({ value, order });
+      }
+    }
   }
 }
 

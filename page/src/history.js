@@ -19,7 +19,7 @@ export class History {
   get address() {
     const { active, selected, sideBySide } = this.app;
     const graph = selected?.graph ?? active.graph;
-    const open = this.app.panes.get(graph)?.scene.open ?? null;
+    const open = this.app.panes.get(graph)?.openGroups ?? null;
     return addressOf({ graph, sideBySide, item: selected, open });
   }
 

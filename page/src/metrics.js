@@ -38,6 +38,7 @@ const METRICS = new Map([
   ["status", ["whether the value differs from its reference, or why it was not compared"]],
   ["seconds", ["the run time of the node", "s"]],
   ["call", ["which call of the model"]],
+  ["in the other", ["the values of the other implementation that have its numbers"]],
   ["kind", ["the role of the value in its graph: node, fused, inserted, constant or output"]],
   ["reference", ["where the reference comes from"]],
   ["in words", ["the difference from the reference in words, or why there is none"]],

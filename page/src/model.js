@@ -1,16 +1,17 @@
 // The graphs as the page uses them, made of the JSON that `_page.py` writes.
 
-import { linkCounterparts } from "./counterparts.js";
+import { linkCounterparts, linkPlaces } from "./counterparts.js";
 import { largest } from "./numbers.js";
 
 /** @typedef {GraphNode | Group | Value} Item what can be selected */
+/** @typedef {{ value: Value, order: string }} Link a value of the other implementation; how its elements are arranged */
 /** @typedef {number | bigint} Numeric an integer over 2**53 is a bigint */
 /** @typedef {"close" | "different" | "not close"} Verdict "not close": nothing differs, but something was not compared */
 /** @typedef {[low: number | string, high: number | string, expected: number[], actual: number[]]} RawHistogram */
 
 const ROLES = ["intermediate", "view", "input", "output", "parameter"];
 const COMPARED = ["same", "different", "shape or dtype differs"];
-const DIVERGED = ["different", "shape or dtype differs"];
+const DIVERGED = ["different", "shape or dtype differs", "leaves A", "not in B", "contradicted"];
 
 /** Everything in the page. */
 export class PageData {
@@ -32,16 +33,26 @@ export class PageData {
     this.main = this.graphs[0];
     /** The graph that `main` was made of, or null. */
     this.before = this.graphs.find((graph) => graph.role === "before") ?? null;
+    /** Implementation A, if `main` is implementation B of the same model; or null. */
+    this.reference = this.graphs.find((graph) => graph.role === "reference") ?? null;
     this.findings = this.graphs.flatMap((graph) => graph.findings);
     /** The finding that is marked as the first divergence, else the first one that diverged, or null. */
     this.firstDivergence = this.findings.find((finding) => finding.first) ?? firstDiverged(this.findings);
     if (this.before) linkCounterparts(this.main, this.before);
+    if (this.reference) linkPlaces(this.main, this.reference);
   }
 
   /** The result of the comparison; null if nothing was compared. @returns {Verdict | null} */
   get verdict() {
     if (this.findings.some((finding) => finding.diverged)) return "different";
+    if (this.reference) return this.close ? "close" : "different";
     return this.close === null ? null : this.close ? "close" : "not close";
+  }
+
+  /** What the page is about. */
+  get title() {
+    const { main, reference } = this;
+    return reference ? `${main.name} (B) against ${reference.name} (A)` : main.name;
   }
 
   /**
@@ -51,6 +62,7 @@ export class PageData {
   titleOf({ role, of }) {
     if (role === "function") return `Function ${of.slice(0, 40)}`;
     if (role === "before") return "Exported graph";
+    if (this.reference) return role === "reference" ? "A" : "B";
     return this.before ? "Compiled graph" : "Graph";
   }
 
@@ -71,7 +83,7 @@ export class PageData {
   }
 }
 
-/** One graph: the drawn one, the one before it, or a function that either calls. */
+/** One graph: the drawn one, the one before it, that of another implementation, or a function that either calls. */
 export class Graph {
   /**
    * @param {PageData} data
@@ -82,7 +94,7 @@ export class Graph {
     this.index = index;
     /** @type {string} */
     this.name = raw.name;
-    /** @type {"graph" | "before" | "function"} */
+    /** @type {"graph" | "before" | "reference" | "function"} */
     this.role = raw.role;
     /** The operator that calls it, if it is a function. @type {string} */
     this.of = raw.of ?? "";
@@ -298,6 +310,7 @@ export class Finding {
       expected,
       actual,
       histogram,
+      places,
     ] = raw;
     this.graph = graph;
     /** @type {Value} */
@@ -317,6 +330,10 @@ export class Finding {
     this.actual = parseStatistics(actual);
     /** @type {RawHistogram | null} */
     this.histogram = histogram ?? null;
+    /** Names of values of the other implementation, and how their elements are arranged. */
+    this.places = chunks(data.texts(places), 2);
+    /** The same with the values. @type {Link[]} */
+    this.links = [];
     this.compared = COMPARED.includes(this.status);
     this.diverged = DIVERGED.includes(this.status);
     this.node = this.value.producer;

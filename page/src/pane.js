@@ -15,7 +15,7 @@ import { HEADING_HEIGHT, openInitialGroups, outputKey, Scene } from "./scene.js"
 
 const REDUCED_MOTION = matchMedia("(prefers-reduced-motion: reduce)");
 const ANIMATION = 200; // milliseconds
-const DOUBLE_CLICK = 400; // milliseconds
+export const DOUBLE_CLICK = 400; // milliseconds
 const SCALES = { least: 0.005, most: 4, readable: 0.85 };
 
 /** A frame with one graph. */
@@ -66,6 +66,14 @@ export class Pane {
 
   arrange() {
     this.arrangement = this.scene.arrange();
+  }
+
+  takeFocus() {
+    this.svg.focus({ preventScroll: true });
+  }
+
+  get openGroups() {
+    return this.scene.open;
   }
 
   redraw() {

@@ -6,6 +6,9 @@ import { contents, html, nameElement, numberElement } from "./dom.js";
 import { histogramElement, statisticsTable } from "./figures.js";
 import { metricElement } from "./metrics.js";
 import { readersOfConstant, typeLabel } from "./model.js";
+import { Outline } from "./outline.js";
+import { overviewElements } from "./overview.js";
+import { linksOfOperands } from "./tree.js";
 import { count, exactNumber, milliseconds } from "./numbers.js";
 
 /** @import { App } from "./app.js" */
@@ -37,6 +40,7 @@ export class Panel {
 
   /** @returns {Child[]} */
   overview() {
+    if (this.app.data.reference) return overviewElements(this.app, (item) => this.link(item));
     const size = (/** @type {Graph} */ { nodes, values, groups }) =>
       `${count(nodes.length, "operation")}, ${count(values.length, "value")}, ${count(groups.length, "module call")}`;
     const hint = "Click a box to see its details. Double-click a group to open or close it. ";
@@ -67,7 +71,7 @@ export class Panel {
     return [
       html("p", { class: "kind" }, node.constant ? "constant" : "operator", this.graphTag(node)),
       html("h2", {}, nameElement(node.op)),
-      html("p", { class: "full-name" }, nameElement(node.name)),
+      html("p", { class: "full-name" }, nameElement(node.name), this.app.data.reference && lineOf(node.source)),
       this.groupPath(node.groupPath),
       this.counterparts(node),
       node.constant && this.links("Input of", readersOfConstant(node)),
@@ -96,19 +100,22 @@ export class Panel {
       pane.toggle(group);
       this.show(group);
     };
-    const label = pane.scene.open.has(group) ? "Close this group" : "Open this group";
+    const own = pane instanceof Outline ? (pane.tree.entryOf.get(group)?.finding ?? null) : null;
+    const label = pane.openGroups.has(group) ? "Close this group" : "Open this group";
     return [
       html("p", { class: "kind" }, "module call", this.graphTag(group)),
       html("h2", {}, nameElement(group.name)),
       html("p", { class: "full-name" }, nameElement(group.type || "unknown class")),
       this.groupPath(group.groupPath.slice(0, -1)),
-      html("p", {}, html("button", { type: "button", onclick: toggle }, label)),
+      !this.app.data.reference && html("p", {}, html("button", { type: "button", onclick: toggle }, label)),
       group.seconds !== null && facts("Time", [["all operations", milliseconds(group.seconds)]]),
-      group.worst && [
-        html("h3", {}, "Worst value inside"),
-        html("p", {}, this.link(group.worst.value)),
-        this.finding(group.worst),
-      ],
+      own && this.finding(own),
+      group.worst &&
+        !this.app.data.reference && [
+          html("h3", {}, "Worst value inside"),
+          html("p", {}, this.link(group.worst.value)),
+          this.finding(group.worst),
+        ],
       facts(
         count(group.size, "operation"),
         frequent.map(([op, number]) => [nameElement(op), number.toLocaleString("en")]),
@@ -126,7 +133,12 @@ export class Panel {
       ["view", "view of another value"],
     ]);
     return [
-      html("p", { class: "kind" }, roles.get(value.role) ?? value.role, this.graphTag(value)),
+      html(
+        "p",
+        { class: "kind" },
+        isArray(value) ? "array" : (roles.get(value.role) ?? value.role),
+        this.graphTag(value),
+      ),
       html("h2", {}, nameElement(value.name)),
       html("p", { class: "full-name" }, typeLabel(value)),
       value.findings.map((finding) => this.finding(finding)),
@@ -151,7 +163,12 @@ export class Panel {
   link(item) {
     const onclick = () => this.app.select(item, { move: true });
     const name = nameElement(item.name);
-    const text = item.kind === "node" ? [html("b", {}, nameElement(item.op)), " ", name] : name;
+    const text =
+      item.kind !== "node"
+        ? name
+        : this.app.data.reference
+          ? placeInModel(item)
+          : [html("b", {}, nameElement(item.op)), " ", name];
     return html("button", { type: "button", class: "link", title: item.name.slice(0, 300), onclick }, text);
   }
 
@@ -199,6 +216,7 @@ export class Panel {
 
   /** @param {Finding} finding */
   finding(finding) {
+    if (this.app.data.reference) return this.linkedFinding(finding);
     const { call, error, evidence, expected, actual, seconds } = finding;
     const measures = [...finding.measures].map(
       ([name, number]) => /** @type {Fact} */ ([metricElement(name), numberElement(number)]),
@@ -224,6 +242,33 @@ export class Panel {
       measures.length > 0 && facts("", measures),
       (expected || actual) && statisticsTable(expected, actual),
       finding.histogram && histogramElement(finding.histogram),
+    );
+  }
+
+  /**
+   * What was found of a value of one of two implementations, with its places in the other one.
+   * @param {Finding} finding
+   */
+  linkedFinding(finding) {
+    const { status, text, evidence, links, graph, value } = finding;
+    const other = graph === this.app.data.main ? "A" : "B";
+    const operands = finding.diverged && !links.length;
+    const title = operands
+      ? `It is computed from, in ${other}`
+      : status === "leaves A"
+        ? "Instead of this operation of A"
+        : `In ${other}`;
+    const places = (operands ? linksOfOperands(finding) : links).map((link) => {
+      const small = html("small", {}, [typeLabel(link.value), link.order].filter(Boolean).join(", "));
+      return html("li", {}, this.link(link.value.producer ?? link.value), small);
+    });
+    return html(
+      "section",
+      { class: `finding ${statusClass(finding)}` },
+      html("h3", {}, html("span", { class: "dot" }), status, html("small", {}, ` ${typeLabel(value)}`)),
+      text && html("p", { class: "note" }, text),
+      evidence && html("p", { class: "muted" }, evidence),
+      places.length > 0 && [html("h3", { class: "places" }, title), html("ul", { class: "links" }, places)],
     );
   }
 
@@ -290,6 +335,31 @@ function constantText({ producer }) {
   const [attribute] = producer.attributes;
   const text = producer.reads.length || !attribute ? "" : ` = ${attribute[1].slice(0, LONGEST_CONSTANT)}`;
   return ` constant${text}`;
+}
+
+/**
+ * Whether a value is a named array of an implementation whose operations are not known.
+ * @param {Value} value
+ */
+function isArray({ graph, role }) {
+  return role !== "parameter" && !graph.nodes.length;
+}
+
+/**
+ * An operation with its module and line.
+ * @param {GraphNode} node
+ * @returns {Child}
+ */
+function placeInModel({ op, module, source }) {
+  return [html("b", {}, nameElement(op)), module && [" in ", nameElement(module)], lineOf(source)];
+}
+
+/**
+ * The line of code without its folder.
+ * @param {string} source
+ */
+function lineOf(source) {
+  return source && html("small", {}, " ", nameElement(source.replace(/^.*[\\/]/, "")));
 }
 
 /** @typedef {[title: Child, content: Child]} Fact */

@@ -1,4 +1,7 @@
-// What the printer gets: the graph as it is drawn, fitted onto a page, and all rows of the table.
+// What the printer gets: the graph as it is drawn, fitted onto a page, or all lines of outlines; and all rows of the
+// table.
+
+import { Outline } from "./outline.js";
 
 /** @import { App } from "./app.js" */
 /** @import { View } from "./drawing.js" */
@@ -9,7 +12,11 @@ export function listenToPrinter(app) {
   /** @type {[Pane, View][]} */
   let kept = [];
   addEventListener("beforeprint", () => {
-    kept = app.shownPanes.map((pane) => [pane, { ...pane.view }]);
+    kept = [];
+    for (const pane of app.shownPanes) {
+      if (pane instanceof Outline) pane.fill({ all: true });
+      else kept.push([pane, { ...pane.view }]);
+    }
     for (const [pane] of kept) {
       const { width, height } = pane.arrangement;
       // In full detail: paper is read from nearby.
@@ -25,6 +32,7 @@ export function listenToPrinter(app) {
       pane.svg.removeAttribute("viewBox");
       pane.redraw();
     }
+    for (const pane of app.shownPanes) if (pane instanceof Outline) pane.redraw();
     app.table.fill();
   });
 }

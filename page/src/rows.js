@@ -44,10 +44,12 @@ export function tableRows({ findings, graphs }) {
  * @param {PageData} data
  * @returns {Column[]}
  */
-export function tableColumns({ findings, graphs, before }) {
+export function tableColumns({ findings, graphs, before, reference }) {
   const position = (/** @type {Row} */ { node }) => node?.id ?? -1;
-  const graphName = (/** @type {Graph} */ { role }) =>
-    role === "graph" && before ? "compiled" : role === "before" ? "exported" : role;
+  const graphName = (/** @type {Graph} */ { role }) => {
+    if (reference) return role === "reference" ? "A" : "B";
+    return role === "graph" && before ? "compiled" : role === "before" ? "exported" : role;
+  };
   /** @type {(title: string, kind: string, cell: (finding: Finding) => Cell, shown?: boolean) => Column[]} */
   const ofFinding = (title, kind, cell, shown = findings.some((finding) => cell(finding) !== null)) =>
     shown ? [{ title, kind, cell: ({ finding }) => finding && cell(finding) }] : [];
@@ -57,14 +59,14 @@ export function tableColumns({ findings, graphs, before }) {
   const place = {
     title: "#",
     kind: "number place",
-    cell: position,
+    cell: (row) => (reference && !row.node ? null : position(row)),
     key: (row) => row.value.graph.index * 1e9 + position(row),
   };
   /** @type {Column} */
   const graph = { title: "graph", kind: "word", cell: ({ value }) => graphName(value.graph) };
   const [module, operator, value, type] = TEXT_COLUMNS;
   return [
-    ...ofFinding("error", "number", ({ error }) => error, any),
+    ...ofFinding("error", "number", ({ error }) => error, any && !reference),
     module,
     operator,
     ...ofFinding("status", "status", ({ status }) => status, any),
@@ -82,12 +84,13 @@ export function tableColumns({ findings, graphs, before }) {
       ({ call }) => call,
       findings.some(({ call }) => call),
     ),
-    ...ofFinding("kind", "word", ({ stage }) => stage, any),
+    ...ofFinding("kind", "word", ({ stage }) => stage, any && !reference),
+    ...ofFinding("in the other", "text", ({ places }) => places.map(([name]) => name).join(", "), reference !== null),
     ...ofFinding(
       "reference",
       "text",
       ({ evidence }) => evidence,
-      findings.some(({ evidence }) => evidence),
+      !reference && findings.some(({ evidence }) => evidence),
     ),
     ...ofFinding(
       "in words",

@@ -1,13 +1,16 @@
-// Finds nodes, groups, inputs and outputs by any part of their names.
+// Finds nodes, groups, inputs and outputs, of two implementations also weights, by any part of their names.
 
 /** @import { Graph, Item, PageData } from "./model.js" */
 
 /** The items of all graphs, and what they are found by. */
 export class SearchIndex {
   /** @param {PageData} data */
-  constructor({ graphs }) {
+  constructor({ graphs, reference }) {
     /** @type {Item[]} */
-    this.items = graphs.flatMap(({ groups, nodes, inputs, outputs }) => [...groups, ...nodes, ...inputs, ...outputs]);
+    this.items = graphs.flatMap(({ groups, nodes, inputs, outputs, values }) => {
+      const weights = reference ? values.filter(({ role }) => role === "parameter") : [];
+      return [...groups, ...nodes, ...inputs, ...weights, ...(reference ? [] : outputs)];
+    });
     /** @type {Map<Item, string>} */
     this.texts = new Map();
   }

@@ -110,7 +110,7 @@ export class SearchBox {
     } else if (event.key === "Escape") {
       this.input.value = "";
       this.close();
-      this.app.active.svg.focus();
+      this.app.active.takeFocus();
     } else {
       return;
     }
@@ -126,7 +126,7 @@ export class SearchBox {
     this.close();
     const item = this.found[index];
     this.app.select(item, { move: true });
-    this.app.paneOf(item).svg.focus({ preventScroll: true });
+    this.app.paneOf(item).takeFocus();
   }
 
   close() {
@@ -138,7 +138,8 @@ export class SearchBox {
 /** @param {Item} item */
 function kindOf(item) {
   if (item.kind === "node") return item.op;
-  return item.kind === "group" ? className(item.type) || "module" : item.role;
+  if (item.kind === "group") return className(item.type) || "module";
+  return item.role === "parameter" ? "weight" : item.role;
 }
 
 /**

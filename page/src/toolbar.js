@@ -17,27 +17,32 @@ export class Toolbar {
       tensors: toggleButton("Values", "v", () => app.toggleShown("tensors")),
       weights: toggleButton("Weights", "w", () => app.toggleShown("weights")),
       constants: toggleButton("Constants", "x", () => app.toggleShown("constants")),
+      unlinked: toggleButton("All operations", "a", () => app.toggleShown("unlinked")),
     };
+    for (const [name, shown] of Object.entries(app.shown)) {
+      this.setPressed(/** @type {keyof Toolbar["toggles"]} */ (name), shown);
+    }
     this.graphSelect = this.makeGraphSelect();
     this.colorSelect = this.makeColorSelect();
     this.link = textButton("Copy a link to what is shown", LINK, () => app.copyLink());
-    const { main } = app.data;
+    const { graphs, reference, title } = app.data;
+    const hasOperations = graphs.some(({ nodes }) => nodes.length);
+    const { tensors, weights, constants, unlinked } = this.toggles;
+    const save = textButton("Save what is visible as an SVG file", "SVG", () => app.savePicture());
     const tools = html(
       "div",
       { class: "tools" },
-      this.graphSelect,
-      this.colorSelect,
-      this.toggles.tensors,
-      this.toggles.weights,
-      this.toggles.constants,
+      reference
+        ? hasOperations && [weights, unlinked]
+        : [this.graphSelect, this.colorSelect, tensors, weights, constants],
       button("Table", "t", () => app.toggleDrawer()),
       this.link,
-      textButton("Save what is visible as an SVG file", "SVG", () => app.savePicture()),
+      !reference && save,
       iconButton("Light or dark (l)", "◐", () => app.toggleTheme()),
       iconButton("Keys (?)", "?", () => app.help.showModal()),
     );
-    const title = html("h1", { title: main.name.slice(0, 500) }, nameElement(main.name || "Graph"));
-    this.element = html("header", {}, title, app.search.element, tools);
+    const heading = html("h1", { title: title.slice(0, 500) }, nameElement(title || "Graph"));
+    this.element = html("header", {}, heading, app.search.element, tools);
   }
 
   makeColorSelect() {

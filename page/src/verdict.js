@@ -1,6 +1,7 @@
 // What a comparison says about the whole graph: its verdict, the first divergence, and its remarks.
 
 import { html, nameElement } from "./dom.js";
+import { notableElements } from "./overview.js";
 
 /** @import { App } from "./app.js" */
 /** @import { Finding, PageData, Verdict } from "./model.js" */
@@ -17,6 +18,9 @@ export function verdictElement(app, pathToggle) {
   const { verdict, firstDivergence } = app.data;
   if (!verdict) return null;
   const badge = html("strong", { class: `badge ${verdict.replace(" ", "-")}` }, `${SIGNS[verdict]} ${verdict}`);
+  if (app.data.reference) {
+    return html("section", { class: "verdict", "aria-label": "Verdict" }, badge, notableElements(app));
+  }
   const culprit = firstDivergence && [culpritElement(firstDivergence, app), pathToggle];
   return html("section", { class: "verdict", "aria-label": "Verdict" }, badge, culprit);
 }

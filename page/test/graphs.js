@@ -12,7 +12,7 @@ const ROLES = { intermediate: 0, view: 1, input: 2, output: 3, parameter: 4 };
 
 /**
  * Data of graphs, of which the first may have a verdict, `close`; each with `nodes` of `{ name, op, inputs, outputs, group, origins }`, and if wanted `inputs`, `outputs`,
- * `weights` (names), `groups` (`{ parent, path, name, type }`), and `findings` (`{ value, status, error, … }`).
+ * `weights` (names), `groups` (`{ parent, path, name, type }`), and `findings` (`{ value, status, error, places, … }`).
  */
 export function pageData(...graphs) {
   const strings = [];
@@ -72,6 +72,10 @@ export function pageData(...graphs) {
         texts(Object.keys(finding.measures ?? {})),
         Object.values(finding.measures ?? {}),
         finding.seconds ?? null,
+        null,
+        null,
+        null,
+        texts(Object.entries(finding.places ?? {}).flat()),
       ]),
     };
   });

@@ -46,6 +46,10 @@
       "arithmetic"
     ]
   ];
+  var EVIDENCE = [
+    ...["proved", "anchored", "by value", "ambiguous", "given", "found", "in part", "uncovered"],
+    ...["inherited", "contradicted", "leaves A", "not in B", "not found", "unused"]
+  ];
   var STATUSES = ["same", "different", "shape or dtype differs", "no value", "not mapped"];
   var MODULE_COLOURS = 8;
   var TIME_PERCENTILES = [0.7, 0.9, 0.95];
@@ -62,8 +66,9 @@
   function operatorName(op) {
     return op.includes("::") ? op.slice(op.lastIndexOf("::") + 2) : op;
   }
-  function statusClass(finding) {
-    return `status-${STATUSES.indexOf(finding.status)}`;
+  function statusClass({ status }) {
+    if (EVIDENCE.includes(status)) return `evidence-${status.replaceAll(" ", "-").toLowerCase()}`;
+    return `status-${STATUSES.indexOf(status)}`;
   }
   var Scale = class {
     /**
@@ -107,7 +112,8 @@
       const times = data.graphs.flatMap((graph) => graph.nodes.map((node) => node.seconds)).filter((seconds) => seconds !== null).sort((a, b) => a - b);
       this.timeLimits = TIME_PERCENTILES.map((part) => times[Math.floor(part * (times.length - 1))]);
       this.modes = ["operator", "module"];
-      if (this.hasFindings) this.modes.push("error", "status");
+      if (data.reference) this.modes = ["status"];
+      else if (this.hasFindings) this.modes.push("error", "status");
       if (times.length) this.modes.push("time");
       this.mode = this.hasFindings ? "status" : "operator";
       if (findings.some((finding) => finding.error !== null)) this.mode = "error";
@@ -257,16 +263,16 @@
   }
 
   // src/keys.js
-  var KEYS = [
+  var DRAWING_KEYS = [
     ["search", ["/", (app) => app.search.input.focus()]],
-    ["show the whole graph", ["f", (app) => app.active.fit()]],
-    ["zoom in and out", ["+", (app) => app.active.zoom(1.4)], ["-", (app) => app.active.zoom(1 / 1.4)]],
+    ["show the whole graph", ["f", (app) => app.drawing?.fit()]],
+    ["zoom in and out", ["+", (app) => app.drawing?.zoom(1.4)], ["-", (app) => app.drawing?.zoom(1 / 1.4)]],
     [
       "move the graph",
-      ["ArrowLeft", (app) => app.active.pan(80, 0, true)],
-      ["ArrowRight", (app) => app.active.pan(-80, 0, true)],
-      ["ArrowUp", (app) => app.active.pan(0, 80, true)],
-      ["ArrowDown", (app) => app.active.pan(0, -80, true)]
+      ["ArrowLeft", (app) => app.drawing?.pan(80, 0, true)],
+      ["ArrowRight", (app) => app.drawing?.pan(-80, 0, true)],
+      ["ArrowUp", (app) => app.drawing?.pan(0, 80, true)],
+      ["ArrowDown", (app) => app.drawing?.pan(0, -80, true)]
     ],
     ["open or close the selected group, or the group around what is selected", ["Enter", (app) => app.toggleGroup()]],
     [
@@ -289,13 +295,42 @@
     ["one graph, or both side by side", ["s", (app) => app.toggleSideBySide()]],
     ["values between operations", ["v", (app) => app.toggleShown("tensors")]],
     ["weights", ["w", (app) => app.toggleShown("weights")]],
-    ["constants", ["x", (app) => app.toggleShown("constants")]],
+    ["constants", ["x", (app) => app.toggleShown("constants")]]
+  ];
+  var OUTLINE_KEYS = [
+    ["search", ["/", (app) => app.search.input.focus()]],
+    [
+      "previous line, next line",
+      ["ArrowUp", (app) => app.outline?.step(-1)],
+      ["ArrowDown", (app) => app.outline?.step(1)]
+    ],
+    [
+      "close a module or go out of it, open it or go in",
+      ["ArrowLeft", (app) => app.outline?.goOut()],
+      ["ArrowRight", (app) => app.outline?.goIn()]
+    ],
+    ["open or close the selected module, or the module around what is selected", ["Enter", (app) => app.toggleGroup()]],
+    ["go to the place in the other implementation", ["s", (app) => app.selectPlace()]],
+    [
+      "open all modules of this side, close all",
+      ["o", (app) => app.active.openAll()],
+      ["c", (app) => app.active.closeAll()]
+    ],
+    ["where B leaves A first", ["d", (app) => app.showFirstDivergence()]],
+    [
+      "next place where B leaves A, previous one",
+      ["n", (app) => app.selectNextDivergence()],
+      ["N", (app) => app.selectPreviousDivergence()]
+    ],
+    ["weights", ["w", (app) => app.toggleShown("weights")]],
+    ["also operations that are not compared", ["a", (app) => app.toggleShown("unlinked")]]
+  ];
+  var COMMON_KEYS = [
     ["table", ["t", (app) => app.toggleDrawer()]],
     ["light or dark", ["l", (app) => app.toggleTheme()]],
     ["this list", ["?", (app) => app.help.showModal()]],
     ["select nothing", ["Escape", (app) => app.select(null)]]
   ];
-  var ACTIONS = new Map(KEYS.flatMap(([, ...keys]) => keys));
   var SYMBOLS = /* @__PURE__ */ new Map([
     ["ArrowLeft", "←"],
     ["ArrowRight", "→"],
@@ -304,20 +339,24 @@
     ["-", "−"],
     ["Escape", "Esc"]
   ]);
+  function keysOf({ data }) {
+    return [...data.reference ? OUTLINE_KEYS : DRAWING_KEYS, ...COMMON_KEYS];
+  }
   function listenToKeys(app) {
+    const actions = new Map(keysOf(app).flatMap(([, ...keys]) => keys));
     document.addEventListener("keydown", (event) => {
       const target = event.target instanceof Element ? event.target : document.body;
       const typing = target.closest("input, select, textarea, dialog");
       const pressing = event.key === "Enter" && target.closest("button, summary, a");
       if (typing || pressing || event.ctrlKey || event.metaKey || event.altKey) return;
-      const act = ACTIONS.get(event.key === "=" ? "+" : event.key);
+      const act = actions.get(event.key === "=" ? "+" : event.key);
       if (!act) return;
       event.preventDefault();
       act(app);
     });
   }
-  function helpDialog() {
-    const rows = KEYS.map(([text, ...keys]) => {
+  function helpDialog(app) {
+    const rows = keysOf(app).map(([text, ...keys]) => {
       const symbols = keys.flatMap(([key]) => [html("kbd", {}, SYMBOLS.get(key) ?? key), " "]);
       return html("tr", {}, html("th", { scope: "row" }, symbols), html("td", {}, text));
     });
@@ -331,7 +370,7 @@
         html("button", { ...closeAttributes, onclick: () => dialog.close() }, "×"),
         html("h2", {}, "Keys"),
         html("table", { class: "keys" }, html("tbody", {}, rows)),
-        html("p", { class: "muted" }, "Wheel: zoom. Drag: move. Double-click: open or close a group.")
+        !app.data.reference && html("p", { class: "muted" }, "Wheel: zoom. Drag: move. Double-click: open or close a group.")
       )
     );
     dialog.addEventListener("click", (event) => {
@@ -358,6 +397,20 @@
       other.counterparts.push(group);
     }
   }
+  function linkPlaces(graph, reference) {
+    for (const [own, other] of [
+      [graph, reference],
+      [reference, graph]
+    ]) {
+      const values = new Map(other.values.map((value) => [value.name, value]));
+      for (const finding of own.findings) {
+        for (const [name, order] of finding.places) {
+          const value = values.get(name);
+          if (value) finding.links.push({ value, order });
+        }
+      }
+    }
+  }
   function follow(item) {
     if (item.kind === "value") return item.producer ? follow(item.producer) : followReaders(item.readers);
     if (item.counterparts.length) return { items: item.counterparts, folded: false };
@@ -380,102 +433,10 @@
     return node.written.flatMap((value) => value.readers);
   }
 
-  // src/address.js
-  var LONGEST_FOLDS = 400;
-  var KINDS = (
-    /** @type {const} */
-    ["node", "group", "value"]
-  );
-  function addressOf({ graph, sideBySide, item, open }) {
-    const parts = [`graph=${graph.index}`];
-    if (sideBySide) parts.push("both");
-    if (item) parts.push(`${item.kind}=${encodeURIComponent(nameIn(item))}`);
-    const folds = open && ranges([...open].map((group) => group.id));
-    if (folds !== null && folds.length <= LONGEST_FOLDS) parts.push(`open=${folds}`);
-    return `#${parts.join("&")}`;
-  }
-  function placeAt(address, { graphs }) {
-    const parts = new URLSearchParams(address.slice(1).replaceAll("+", "%2B"));
-    const graph = graphs[Number(parts.get("graph") ?? 0)];
-    if (!graph) return null;
-    const kind = KINDS.find((each) => parts.has(each));
-    const item = kind ? findItem(graph, kind, parts.get(kind) ?? "") : null;
-    if (kind && !item) return null;
-    const folds = parts.get("open");
-    const open = folds === null ? null : new Set(graph.groups.filter(({ id }) => inRanges(id, folds)));
-    return { graph, sideBySide: parts.has("both"), item, open };
-  }
-  function nameIn(item) {
-    const name = item.kind === "group" ? item.path : item.name;
-    const halfCharacter = /\p{Cs}/u.test(name);
-    return !halfCharacter && findItem(item.graph, item.kind, name) === item ? name : `#${item.id}`;
-  }
-  function findItem(graph, kind, name) {
-    if (/^#\d+$/.test(name)) return graph[`${kind}s`][Number(name.slice(1))] ?? null;
-    if (kind === "group") return graph.groups.find((group) => group.path === name) ?? null;
-    return graph[`${kind}s`].find((each) => each.name === name) ?? null;
-  }
-  function ranges(numbers) {
-    const found = [];
-    for (const number of numbers.sort((a, b) => a - b)) {
-      const last = found.at(-1);
-      if (last && last[1] + 1 === number) last[1] = number;
-      else found.push([number, number]);
-    }
-    return found.map(([low, high]) => low === high ? String(low) : `${low}-${high}`).join(".");
-  }
-  function inRanges(number, text) {
-    return text.split(".").some((range) => {
-      const [low, high = low] = range.split("-");
-      return low !== "" && number >= Number(low) && number <= Number(high);
-    });
-  }
-
-  // src/history.js
-  var DELAY = 150;
-  var History = class {
-    /** @param {App} app */
-    constructor(app) {
-      this.app = app;
-      this.timer = 0;
-      addEventListener("hashchange", () => this.restore());
-    }
-    /** The address of what is shown now. */
-    get address() {
-      const { active, selected, sideBySide } = this.app;
-      const graph = selected?.graph ?? active.graph;
-      const open = this.app.panes.get(graph)?.scene.open ?? null;
-      return addressOf({ graph, sideBySide, item: selected, open });
-    }
-    /** Sets the address soon: a new entry of the history if another item or graph is shown, else in the same entry. */
-    note() {
-      clearTimeout(this.timer);
-      this.timer = setTimeout(() => this.write(), DELAY);
-    }
-    write() {
-      clearTimeout(this.timer);
-      const { address } = this;
-      if (address === location.hash) return;
-      const withoutFolds = (text) => text.replace(/&open=[^&]*/, "");
-      const same = withoutFolds(address) === withoutFolds(location.hash);
-      try {
-        history[same ? "replaceState" : "pushState"](null, "", address);
-      } catch {
-      }
-    }
-    /** Shows what the address says; without one, what the page began with. */
-    restore() {
-      clearTimeout(this.timer);
-      const place = location.hash ? placeAt(location.hash, this.app.data) : null;
-      if (place) this.app.showPlace(place);
-      else this.app.showStart();
-    }
-  };
-
   // src/model.js
   var ROLES = ["intermediate", "view", "input", "output", "parameter"];
   var COMPARED = ["same", "different", "shape or dtype differs"];
-  var DIVERGED = ["different", "shape or dtype differs"];
+  var DIVERGED = ["different", "shape or dtype differs", "leaves A", "not in B", "contradicted"];
   var PageData = class {
     /** @param {any} raw */
     constructor(raw2) {
@@ -488,14 +449,22 @@
       );
       this.main = this.graphs[0];
       this.before = this.graphs.find((graph) => graph.role === "before") ?? null;
+      this.reference = this.graphs.find((graph) => graph.role === "reference") ?? null;
       this.findings = this.graphs.flatMap((graph) => graph.findings);
       this.firstDivergence = this.findings.find((finding) => finding.first) ?? firstDiverged(this.findings);
       if (this.before) linkCounterparts(this.main, this.before);
+      if (this.reference) linkPlaces(this.main, this.reference);
     }
     /** The result of the comparison; null if nothing was compared. @returns {Verdict | null} */
     get verdict() {
       if (this.findings.some((finding) => finding.diverged)) return "different";
+      if (this.reference) return this.close ? "close" : "different";
       return this.close === null ? null : this.close ? "close" : "not close";
+    }
+    /** What the page is about. */
+    get title() {
+      const { main, reference } = this;
+      return reference ? `${main.name} (B) against ${reference.name} (A)` : main.name;
     }
     /**
      * What a graph is called among those of the page.
@@ -504,6 +473,7 @@
     titleOf({ role, of }) {
       if (role === "function") return `Function ${of.slice(0, 40)}`;
       if (role === "before") return "Exported graph";
+      if (this.reference) return role === "reference" ? "A" : "B";
       return this.before ? "Compiled graph" : "Graph";
     }
     /**
@@ -696,7 +666,8 @@
         seconds,
         expected,
         actual,
-        histogram
+        histogram,
+        places
       ] = raw2;
       this.graph = graph;
       this.value = graph.values[value];
@@ -712,6 +683,8 @@
       this.expected = parseStatistics(expected);
       this.actual = parseStatistics(actual);
       this.histogram = histogram ?? null;
+      this.places = chunks(data.texts(places), 2);
+      this.links = [];
       this.compared = COMPARED.includes(this.status);
       this.diverged = DIVERGED.includes(this.status);
       this.node = this.value.producer;
@@ -1797,10 +1770,10 @@
     };
   }
   function limitLabelWidths(edges) {
-    const labels = edges.flatMap((edge) => edge.label ? [{ edge, x: edge.label[0], y: edge.label[1] }] : []);
-    labels.sort((a, b) => a.x - b.x);
+    const labels2 = edges.flatMap((edge) => edge.label ? [{ edge, x: edge.label[0], y: edge.label[1] }] : []);
+    labels2.sort((a, b) => a.x - b.x);
     const unlimited = /* @__PURE__ */ new Map();
-    for (const label of labels) {
+    for (const label of labels2) {
       const row = Math.floor(label.y / LABEL_HEIGHT);
       for (const near of [row - 1, row, row + 1]) {
         const left = (unlimited.get(near) ?? []).filter(({ edge, x, y }) => {
@@ -1887,6 +1860,12 @@
     }
     arrange() {
       this.arrangement = this.scene.arrange();
+    }
+    takeFocus() {
+      this.svg.focus({ preventScroll: true });
+    }
+    get openGroups() {
+      return this.scene.open;
     }
     redraw() {
       if (!this.view.width) return;
@@ -2256,6 +2235,561 @@
     }
   };
 
+  // src/tree.js
+  var MOST_OPENED = 48;
+  var Tree = class {
+    /** @param {Graph} graph */
+    constructor(graph) {
+      this.graph = graph;
+      this.entryOf = /* @__PURE__ */ new Map();
+      this.top = [];
+      for (const value of graph.inputs) this.add(value, null, value.findings);
+      for (const node of graph.nodes) {
+        for (const group of node.groupPath) if (!this.entryOf.has(group)) this.add(group, group.parent, []);
+        this.add(node, node.group, node.findings);
+      }
+      this.addWeights();
+      const inside = new Map(graph.groups.map((group) => [group, []]));
+      for (const node of graph.nodes) for (const group of node.groupPath) inside.get(group)?.push(node);
+      for (const [group, nodes] of inside) this.setResult(group, nodes);
+      for (const entry of this.top) summarize(entry);
+    }
+    /**
+     * @param {Item} item
+     * @param {Group | null} group
+     * @param {Finding[]} findings
+     */
+    add(item, group, findings) {
+      const parent = (group && this.entryOf.get(group)) ?? null;
+      const finding = findings.find(({ diverged }) => diverged) ?? findings[0] ?? null;
+      const depth = parent ? parent.depth + 1 : 0;
+      const entry = { item, parent, children: [], depth, finding, diverged: 0, linked: false };
+      this.entryOf.set(item, entry);
+      (parent?.children ?? this.top).push(entry);
+    }
+    /** Adds weights, each before what else is in the module that it belongs to by its name. */
+    addWeights() {
+      const modules = /* @__PURE__ */ new Map();
+      for (const group of this.graph.groups) if (!modules.has(group.path)) modules.set(group.path, group);
+      const counts = /* @__PURE__ */ new Map();
+      for (const value of this.graph.values) {
+        if (value.role !== "parameter") continue;
+        let path = value.name;
+        do
+          path = path.slice(0, Math.max(0, path.lastIndexOf(".")));
+        while (path && !modules.has(path));
+        this.add(value, modules.get(path) ?? null, value.findings);
+        const entry = (
+          /** @type {Entry} */
+          this.entryOf.get(value)
+        );
+        const siblings2 = entry.parent?.children ?? this.top;
+        const count2 = counts.get(siblings2) ?? 0;
+        siblings2.splice(count2, 0, ...siblings2.splice(-1));
+        counts.set(siblings2, count2 + 1);
+      }
+    }
+    /**
+     * Gives a module the finding of the last value that leaves it. Views and the like have none: what they are made of
+     * leaves it with them.
+     * @param {Group} group
+     * @param {GraphNode[]} inside in order
+     */
+    setResult(group, inside) {
+      const entry = this.entryOf.get(group);
+      if (!entry) return;
+      const leaving = /* @__PURE__ */ new Set();
+      for (const node of inside.toReversed()) {
+        for (const value of node.written) {
+          const passed = value.readers.some(
+            (reader) => !reader.groupPath.includes(group) || !reader.findings.length && reader.written.some((other) => leaving.has(other))
+          );
+          if (!passed && value.role !== "output") continue;
+          leaving.add(value);
+          entry.finding ??= value.findings[0] ?? null;
+        }
+      }
+    }
+    /**
+     * The entries that are visible, in order.
+     * @param {Set<Item>} open
+     * @param {Pick<Shown, "weights" | "unlinked">} shown
+     * @returns {Entry[]}
+     */
+    visible(open, { weights, unlinked }) {
+      const found = [];
+      const visit = (entry) => {
+        if (!(unlinked || entry.linked) || isWeight2(entry) && !weights) return;
+        found.push(entry);
+        if (open.has(entry.item)) entry.children.forEach(visit);
+      };
+      this.top.forEach(visit);
+      return found;
+    }
+    /**
+     * The modules to open at first: whole levels, as long as there are few lines.
+     * @param {Pick<Shown, "weights" | "unlinked">} shown
+     * @returns {Set<Item>}
+     */
+    initiallyOpen(shown) {
+      let open = /* @__PURE__ */ new Set();
+      for (; ; ) {
+        const lines = this.visible(open, shown);
+        const more = lines.filter(({ item, children }) => children.length && !open.has(item)).map(({ item }) => item);
+        const next = /* @__PURE__ */ new Set([...open, ...more]);
+        if (!more.length || this.visible(next, shown).length > MOST_OPENED) return open;
+        open = next;
+      }
+    }
+    /**
+     * The entry of a value: of the operation that computes it, or its own.
+     * @param {Value} value
+     * @returns {Entry | undefined}
+     */
+    entryOfValue(value) {
+      return this.entryOf.get(value.producer ?? value);
+    }
+    /**
+     * The outermost module whose result a value is, else the entry of the value.
+     * @param {Value} value
+     * @returns {Entry | undefined}
+     */
+    moduleOfValue(value) {
+      const entry = this.entryOfValue(value);
+      let found = entry;
+      for (let at = entry?.parent; at; at = at.parent) if (at.finding?.value === value) found = at;
+      return found;
+    }
+  };
+  function isWeight2({ item }) {
+    return item.kind === "value" && item.role === "parameter" && item.graph.nodes.length > 0;
+  }
+  function summarize(entry) {
+    for (const child of entry.children) summarize(child);
+    const own = entry.item.kind === "group" ? 0 : Number(entry.finding?.diverged ?? false);
+    entry.diverged = entry.children.reduce((sum, child) => sum + child.diverged, own);
+    entry.linked = Boolean(entry.finding) || entry.children.some((child) => child.linked);
+  }
+  function linksOfOperands({ node }) {
+    const seen = new Set(node?.reads ?? []);
+    const found = /* @__PURE__ */ new Map();
+    for (const value of seen) {
+      if (value.role === "parameter") continue;
+      const links = value.findings.flatMap((finding) => finding.links);
+      for (const link of links) found.set(link.value, link);
+      if (!value.findings.length) for (const read of value.producer?.reads ?? []) seen.add(read);
+    }
+    return [...found.values()];
+  }
+  function linkedItems({ item, finding }, other) {
+    if (!finding) return [];
+    const links = finding.diverged && !finding.links.length ? linksOfOperands(finding) : finding.links;
+    const entries = links.map(
+      ({ value }) => item.kind === "group" ? other.moduleOfValue(value) : other.entryOfValue(value)
+    );
+    return [...new Set(entries.flatMap((entry) => entry?.item ?? []))];
+  }
+
+  // src/outline.js
+  var LINE_HEIGHT = 26;
+  var EXTRA_LINES = 10;
+  var LONGEST2 = 200;
+  var Outline = class {
+    /**
+     * @param {App} app
+     * @param {Graph} graph
+     */
+    constructor(app, graph) {
+      this.app = app;
+      this.graph = graph;
+      this.tree = new Tree(graph);
+      this.openGroups = /** @type {Set<Group>} */
+      this.tree.initiallyOpen(app.shown);
+      this.lines = [];
+      this.indexOf = /* @__PURE__ */ new Map();
+      this.range = { from: 0, to: 0 };
+      this.above = html("div", { role: "none" });
+      this.content = html("div", { role: "none", onclick: (event) => this.click(event) });
+      this.lastClick = null;
+      this.redraw = oncePerFrame(() => {
+        this.fill();
+        app.gutter?.draw();
+      });
+      const title = `${app.data.titleOf(graph)}: ${graph.name}`;
+      this.scroller = html("div", {
+        class: "lines",
+        tabindex: 0,
+        role: "tree",
+        "aria-label": `${title.slice(0, 200)}: arrow keys select and open, ? lists all keys`,
+        onscroll: oncePerFrame(() => this.scrolled()),
+        onfocus: () => app.activate(this)
+      });
+      this.scroller.append(this.content);
+      const size = html("small", {}, graph.nodes.length ? count(graph.nodes.length, "operation") : "");
+      const heading = html("h2", { title }, html("b", {}, app.data.titleOf(graph)), " ", nameElement(graph.name), size);
+      this.element = html("section", { class: "outline", "aria-label": title }, heading, this.scroller);
+      this.arrange();
+      new ResizeObserver(() => this.scrolled()).observe(this.scroller);
+    }
+    /** Finds out which lines there are. */
+    arrange() {
+      this.lines = this.tree.visible(this.openGroups, this.app.shown);
+      this.indexOf = new Map(this.lines.map((entry, index) => [entry, index]));
+      this.content.style.height = `${this.lines.length * LINE_HEIGHT}px`;
+    }
+    takeFocus() {
+      this.scroller.focus({ preventScroll: true });
+    }
+    resize() {
+      this.redraw();
+    }
+    scrolled() {
+      const { from, to } = this.visibleRange();
+      if (from !== this.range.from || to !== this.range.to) this.fill();
+      this.app.gutter?.draw();
+    }
+    visibleRange() {
+      const { scrollTop, clientHeight } = this.scroller;
+      const from = Math.max(0, Math.floor(scrollTop / LINE_HEIGHT) - EXTRA_LINES);
+      return { from, to: Math.min(this.lines.length, from + Math.ceil(clientHeight / LINE_HEIGHT) + 2 * EXTRA_LINES) };
+    }
+    /** Makes the visible lines again, or all lines. */
+    fill({ all = false } = {}) {
+      this.range = all ? { from: 0, to: this.lines.length } : this.visibleRange();
+      const { from, to } = this.range;
+      this.above.style.height = `${from * LINE_HEIGHT}px`;
+      const lines = this.lines.slice(from, to).map((entry, index) => this.line(entry, from + index));
+      this.content.replaceChildren(this.above, ...lines);
+      const selected = lines.find((line) => line.getAttribute("aria-selected") === "true");
+      if (selected) this.scroller.setAttribute("aria-activedescendant", selected.id);
+      else this.scroller.removeAttribute("aria-activedescendant");
+    }
+    /**
+     * @param {Entry} entry
+     * @param {number} index
+     */
+    line(entry, index) {
+      const { item, finding, children, depth, diverged } = entry;
+      const { selected, marked } = this.app.look;
+      const open = item.kind === "group" && this.openGroups.has(item);
+      const kind = isWeight2(entry) ? "weight" : item.kind;
+      const states = [item === selected && "selected", marked.has(item) && "marked", !entry.linked && "unlinked"];
+      const classes = ["line", kind, finding && statusClass(finding), ...states];
+      const inside = diverged && item.kind === "group" && !open;
+      const line = html(
+        "div",
+        {
+          class: classes.filter(Boolean).join(" "),
+          id: `line-${this.graph.index}-${index}`,
+          role: "treeitem",
+          "aria-level": depth + 1,
+          "aria-selected": String(item === selected),
+          "aria-expanded": children.length ? String(open) : null
+        },
+        html("span", { class: "sign", "aria-hidden": "true" }, children.length ? open ? "▾" : "▸" : ""),
+        html("span", { class: "label" }, ...labels(item)),
+        inside ? html("span", { class: "inside" }, `✗ ${diverged} inside`) : null,
+        html("span", { class: "status" }, finding && [html("span", { class: "dot" }), finding.status])
+      );
+      line.style.setProperty("--depth", String(depth));
+      return line;
+    }
+    /**
+     * Not by the element that was clicked: the first click of two draws it again.
+     * @param {MouseEvent} event
+     */
+    click(event) {
+      const top = this.content.getBoundingClientRect().top;
+      const item = this.lines[Math.floor((event.clientY - top) / LINE_HEIGHT)]?.item;
+      if (!item) return;
+      const last = this.lastClick;
+      const second = last?.item === item && event.timeStamp - last.time < DOUBLE_CLICK;
+      this.lastClick = second ? null : { item, time: event.timeStamp };
+      const onSign = document.elementFromPoint(event.clientX, event.clientY)?.classList.contains("sign");
+      this.takeFocus();
+      if (item.kind === "group" && (onSign || second)) this.toggle(item);
+      else this.app.select(item);
+    }
+    /** @param {Item} item */
+    show(item) {
+      this.showAll([item]);
+    }
+    /**
+     * Opens the modules around items, and scrolls to the first one unless all are visible.
+     * @param {Item[]} items
+     * @param {number | null} height at which it should be, in pixels from the top; null is the middle
+     */
+    showAll(items, height = null) {
+      for (const item of items) this.reveal(item);
+      const [entry] = items.map((item) => this.entryOf(item));
+      const index = entry && this.indexOf.get(entry);
+      if (index === void 0) return;
+      if (items.some((item) => this.heightOf(item) === null)) {
+        const above = height ?? this.scroller.clientHeight / 2 - LINE_HEIGHT;
+        this.scroller.scrollTop = index * LINE_HEIGHT - above;
+      }
+      this.redraw();
+    }
+    /**
+     * How far the line of an item is from the top of the frame; null if it is not visible.
+     * @param {Item} item
+     */
+    heightOf(item) {
+      const entry = this.entryOf(item);
+      const index = entry && this.indexOf.get(entry);
+      if (index === void 0) return null;
+      const height = index * LINE_HEIGHT - this.scroller.scrollTop;
+      return height >= 0 && height + LINE_HEIGHT <= this.scroller.clientHeight ? height : null;
+    }
+    /** @param {Item} item */
+    entryOf(item) {
+      return item.kind === "value" ? this.tree.entryOfValue(item) : this.tree.entryOf.get(item);
+    }
+    /** @param {Item} item */
+    reveal(item) {
+      const entry = this.entryOf(item);
+      if (!entry) return;
+      for (let at = entry.parent; at; at = at.parent) if (at.item.kind === "group") this.openGroups.add(at.item);
+      const { shown } = this.app;
+      if (isWeight2(entry) && !shown.weights) this.app.toggleShown("weights");
+      if (!entry.linked && !shown.unlinked) this.app.toggleShown("unlinked");
+      this.arrange();
+    }
+    flash() {
+    }
+    // what is selected stands out
+    /** @param {Group} group */
+    toggle(group) {
+      if (this.openGroups.has(group)) this.openGroups.delete(group);
+      else this.openGroups.add(group);
+      this.arrange();
+      this.redraw();
+      this.app.announce(`${group.name} ${this.openGroups.has(group) ? "opened" : "closed"}`);
+      this.app.history.note();
+    }
+    /**
+     * Opens these groups, and closes all others.
+     * @param {Set<Group>} groups
+     */
+    openOnly(groups) {
+      this.openGroups = new Set(groups);
+      this.arrange();
+      this.redraw();
+    }
+    showStart() {
+      this.scroller.scrollTop = 0;
+      this.redraw();
+    }
+    changeShown() {
+      this.arrange();
+      this.redraw();
+    }
+    openAll() {
+      this.openOnly(new Set(this.graph.groups));
+    }
+    closeAll() {
+      this.openOnly(/* @__PURE__ */ new Set());
+    }
+    /**
+     * Selects another line.
+     * @param {number} by how many lines further down
+     */
+    step(by) {
+      const entry = this.selectedEntry;
+      const now = entry ? this.indexOf.get(entry) ?? -1 : -1;
+      const next = this.lines[Math.max(0, Math.min(this.lines.length - 1, now + by))];
+      if (next) this.app.select(next.item, { move: true });
+    }
+    /** Opens the selected module; the second time, goes into it. */
+    goIn() {
+      const item = this.selectedEntry?.item;
+      if (item?.kind !== "group") return;
+      if (this.openGroups.has(item)) this.step(1);
+      else this.toggle(item);
+    }
+    /** Closes the selected module, or goes to the one around what is selected. */
+    goOut() {
+      const entry = this.selectedEntry;
+      if (!entry) return;
+      if (entry.item.kind === "group" && this.openGroups.has(entry.item)) this.toggle(entry.item);
+      else if (entry.parent) this.app.select(entry.parent.item, { move: true });
+    }
+    get selectedEntry() {
+      const { selected } = this.app;
+      return selected?.graph === this.graph ? this.entryOf(selected) : void 0;
+    }
+  };
+  function labels(item) {
+    const name = (text) => nameElement(text.slice(0, LONGEST2));
+    if (item.kind === "group")
+      return [html("b", {}, name(item.name)), " ", html("small", {}, name(className(item.type)))];
+    if (item.kind === "node") {
+      return [name(operatorName(item.op)), " ", html("small", {}, name(item.source.replace(/^.*[\\/]/, "")))];
+    }
+    const shape = item.shape ? item.shape.join("×") : "";
+    return [name(weightName(item)), " ", html("small", {}, shape)];
+  }
+  function weightName({ name, role, graph }) {
+    return role === "parameter" && graph.nodes.length ? name.slice(name.lastIndexOf(".") + 1) : name;
+  }
+
+  // src/gutter.js
+  var Gutter = class {
+    /**
+     * @param {App} app
+     * @param {Outline} own of A
+     * @param {Outline} other of B
+     */
+    constructor(app, own, other) {
+      this.app = app;
+      this.own = own;
+      this.other = other;
+      this.element = svg("svg", { class: "gutter", "aria-hidden": "true" });
+    }
+    draw() {
+      const { width, height } = this.element.getBoundingClientRect();
+      if (!width) return;
+      const paths = /* @__PURE__ */ new Map();
+      const add = (classes, from, to) => {
+        const d = `M0 ${from}C${width / 2} ${from} ${width / 2} ${to} ${width} ${to}`;
+        paths.set(classes, (paths.get(classes) ?? /* @__PURE__ */ new Set()).add(d));
+      };
+      const isVisible = (y) => y > this.top && y < height;
+      for (const entry of this.own.lines.slice(this.own.range.from, this.own.range.to)) {
+        const { item, finding } = entry;
+        if (!finding?.links.length || item.kind === "group" && this.own.openGroups.has(item)) continue;
+        for (const each of linkedItems(entry, this.other.tree)) {
+          const [from, to] = [this.place(this.own, item), this.place(this.other, each)];
+          if (isVisible(from) && isVisible(to)) add(statusClass(finding), from, to);
+        }
+      }
+      const { selected, marked } = this.app.look;
+      const { links } = (selected && this.app.outline?.entryOf(selected)?.finding) ?? { links: [] };
+      const near = links.length ? "near" : "near operand";
+      for (const each of selected ? marked : []) {
+        const items = selected?.graph === this.own.graph ? [selected, each] : [each, selected];
+        const [from, to] = [this.own, this.other].map((outline, index) => {
+          const y = this.place(
+            outline,
+            /** @type {Item} */
+            items[index]
+          );
+          return Math.max(this.top, Math.min(height, y));
+        });
+        add(near, from, to);
+      }
+      const path = ([classes, lines]) => svg("path", { class: classes, d: [...lines].join("") });
+      this.element.replaceChildren(...[...paths].map(path));
+    }
+    /** Where lines begin, below the headings. */
+    get top() {
+      return this.own.scroller.offsetTop - this.own.element.offsetTop;
+    }
+    /**
+     * The middle of an item's line, or of the closed module that it is in; it may be above or below the screen.
+     * @param {Outline} outline
+     * @param {Item} item
+     */
+    place(outline, item) {
+      let entry = outline.entryOf(item) ?? null;
+      while (entry && !outline.indexOf.has(entry)) entry = entry.parent;
+      const index = entry ? outline.indexOf.get(entry) ?? 0 : 0;
+      return Math.round(this.top - outline.scroller.scrollTop + (index + 0.5) * LINE_HEIGHT);
+    }
+  };
+
+  // src/address.js
+  var LONGEST_FOLDS = 400;
+  var KINDS = (
+    /** @type {const} */
+    ["node", "group", "value"]
+  );
+  function addressOf({ graph, sideBySide, item, open }) {
+    const parts = [`graph=${graph.index}`];
+    if (sideBySide) parts.push("both");
+    if (item) parts.push(`${item.kind}=${encodeURIComponent(nameIn(item))}`);
+    const folds = open && ranges([...open].map((group) => group.id));
+    if (folds !== null && folds.length <= LONGEST_FOLDS) parts.push(`open=${folds}`);
+    return `#${parts.join("&")}`;
+  }
+  function placeAt(address, { graphs }) {
+    const parts = new URLSearchParams(address.slice(1).replaceAll("+", "%2B"));
+    const graph = graphs[Number(parts.get("graph") ?? 0)];
+    if (!graph) return null;
+    const kind = KINDS.find((each) => parts.has(each));
+    const item = kind ? findItem(graph, kind, parts.get(kind) ?? "") : null;
+    if (kind && !item) return null;
+    const folds = parts.get("open");
+    const open = folds === null ? null : new Set(graph.groups.filter(({ id }) => inRanges(id, folds)));
+    return { graph, sideBySide: parts.has("both"), item, open };
+  }
+  function nameIn(item) {
+    const name = item.kind === "group" ? item.path : item.name;
+    const halfCharacter = /\p{Cs}/u.test(name);
+    return !halfCharacter && findItem(item.graph, item.kind, name) === item ? name : `#${item.id}`;
+  }
+  function findItem(graph, kind, name) {
+    if (/^#\d+$/.test(name)) return graph[`${kind}s`][Number(name.slice(1))] ?? null;
+    if (kind === "group") return graph.groups.find((group) => group.path === name) ?? null;
+    return graph[`${kind}s`].find((each) => each.name === name) ?? null;
+  }
+  function ranges(numbers) {
+    const found = [];
+    for (const number of numbers.sort((a, b) => a - b)) {
+      const last = found.at(-1);
+      if (last && last[1] + 1 === number) last[1] = number;
+      else found.push([number, number]);
+    }
+    return found.map(([low, high]) => low === high ? String(low) : `${low}-${high}`).join(".");
+  }
+  function inRanges(number, text) {
+    return text.split(".").some((range) => {
+      const [low, high = low] = range.split("-");
+      return low !== "" && number >= Number(low) && number <= Number(high);
+    });
+  }
+
+  // src/history.js
+  var DELAY = 150;
+  var History = class {
+    /** @param {App} app */
+    constructor(app) {
+      this.app = app;
+      this.timer = 0;
+      addEventListener("hashchange", () => this.restore());
+    }
+    /** The address of what is shown now. */
+    get address() {
+      const { active, selected, sideBySide } = this.app;
+      const graph = selected?.graph ?? active.graph;
+      const open = this.app.panes.get(graph)?.openGroups ?? null;
+      return addressOf({ graph, sideBySide, item: selected, open });
+    }
+    /** Sets the address soon: a new entry of the history if another item or graph is shown, else in the same entry. */
+    note() {
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.write(), DELAY);
+    }
+    write() {
+      clearTimeout(this.timer);
+      const { address } = this;
+      if (address === location.hash) return;
+      const withoutFolds = (text) => text.replace(/&open=[^&]*/, "");
+      const same = withoutFolds(address) === withoutFolds(location.hash);
+      try {
+        history[same ? "replaceState" : "pushState"](null, "", address);
+      } catch {
+      }
+    }
+    /** Shows what the address says; without one, what the page began with. */
+    restore() {
+      clearTimeout(this.timer);
+      const place = location.hash ? placeAt(location.hash, this.app.data) : null;
+      if (place) this.app.showPlace(place);
+      else this.app.showStart();
+    }
+  };
+
   // src/metrics.js
   var ELEMENTS = "elements";
   var METRICS = /* @__PURE__ */ new Map([
@@ -2292,6 +2826,7 @@
     ["status", ["whether the value differs from its reference, or why it was not compared"]],
     ["seconds", ["the run time of the node", "s"]],
     ["call", ["which call of the model"]],
+    ["in the other", ["the values of the other implementation that have its numbers"]],
     ["kind", ["the role of the value in its graph: node, fused, inserted, constant or output"]],
     ["reference", ["where the reference comes from"]],
     ["in words", ["the difference from the reference in words, or why there is none"]],
@@ -2366,6 +2901,108 @@
     );
   }
 
+  // src/overview.js
+  var MOST_SHOWN = 3;
+  var MOST_LISTED = 40;
+  function notable({ findings, main, reference }) {
+    const of = (graph, ...statuses) => findings.filter((finding) => finding.graph === graph && statuses.includes(finding.status));
+    const isWeight3 = ({ value }) => value.role === "parameter";
+    return {
+      departures: of(main, "leaves A"),
+      missing: of(reference, "not in B"),
+      contradicted: of(reference, "contradicted"),
+      notFound: of(main, "not found", "in part").filter(isWeight3),
+      unused: of(reference, "unused")
+    };
+  }
+  function notableElements(app) {
+    const { departures, missing, contradicted, notFound, unused } = notable(app.data);
+    const shown = departures.slice(0, MOST_SHOWN);
+    const all = (text, some) => some && html("button", { type: "button", class: "link", onclick: () => app.showOverview() }, text);
+    const first = shown.map(({ value, node }) => {
+      const place = node?.module || "the model";
+      const line = node?.source.replace(/^.*[\\/]/, "");
+      const onclick = () => app.select(node ?? value, { move: true });
+      const name = node ? [html("b", {}, nameElement(node.op)), " in ", nameElement(place)] : nameElement(value.name);
+      const button2 = html("button", { type: "button", class: "link culprit", title: "Next: n", onclick }, name);
+      return html("span", { class: "departure" }, button2, line && html("small", {}, nameElement(line)));
+    });
+    return [
+      shown.length > 0 && html("span", { class: "first-divergence" }, "B leaves A: ", first),
+      all(`and ${departures.length - shown.length} more`, departures.length > shown.length),
+      all(`${count(contradicted.length, "row")} of the mapping contradicted`, contradicted.length > 0),
+      all(`${count(missing.length, "operation")} of A not in B`, missing.length > 0),
+      all(`${count(notFound.length, "weight")} of B not found`, notFound.length > 0),
+      all(`${count(unused.length, "weight")} of A unused`, unused.length > 0)
+    ];
+  }
+  function overviewElements(app, link) {
+    const { departures, missing, contradicted, notFound, unused } = notable(app.data);
+    const sections = [
+      ["B leaves A", departures],
+      ["Contradicted rows of the mapping", contradicted],
+      ["Operations of A that are not in B", missing],
+      ["Weights of B that are not in A", notFound],
+      ["Weights of A that are not in B", unused]
+    ];
+    return [
+      html(
+        "p",
+        { class: "hint" },
+        "Select a line to see where it is in the other one. ",
+        html("kbd", {}, "?"),
+        " lists all keys."
+      ),
+      sections.filter(([, findings]) => findings.length).map((section) => sectionElements(section, link)),
+      evidenceElements(app.data)
+    ];
+  }
+  function sectionElements([title, findings], link) {
+    const rows = findings.slice(0, MOST_LISTED).map(({ node, value, text, status }) => {
+      const note = text || (status === "in part" ? "only some of its numbers" : "");
+      return html("li", {}, link(node ?? value), note && html("small", {}, note));
+    });
+    const more = findings.length - rows.length;
+    return [
+      html("h3", {}, title),
+      html("ul", { class: "links" }, rows, more > 0 && html("li", { class: "muted" }, `and ${more} more: see the table`))
+    ];
+  }
+  function evidenceElements({ findings, main }) {
+    const values = findings.filter(({ value }) => value.role !== "parameter");
+    const rows = EVIDENCE.flatMap((status) => {
+      const same = values.filter((finding) => finding.status === status);
+      if (!same.length) return [];
+      const ofB = same.filter(({ graph }) => graph === main);
+      const number = (size) => html("td", {}, size ? size.toLocaleString("en") : "–");
+      const text = (same.find(({ graph }) => graph !== main) ?? same[0]).evidence;
+      return html(
+        "tr",
+        {},
+        html(
+          "th",
+          { scope: "row", class: statusClass(same[0]) },
+          html("span", { class: "dot" }),
+          status,
+          html("small", {}, text)
+        ),
+        number(same.length - ofB.length),
+        number(ofB.length)
+      );
+    });
+    if (!rows.length) return [];
+    const heading = (text) => html("th", { scope: "col" }, text);
+    return [
+      html("h3", {}, "Evidence that values are the same"),
+      html(
+        "table",
+        { class: "facts evidence" },
+        html("thead", {}, html("tr", {}, html("td"), heading("in A"), heading("in B"))),
+        html("tbody", {}, rows)
+      )
+    ];
+  }
+
   // src/panel.js
   var LONGEST_CONSTANT = 60;
   var Panel = class {
@@ -2387,6 +3024,7 @@
     }
     /** @returns {Child[]} */
     overview() {
+      if (this.app.data.reference) return overviewElements(this.app, (item) => this.link(item));
       const size = ({ nodes, values, groups }) => `${count(nodes.length, "operation")}, ${count(values.length, "value")}, ${count(groups.length, "module call")}`;
       const hint = "Click a box to see its details. Double-click a group to open or close it. ";
       return [
@@ -2414,7 +3052,7 @@
       return [
         html("p", { class: "kind" }, node.constant ? "constant" : "operator", this.graphTag(node)),
         html("h2", {}, nameElement(node.op)),
-        html("p", { class: "full-name" }, nameElement(node.name)),
+        html("p", { class: "full-name" }, nameElement(node.name), this.app.data.reference && lineOf(node.source)),
         this.groupPath(node.groupPath),
         this.counterparts(node),
         node.constant && this.links("Input of", readersOfConstant(node)),
@@ -2441,15 +3079,17 @@
         pane.toggle(group);
         this.show(group);
       };
-      const label = pane.scene.open.has(group) ? "Close this group" : "Open this group";
+      const own = pane instanceof Outline ? pane.tree.entryOf.get(group)?.finding ?? null : null;
+      const label = pane.openGroups.has(group) ? "Close this group" : "Open this group";
       return [
         html("p", { class: "kind" }, "module call", this.graphTag(group)),
         html("h2", {}, nameElement(group.name)),
         html("p", { class: "full-name" }, nameElement(group.type || "unknown class")),
         this.groupPath(group.groupPath.slice(0, -1)),
-        html("p", {}, html("button", { type: "button", onclick: toggle }, label)),
+        !this.app.data.reference && html("p", {}, html("button", { type: "button", onclick: toggle }, label)),
         group.seconds !== null && facts("Time", [["all operations", milliseconds(group.seconds)]]),
-        group.worst && [
+        own && this.finding(own),
+        group.worst && !this.app.data.reference && [
           html("h3", {}, "Worst value inside"),
           html("p", {}, this.link(group.worst.value)),
           this.finding(group.worst)
@@ -2470,7 +3110,12 @@
         ["view", "view of another value"]
       ]);
       return [
-        html("p", { class: "kind" }, roles.get(value.role) ?? value.role, this.graphTag(value)),
+        html(
+          "p",
+          { class: "kind" },
+          isArray(value) ? "array" : roles.get(value.role) ?? value.role,
+          this.graphTag(value)
+        ),
         html("h2", {}, nameElement(value.name)),
         html("p", { class: "full-name" }, typeLabel(value)),
         value.findings.map((finding) => this.finding(finding)),
@@ -2493,7 +3138,7 @@
     link(item) {
       const onclick = () => this.app.select(item, { move: true });
       const name = nameElement(item.name);
-      const text = item.kind === "node" ? [html("b", {}, nameElement(item.op)), " ", name] : name;
+      const text = item.kind !== "node" ? name : this.app.data.reference ? placeInModel(item) : [html("b", {}, nameElement(item.op)), " ", name];
       return html("button", { type: "button", class: "link", title: item.name.slice(0, 300), onclick }, text);
     }
     /**
@@ -2533,6 +3178,7 @@
     }
     /** @param {Finding} finding */
     finding(finding) {
+      if (this.app.data.reference) return this.linkedFinding(finding);
       const { call, error, evidence, expected, actual, seconds } = finding;
       const measures = [...finding.measures].map(
         ([name, number]) => (
@@ -2559,6 +3205,28 @@
         measures.length > 0 && facts("", measures),
         (expected || actual) && statisticsTable(expected, actual),
         finding.histogram && histogramElement(finding.histogram)
+      );
+    }
+    /**
+     * What was found of a value of one of two implementations, with its places in the other one.
+     * @param {Finding} finding
+     */
+    linkedFinding(finding) {
+      const { status, text, evidence, links, graph, value } = finding;
+      const other = graph === this.app.data.main ? "A" : "B";
+      const operands = finding.diverged && !links.length;
+      const title = operands ? `It is computed from, in ${other}` : status === "leaves A" ? "Instead of this operation of A" : `In ${other}`;
+      const places = (operands ? linksOfOperands(finding) : links).map((link) => {
+        const small = html("small", {}, [typeLabel(link.value), link.order].filter(Boolean).join(", "));
+        return html("li", {}, this.link(link.value.producer ?? link.value), small);
+      });
+      return html(
+        "section",
+        { class: `finding ${statusClass(finding)}` },
+        html("h3", {}, html("span", { class: "dot" }), status, html("small", {}, ` ${typeLabel(value)}`)),
+        text && html("p", { class: "note" }, text),
+        evidence && html("p", { class: "muted" }, evidence),
+        places.length > 0 && [html("h3", { class: "places" }, title), html("ul", { class: "links" }, places)]
       );
     }
     /**
@@ -2616,6 +3284,15 @@
     const [attribute] = producer.attributes;
     const text = producer.reads.length || !attribute ? "" : ` = ${attribute[1].slice(0, LONGEST_CONSTANT)}`;
     return ` constant${text}`;
+  }
+  function isArray({ graph, role }) {
+    return role !== "parameter" && !graph.nodes.length;
+  }
+  function placeInModel({ op, module, source }) {
+    return [html("b", {}, nameElement(op)), module && [" in ", nameElement(module)], lineOf(source)];
+  }
+  function lineOf(source) {
+    return source && html("small", {}, " ", nameElement(source.replace(/^.*[\\/]/, "")));
   }
   function facts(title, rows) {
     const row = ([key, content]) => html("tr", {}, html("th", { scope: "row" }, key), html("td", {}, content));
@@ -2829,7 +3506,11 @@
   function listenToPrinter(app) {
     let kept = [];
     addEventListener("beforeprint", () => {
-      kept = app.shownPanes.map((pane) => [pane, { ...pane.view }]);
+      kept = [];
+      for (const pane of app.shownPanes) {
+        if (pane instanceof Outline) pane.fill({ all: true });
+        else kept.push([pane, { ...pane.view }]);
+      }
       for (const [pane] of kept) {
         const { width, height } = pane.arrangement;
         Object.assign(pane.view, { k: 1, x: 0, y: 0, width, height });
@@ -2844,6 +3525,7 @@
         pane.svg.removeAttribute("viewBox");
         pane.redraw();
       }
+      for (const pane of app.shownPanes) if (pane instanceof Outline) pane.redraw();
       app.table.fill();
     });
   }
@@ -2851,8 +3533,11 @@
   // src/search.js
   var SearchIndex = class {
     /** @param {PageData} data */
-    constructor({ graphs }) {
-      this.items = graphs.flatMap(({ groups, nodes, inputs, outputs }) => [...groups, ...nodes, ...inputs, ...outputs]);
+    constructor({ graphs, reference }) {
+      this.items = graphs.flatMap(({ groups, nodes, inputs, outputs, values }) => {
+        const weights = reference ? values.filter(({ role }) => role === "parameter") : [];
+        return [...groups, ...nodes, ...inputs, ...weights, ...reference ? [] : outputs];
+      });
       this.texts = /* @__PURE__ */ new Map();
     }
     /**
@@ -2889,7 +3574,7 @@
   }
 
   // src/searchbox.js
-  var MOST_SHOWN = 100;
+  var MOST_SHOWN2 = 100;
   var SearchBox = class {
     /** @param {App} app */
     constructor(app) {
@@ -2918,7 +3603,7 @@
     update() {
       const found = this.index.find(this.input.value, this.app.active.graph);
       const wanted = this.input.value.trim() !== "";
-      this.found = found.slice(0, MOST_SHOWN);
+      this.found = found.slice(0, MOST_SHOWN2);
       this.chosen = 0;
       const note = (text) => html("li", { class: "muted more" }, text);
       const more = found.length - this.found.length;
@@ -2984,7 +3669,7 @@
       } else if (event.key === "Escape") {
         this.input.value = "";
         this.close();
-        this.app.active.svg.focus();
+        this.app.active.takeFocus();
       } else {
         return;
       }
@@ -2999,7 +3684,7 @@
       this.close();
       const item = this.found[index];
       this.app.select(item, { move: true });
-      this.app.paneOf(item).svg.focus({ preventScroll: true });
+      this.app.paneOf(item).takeFocus();
     }
     close() {
       this.list.hidden = true;
@@ -3008,7 +3693,8 @@
   };
   function kindOf(item) {
     if (item.kind === "node") return item.op;
-    return item.kind === "group" ? className(item.type) || "module" : item.role;
+    if (item.kind === "group") return className(item.type) || "module";
+    return item.role === "parameter" ? "weight" : item.role;
   }
   function placeOf(item) {
     if (item.kind === "group") return item.path;
@@ -3031,22 +3717,25 @@
     const values = graphs.flatMap((graph) => graph.nodes.flatMap((node) => node.written));
     return values.map((value, index) => ({ index, finding: null, value, node: value.producer }));
   }
-  function tableColumns({ findings, graphs, before }) {
+  function tableColumns({ findings, graphs, before, reference }) {
     const position = ({ node }) => node?.id ?? -1;
-    const graphName = ({ role }) => role === "graph" && before ? "compiled" : role === "before" ? "exported" : role;
+    const graphName = ({ role }) => {
+      if (reference) return role === "reference" ? "A" : "B";
+      return role === "graph" && before ? "compiled" : role === "before" ? "exported" : role;
+    };
     const ofFinding = (title, kind, cell, shown = findings.some((finding) => cell(finding) !== null)) => shown ? [{ title, kind, cell: ({ finding }) => finding && cell(finding) }] : [];
     const any = findings.length > 0;
     const measures = new Set(findings.flatMap((finding) => [...finding.measures.keys()]));
     const place = {
       title: "#",
       kind: "number place",
-      cell: position,
+      cell: (row) => reference && !row.node ? null : position(row),
       key: (row) => row.value.graph.index * 1e9 + position(row)
     };
     const graph = { title: "graph", kind: "word", cell: ({ value: value2 }) => graphName(value2.graph) };
     const [module, operator, value, type] = TEXT_COLUMNS;
     return [
-      ...ofFinding("error", "number", ({ error }) => error, any),
+      ...ofFinding("error", "number", ({ error }) => error, any && !reference),
       module,
       operator,
       ...ofFinding("status", "status", ({ status }) => status, any),
@@ -3064,12 +3753,13 @@
         ({ call }) => call,
         findings.some(({ call }) => call)
       ),
-      ...ofFinding("kind", "word", ({ stage }) => stage, any),
+      ...ofFinding("kind", "word", ({ stage }) => stage, any && !reference),
+      ...ofFinding("in the other", "text", ({ places }) => places.map(([name]) => name).join(", "), reference !== null),
       ...ofFinding(
         "reference",
         "text",
         ({ evidence }) => evidence,
-        findings.some(({ evidence }) => evidence)
+        !reference && findings.some(({ evidence }) => evidence)
       ),
       ...ofFinding(
         "in words",
@@ -3120,7 +3810,7 @@
   // src/table.js
   var ROW_HEIGHT = 27;
   var EXTRA_ROWS = 8;
-  var LONGEST2 = 200;
+  var LONGEST3 = 200;
   var WIDEST = 230;
   var LONGEST_NUMBER = "−1.23e−100";
   var CELL_FONT = "400 12.5px";
@@ -3318,7 +4008,7 @@
     }
     const text = String(content);
     const dot = kind === "status" && html("span", { class: "dot" });
-    return html("td", { class: kind, title: text.slice(0, 500) }, dot, nameElement(text.slice(0, LONGEST2)));
+    return html("td", { class: kind, title: text.slice(0, 500) }, dot, nameElement(text.slice(0, LONGEST3)));
   }
 
   // src/toolbar.js
@@ -3331,28 +4021,35 @@
         path: toggleButton("Path", "p", () => app.togglePath()),
         tensors: toggleButton("Values", "v", () => app.toggleShown("tensors")),
         weights: toggleButton("Weights", "w", () => app.toggleShown("weights")),
-        constants: toggleButton("Constants", "x", () => app.toggleShown("constants"))
+        constants: toggleButton("Constants", "x", () => app.toggleShown("constants")),
+        unlinked: toggleButton("All operations", "a", () => app.toggleShown("unlinked"))
       };
+      for (const [name, shown] of Object.entries(app.shown)) {
+        this.setPressed(
+          /** @type {keyof Toolbar["toggles"]} */
+          name,
+          shown
+        );
+      }
       this.graphSelect = this.makeGraphSelect();
       this.colorSelect = this.makeColorSelect();
       this.link = textButton("Copy a link to what is shown", LINK, () => app.copyLink());
-      const { main } = app.data;
+      const { graphs, reference, title } = app.data;
+      const hasOperations = graphs.some(({ nodes }) => nodes.length);
+      const { tensors, weights, constants, unlinked } = this.toggles;
+      const save = textButton("Save what is visible as an SVG file", "SVG", () => app.savePicture());
       const tools = html(
         "div",
         { class: "tools" },
-        this.graphSelect,
-        this.colorSelect,
-        this.toggles.tensors,
-        this.toggles.weights,
-        this.toggles.constants,
+        reference ? hasOperations && [weights, unlinked] : [this.graphSelect, this.colorSelect, tensors, weights, constants],
         button("Table", "t", () => app.toggleDrawer()),
         this.link,
-        textButton("Save what is visible as an SVG file", "SVG", () => app.savePicture()),
+        !reference && save,
         iconButton("Light or dark (l)", "◐", () => app.toggleTheme()),
         iconButton("Keys (?)", "?", () => app.help.showModal())
       );
-      const title = html("h1", { title: main.name.slice(0, 500) }, nameElement(main.name || "Graph"));
-      this.element = html("header", {}, title, app.search.element, tools);
+      const heading = html("h1", { title: title.slice(0, 500) }, nameElement(title || "Graph"));
+      this.element = html("header", {}, heading, app.search.element, tools);
     }
     makeColorSelect() {
       const { colors } = this.app;
@@ -3427,7 +4124,7 @@
   }
 
   // src/tooltip.js
-  var LONGEST3 = 120;
+  var LONGEST4 = 120;
   var Tooltip = class {
     constructor() {
       this.element = html("div", { class: "tooltip", role: "tooltip", hidden: true });
@@ -3452,19 +4149,19 @@
     }
   };
   function summary(item) {
-    const name = nameElement(item.name.slice(0, LONGEST3));
+    const name = nameElement(item.name.slice(0, LONGEST4));
     const muted = (...content) => html("p", { class: "muted" }, content);
     const lines = [];
     if (item.kind === "node") {
-      lines.push(html("p", {}, html("b", {}, nameElement(item.op.slice(0, LONGEST3))), " ", name));
-      lines.push(...item.written.slice(0, 3).map((value) => muted(`→ ${typeLabel(value).slice(0, LONGEST3)}`)));
+      lines.push(html("p", {}, html("b", {}, nameElement(item.op.slice(0, LONGEST4))), " ", name));
+      lines.push(...item.written.slice(0, 3).map((value) => muted(`→ ${typeLabel(value).slice(0, LONGEST4)}`)));
     } else {
       lines.push(html("p", {}, html("b", {}, name)));
     }
     if (item.kind === "group") {
-      lines.push(muted(nameElement(item.type.slice(0, LONGEST3)), ` ${count(item.size, "operation")}`));
+      lines.push(muted(nameElement(item.type.slice(0, LONGEST4)), ` ${count(item.size, "operation")}`));
     }
-    if (item.kind === "value") lines.push(muted(`${item.role}, ${typeLabel(item).slice(0, LONGEST3)}`));
+    if (item.kind === "value") lines.push(muted(`${item.role}, ${typeLabel(item).slice(0, LONGEST4)}`));
     if (item.worst) {
       const { status, error } = item.worst;
       const text = error === null ? status : `${status}, error ${shortNumber(error)}`;
@@ -3480,6 +4177,9 @@
     const { verdict, firstDivergence } = app.data;
     if (!verdict) return null;
     const badge = html("strong", { class: `badge ${verdict.replace(" ", "-")}` }, `${SIGNS[verdict]} ${verdict}`);
+    if (app.data.reference) {
+      return html("section", { class: "verdict", "aria-label": "Verdict" }, badge, notableElements(app));
+    }
     const culprit = firstDivergence && [culpritElement(firstDivergence, app), pathToggle];
     return html("section", { class: "verdict", "aria-label": "Verdict" }, badge, culprit);
   }
@@ -3526,26 +4226,28 @@
       this.path = null;
       const { firstDivergence } = data;
       this.first = withGroups(firstDivergence?.node ? [firstDivergence.node] : []);
-      this.shown = { tensors: false, weights: false, constants: false };
+      this.shown = { tensors: false, weights: data.reference !== null, constants: false, unlinked: false };
       this.colors = new Colors(data);
       this.panes = /* @__PURE__ */ new Map();
       this.panel = new Panel(this);
-      this.help = helpDialog();
+      this.help = helpDialog(this);
       this.tooltip = new Tooltip();
       this.status = html("div", { class: "voice", role: "status", "aria-live": "polite" });
       this.legend = html("div", { class: "legend", "aria-label": "Colors" });
       this.stage = html("div", { class: "stage" });
       this.search = new SearchBox(this);
       this.table = new Table(this);
-      this.plot = data.findings.length ? new Plot(this) : null;
-      this.drawer = drawerElement([this.plot?.element ?? null, this.table.element], !this.colors.hasFindings);
+      this.plot = data.findings.length && !data.reference ? new Plot(this) : null;
+      const closed = !this.colors.hasFindings || data.reference !== null;
+      this.drawer = drawerElement([this.plot?.element ?? null, this.table.element], closed);
       this.toolbar = new Toolbar(this);
       const main = html("main", {}, this.stage, this.panel.element);
       const heading = [verdictElement(this, this.toolbar.toggles.path), remarksElement(data)];
       document.body.append(...contents([this.toolbar.element, ...heading, main]));
       document.body.append(this.drawer, this.tooltip.element, this.status, this.help);
       this.graph = data.main;
-      this.sideBySide = false;
+      this.sideBySide = data.reference !== null;
+      this.gutter = null;
       this.look = this.currentLook();
       this.active = this.pane(this.graph);
       this.arrangePanes();
@@ -3567,7 +4269,8 @@
      * @param {Place} place
      */
     showPlace({ graph, sideBySide, item, open }) {
-      this.sideBySide = sideBySide && this.data.before !== null && graph.role !== "function";
+      const { before, reference } = this.data;
+      this.sideBySide = reference !== null || sideBySide && before !== null && graph.role !== "function";
       this.graph = graph;
       this.arrangePanes();
       const pane = this.pane(graph);
@@ -3578,8 +4281,22 @@
     /** @returns {Look} */
     currentLook() {
       const { colors, selected, path } = this;
-      const marked = selected ? [...follow(selected).items, ...this.readersOfFolded(selected)] : [];
+      const marked = selected ? [...this.counterparts(selected), ...this.readersOfFolded(selected)] : [];
+      if (this.data.reference) return { colors, selected, first: this.first, marked: new Set(marked), lit: path };
       return { colors, selected, first: this.first, marked: withGroups(marked), lit: path };
+    }
+    /**
+     * What stands for an item in the graph beside it.
+     * @param {Item} item
+     * @returns {Item[]}
+     */
+    counterparts(item) {
+      const { main, reference } = this.data;
+      if (!reference) return follow(item).items;
+      const [own, other] = [item.graph, item.graph === main ? reference : main].map((graph) => this.pane(graph));
+      if (!(own instanceof Outline && other instanceof Outline)) return [];
+      const entry = own.entryOf(item);
+      return entry ? linkedItems(entry, other.tree) : [];
     }
     /**
      * The nodes whose boxes stand for a constant that has none.
@@ -3587,6 +4304,7 @@
      * @returns {GraphNode[]}
      */
     readersOfFolded(item) {
+      if (this.data.reference) return [];
       const node = item.kind === "value" ? item.producer : item;
       if (item.kind === "value" && !node && item.role === "parameter" && !this.shown.weights) return item.readers;
       return node?.kind === "node" && !isShown(node, this.shown) ? readersOfConstant(node) : [];
@@ -3605,7 +4323,7 @@
      */
     pane(graph) {
       let pane = this.panes.get(graph);
-      if (!pane) this.panes.set(graph, pane = new Pane(this, graph));
+      if (!pane) this.panes.set(graph, pane = this.data.reference ? new Outline(this, graph) : new Pane(this, graph));
       return pane;
     }
     /**
@@ -3622,11 +4340,18 @@
       return pane;
     }
     arrangePanes() {
-      const { main, before } = this.data;
-      const graphs = this.sideBySide && before ? [before, main] : [this.graph];
+      const { main, before, reference } = this.data;
+      const beside = before ?? reference;
+      const graphs = this.sideBySide && beside ? [beside, main] : [this.graph];
       const wasSideBySide = this.stage.classList.contains("both");
       const panes = graphs.map((graph) => this.pane(graph));
-      this.stage.replaceChildren(...panes.map((pane) => pane.element), this.legend);
+      const [own, other] = panes;
+      if (own instanceof Outline && other instanceof Outline) {
+        this.gutter ??= new Gutter(this, own, other);
+        this.stage.replaceChildren(own.element, this.gutter.element, other.element);
+      } else {
+        this.stage.replaceChildren(...panes.map((pane) => pane.element), this.legend);
+      }
       this.stage.classList.toggle("both", panes.length > 1);
       this.active = panes[panes.length - 1];
       const select = this.toolbar.graphSelect;
@@ -3646,10 +4371,18 @@
     }
     /**
      * Makes a pane the one that keys act on.
-     * @param {Pane} pane
+     * @param {Pane | Outline} pane
      */
     activate(pane) {
       this.active = pane;
+    }
+    /** The active pane, if it is a drawing. */
+    get drawing() {
+      return this.active instanceof Pane ? this.active : null;
+    }
+    /** The active pane, if it is an outline. */
+    get outline() {
+      return this.active instanceof Outline ? this.active : null;
     }
     toggleSideBySide() {
       if (!this.data.before) return;
@@ -3667,6 +4400,7 @@
      */
     select(item, { move = false, fromTable = false, quiet = false } = {}) {
       this.selected = item;
+      if (item && this.data.reference) this.active = this.pane(item.graph);
       this.panel.show(item);
       this.redraw();
       if (item && move) {
@@ -3694,11 +4428,16 @@
      * @param {Item} item
      */
     showCounterparts(item) {
-      const { items } = follow(item);
+      const items = this.counterparts(item);
       const pane = items.length ? this.panes.get(items[0].graph) : null;
       if (!pane?.element.isConnected) return;
-      for (const counterpart of items.slice(0, MOST_REVEALED)) pane.reveal(counterpart);
-      pane.show(items[0]);
+      const own = this.pane(item.graph);
+      if (pane instanceof Outline && own instanceof Outline) {
+        pane.showAll(items.slice(0, MOST_REVEALED), own.heightOf(item));
+      } else if (pane instanceof Pane) {
+        for (const counterpart of items.slice(0, MOST_REVEALED)) pane.reveal(counterpart);
+        pane.show(items[0]);
+      }
     }
     /** Opens or closes the selected group, or the group around what is selected. */
     toggleGroup() {
@@ -3708,9 +4447,22 @@
       if (!group) return;
       const pane = this.paneOf(group);
       if (selected !== group) this.select(group);
-      pane.show(group);
+      if (pane instanceof Pane) pane.show(group);
       pane.toggle(group);
       this.panel.show(group);
+    }
+    /** Goes to the place of what is selected in the other implementation. */
+    selectPlace() {
+      const [place] = this.selected ? this.counterparts(this.selected) : [];
+      if (!place) return;
+      this.select(place, { move: true });
+      this.active.takeFocus();
+    }
+    /** Shows what needs a look, in the panel. */
+    showOverview() {
+      this.select(null);
+      this.panel.element.classList.add("filled");
+      this.panel.element.focus();
     }
     selectReader() {
       if (this.selected) this.selectIfAny(readersOf2(this.selected)[0]);
@@ -3764,8 +4516,8 @@
       this.legend.replaceChildren(...legendElements(this.colors));
     }
     /**
-     * Draws values between operations, weights or constants, or no longer.
-     * @param {"tensors" | "weights" | "constants"} what
+     * Draws values between operations, weights, constants or what is not compared, or no longer.
+     * @param {keyof Shown} what
      */
     toggleShown(what) {
       this.shown[what] = !this.shown[what];
@@ -3791,8 +4543,10 @@
     }
     /** Saves what is visible of the active graph. */
     savePicture() {
-      const name = this.active.graph.name.replace(/[^\w.-]+/g, "_").slice(0, 80);
-      download(`${name || "graph"}.svg`, pictureOf(this.active));
+      const { drawing } = this;
+      if (!drawing) return;
+      const name = drawing.graph.name.replace(/[^\w.-]+/g, "_").slice(0, 80);
+      download(`${name || "graph"}.svg`, pictureOf(drawing));
       this.announce("Picture saved");
     }
     /**
@@ -3804,7 +4558,9 @@
     }
   };
   function withGroups(items) {
-    return new Set([...items].flatMap((item) => [item, ...item.groupPath]));
+    const found = new Set(items);
+    for (const item of items) if (item.kind !== "value") for (const group of item.groupPath) found.add(group);
+    return found;
   }
   function readersOf2(item) {
     if (item.kind === "value") return item.readers;

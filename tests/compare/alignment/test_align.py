@@ -9,6 +9,9 @@ import torch
 from torch import nn
 
 from filch.compare import CompareError, MappedValue, ValueMap, align, diff, load_value_map
+from filch.compare.alignment._result import described
+from filch.compare.layouts._numbers import Numbers
+from filch.compare.layouts._solve import solve
 from filch.export import TraceError
 from filch.steal import FilchError, steal_forward
 
@@ -254,3 +257,23 @@ def test_a_mapped_module_that_is_not_there_is_a_difference(tmp_path):
     result = diff(first, second, mapping=mapping)
     assert not result.close
     assert "does not have 'other'" in result.rows[0].reason
+
+
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [
+        (lambda matrix: matrix, "same"),
+        (lambda matrix: matrix.T, "transposed"),
+        (lambda matrix: matrix[8:16], "rows 8 to 15"),
+        (lambda matrix: matrix[:, 8:16], "columns 8 to 15"),
+        (lambda matrix: matrix[8:16].T, "rows 8 to 15, transposed"),
+        (lambda matrix: matrix[:, 8:16].T, "columns 8 to 15, transposed"),
+        (lambda matrix: matrix[8:16, 8:16].T, "elements 520+8:1·8:64"),
+    ],
+)
+def test_parts_of_a_matrix_are_described(part, text: str):
+    """In words, also if they are transposed, where they are whole rows or columns."""
+    matrix = torch.randn(48, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    layout = solve(Numbers(part(matrix)), Numbers(matrix))
+    assert layout is not None
+    assert described(layout, tuple(part(matrix).shape), tuple(matrix.shape)) == text

@@ -152,6 +152,37 @@ def compiled() -> Graph:
     )
 
 
+def linked(size: int, layers: int) -> Graph:
+    """Return implementation B with A as its reference: B leaves A in the middle, and what is later inherits it."""
+    own = flat(size, layers=layers)
+    middle = size // 2
+    statuses = ("proved", "anchored", "by value", "ambiguous")
+    found: dict[str, tuple[Finding, ...]] = {}
+    of_own: dict[str, tuple[Finding, ...]] = {}
+    for at, node in enumerate(own.nodes):
+        (value,) = node.outputs
+        told = {"evidence": "why", "places": {value: "transposed"}}
+        if at < middle:
+            found[value] = of_own[value] = (Finding(statuses[at % len(statuses)], **told),)
+        elif at == middle:
+            found[value] = (Finding("leaves A", first=True, text="axis is 1, -1 in A", places={value: ""}),)
+            of_own[value] = (Finding("not in B"),)
+        else:
+            found[value] = of_own[value] = (Finding("inherited", evidence="why"),)
+    found |= {name: (Finding("found", places={name: "transposed"}),) for name in own.constants[1:]}
+    of_own |= found | of_own
+    found[own.constants[0]] = (Finding("not found"),)
+    of_own[own.constants[0]] = (Finding("unused"),)
+    return dataclasses.replace(
+        own,
+        name="port",
+        reference_graph=dataclasses.replace(own, name="original", findings=of_own),
+        findings=found,
+        remarks=("the outputs differ",),
+        close=False,
+    )
+
+
 def folded() -> Graph:
     """Return a graph from which a compiler folded a constant, with the graph before as its source."""
     shape = Node("shape", "Constant", (), ("s",), {"value": "[1, 4]"})
@@ -189,6 +220,14 @@ def named(name: str) -> Graph:
     found = {name: (dataclasses.replace(finding("different", 0.5, first=True), text=name, evidence=name, kind=name),)}
     graph = Graph(name, (f"{name} in",), (name,), (f"{name} w",), (node,), values, findings=found, remarks=(name,))
     return dataclasses.replace(graph, source_graph=graph, functions={name: graph})
+
+
+def named_pair(name: str) -> Graph:
+    """Return implementation B, with A as its reference, in which every field for a name has this one."""
+    graph = dataclasses.replace(named(name), source_graph=None, functions={})
+    found = {name: (Finding("leaves A", first=True, text=name, evidence=name, places={name: name}),)}
+    graph = dataclasses.replace(graph, findings=found)
+    return dataclasses.replace(graph, reference_graph=graph)
 
 
 def table(page) -> list[list[str]]:

@@ -1,0 +1,240 @@
+"""Two implementations in a browser, side by side: what is linked, with mouse and keys."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from filch.export.views import plot_graph
+from support.views.chromium import Chromium, missing
+from support.views.pages import HOSTILE, headers, linked, named_pair, table
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+MIDDLE = 30  # the node at which B leaves A
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Chromium]:
+    """A browser; each test opens its own file in it."""
+    with Chromium() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def complains_of_nothing(page: Chromium) -> Iterator[None]:
+    """No error, no warning, and nothing asked of a network, whatever a test does."""
+    page.heard()
+    page.log.clear()
+    page.requests.clear()
+    yield
+    page.heard()
+    assert page.log == []
+    assert all(url.startswith("file://") for url in page.requests) and len(page.requests) == 1
+    page.resize(1280, 800)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pages that several tests open."""
+    folder = tmp_path_factory.mktemp("pages")
+    plot_graph(linked(2 * MIDDLE, 3), folder / "pair.html")
+    plot_graph(linked(1500, 24), folder / "large.html")
+    return folder
+
+
+def lines(page: Chromium, side: int, what: str = "") -> list[str]:
+    """Return the text of the lines of A (0) or B (1) that have a class."""
+    outline = f"document.querySelectorAll('.outline')[{side}]"
+    found: list[str] = page.run(f"[...{outline}.querySelectorAll('.line{what}')].map((line) => line.innerText)")
+    return [" ".join(text.split()) for text in found]
+
+
+def is_visible(page: Chromium, side: int, what: str) -> bool:
+    """Whether the first line with a class is inside of its outline."""
+    return page.run(f"""(() => {{
+        const frame = document.querySelectorAll('.outline .lines')[{side}];
+        const parts = [frame, frame.querySelector('.line{what}')];
+        const [outline, line] = parts.map((part) => part?.getBoundingClientRect());
+        return Boolean(line && line.top >= outline.top - 1 && line.bottom <= Math.min(outline.bottom, innerHeight) + 1);
+    }})()""")
+
+
+def select(page: Chromium, graph: str, node: int) -> None:
+    page.run(f"filch.select(filch.data.{graph}.nodes[{node}], {{ move: true }})")
+    page.settle()
+
+
+@pytest.mark.parametrize("width", [400, 800, 1280])
+def test_it_opens_where_b_leaves_a(page: Chromium, files: Path, width: int) -> None:
+    """The operation is selected and visible, as is that of A, with what is wrong; nothing is wider than the window."""
+    page.resize(width, 800)
+    page.open(files / "pair.html")
+    page.settle()
+
+    assert lines(page, 1, ".selected")[0].endswith("leaves A") and is_visible(page, 1, ".selected")
+    assert lines(page, 0, ".marked")[0].endswith("not in B") and is_visible(page, 0, ".marked")
+    assert "axis is 1, -1 in A" in page.text(".panel") and "B leaves A" in page.text(".verdict")
+    assert page.run("document.querySelectorAll('.gutter .near').length") == 1
+    assert page.run("document.documentElement.scrollWidth") <= width
+
+
+def test_selecting_one_side_shows_the_other(page: Chromium, files: Path) -> None:
+    """A click marks the place and opens the modules around it; the panel has the arrangement and a link to it."""
+    page.open(files / "pair.html")
+    page.run("for (const pane of filch.panes.values()) pane.closeAll()")
+    page.press("Escape")
+    assert not lines(page, 1, ".marked")
+    select(page, "reference", 3)
+
+    assert is_visible(page, 0, ".selected") and is_visible(page, 1, ".marked")
+    assert lines(page, 1, ".marked") == lines(page, 0, ".selected")
+    assert "transposed" in page.text(".panel .finding")
+    page.click(".panel .finding .links .link")
+    assert page.run("filch.selected === filch.data.main.nodes[3]")
+    shown = len(lines(page, 0))
+    page.click(".outline .line.group .sign")
+    assert len(lines(page, 0)) < shown and page.run("filch.selected === filch.data.main.nodes[3]")
+    page.click(".outline .line.group .label", times=2)
+    assert len(lines(page, 0)) == shown and page.run("filch.selected === filch.data.reference.groups[0]")
+
+
+def test_modules_are_linked_with_modules(page: Chromium, files: Path) -> None:
+    """A module is marked for a module, also while both are closed."""
+    page.open(files / "pair.html")
+    page.run("for (const pane of filch.panes.values()) pane.closeAll()")
+    page.run("filch.select(filch.data.reference.nodes[3].group, { move: true })")
+    page.settle()
+    assert lines(page, 0, ".selected.group") == lines(page, 1, ".marked.group") != []
+
+
+def test_evidence_is_told_by_words_and_shapes(page: Chromium, files: Path) -> None:
+    """Each line says it in words, and no two kinds of evidence have the same sign."""
+    page.open(files / "pair.html")
+    page.run("for (const pane of filch.panes.values()) pane.openAll()")
+    page.settle()
+    signs: dict[str, Any] = (
+        page.run("""Object.fromEntries([...document.querySelectorAll('.line .status')].map((status) => {
+      const dot = status.querySelector('.dot');
+      const { backgroundImage, borderTopStyle, height } = getComputedStyle(dot);
+      const shape = backgroundImage.replace(/rgba?\\([^)]*\\)/g, '');
+      return [status.innerText.trim(), [shape, borderTopStyle, height, getComputedStyle(dot, '::before').content]];
+    }))""")
+    )
+
+    wrong = {"leaves A", "not in B", "not found"}
+    assert {"proved", "anchored", "by value", "ambiguous", "found", "unused"} <= signs.keys()
+    assert all("✗" in signs[name][3] for name in wrong & signs.keys())
+    others = [json.dumps(sign) for name, sign in signs.items() if name not in (*wrong, "found")]
+    assert len({*others}) == len(others)
+    assert signs["found"] == signs["proved"]  # of weights and of values
+
+
+def test_keys_reach_everything(page: Chromium, files: Path) -> None:
+    """Arrows go along the lines, open and close; `s` goes to the place in the other side, `d` to the departure."""
+    page.open(files / "pair.html")
+    page.press("Escape")
+    assert "not found" not in page.text(".panel .kind") and "Weights of A that are not in B" in page.text(".panel")
+    page.run("document.querySelector('.outline .lines').focus()")
+    page.run("filch.active.closeAll()")
+    while page.run("filch.selected?.kind") != "group":
+        page.press("ArrowDown")
+    closed = len(lines(page, 0))
+    page.press("ArrowRight")
+    assert len(lines(page, 0)) > closed
+    page.press("ArrowRight")
+    assert page.run("filch.selected.groupPath.length") == 2
+    page.press("ArrowLeft")
+    page.press("ArrowLeft")
+    assert page.run("filch.selected.groupPath.length") == 1 and len(lines(page, 0)) == closed
+    active = "document.activeElement.getAttribute('aria-activedescendant')"
+    assert page.run(f"document.getElementById({active}).ariaSelected") == "true"
+    select(page, "reference", 5)
+    page.press("s")
+    assert page.run("filch.selected === filch.data.main.nodes[5]")
+    page.press("d")
+    assert page.run(f"filch.selected === filch.data.main.nodes[{MIDDLE}]")
+    page.press("?")
+    assert "where B leaves A first" in page.text("dialog") and "zoom" not in page.text("dialog")
+
+
+def test_names_are_searched_and_filtered(page: Chromium, files: Path) -> None:
+    """Search finds weights, too, and goes there; the table has a row for each value and its places."""
+    page.open(files / "pair.html")
+    graph = linked(2 * MIDDLE, 3)
+    page.press("w")
+    page.press("/")
+    page.type(graph.constants[-1])
+    page.press("Enter")
+    assert page.run(f"filch.selected.name === '{graph.constants[-1]}'") and lines(page, 1, ".selected.weight")
+    page.press("t")
+    shown = [dict(zip(headers(page), row, strict=True)) for row in table(page)]
+    assert graph.reference_graph is not None
+    assert len(shown) == len(graph.findings) + len(graph.reference_graph.findings)
+    places = {row["value"]: row["in the other"] for row in shown if row["graph"] == "B"}
+    assert places == {name: ", ".join(found.places) for name, (found,) in graph.findings.items()}
+
+
+def test_a_link_shows_the_same_again(page: Chromium, files: Path) -> None:
+    """The address says what was selected."""
+    page.open(files / "pair.html")
+    select(page, "reference", 7)
+    page.wait("location.hash.includes('graph=1')")
+    address = page.run("location.hash")
+    page.press("d")
+    page.wait("!location.hash.includes('graph=1')")
+    page.run(f"location.hash = {json.dumps(address)}")
+    page.wait("filch.selected.graph === filch.data.reference")
+    page.settle()
+    assert page.run("filch.selected === filch.data.reference.nodes[7]") and is_visible(page, 1, ".marked")
+
+
+def test_1500_operations_a_side_stay_quick(page: Chromium, files: Path) -> None:
+    """All open, only visible lines are elements, and each step is quick."""
+    page.open(files / "large.html")
+    assert int(page.run("document.documentElement.dataset.drawn")) < 3000
+    page.run("for (const pane of filch.panes.values()) pane.openAll()")
+    page.press("a")
+    assert page.run("filch.active.lines.length") > 1500
+    spent = page.run("""(() => {
+      filch.select(filch.data.reference.nodes[0], { move: true });
+      const began = performance.now();
+      for (let at = 0; at < 20; at++) {
+        filch.outline.step(at % 2 ? 37 : 1);
+        for (const pane of filch.panes.values()) pane.fill();
+        filch.gutter.draw();
+      }
+      return (performance.now() - began) / 20;
+    })()""")
+    assert spent < 100
+    assert page.run("document.querySelectorAll('.line').length") < 250
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_names_do_nothing(page: Chromium, tmp_path: Path, kind: str) -> None:
+    """Whatever has such a name: nothing of it runs, and the page keeps its shape."""
+    page.open(plot_graph(named_pair(HOSTILE[kind]), tmp_path / "hostile.html"))
+    for key in ("o", "a", "t", "s", "Escape"):
+        page.press(key)
+    for thing in ("groups[0]", "inputs[0]", "nodes[0]"):
+        page.run(f"filch.select(filch.data.main.{thing}, {{ move: true }})")
+    page.settle()
+
+    assert page.run("window.pwned") is None
+    assert page.run("document.querySelectorAll('img, iframe, object').length") == 0
+    assert page.run("document.querySelectorAll('script').length") == 2
+    assert page.run("document.documentElement.scrollWidth") <= 1280
+    assert lines(page, 0, ".marked") and lines(page, 1, ".selected")
+
+
+def test_paper_gets_all_lines(page: Chromium, files: Path, tmp_path: Path) -> None:
+    """Also those that are not visible on the screen; afterwards all is as before."""
+    page.open(files / "pair.html")
+    page.run("for (const pane of filch.panes.values()) pane.openAll()")
+    page.resize(1280, 400)
+    page.run("addEventListener('beforeprint', () => (window.printed = document.querySelectorAll('.line').length))")
+    page.print(tmp_path / "page.pdf")
+    page.settle()
+    lines_of_both = page.run("[...filch.panes.values()].reduce((sum, pane) => sum + pane.lines.length, 0)")
+    assert page.run("window.printed") == lines_of_both > page.run("document.querySelectorAll('.line').length")
