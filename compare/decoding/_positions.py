@@ -185,10 +185,12 @@ def _selected(x: torch.Tensor, own: Call, y: torch.Tensor, call: Call, rows: Seq
     positions: list[int] = []
     for axis in reversed(axes):
         indices, positions = _along(y.shape[axis], call, rows[0], length)
+        if not positions:
+            return None
         x, y = x.index_select(axis, torch.tensor(positions)), y.index_select(axis, torch.tensor(indices))
     if not axes:  # such as a state, which the last call leaves behind
         return _Pair(x, y, None, []) if call.keys[rows[0]].max() == length - 1 or torch.equal(x, y) else None
-    return _Pair(x, y, axes[0], positions) if positions else None
+    return _Pair(x, y, axes[0], positions)
 
 
 def _rows_of(value: torch.Tensor, count: int, rows: Sequence[int]) -> list[int] | None:
