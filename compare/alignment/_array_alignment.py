@@ -13,6 +13,7 @@ from ._arrays import NamedArrays
 from ._correspondence import Correspondence
 from ._execution import Execution, label_of, run_model
 from ._named_values import Leaving, leaving
+from ._program_run import ProgramSource, noisy_values, run_program
 from ._result import aligned_weight, alignment
 from ._rounding import FINEST, RoundingLevels, assumed, measured
 from ._value_map import ValueMap
@@ -22,7 +23,8 @@ from ._weights import Tensors, WeightMap, match_weights
 
 _MOST = 8  # names in a sentence
 _NOTE = "only named arrays were compared; the cause may be an earlier step without a name"
-Source = Subject | NamedArrays
+Runnable = Subject | ProgramSource
+Source = Runnable | NamedArrays
 
 
 def align_weights(own: Source, other: Source) -> Alignment:
@@ -42,6 +44,8 @@ def weights_of(source: Source) -> Tensors:
     """Return the weights by name; arrays of which no weights are known are all weights."""
     if isinstance(source, Subject):
         return dict(source.model.state_dict())
+    if isinstance(source, ProgramSource):
+        return source.weights
     return {name: item for name, item in source.arrays.items() if not source.weights or name in source.weights}
 
 
@@ -110,14 +114,14 @@ def align_arrays(own: Source, other: Source, given: ValueMap) -> Alignment:
 
 def _sides(own: Source, other: Source) -> tuple[Side, Side, WeightMap]:
     """Return the two sides, and which weights correspond."""
-    if isinstance(own, Subject):
-        if isinstance(other, Subject):
+    if not isinstance(own, NamedArrays):
+        if not isinstance(other, NamedArrays):
             raise TypeError("two modules are compared by their operations")
         run, decisions = _run(own)
         weights = other.weights_among(run)
         arrays = other.execution(weights.by_weight)
         return _measured(own, run, decisions, other, arrays), Side(arrays), weights
-    if isinstance(other, Subject):
+    if not isinstance(other, NamedArrays):
         run, decisions = _run(other)
         arrays = own.execution(own.weights_among(run).by_weight)
         side = _measured(other, run, decisions, own, arrays)
@@ -128,25 +132,44 @@ def _sides(own: Source, other: Source) -> tuple[Side, Side, WeightMap]:
     return Side(first, levels=levels), Side(second), match_weights(first.weights, second.weights)
 
 
-def _run(subject: Subject) -> tuple[Execution, RecordedDecisions]:
+def run(source: Runnable, decisions: RecordedDecisions | None = None) -> Execution:
+    """Run an implementation in float64.
+
+    Args:
+        source: the implementation.
+        decisions: those of a module are added to it, so that a run with noise can make them again.
+
+    Raises:
+        CompareError: a node of an ONNX program can't be computed in float64.
+        TraceError: the module fails.
+    """
+    if isinstance(source, ProgramSource):
+        return run_program(source)
+    execution = run_model(source.model, source.args, source.kwargs, decisions=decisions)
+    release_memory()
+    return execution
+
+
+def _run(source: Runnable) -> tuple[Execution, RecordedDecisions]:
     decisions: RecordedDecisions = {}
     with phase("running in float64"):
-        run = run_model(subject.model, subject.args, subject.kwargs, decisions=decisions)
-        release_memory()
-    return run, decisions
+        return run(source, decisions), decisions
 
 
 def _measured(
-    subject: Subject, run: Execution, decisions: RecordedDecisions, arrays: NamedArrays, execution: Execution
+    source: Runnable, run: Execution, decisions: RecordedDecisions, arrays: NamedArrays, execution: Execution
 ) -> Side:
-    """Return the side of a model; for arrays of a lower precision than float64, with the levels of its values."""
+    """Return the side of what was run; for arrays of a lower precision than float64, with the levels of its values."""
     units = arrays.units(execution.values)
     if max(units.values(), default=0.0) < FINEST:
         return Side(run)
     with phase("measuring rounding"):
-        noisy = run_model(subject.model, subject.args, subject.kwargs, noisy=True, decisions=decisions)
-        release_memory()
-    truths = measured(run.values, noisy.values, run.units)
+        if isinstance(source, ProgramSource):
+            noisy: Tensors = noisy_values(source, run)
+        else:
+            noisy = run_model(source.model, source.args, source.kwargs, noisy=True, decisions=decisions).values
+            release_memory()
+    truths = measured(run.values, noisy, run.units)
     return Side(run, levels=RoundingLevels(truths, execution.values, units))
 
 

@@ -16,7 +16,7 @@ import torch
 
 from filch.export import Node
 
-from ._correspondence import Correspondence
+from ._correspondence import Anchor, Correspondence
 from ._execution import Execution, moved_value
 from ._layout import RELATIVE, Numbers, have_same_rows, same_numbers, solve
 from ._notes import difference_of, misplacing_node
@@ -25,6 +25,7 @@ from ._operators import family
 from ._values import Side, match_values
 
 _MOST = 16  # suspects to find
+_SUMS = frozenset({"add", "sub"})
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,9 @@ class Divergence:
             if anchor.node.name == node.name and anchor.whole:
                 users = self._users.get(anchor.reference.outputs[0], ())
                 return users[0] if anchor.folded and len(users) == 1 else anchor.reference
+        for read in node.reads:
+            if (before := self._before_bias.get(self._other.roots[read])) is not None and family(node) in _SUMS:
+                return before.reference
         owned = [self._owners.get(self._other.roots[read], frozenset()) for read in node.reads]
         own = self._own
         candidates = []
@@ -149,6 +153,11 @@ class Divergence:
             )
         ]
         return candidates[0] if len(candidates) == 1 else None
+
+    @cached_property
+    def _before_bias(self) -> Mapping[str, Anchor]:
+        """The values of B to which A adds a bias in one operation."""
+        return self._pairs.without_bias(self._pairs.other.recognizable)
 
     def _is_known(self, name: str) -> bool:
         """Whether a value of A is in B, as B has computed it."""
@@ -196,6 +205,8 @@ class Divergence:
         }
         matches = match_values(self._pairs.other, self._pairs.reference, changed)
         self._found = (self._found - changed.keys()) | matches.keys() | self._joined(changed)
+        left = {name: numbers for name, numbers in changed.items() if name not in self._found}
+        self._found.update(self._pairs.without_bias(left))
         self._owners |= {name: frozenset(match.source for match in found) for name, found in matches.items()}
         for name in changed.keys() - matches.keys():
             self._owners.pop(name, None)
