@@ -32,7 +32,7 @@ from .alignment._value_map import ValueMap, load_value_map
 from .alignment._values import Side
 from .alignment._weights import match_weights
 from .common._errors import CompareError
-from .models._array_files import ARRAY_FILES, CHECKPOINTS, load_arrays
+from .models._array_files import has_only_weights, is_array_file, load_arrays
 from .models._drawn_inputs import draw_inputs
 from .models._factory import find_factory
 from .models._second_input import other_numbers
@@ -79,7 +79,8 @@ def align(
         a: the reference implementation: a module, in the mode in which to run it; an ONNX program, as the path of its
             file, a model of onnx or onnx-ir, or a `Program`; a mapping from names to tensors or arrays (of NumPy, JAX,
             MLX), which may be nested, in the order in which they were computed; a `Capture` or `Dump`; or the path of a
-            dump, or of a file `.npz`, `.safetensors` or `.pt`.
+            dump, or of a file `.npz`, `.safetensors`, `.pt`, or of an index (`model.safetensors.index.json`) or folder
+            of a Hugging Face checkpoint.
         b: the other implementation, likewise.
         args: the positional arguments of A, or its only one, or a mapping of its arguments by name; None if A is no
             module and no program, or only weights are compared. Inputs in which many numbers are equal say little.
@@ -149,7 +150,7 @@ def read_source(path: str | os.PathLike[str]) -> NamedArrays | ProgramSource:
         except NotADumpError:
             return _program_source(where)
     arrays = load_arrays(where)
-    return NamedArrays.of_state(arrays, str(where)) if where.suffix in CHECKPOINTS else NamedArrays(str(where), arrays)
+    return NamedArrays.of_state(arrays, str(where)) if has_only_weights(where) else NamedArrays(str(where), arrays)
 
 
 def _program_source(given: ProgramLike) -> ProgramSource:
@@ -181,7 +182,7 @@ def _with_inputs(source: ProgramSource, arguments: Mapping[str, torch.Tensor]) -
 
 def find_source(name: str) -> Source:
     """Return what the command line names: a file, or what a factory returns: a model with its arguments, or arrays."""
-    if Path(name).suffix in ARRAY_FILES or name.endswith(".onnx"):
+    if is_array_file(name) or name.endswith(".onnx"):
         return read_source(name)
     factory = find_factory(name)
     result = factory.call()
