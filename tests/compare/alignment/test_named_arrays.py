@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -152,6 +153,29 @@ def test_checkpoints(model: GPT2LMHeadModel, weights: dict[str, np.ndarray], tmp
             "layers it is made of transformer.h.#.attn.c_attn.weight (columns 0 to 47)"
         ),
     ]
+
+
+def test_weights_of_another_layer_are_named(model: GPT2LMHeadModel, weights: dict[str, np.ndarray]):
+    """Two that were exchanged, without most layers to compare with; norms that were all moved by a layer are right."""
+    state = {name: weights[name] for name in weights if name.startswith("b") and "q_" not in name}
+    swapped = {**state, "b1/up": state["b2/up"], "b2/up": state["b1/up"]}
+    result = align(state, swapped)
+    assert [text.partition(",")[0] for text in result.wrong_outputs] == [
+        "the weight 'b1/up' of B is made of b2/up",
+        "the weight 'b2/up' of B is made of b1/up",
+    ]
+    numbers = np.random.default_rng(0).normal
+    names = [
+        (f"{kind}{layer}.{name}", f"features.{3 * layer + (kind == 'bn')}.{name}")
+        for kind, layer, name in itertools.product(("conv", "bn"), (1, 2, 3), ("weight", "bias"))
+    ]
+    flat = {name: numbers(size=8) for _, name in names}
+    assert align(flat, {name: flat[source] for name, source in names}).close  # no layers
+    names = [name for name in state if "ln1" in name]
+    moved = {name: state[name.replace(name[:2], f"b{(int(name[1]) + 1) % 3}")] for name in names}
+    other = {name: array for name, array in {**state, **moved}.items() if name not in names or name[1] != "2"}
+    own = {name: array for name, array in state.items() if name not in names or name[1] != "0"}
+    assert align(own, other).close, align(own, other)
 
 
 def test_the_command_reads_files(
