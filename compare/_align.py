@@ -35,6 +35,7 @@ from .common._errors import CompareError
 from .models._array_files import has_only_weights, is_array_file, load_arrays
 from .models._drawn_inputs import draw_inputs
 from .models._factory import find_factory
+from .models._gguf import load_gguf
 from .models._second_input import other_numbers
 from .models._subject import Subject
 from .references._inputs import argument_paths, cast_inputs
@@ -79,8 +80,8 @@ def align(
         a: the reference implementation: a module, in the mode in which to run it; an ONNX program, as the path of its
             file, a model of onnx or onnx-ir, or a `Program`; a mapping from names to tensors or arrays (of NumPy, JAX,
             MLX), which may be nested, in the order in which they were computed; a `Capture` or `Dump`; or the path of a
-            dump, or of a file `.npz`, `.safetensors`, `.pt`, or of an index (`model.safetensors.index.json`) or folder
-            of a Hugging Face checkpoint.
+            dump, of a file `.npz`, `.safetensors`, `.pt` or `.gguf` (with the package `gguf`), or of the folder or
+            index (`model.safetensors.index.json`) of a Hugging Face checkpoint.
         b: the other implementation, likewise.
         args: the positional arguments of A, or its only one, or a mapping of its arguments by name; None if A is no
             module and no program, or only weights are compared. Inputs in which many numbers are equal say little.
@@ -149,6 +150,8 @@ def read_source(path: str | os.PathLike[str]) -> NamedArrays | ProgramSource:
             return NamedArrays.of(restore(where), str(where))
         except NotADumpError:
             return _program_source(where)
+    if where.suffix == ".gguf":
+        return NamedArrays.of_gguf(load_gguf(where), str(where))
     arrays = load_arrays(where)
     return NamedArrays.of_state(arrays, str(where)) if has_only_weights(where) else NamedArrays(str(where), arrays)
 

@@ -7,6 +7,7 @@ from filch.export import release_memory
 from filch.steal import phase
 
 from ..float64._mode import RecordedDecisions
+from ..models._gguf import GgufWeights, Quantized
 from ..models._subject import Subject
 from ..results._alignment import AlignedArray, Alignment, Departure
 from ._arrays import NamedArrays
@@ -18,7 +19,7 @@ from ._result import aligned_weight, alignment
 from ._rounding import FINEST, RoundingLevels, assumed, measured
 from ._value_map import ValueMap
 from ._values import Side
-from ._weight_verdict import odd_weights, other_weights
+from ._weight_verdict import odd_weights, other_weights, permuted_blocks
 from ._weights import Tensors, WeightMap, match_weights
 
 _MOST = 8  # names in a sentence
@@ -30,14 +31,52 @@ Source = Runnable | NamedArrays
 def align_weights(own: Source, other: Source) -> Alignment:
     """Return which weights of two implementations correspond; see `align`."""
     first, second = weights_of(own), weights_of(other)
+    first, rounded = _without_rounding(own, first, second)
+    second, other_rounded = _without_rounding(other, second, first)
     with phase("matching weights"):
         weights = match_weights(first, second)
         release_memory()
     wrong = [*_wrong_weights(weights, first, second, complete=True)]
-    aligned = tuple(aligned_weight(first, match) for match in weights.matches)
+    aligned = []
+    for match in weights.matches:
+        weight, how = aligned_weight(first, match), other_rounded.get(match.weight)
+        rounding = f", quantized as {how.type}" if how is not None and match.parts else ""
+        aligned.append(replace(weight, arrangement=weight.arrangement + rounding))
+    remarks = [*_remarks_on_rounding("A", rounded), *_remarks_on_rounding("B", other_rounded)]
+    remarks += permuted_blocks(weights)
     return Alignment(
-        name_of(own), name_of(other), aligned, weights.unused, (), (), (), (*wrong,), (), compared="weights"
+        name_of(own),
+        name_of(other),
+        (*aligned,),
+        weights.unused,
+        *((), (), ()),
+        wrong_outputs=(*wrong,),
+        remarks=(*remarks,),
+        compared="weights",
     )
+
+
+def _without_rounding(source: Source, weights: Tensors, reference: Tensors) -> tuple[Tensors, Mapping[str, Quantized]]:
+    """Return weights with the numbers that quantized ones were rounded from, and how each was quantized."""
+    if not isinstance(source, NamedArrays) or not source.quantized:
+        return weights, {}
+    with phase("finding what was quantized"):
+        snapped = GgufWeights(weights, source.quantized).snapped_to(reference)
+    return snapped.weights, snapped.quantized
+
+
+def _remarks_on_rounding(side: str, rounded: Mapping[str, Quantized]) -> Iterator[str]:
+    """Yield a sentence for each type of quantized weights."""
+    groups: dict[str, list[Quantized]] = {}
+    for how in rounded.values():
+        groups.setdefault(how.type, []).append(how)
+    for kind, items in groups.items():
+        text = f"{len(items)} weights of {side} are quantized as {kind}"
+        errors = [how.error for how in items if how.error is not None]
+        if not items[0].is_judged:
+            yield f"{text}, whose numbers are not evenly spaced: they can't be judged"
+        elif errors:
+            yield f"{text}: rounding by up to 1.5 steps of a block counts as equal, here {max(errors):.1%} of a weight"
 
 
 def weights_of(source: Source) -> Tensors:

@@ -1,7 +1,7 @@
 """`NamedArrays`: numbers that an implementation has left behind under names, without the operations."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from filch.steal import Records, tensors
 
 from ..common._complex import complex_as_real
 from ..common._errors import CompareError
+from ..models._gguf import GgufWeights, Quantized
 from ._execution import Execution
 from ._folded import folded_vectors
 from ._weight_verdict import other_weights
@@ -31,12 +32,14 @@ class NamedArrays:
         arrays: all arrays, which may be weights or values; of any dtypes.
         weights: the names of those that are known to be weights.
         places: the module and the path of each tensor that a module returned; those of other arrays are their names.
+        quantized: which weights of a GGUF file are quantized, and how.
     """
 
     name: str
     arrays: Tensors
     weights: frozenset[str] = frozenset()
     places: Mapping[str, tuple[str, str]] | None = None
+    quantized: Mapping[str, Quantized] = field(default_factory=dict)
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any] | Records, name: str | None = None) -> "NamedArrays":
@@ -60,6 +63,11 @@ class NamedArrays:
     def of_state(cls, arrays: Tensors, name: str) -> "NamedArrays":
         """Return arrays all of which are weights."""
         return cls(name, arrays, frozenset(arrays))
+
+    @classmethod
+    def of_gguf(cls, weights: GgufWeights, name: str) -> "NamedArrays":
+        """Return the weights of a GGUF file."""
+        return cls(name, weights.weights, frozenset(weights.weights), quantized=weights.quantized)
 
     def weights_among(self, run: Execution) -> WeightMap:
         """Return which arrays are weights: those with the numbers of a weight of the other implementation.

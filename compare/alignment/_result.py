@@ -1,6 +1,7 @@
 """Write the correspondence of two executions as a result for people."""
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 
 from filch.export import Node
@@ -173,6 +174,9 @@ def described(layout: Layout, shape: Shape, source: Shape) -> str:
         return f"elements {layout.offset} to {layout.offset + count - 1}"
     if count == total and len(shape) == len(source) == 2 and layout == _transposed(source):
         return "transposed"
+    if count == total and shape == source and (blocks := row_blocks(layout, source)) is not None:
+        first = ", ".join(str(blocks.row(index)) for index in range(4))
+        return f"heads permuted: rows {first}, … of {blocks.count} blocks of {blocks.size}"
     if len(source) == 2 and layout.sizes[1:] == source[1:] and layout.strides[1:] == (1,) and len(layout.sizes) == 2:
         step = layout.strides[0] // row
         return f"every {step}th row from {layout.offset // row}" if step else "repeated"
@@ -180,6 +184,46 @@ def described(layout: Layout, shape: Shape, source: Shape) -> str:
         start = layout.offset % source[-1]
         return f"columns {start} to {start + layout.sizes[1] - 1}"
     return f"elements {layout}"
+
+
+@dataclass(frozen=True)
+class RowBlocks:
+    """Rows of a matrix, or elements of a vector, that are permuted in the same way in each block, as in heads.
+
+    Attributes:
+        count: the number of blocks.
+        size: the number of rows of a block.
+        columns: the number of rows between neighbors in the new order.
+    """
+
+    count: int
+    size: int
+    columns: int
+
+    def row(self, index: int) -> int:
+        """Return the row of a block that is at an index in the new order."""
+        other = self.size // self.columns
+        return index % other * self.columns + index // other
+
+
+def row_blocks(layout: Layout, shape: Shape) -> RowBlocks | None:
+    """Return how the rows of a tensor are permuted in blocks; None if they are arranged otherwise.
+
+    Args:
+        layout: the layout of a tensor in one of the same shape.
+        shape: this shape.
+    """
+    width = _size(shape[1:])
+    digits = [*zip(layout.sizes, layout.strides, strict=True)]
+    if width > 1 and digits[-1:] != [(width, 1)]:
+        return None
+    rows = [(size, stride / width) for size, stride in (digits[:-1] if width > 1 else digits)]
+    rows = rows if len(rows) == 3 else [(1, shape[0]), *rows]
+    if len(rows) != 3:
+        return None
+    (count, block), (inner, near), (outer, far) = rows
+    is_transposed = near == 1 and far == inner and block == inner * outer and count * block == shape[0]
+    return RowBlocks(count, int(block), int(far)) if is_transposed else None
 
 
 def _transposed(source: Shape) -> Layout:

@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 
 import torch
 
-from ._result import described
+from ._result import described, row_blocks
 from ._weights import WeightMap, WeightMatch
 
 Tensors = Mapping[str, torch.Tensor]
@@ -148,3 +148,20 @@ def _arrangement(match: WeightMatch, reference: Tensors) -> str:
         inner, outer = shapes[::-1] if part.arrangement == "holds" else shapes
         texts.append(described(part.layout, inner, outer))
     return "; ".join(dict.fromkeys(texts))
+
+
+def permuted_blocks(weights: WeightMap) -> Iterator[str]:
+    """Yield a sentence if rows are permuted in blocks of several sizes: heads have one.
+
+    Args:
+        weights: which weights correspond.
+    """
+    sizes: dict[int, str] = {}
+    for match in weights.matches:
+        if len(match.parts) == 1 and match.parts[0].arrangement == "moved":
+            blocks = row_blocks(match.parts[0].layout, match.shape)
+            if blocks is not None:
+                sizes.setdefault(blocks.size, match.weight)
+    if len(sizes) > 1:
+        text = ", ".join(f"{size} ({name})" for size, name in sizes.items())
+        yield f"rows are permuted in blocks of several sizes, {text}: if the blocks are heads, one of them is wrong"

@@ -17,7 +17,7 @@ def align_command(
         str,
         typer.Argument(
             help="Implementation A: package.module:factory path.py:factory, an ONNX program or a dump (.onnx), .npz, "
-            ".safetensors, .pt, or the folder of a Hugging Face checkpoint."
+            ".safetensors, .pt, .gguf, or the folder of a Hugging Face checkpoint."
         ),
     ],
     other: Annotated[

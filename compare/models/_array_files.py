@@ -27,7 +27,7 @@ _PART = re.compile(r"-\d{5}-of-\d{5}$")  # in the name of a part of a checkpoint
 def is_array_file(path: str | os.PathLike[str]) -> bool:
     """Whether a path is that of a file or folder that `load_arrays` may read."""
     where = Path(path)
-    return where.suffix in ARRAY_FILES or where.name.endswith(_INDEX) or where.is_dir()
+    return where.suffix in ARRAY_FILES or where.suffix == ".gguf" or where.name.endswith(_INDEX) or where.is_dir()
 
 
 def has_only_weights(path: str | os.PathLike[str]) -> bool:
