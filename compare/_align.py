@@ -21,7 +21,7 @@ from ._compare import ProgramLike, time_limit
 from ._compare_programs import Side as ProgramSide
 from ._compare_programs import in_dtype
 from .alignment._array_alignment import Runnable, Source, align_arrays, align_weights, run
-from .alignment._arrays import NamedArrays
+from .alignment._arrays import NamedArrays, as_tensors
 from .alignment._correspondence import Correspondence
 from .alignment._divergence import Divergence
 from .alignment._execution import Execution
@@ -79,9 +79,9 @@ def align(
     Args:
         a: the reference implementation: a module, in the mode in which to run it; an ONNX program, as the path of its
             file, a model of onnx or onnx-ir, or a `Program`; a mapping from names to tensors or arrays (of NumPy, JAX,
-            MLX), which may be nested, in the order in which they were computed; a `Capture` or `Dump`; or the path of a
-            dump, of a file `.npz`, `.safetensors`, `.pt` or `.gguf` (with the package `gguf`), or of the folder or
-            index (`model.safetensors.index.json`) of a Hugging Face checkpoint.
+            MLX), which may be nested and have lists, in the order in which they were computed; a `Capture` or `Dump`;
+            or the path of a dump, of a file `.npz`, `.safetensors`, `.pt` or `.gguf` (with the package `gguf`), or of
+            the folder or index (`model.safetensors.index.json`) of a Hugging Face checkpoint.
         b: the other implementation, likewise.
         args: the positional arguments of A, or its only one, or a mapping of its arguments by name; None if A is no
             module and no program, or only weights are compared. Inputs in which many numbers are equal say little.
@@ -121,6 +121,7 @@ def align(
 def _source(given: Implementation, args: Any, kwargs: Mapping[str, Any] | None, parameters: Sequence[str]) -> Source:
     """Return an implementation with its arguments; `parameters` are the names of those of an ONNX program."""
     has_arguments = args is not None or kwargs is not None
+    args, kwargs = as_tensors((args, kwargs))
     if isinstance(args, Mapping):
         args, kwargs = (), {**args, **(kwargs or {})}
     if isinstance(given, nn.Module):

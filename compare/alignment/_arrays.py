@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
 from filch.export import Graph, ModuleOutput, Value
 from filch.steal import Records, tensors
+from filch.steal.text import short_line
 
 from ..common._complex import complex_as_real
 from ..common._errors import CompareError
@@ -144,12 +146,35 @@ def _flat(arrays: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, torch.T
         name = f"{prefix}{key}"
         if isinstance(item, Mapping):
             yield from _flat(item, f"{name}.")
-            continue
-        value = item if isinstance(item, torch.Tensor) or not hasattr(item, "__array__") else np.asarray(item)
-        found = [*tensors(value).values()]
-        if len(found) != 1:
-            raise CompareError(f"{name!r} is a {type(item).__name__}, not an array")
-        yield name, found[0].detach().cpu()
+        elif isinstance(item, list | tuple):
+            yield from _flat(dict(zip(map(str, range(len(item))), item, strict=True)), f"{name}.")
+        elif item is not None:
+            found = [*tensors(as_tensors(item)).values()]
+            if len(found) != 1:
+                raise CompareError(f"{name!r} is a {type(item).__name__}, not an array")
+            yield name, found[0].detach().cpu()
+
+
+def as_tensors(value: Any) -> Any:
+    """Return arguments with tensors in place of the arrays of NumPy, JAX or MLX among them.
+
+    Args:
+        value: any nesting of containers.
+
+    Raises:
+        CompareError: an array has no numbers, as the keys of random numbers in JAX.
+    """
+    return pytree.tree_map(_as_tensor, value)
+
+
+def _as_tensor(item: Any) -> Any:
+    if isinstance(item, torch.Tensor | np.generic) or not hasattr(item, "__array__"):
+        return item
+    try:
+        array = np.asarray(item)  # JAX gives one that can't be written to, which torch warns of
+        return next(iter(tensors(array if array.flags.writeable else array.copy()).values()))
+    except (TypeError, StopIteration) as error:
+        raise CompareError(f"the {type(item).__name__} {short_line(str(item))} has no numbers: {error}") from error
 
 
 def _of_records(records: Records, name: str) -> NamedArrays:

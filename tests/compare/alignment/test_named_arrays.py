@@ -55,6 +55,32 @@ def test_a_fault_is_named(model: GPT2LMHeadModel, weights: dict[str, np.ndarray]
     assert f"{FAULTS[fault]!r} of B is the first" in result.wrong_outputs[0]
 
 
+class OtherArray:
+    """An array of another package, which NumPy can convert but not write to, as one of JAX."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __array__(self, dtype: None = None, copy: bool | None = None) -> np.ndarray:
+        if self.array.dtype == object:
+            raise TypeError("keys can't be converted")
+        shared = self.array.view()
+        shared.flags.writeable = False
+        return shared
+
+
+def test_arrays_of_other_packages(model: GPT2LMHeadModel, weights: dict[str, np.ndarray]):
+    """In lists, among None, and as arguments; what has no numbers is an error."""
+    ids = tokens()
+    values = numpy_gpt2(weights, ids.numpy(), np.float32)
+    arrays = {"nothing": None, "blocks": [{"ln1": OtherArray(values[f"b{layer}/ln1"])} for layer in range(3)]}
+    result = align(model, {**arrays, "logits": OtherArray(values["logits"])}, OtherArray(ids.numpy()))
+    assert result.close, result
+    assert [array.name for array in result.arrays] == ["blocks.0.ln1", "blocks.1.ln1", "blocks.2.ln1", "logits"]
+    with pytest.raises(CompareError, match=r"OtherArray .* has no numbers: keys can't be converted"):
+        align(model, {"key": OtherArray(np.array([None]))}, ids)
+
+
 def test_one_wrong_number_is_enough(model: GPT2LMHeadModel, weights: dict[str, np.ndarray]):
     """A pair holds for all elements: one that is 2e-4 off, in float32, is a difference."""
     values = numpy_gpt2(weights, tokens().numpy(), np.float32)
