@@ -124,7 +124,8 @@ def _of_other_layers(matches: Sequence[WeightMatch]) -> Iterator[str]:
         if is_odd and 2 * steps[place][other - own] <= steps[place].total():
             source = match.parts[0].weight
             expected = _NUMBER.sub(str(usual), source, count=1)
-            if (place, expected) in sources:
+            kinds = {_NUMBER.sub("#", item) for name, item in sources if name == place}
+            if (place, expected) in sources and len(kinds) == 1:  # else its number is not that of a layer
                 yield f"the weight {match.weight!r} of B is made of {source}, where {expected} would be expected"
 
 
