@@ -1,34 +1,49 @@
 """Align two implementations of the same model, and find where the second one leaves the first."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnx
+import onnx_ir as ir
+import torch
+from onnx_ir.passes.common import LiftConstantsToInitializersPass
 from torch import nn
 
-from filch.export import TraceError, release_memory
-from filch.steal import Records, phase, restore
+from filch.export import Program, TraceError, optimize, release_memory
+from filch.export.backends import get_backend, limit_backend
+from filch.steal import ModuleInfo, NotADumpError, Records, argument_tensors, phase, restore
 
-from .alignment._array_alignment import Source, align_arrays, align_weights
-from .alignment._arrays import NamedArrays
+from ._compare import ProgramLike, time_limit
+from ._compare_programs import Side as ProgramSide
+from ._compare_programs import in_dtype
+from .alignment._array_alignment import Runnable, Source, align_arrays, align_weights, run
+from .alignment._arrays import NamedArrays, as_tensors
 from .alignment._correspondence import Correspondence
 from .alignment._divergence import Divergence
-from .alignment._execution import Execution, run_model
+from .alignment._execution import Execution
 from .alignment._folded import folded_vectors
+from .alignment._program_run import ProgramSource
 from .alignment._result import alignment
-from .alignment._second_input import other_numbers
 from .alignment._value_map import ValueMap, load_value_map
 from .alignment._values import Side
 from .alignment._weights import match_weights
 from .common._errors import CompareError
-from .models._array_files import ARRAY_FILES, CHECKPOINTS, load_arrays
+from .models._array_files import has_only_weights, is_array_file, load_arrays
+from .models._drawn_inputs import draw_inputs
 from .models._factory import find_factory
+from .models._gguf import load_gguf
+from .models._second_input import other_numbers
 from .models._subject import Subject
+from .references._inputs import argument_paths, cast_inputs
 from .results._alignment import Alignment
 
-Implementation = nn.Module | Mapping[str, Any] | Records | str | os.PathLike[str]
+_BACKEND = "onnxruntime-cpu"  # runs a program in its own precision, which tells the dtypes of its values
+_FOLDED = frozenset({"If", "SplitToSequence"})  # which can't be evaluated in float64, but are removed by an optimizer
+Implementation = nn.Module | Mapping[str, Any] | Records | str | os.PathLike[str] | Program | ir.Model | onnx.ModelProto
 
 
 def align(
@@ -53,19 +68,25 @@ def align(
     output depends on it. To find what is wrong behind the first difference, B runs again with the numbers of A as the
     operands of the operations that read A's weights.
 
+    An ONNX program is evaluated node by node by the evaluator of the ONNX specification; it also runs once on ONNX
+    Runtime, which checks the inputs and tells the dtypes.
+
     An implementation in another language or framework is compared by the numbers that it leaves behind: named arrays.
     The first array that is no value of A, although later results depend on it, is where B leaves A, as far as that can
     be told without its operations. Arrays may have any precision: a second run of the module, with noise, shows how
     far rounding takes each value from float64. A conversion of a checkpoint is compared by its weights alone.
 
     Args:
-        a: the reference implementation: a module, in the mode in which to run it; a mapping from names to tensors or
-            arrays (of NumPy, JAX, MLX), which may be nested, in the order in which they were computed; a `Capture` or
-            `Dump`; or the path of a dump, or of a file `.npz`, `.safetensors` or `.pt`.
+        a: the reference implementation: a module, in the mode in which to run it; an ONNX program, as the path of its
+            file, a model of onnx or onnx-ir, or a `Program`; a mapping from names to tensors or arrays (of NumPy, JAX,
+            MLX), which may be nested and have lists, in the order in which they were computed; a `Capture` or `Dump`;
+            or the path of a dump, of a file `.npz`, `.safetensors`, `.pt` or `.gguf` (with the package `gguf`), or of
+            the folder or index (`model.safetensors.index.json`) of a Hugging Face checkpoint.
         b: the other implementation, likewise.
-        args: the positional arguments of A, or its only one; None if A is no module or only weights are compared.
-            Inputs in which many numbers are equal say little.
-        b_args: those of B, with the same numbers; None if they are the same.
+        args: the positional arguments of A, or its only one, or a mapping of its arguments by name; None if A is no
+            module and no program, or only weights are compared. Inputs in which many numbers are equal say little.
+        b_args: those of B, with the same numbers; None if they are the same. A program gets the arguments that have the
+            names of its inputs, or all of them in their order. Two programs without arguments get drawn inputs.
         kwargs: the keyword arguments of A.
         b_kwargs: those of B; None if they are the same as those of A and `b_args` is None.
         mapping: where module outputs of A are in B, as a `ValueMap` or its TOML file. Its rows are checked and displace
@@ -78,8 +99,9 @@ def align(
         are compared: if those of B are made of those of A, alike in all layers, and all of A's are in B.
 
     Raises:
-        CompareError: one of them is nothing that can be compared, a file can't be read, or `mapping` names a module
-            that was not called.
+        CompareError: one of them is nothing that can be compared, a file can't be read, the inputs of a program are
+            missing or don't fit, a node of it can't be evaluated in float64, or `mapping` names a module that was not
+            called.
         DumpError: a dump can't be read.
         TraceError: one of them fails on its inputs.
 
@@ -91,34 +113,80 @@ def align(
     """
     given = b_args if b_args is not None else args
     other_kwargs = b_kwargs if b_kwargs is not None or b_args is not None else kwargs
-    own, other = _source(a, args, kwargs), _source(b, given, other_kwargs)
+    shared = ModuleInfo.of(a).parameters if isinstance(a, nn.Module) and b_args is None else ()
+    own, other = _source(a, args, kwargs, ()), _source(b, given, other_kwargs, shared)
     return align_sources(own, other, mapping=mapping, weights_only=weights_only)
 
 
-def _source(given: Implementation, args: Any, kwargs: Mapping[str, Any] | None) -> Source:
+def _source(given: Implementation, args: Any, kwargs: Mapping[str, Any] | None, parameters: Sequence[str]) -> Source:
+    """Return an implementation with its arguments; `parameters` are the names of those of an ONNX program."""
+    has_arguments = args is not None or kwargs is not None
+    args, kwargs = as_tensors((args, kwargs))
+    if isinstance(args, Mapping):
+        args, kwargs = (), {**args, **(kwargs or {})}
     if isinstance(given, nn.Module):
-        if args is not None or kwargs is not None:
+        if has_arguments:
             return Subject.of(given, () if args is None else args, kwargs)
         return NamedArrays.of_state(given.state_dict(), type(given).__name__)
     if isinstance(given, str | os.PathLike):
-        return read_source(given)
-    if isinstance(given, Mapping):
+        source = read_source(given)
+    elif isinstance(given, Program | ir.Model | onnx.ModelProto):
+        source = _program_source(given)
+    elif isinstance(given, Mapping):
         return NamedArrays.of(given)
-    raise CompareError(f"give a module, a mapping of arrays, records or a path, not a {type(given).__name__}")
+    else:
+        kind = type(given).__name__
+        raise CompareError(f"give a module, an ONNX program, a mapping of arrays, records or a path, not a {kind}")
+    if isinstance(source, ProgramSource) and has_arguments:
+        positional = () if args is None else args if isinstance(args, Sequence) else (args,)
+        return _with_inputs(source, argument_tensors(parameters, positional, kwargs or {}))
+    return source
 
 
-def read_source(path: str | os.PathLike[str]) -> NamedArrays:
-    """Read the arrays of a dump or another file; see `align`."""
+def read_source(path: str | os.PathLike[str]) -> NamedArrays | ProgramSource:
+    """Read an ONNX program, or the arrays of a dump or another file; see `align`."""
     where = Path(path)
     if where.suffix == ".onnx":
-        return NamedArrays.of(restore(where), str(where))
+        try:
+            return NamedArrays.of(restore(where), str(where))
+        except NotADumpError:
+            return _program_source(where)
+    if where.suffix == ".gguf":
+        return NamedArrays.of_gguf(load_gguf(where), str(where))
     arrays = load_arrays(where)
-    return NamedArrays.of_state(arrays, str(where)) if where.suffix in CHECKPOINTS else NamedArrays(str(where), arrays)
+    return NamedArrays.of_state(arrays, str(where)) if has_only_weights(where) else NamedArrays(str(where), arrays)
+
+
+def _program_source(given: ProgramLike) -> ProgramSource:
+    """Return an ONNX program without inputs; the weights that nodes have as constants are among its weights."""
+    side = ProgramSide.of(given, "the program", _BACKEND)
+    program = replace(side.program, model=side.program.model.clone())
+    if any(node.op_type in _FOLDED for node in program.model.graph):
+        program = optimize(program)
+    LiftConstantsToInitializersPass(size_limit=2)(program.model)
+    return ProgramSource(side.name, program.snapshot())
+
+
+def _with_inputs(source: ProgramSource, arguments: Mapping[str, torch.Tensor]) -> ProgramSource:
+    """Return a program with the arguments of the other implementation, by path, or of a call, by name, as its inputs.
+
+    Raises:
+        CompareError: they don't fit, or the program fails on them.
+    """
+    program, graph = source.program, source.program.graph
+    side = ProgramSide(program, source.name, limit_backend(get_backend(_BACKEND)))
+    paths = argument_paths(program, graph, arguments)
+    matched = {name: arguments[path] for name, path in paths.items() if path in arguments}
+    inputs = side.named(matched if len(matched) == len(graph.inputs) else arguments)
+    native = side.feed(cast_inputs(graph, {name: in_dtype(graph, name, tensor) for name, tensor in inputs.items()}))
+    with time_limit(program, None):
+        values = side.observe(side.compile(), native).values
+    return replace(source, inputs=inputs, dtypes={name: tensor.dtype for name, tensor in values.items()})
 
 
 def find_source(name: str) -> Source:
     """Return what the command line names: a file, or what a factory returns: a model with its arguments, or arrays."""
-    if Path(name).suffix in ARRAY_FILES or name.endswith(".onnx"):
+    if is_array_file(name) or name.endswith(".onnx"):
         return read_source(name)
     factory = find_factory(name)
     result = factory.call()
@@ -145,10 +213,8 @@ def align_sources(
     given = mapping if isinstance(mapping, ValueMap) else ValueMap() if mapping is None else load_value_map(mapping)
     if _has_only_weights(own, other) if weights_only is None else weights_only:
         result = align_weights(own, other)
-    elif isinstance(own, Subject) and isinstance(other, Subject):
-        result = _align_subjects(own, other, given)
     else:
-        result = align_arrays(own, other, given)
+        result = _align_values(own, other, given)
     return result if names is None else replace(result, reference=names[0], other=names[1])
 
 
@@ -156,11 +222,42 @@ def _has_only_weights(own: Source, other: Source) -> bool:
     arrays = [side for side in (own, other) if isinstance(side, NamedArrays)]
     if any(side.arrays.keys() == side.weights for side in arrays):
         return True
+    if arrays and any(isinstance(side, ProgramSource) and side.inputs is None for side in (own, other)):
+        return True
     return len(arrays) == len((own, other)) and not any(side.places for side in arrays)
 
 
-def _align_subjects(own: Subject, other: Subject, given: ValueMap) -> Alignment:
-    """Align two modules."""
+def _align_values(own: Source, other: Source, given: ValueMap) -> Alignment:
+    """Align the values of two implementations of which at least one can be run."""
+    remarks = []
+    if isinstance(own, ProgramSource) and isinstance(other, ProgramSource) and own.inputs is other.inputs is None:
+        drawn = draw_inputs(own.program.graph)
+        own, remarks = _with_inputs(own, drawn.tensors), [drawn.note]
+    own, other = _with_inputs_of(own, other), _with_inputs_of(other, own)
+    if isinstance(own, NamedArrays) or isinstance(other, NamedArrays):
+        return align_arrays(own, other, given)
+    result = _align_runs(own, other, given)
+    return replace(result, remarks=(*remarks, *result.remarks))
+
+
+def _with_inputs_of(source: Source, other: Source) -> Source:
+    """Return an implementation; a program without inputs gets those of the other one.
+
+    Raises:
+        CompareError: it has none, or they don't fit.
+    """
+    if not isinstance(source, ProgramSource) or source.inputs is not None:
+        return source
+    if isinstance(other, Subject):
+        parameters = ModuleInfo.of(other.model).parameters
+        return _with_inputs(source, argument_tensors(parameters, other.args, other.kwargs))
+    if isinstance(other, ProgramSource) and other.inputs is not None:
+        return _with_inputs(source, other.inputs)
+    raise CompareError(f"{source.name} needs inputs to be run: {', '.join(source.program.graph.inputs)}")
+
+
+def _align_runs(own: Runnable, other: Runnable, given: ValueMap) -> Alignment:
+    """Align two implementations that can be run."""
     with phase("running A in float64"):
         first, first_again = _runs(own)
     with phase("running B in float64"):
@@ -176,17 +273,20 @@ def _align_subjects(own: Subject, other: Subject, given: ValueMap) -> Alignment:
     return alignment(pairs, suspects, missing, [*_remarks(pairs)], given)
 
 
-def _runs(subject: Subject) -> tuple[Execution, Execution | None]:
+def _runs(source: Runnable) -> tuple[Execution, Execution | None]:
     """Return the runs of an implementation on its inputs and on other ones; None if it fails on those."""
-    first = run_model(subject.model, subject.args, subject.kwargs)
-    release_memory()
-    args, kwargs = other_numbers((subject.args, dict(subject.kwargs)))
+    first = run(source)
     try:
-        second = _compact(run_model(subject.model, args, kwargs))
-    except TraceError:  # other numbers may be no valid inputs
-        second = None
-    release_memory()
-    return first, second
+        return first, _compact(run(_on_other_numbers(source)))
+    except (CompareError, TraceError):  # other numbers may be no valid inputs
+        return first, None
+
+
+def _on_other_numbers(source: Runnable) -> Runnable:
+    if isinstance(source, ProgramSource):
+        return replace(source, inputs=other_numbers(source.inputs))
+    args, kwargs = other_numbers((source.args, dict(source.kwargs)))
+    return replace(source, args=args, kwargs=kwargs)
 
 
 def _compact(execution: Execution) -> Execution:
@@ -200,6 +300,10 @@ def _remarks(pairs: Correspondence) -> Iterator[str]:
     unsure = [name for name, side in sides.items() if side.second is None]
     if unsure:
         yield f"values were matched on one input only: {' and '.join(unsure)} ran other operations on a second one"
+    dtypes = [_usual_dtype(side.execution.weights) for side in sides.values()]
+    if None not in dtypes and dtypes[0] != dtypes[1]:
+        text = " and ".join(f"{name} in {str(dtype)[6:]}" for name, dtype in zip(sides, dtypes, strict=True))
+        yield f"the weights are rounded to other precisions, {text}: give both in the same, as values differ otherwise"
     others = [name for name in pairs.other.execution.graph.inputs if not pairs.owners.get(name)]
     if others:
         yield f"the input {others[0]!r} of B has numbers that no input of A has: give both the same ones"
@@ -212,3 +316,11 @@ def _remarks(pairs: Correspondence) -> Iterator[str]:
     ]
     if ties:
         yield f"all numbers of the input {ties[0]!r} are equal: many values can't be told apart; use other inputs"
+
+
+def _usual_dtype(weights: Mapping[str, torch.Tensor]) -> torch.dtype | None:
+    """Return the dtype of most numbers; None if there are no weights."""
+    sizes = Counter[torch.dtype]()
+    for tensor in weights.values():
+        sizes[tensor.dtype] += tensor.numel()
+    return sizes.most_common(1)[0][0] if sizes else None

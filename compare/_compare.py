@@ -13,6 +13,8 @@ from filch.export import Graph, Program, TimeLimit, as_program, default_limit
 from filch.export.backends import Backend, Stage, get_backend, limit_backend
 from filch.steal import Records, phase, restore
 
+from ._mapped_records import mapped_records
+from .alignment._value_map import ValueMap, load_value_map
 from .common._errors import CompareError
 from .engine._coarser_dtypes import coarser_dtype
 from .engine._compare_call import CallResult, compare_call
@@ -22,7 +24,7 @@ from .engine._prepare import Prepared, prepare
 from .engine._value_comparator import largest_effect
 from .metrics._tolerance import ToleranceOption, as_tolerance, given_limits
 from .references._inputs import captured_calls
-from .results._report import Report
+from .results._report import BY_MAPPING, Report
 from .results._rows import Row
 
 BUFFER = 2**28
@@ -45,6 +47,7 @@ def compare(
     repeats: int = 1,
     buffer: int = BUFFER,
     limit: float | None = None,
+    mapping: Path | ValueMap | None = None,
 ) -> Report:
     """Run a program on captured inputs and compare each value of its graph with the original model's.
 
@@ -78,6 +81,9 @@ def compare(
             times as long. None is 60 plus 60 for each GB of weights; `math.inf` is no limit. Native code that cannot
             be interrupted (a kernel, a compilation) finishes first, then the error is raised; the command line ends
             the process instead.
+        mapping: if `reference` is of another implementation than `program`: where its module outputs are in the modules
+            of the program, as a `ValueMap` or its TOML file (see `align`). The program runs on the captured inputs, and
+            these module outputs are judged, by tolerance: in float64, the program would be compared with itself.
 
     Returns:
         a `Report` with one row for each value of each stage's graph and each captured call.
@@ -101,7 +107,14 @@ def compare(
         raise CompareError(f"reference must be a capture, a dump or the path of a dump, not {kind}")
     limits = given_limits(tolerance)
     records = reference if isinstance(reference, Records) else restore(reference)
+    source = "the capture" if records.source == "memory" else records.source
     loaded = as_program(program).snapshot()
+    notes: list[str] = []
+    if mapping is not None:
+        value_map = mapping if isinstance(mapping, ValueMap) else load_value_map(mapping)
+        mapped = mapped_records(records, loaded, value_map)
+        source += BY_MAPPING
+        records, loaded, notes = mapped.capture, mapped.program.snapshot(), [mapped.note]
     resolved_backend = resolve_backend(backend, options)
     calls = captured_calls(records, loaded)
     wanted = _ordered_stages(resolved_backend, resolved_backend.stages if stages is None else stages)
@@ -125,12 +138,13 @@ def compare(
                 results.append(compare_call(prepared, call))
     report = Report(
         backend=resolved_backend.name,
-        reference=records.source if records.source != "memory" else "the capture",
+        reference=source,
         program=str(loaded.path) if loaded.path else loaded.model_type.rpartition(":")[2] or "the program",
         rows=tuple(row for one in results for row in one.rows),
         modules=tuple(row for one in results for row in one.modules),
         observer_effect=largest_effect(one.observer_effect for one in results),
         notes=(
+            *notes,
             *_notes(prepared, results),
             *([UNKNOWN_INTERFACE] if loaded.is_foreign else []),
             *calls.notes,

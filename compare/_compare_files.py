@@ -53,6 +53,8 @@ def compare_files(first: Path, second: Path, *, blame_folder: Path | None = None
     }
     expected, actual = _dump(first), _dump(second)
     if expected is None and actual is None:
+        if "mapping" in given:
+            raise CompareError("a mapping is for a dump and a program, or two dumps: `filch align` needs none")
         report = compare_programs(first, second, **given)
         if blame_folder is None or report.close:
             return report
@@ -61,14 +63,17 @@ def compare_files(first: Path, second: Path, *, blame_folder: Path | None = None
     if unused := [name for name in _OF_PROGRAMS if name in given]:
         raise CompareError(f"{unused[0]} is only for two programs: a dump has the inputs")
     if expected is None or actual is None:
+        if blame_folder is not None and "mapping" in given:
+            raise CompareError("what differs between two implementations has no cause in a runtime: use `filch align`")
         dump, program = (expected, second) if expected is not None else (actual, first)
         report = compare(dump or first, program, **given)
         limit = given.get("limit")
         return report if blame_folder is None else blame(report, dump or first, program, blame_folder, limit=limit)
     given |= {} if blame_folder is None else {"blame_folder": blame_folder}
-    if unused := [name for name in given if name != "tolerance"]:
+    if unused := [name for name in given if name not in ("mapping", "tolerance")]:
         raise CompareError(f"{unused[0]} is only for programs: two dumps are compared without running anything")
-    return diff(expected, actual, tolerance=None if given.get("tolerance") == "default" else given.get("tolerance"))
+    tolerance = None if given.get("tolerance") == "default" else given.get("tolerance")
+    return diff(expected, actual, tolerance=tolerance, mapping=given.get("mapping"))
 
 
 def _dump(path: str | os.PathLike[str]) -> Dump | None:

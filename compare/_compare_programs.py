@@ -223,14 +223,23 @@ class Side:
         Raises:
             CompareError: one is missing, or does not fit.
         """
+        named = self.named(call)
+        for name, tensor in named.items():
+            _check_input(self.name, self.program.graph, name, tensor)
+        return named
+
+    def named(self, call: Tensors) -> dict[str, torch.Tensor]:
+        """Return the inputs of a call by the names of the program's inputs, whether or not they fit.
+
+        Raises:
+            CompareError: one is missing.
+        """
         graph = self.program.graph
         if missing := [name for name in graph.inputs if name not in call]:
             if len(call) != len(graph.inputs):
                 given = ", ".join(call) or "nothing"
                 raise CompareError(f"{self.name} takes an input {missing[0]!r}, but the inputs have {given}")
             call = dict(zip(graph.inputs, call.values(), strict=True))  # unnamed arrays of an .npz, for example
-        for name in graph.inputs:
-            _check_input(self.name, graph, name, call[name])
         return {name: call[name] for name in graph.inputs}
 
 
@@ -303,7 +312,7 @@ class Ends:
                 f"the program takes {', '.join(graph.inputs)}, which do not correspond to the inputs of the reference: "
                 f"{', '.join(self.inputs) or 'none'}"
             )
-        found = {name: _in_dtype(graph, name, tensor) for name, tensor in found.items()}
+        found = {name: in_dtype(graph, name, tensor) for name, tensor in found.items()}
         for name, tensor in (cast_inputs(graph, found) if lower_precision else found).items():
             _check_input("the program", graph, name, tensor)
         return found
@@ -353,7 +362,7 @@ def with_shapes(model: ir.Model, values: Tensors) -> ir.Model:
     return declared
 
 
-def _in_dtype(graph: Graph, name: str, tensor: torch.Tensor) -> torch.Tensor:
+def in_dtype(graph: Graph, name: str, tensor: torch.Tensor) -> torch.Tensor:
     """Return an input as the other integer type, or finer floating-point type, that a graph declares."""
     declared = getattr(torch, graph.values[name].dtype or "", tensor.dtype)
     kinds = [dtype.is_floating_point or dtype.is_complex or dtype is torch.bool for dtype in (declared, tensor.dtype)]

@@ -7,42 +7,51 @@ from filch.export import Graph, Value, release_memory
 from filch.steal import phase
 
 from ..float64._mode import RecordedDecisions
+from ..models._gguf import GgufWeights, Quantized
 from ..models._subject import Subject
 from ..results._alignment import AlignedArray, Alignment, Departure
 from ._arrays import NamedArrays
 from ._correspondence import Correspondence
 from ._execution import Execution, label_of, run_model
 from ._named_values import Leaving, leaving
+from ._program_run import ProgramSource, noisy_values, run_program
 from ._result import aligned_weight, alignment
 from ._rounding import FINEST, RoundingLevels, assumed, measured
 from ._value_map import ValueMap
 from ._values import Side
-from ._weight_verdict import odd_weights, other_weights
+from ._weight_verdict import odd_weights, other_weights, permuted_blocks
 from ._weights import Tensors, WeightMap, match_weights
 
 _MOST = 8  # names in a sentence
 _NOTE = "only named arrays were compared; the cause may be an earlier step without a name"
-Source = Subject | NamedArrays
+Runnable = Subject | ProgramSource
+Source = Runnable | NamedArrays
 
 
 def align_weights(own: Source, other: Source) -> Alignment:
     """Return which weights of two implementations correspond; see `align`."""
     first, second = weights_of(own), weights_of(other)
+    first, rounded = _without_rounding(own, first, second)
+    second, other_rounded = _without_rounding(other, second, first)
     with phase("matching weights"):
         weights = match_weights(first, second)
         release_memory()
     wrong = [*_wrong_weights(weights, first, second, complete=True)]
-    aligned = tuple(aligned_weight(first, match) for match in weights.matches)
+    aligned = []
+    for match in weights.matches:
+        weight, how = aligned_weight(first, match), other_rounded.get(match.weight)
+        rounding = f", quantized as {how.type}" if how is not None and match.parts else ""
+        aligned.append(replace(weight, arrangement=weight.arrangement + rounding))
+    remarks = [*_remarks_on_rounding("A", rounded), *_remarks_on_rounding("B", other_rounded)]
+    remarks += permuted_blocks(weights)
     return Alignment(
         name_of(own),
         name_of(other),
-        aligned,
+        (*aligned,),
         weights.unused,
-        (),
-        (),
-        (),
-        (*wrong,),
-        (),
+        *((), (), ()),
+        wrong_outputs=(*wrong,),
+        remarks=(*remarks,),
         compared="weights",
         graphs={"A": _graph_of(name_of(own), first), "B": _graph_of(name_of(other), second)},
     )
@@ -55,10 +64,35 @@ def _graph_of(name: str, weights: Tensors) -> Graph:
     return Graph(name, (), (), tuple(weights), (), values)
 
 
+def _without_rounding(source: Source, weights: Tensors, reference: Tensors) -> tuple[Tensors, Mapping[str, Quantized]]:
+    """Return weights with the numbers that quantized ones were rounded from, and how each was quantized."""
+    if not isinstance(source, NamedArrays) or not source.quantized:
+        return weights, {}
+    with phase("finding what was quantized"):
+        snapped = GgufWeights(weights, source.quantized).snapped_to(reference)
+    return snapped.weights, snapped.quantized
+
+
+def _remarks_on_rounding(side: str, rounded: Mapping[str, Quantized]) -> Iterator[str]:
+    """Yield a sentence for each type of quantized weights."""
+    groups: dict[str, list[Quantized]] = {}
+    for how in rounded.values():
+        groups.setdefault(how.type, []).append(how)
+    for kind, items in groups.items():
+        text = f"{len(items)} weights of {side} are quantized as {kind}"
+        errors = [how.error for how in items if how.error is not None]
+        if not items[0].is_judged:
+            yield f"{text}, whose numbers are not evenly spaced: they can't be judged"
+        elif errors:
+            yield f"{text}: rounding by up to 1.5 steps of a block counts as equal, here {max(errors):.1%} of a weight"
+
+
 def weights_of(source: Source) -> Tensors:
     """Return the weights by name; arrays of which no weights are known are all weights."""
     if isinstance(source, Subject):
         return dict(source.model.state_dict())
+    if isinstance(source, ProgramSource):
+        return source.weights
     return {name: item for name, item in source.arrays.items() if not source.weights or name in source.weights}
 
 
@@ -127,14 +161,14 @@ def align_arrays(own: Source, other: Source, given: ValueMap) -> Alignment:
 
 def _sides(own: Source, other: Source) -> tuple[Side, Side, WeightMap]:
     """Return the two sides, and which weights correspond."""
-    if isinstance(own, Subject):
-        if isinstance(other, Subject):
+    if not isinstance(own, NamedArrays):
+        if not isinstance(other, NamedArrays):
             raise TypeError("two modules are compared by their operations")
         run, decisions = _run(own)
         weights = other.weights_among(run)
         arrays = other.execution(weights.by_weight)
         return _measured(own, run, decisions, other, arrays), Side(arrays), weights
-    if isinstance(other, Subject):
+    if not isinstance(other, NamedArrays):
         run, decisions = _run(other)
         arrays = own.execution(own.weights_among(run).by_weight)
         side = _measured(other, run, decisions, own, arrays)
@@ -145,25 +179,44 @@ def _sides(own: Source, other: Source) -> tuple[Side, Side, WeightMap]:
     return Side(first, levels=levels), Side(second), match_weights(first.weights, second.weights)
 
 
-def _run(subject: Subject) -> tuple[Execution, RecordedDecisions]:
+def run(source: Runnable, decisions: RecordedDecisions | None = None) -> Execution:
+    """Run an implementation in float64.
+
+    Args:
+        source: the implementation.
+        decisions: those of a module are added to it, so that a run with noise can make them again.
+
+    Raises:
+        CompareError: a node of an ONNX program can't be computed in float64.
+        TraceError: the module fails.
+    """
+    if isinstance(source, ProgramSource):
+        return run_program(source)
+    execution = run_model(source.model, source.args, source.kwargs, decisions=decisions)
+    release_memory()
+    return execution
+
+
+def _run(source: Runnable) -> tuple[Execution, RecordedDecisions]:
     decisions: RecordedDecisions = {}
     with phase("running in float64"):
-        run = run_model(subject.model, subject.args, subject.kwargs, decisions=decisions)
-        release_memory()
-    return run, decisions
+        return run(source, decisions), decisions
 
 
 def _measured(
-    subject: Subject, run: Execution, decisions: RecordedDecisions, arrays: NamedArrays, execution: Execution
+    source: Runnable, run: Execution, decisions: RecordedDecisions, arrays: NamedArrays, execution: Execution
 ) -> Side:
-    """Return the side of a model; for arrays of a lower precision than float64, with the levels of its values."""
+    """Return the side of what was run; for arrays of a lower precision than float64, with the levels of its values."""
     units = arrays.units(execution.values)
     if max(units.values(), default=0.0) < FINEST:
         return Side(run)
     with phase("measuring rounding"):
-        noisy = run_model(subject.model, subject.args, subject.kwargs, noisy=True, decisions=decisions)
-        release_memory()
-    truths = measured(run.values, noisy.values, run.units)
+        if isinstance(source, ProgramSource):
+            noisy: Tensors = noisy_values(source, run)
+        else:
+            noisy = run_model(source.model, source.args, source.kwargs, noisy=True, decisions=decisions).values
+            release_memory()
+    truths = measured(run.values, noisy, run.units)
     return Side(run, levels=RoundingLevels(truths, execution.values, units))
 
 

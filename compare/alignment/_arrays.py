@@ -1,17 +1,20 @@
 """`NamedArrays`: numbers that an implementation has left behind under names, without the operations."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
 from filch.export import Graph, ModuleOutput, Value
 from filch.steal import Records, tensors
+from filch.steal.text import short_line
 
 from ..common._complex import complex_as_real
 from ..common._errors import CompareError
+from ..models._gguf import GgufWeights, Quantized
 from ._execution import Execution
 from ._folded import folded_vectors
 from ._weight_verdict import other_weights
@@ -31,12 +34,14 @@ class NamedArrays:
         arrays: all arrays, which may be weights or values; of any dtypes.
         weights: the names of those that are known to be weights.
         places: the module and the path of each tensor that a module returned; those of other arrays are their names.
+        quantized: which weights of a GGUF file are quantized, and how.
     """
 
     name: str
     arrays: Tensors
     weights: frozenset[str] = frozenset()
     places: Mapping[str, tuple[str, str]] | None = None
+    quantized: Mapping[str, Quantized] = field(default_factory=dict)
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any] | Records, name: str | None = None) -> "NamedArrays":
@@ -60,6 +65,11 @@ class NamedArrays:
     def of_state(cls, arrays: Tensors, name: str) -> "NamedArrays":
         """Return arrays all of which are weights."""
         return cls(name, arrays, frozenset(arrays))
+
+    @classmethod
+    def of_gguf(cls, weights: GgufWeights, name: str) -> "NamedArrays":
+        """Return the weights of a GGUF file."""
+        return cls(name, weights.weights, frozenset(weights.weights), quantized=weights.quantized)
 
     def weights_among(self, run: Execution) -> WeightMap:
         """Return which arrays are weights: those with the numbers of a weight of the other implementation.
@@ -136,12 +146,35 @@ def _flat(arrays: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, torch.T
         name = f"{prefix}{key}"
         if isinstance(item, Mapping):
             yield from _flat(item, f"{name}.")
-            continue
-        value = item if isinstance(item, torch.Tensor) or not hasattr(item, "__array__") else np.asarray(item)
-        found = [*tensors(value).values()]
-        if len(found) != 1:
-            raise CompareError(f"{name!r} is a {type(item).__name__}, not an array")
-        yield name, found[0].detach().cpu()
+        elif isinstance(item, list | tuple):
+            yield from _flat(dict(zip(map(str, range(len(item))), item, strict=True)), f"{name}.")
+        elif item is not None:
+            found = [*tensors(as_tensors(item)).values()]
+            if len(found) != 1:
+                raise CompareError(f"{name!r} is a {type(item).__name__}, not an array")
+            yield name, found[0].detach().cpu()
+
+
+def as_tensors(value: Any) -> Any:
+    """Return arguments with tensors in place of the arrays of NumPy, JAX or MLX among them.
+
+    Args:
+        value: any nesting of containers.
+
+    Raises:
+        CompareError: an array has no numbers, as the keys of random numbers in JAX.
+    """
+    return pytree.tree_map(_as_tensor, value)
+
+
+def _as_tensor(item: Any) -> Any:
+    if isinstance(item, torch.Tensor | np.generic) or not hasattr(item, "__array__"):
+        return item
+    try:
+        array = np.asarray(item)  # JAX gives one that can't be written to, which torch warns of
+        return next(iter(tensors(array if array.flags.writeable else array.copy()).values()))
+    except (TypeError, StopIteration) as error:
+        raise CompareError(f"the {type(item).__name__} {short_line(str(item))} has no numbers: {error}") from error
 
 
 def _of_records(records: Records, name: str) -> NamedArrays:

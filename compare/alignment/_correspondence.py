@@ -9,6 +9,8 @@ import torch
 
 from filch.export import Node
 
+from ..layouts._numbers import Numbers
+from ..layouts._solve import solve
 from ._execution import Execution
 from ._operators import ANCHORS, family
 from ._values import Matches, Side, match_values
@@ -74,8 +76,10 @@ class Correspondence:
 
     @cached_property
     def found(self) -> frozenset[str]:
-        """The values of B whose numbers are all numbers of A."""
-        return frozenset(self.from_reference) | _covered(self.from_other, self.reference, self.other)
+        """The values of B whose numbers are all numbers of A, or would be with a bias that A adds in one operation."""
+        found = frozenset(self.from_reference) | _covered(self.from_other, self.reference, self.other)
+        others = {name: numbers for name, numbers in self.other.recognizable.items() if name not in found}
+        return found | self.without_bias(others).keys()
 
     @cached_property
     def found_in_other(self) -> frozenset[str]:
@@ -114,6 +118,20 @@ class Correspondence:
             node, item = nodes[min(index, len(nodes) - 1)], candidates[min(index, len(candidates) - 1)]
             if family(node) == family(item):
                 yield node, item
+
+    def without_bias(self, values: Mapping[str, Numbers]) -> dict[str, Anchor]:
+        """Return the values of B to which the result of an operation of A is equal but for a bias, with the anchors.
+
+        Args:
+            values: values of B by name.
+        """
+        found = {}
+        for anchor in self.anchors:
+            name = anchor.node.outputs[0]
+            own = _before_bias(self.reference.execution, anchor.reference) if name in values else None
+            if own is not None and solve(values[name], Numbers(own)) is not None:
+                found[name] = anchor
+        return found
 
     @cached_property
     def proved(self) -> frozenset[tuple[str, str]]:
@@ -193,6 +211,20 @@ def _size(execution: Execution, name: str) -> int:
 
 def _outputs(anchor: Anchor) -> Iterator[tuple[str, str]]:
     yield anchor.node.outputs[0], anchor.reference.outputs[0]
+
+
+def _before_bias(execution: Execution, node: Node) -> torch.Tensor | None:
+    """Return the result of a matrix product or a convolution without the bias; None if it has none."""
+    roots = [execution.roots[read] for read in node.reads]
+    biases = [root for root in roots if root in execution.weights and execution.weights[root].dim() == 1]
+    result, shape = execution.values.get(node.outputs[0]), execution.graph.values[node.outputs[0]].shape
+    if family(node) not in ("matmul", "convolution") or len(biases) != 1 or result is None or shape is None:
+        return None
+    bias = execution.weights[biases[0]].double()
+    own = result.reshape([dim for dim in shape if isinstance(dim, int)])
+    if family(node) == "matmul":
+        return own - bias if own.shape[-1] == len(bias) else None
+    return own - bias.reshape(-1, *(1 for _ in own.shape[2:])) if own.shape[1] == len(bias) else None
 
 
 def _view_of(execution: Execution, node: Node, weight: str) -> range:

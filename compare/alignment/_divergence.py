@@ -19,7 +19,7 @@ from filch.export import Node
 from ..layouts._closeness import RELATIVE
 from ..layouts._numbers import Numbers
 from ..layouts._solve import have_same_rows, solve
-from ._correspondence import Correspondence
+from ._correspondence import Anchor, Correspondence
 from ._execution import moved_value
 from ._first_wrong import first_wrong, is_right
 from ._notes import difference_of, misplacing_node
@@ -28,6 +28,7 @@ from ._operators import family
 from ._values import match_values
 
 _MOST = 16  # suspects to find
+_SUMS = frozenset({"add", "sub"})
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,9 @@ class Divergence:
             if anchor.node.name == node.name and anchor.whole:
                 users = self._users.get(anchor.reference.outputs[0], ())
                 return users[0] if anchor.folded and len(users) == 1 else anchor.reference
+        for read in node.reads:
+            if (before := self._before_bias.get(self._other.roots[read])) is not None and family(node) in _SUMS:
+                return before.reference
         owned = [self._owners.get(self._other.roots[read], frozenset()) for read in node.reads]
         own = self._own
         candidates = []
@@ -152,6 +156,11 @@ class Divergence:
             )
         ]
         return candidates[0] if len(candidates) == 1 else None
+
+    @cached_property
+    def _before_bias(self) -> Mapping[str, Anchor]:
+        """The values of B to which A adds a bias in one operation."""
+        return self._pairs.without_bias(self._pairs.other.recognizable)
 
     def _is_known(self, name: str) -> bool:
         """Whether a value of A is in B, as B has computed it."""
@@ -199,6 +208,8 @@ class Divergence:
         }
         matches = match_values(self._pairs.other, self._pairs.reference, changed)
         self._found = (self._found - changed.keys()) | matches.keys() | self._joined(changed)
+        left = {name: numbers for name, numbers in changed.items() if name not in self._found}
+        self._found.update(self._pairs.without_bias(left))
         self._owners |= {name: frozenset(match.source for match in found) for name, found in matches.items()}
         for name in changed.keys() - matches.keys():
             self._owners.pop(name, None)

@@ -156,18 +156,23 @@ def run_model(
     graph = recorded.graph
     movements = {name for node in graph.nodes if moved_value(node) is not None for name in node.outputs}
     kept = {name: value for name, value in values.items() if name not in movements}
-    kept |= {name: kept[name].reshape(shape) for name, shape in _finest_shapes(graph, kept).items()}
+    kept |= {name: kept[name].reshape(shape) for name, shape in finest_shapes(graph, kept).items()}
     own = {name: tensor.detach() for name, tensor in weights.items() if name in graph.known}
     again = _Replay(recorded, kept, own)
     return Execution(type(model).__name__, graph, kept, own, recorded.outputs, offsets, again, units)
 
 
-def _finest_shapes(graph: Graph, values: Tensors) -> dict[str, tuple[int, ...]]:
-    """Return the shape with the most dimensions in which each value is read, without another order of its elements."""
+def finest_shapes(graph: Graph, values: Tensors) -> dict[str, tuple[int, ...]]:
+    """Return the shape with the most dimensions in which each value is read, without another order of its elements.
+
+    Args:
+        graph: a graph that has the shapes of all values.
+        values: the values by name.
+    """
     sources: dict[str, str] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     for node in graph.nodes:
-        if operator_name(node.op) in _VIEWS and len(node.reads) == 1:
+        if operator_name(node.op) in _VIEWS and moved_value(node) is not None:
             source = sources.get(node.reads[0], node.reads[0])
             shape = graph.values[node.outputs[0]].shape or ()
             sizes = tuple(size for size in shape if isinstance(size, int))
@@ -280,7 +285,7 @@ def label_of(execution: Execution, name: str) -> str:
     if node is None:
         return name
     place = f"{node.module}/{operator_name(node.op)}" if node.module else operator_name(node.op)
-    return f"{place} at {line_of(node)}" if node.source else place
+    return f"{place} at {line_of(node)}" if node.source else f"{place} ({name})"
 
 
 def line_of(node: Node) -> str | None:

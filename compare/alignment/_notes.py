@@ -12,6 +12,7 @@ from ._operators import family
 
 Owners = Mapping[str, frozenset[str]]
 _OTHER_SETTINGS = frozenset({"device", "dtype", "layout", "memory_format", "pin_memory"})  # which change no numbers
+_NAMES_OF_ONNX = {"epsilon": "eps"}
 
 
 def difference_of(pairs: Correspondence, operands: Operands, owners: Owners, node: Node, reference: Node | None) -> str:
@@ -47,10 +48,16 @@ def _other_weights(pairs: Correspondence, node: Node) -> Iterator[str]:
 
 def _settings(node: Node, reference: Node) -> Iterator[str]:
     """Yield the settings that differ."""
-    for name, value in node.attributes.items():
-        other = reference.attributes.get(name)
+    own = _named(reference)
+    for name, value in _named(node).items():
+        other = own.get(name)
         if isinstance(value, bool | int | float | str) and name not in _OTHER_SETTINGS and other not in (None, value):
             yield f"{name} is {value}, {other} in A"
+
+
+def _named(node: Node) -> Mapping[str, object]:
+    """Return the settings of a node by PyTorch's names."""
+    return {_NAMES_OF_ONNX.get(name, name): value for name, value in node.attributes.items()}
 
 
 def _reads(pairs: Correspondence, owners: Owners, node: Node, reference: Node) -> Iterator[str]:

@@ -20,6 +20,9 @@ _FAMILIES = {
     **dict.fromkeys(("mean", "ReduceMean"), "mean"),
     **dict.fromkeys(("sum", "ReduceSum"), "sum"),
     **dict.fromkeys(("sub", "rsub", "Sub"), "sub"),
+    **dict.fromkeys(("cat", "Concat"), "cat"),
+    **dict.fromkeys(("amax", "max", "ReduceMax"), "amax"),
+    **dict.fromkeys(("max_pool2d_with_indices", "max_pool2d", "MaxPool"), "max_pool2d"),
 }
 # Operators that read a weight and data, so that a weight tells which operators correspond.
 ANCHORS = frozenset({"matmul", "convolution", "layer_norm", "rms_norm", "batch_norm", "mul", "embedding"})

@@ -7,6 +7,7 @@ from filch.export import Node
 
 from ..common._errors import CompareError
 from ..common._operators import operator_name
+from ..layouts._described import described
 from ..layouts._layout import Layout
 from ..layouts._numbers import Numbers
 from ..layouts._solve import holds, solve
@@ -211,47 +212,3 @@ def _layout(pairs: Correspondence, value: str, name: str) -> Layout | None:
     """Return where the elements of a value of A are in a value of B; None if not all are there in a regular order."""
     layout = next((match.layout for match in pairs.from_other.get(value, ()) if match.source == name), None)
     return layout or solve(*_pair(pairs, value, name))
-
-
-def described(layout: Layout, shape: Shape, source: Shape) -> str:
-    """Say how a tensor is arranged in another one.
-
-    Args:
-        layout: the layout.
-        shape: the shape of the tensor.
-        source: the shape of the other one.
-    """
-    count, total = _size(shape), _size(source)
-    if layout.is_contiguous and count == total:
-        return "same"
-    row = _size(source[1:])
-    if layout.is_contiguous and len(source) > 1 and layout.offset % row == 0 and count % row == 0:
-        return f"rows {layout.offset // row} to {(layout.offset + count) // row - 1}"
-    if layout.is_contiguous:
-        return f"elements {layout.offset} to {layout.offset + count - 1}"
-    if count == total and len(shape) == len(source) == 2 and layout == _transposed(source):
-        return "transposed"
-    if len(source) == 2 and layout.strides == (1, row):
-        first, start = divmod(layout.offset, row)
-        if (first, layout.sizes[1]) == (0, source[0]):
-            return f"columns {start} to {start + layout.sizes[0] - 1}, transposed"
-        if (start, layout.sizes[0]) == (0, row):
-            return f"rows {first} to {first + layout.sizes[1] - 1}, transposed"
-    if len(source) == 2 and layout.sizes[1:] == source[1:] and layout.strides[1:] == (1,) and len(layout.sizes) == 2:
-        step = layout.strides[0] // row
-        return f"every {step}th row from {layout.offset // row}" if step else "repeated"
-    if len(source) > 1 and layout.strides == (source[-1], 1):
-        start = layout.offset % source[-1]
-        return f"columns {start} to {start + layout.sizes[1] - 1}"
-    return f"elements {layout}"
-
-
-def _transposed(source: Shape) -> Layout:
-    return Layout.of(0, [(source[1], 1), (source[0], source[1])])
-
-
-def _size(shape: Shape) -> int:
-    size = 1
-    for dim in shape:
-        size *= dim
-    return size

@@ -2,13 +2,13 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 import torch
 
-from ._result import described
+from ..layouts._described import described, row_blocks
 from ._weights import WeightMap, WeightMatch
 
 Tensors = Mapping[str, torch.Tensor]
@@ -75,26 +75,64 @@ def _count(errors: torch.Tensor) -> int:
 
 
 def odd_weights(weights: WeightMap, reference: Tensors) -> Iterator[str]:
-    """Yield a sentence for each weight that is made in another way than those of the same place in most layers.
+    """Yield a sentence for each weight that is made in another way, or of another layer, than most are.
 
     Args:
         weights: which weights correspond.
         reference: the weights of A.
     """
+    known = [match for match in weights.matches if match.parts and not match.others]
     groups: dict[tuple[str, tuple[int, ...]], dict[str, tuple[str, str]]] = {}
-    for match in weights.matches:
-        if match.parts and not match.others:
-            place = _NUMBER.sub("#", match.weight), match.shape
-            groups.setdefault(place, {})[match.weight] = _making(match), _arrangement(match, reference)
+    for match in known:
+        place = _NUMBER.sub("#", match.weight), match.shape
+        groups.setdefault(place, {})[match.weight] = _making(match), _arrangement(match, reference)
+    odd = set()
     for group in groups.values():
         usual, count = Counter(group.values()).most_common(1)[0]
         for name, made in group.items() if 2 * count > len(group) else ():
             if made != usual:
+                odd.add(name)
                 sources = ", ".join(part.weight for part in weights.by_weight[name].parts)
                 yield (
                     f"the weight {name!r} of B is made of {sources} ({made[1]}), but in {count} of {len(group)} layers "
                     f"it is made of {usual[0]} ({usual[1]})"
                 )
+    yield from _of_other_layers([match for match in known if match.weight not in odd])
+
+
+def _of_other_layers(matches: Sequence[WeightMatch]) -> Iterator[str]:
+    """Yield a sentence for each weight that was exchanged with that of another layer.
+
+    Its layer in A is then another one than that of most weights of its layer in B, and the weight of that layer is
+    where it does not belong either. The weights of one place may all be of the layer before or after, as norms that are
+    applied earlier.
+    """
+    layers = {match.weight: (_layer(match.weight), _layer(match.parts[0].weight)) for match in matches}
+    pairs = {name: (own, other) for name, (own, other) in layers.items() if own is not None and other is not None}
+    others: dict[int, Counter[int]] = {}
+    steps: dict[str, Counter[int]] = {}
+    for name, (own, other) in pairs.items():
+        others.setdefault(own, Counter())[other] += 1
+        steps.setdefault(_NUMBER.sub("#", name), Counter())[other - own] += 1
+    sources = {(_NUMBER.sub("#", match.weight), match.parts[0].weight) for match in matches}
+    for match in matches:
+        if (pair := pairs.get(match.weight)) is None:
+            continue
+        own, other = pair
+        (usual, count), place = others[own].most_common(1)[0], _NUMBER.sub("#", match.weight)
+        is_odd = other != usual and 2 * count > others[own].total()
+        if is_odd and 2 * steps[place][other - own] <= steps[place].total():
+            source = match.parts[0].weight
+            expected = _NUMBER.sub(str(usual), source, count=1)
+            kinds = {_NUMBER.sub("#", item) for name, item in sources if name == place}
+            if (place, expected) in sources and len(kinds) == 1:  # else its number is not that of a layer
+                yield f"the weight {match.weight!r} of B is made of {source}, where {expected} would be expected"
+
+
+def _layer(name: str) -> int | None:
+    """Return the first number in a name; None if there is none."""
+    number = _NUMBER.search(name)
+    return None if number is None else int(number[0])
 
 
 def _making(match: WeightMatch) -> str:
@@ -111,3 +149,20 @@ def _arrangement(match: WeightMatch, reference: Tensors) -> str:
         inner, outer = shapes[::-1] if part.arrangement == "holds" else shapes
         texts.append(described(part.layout, inner, outer))
     return "; ".join(dict.fromkeys(texts))
+
+
+def permuted_blocks(weights: WeightMap) -> Iterator[str]:
+    """Yield a sentence if rows are permuted in blocks of several sizes: heads have one.
+
+    Args:
+        weights: which weights correspond.
+    """
+    sizes: dict[int, str] = {}
+    for match in weights.matches:
+        if len(match.parts) == 1 and match.parts[0].arrangement == "moved":
+            blocks = row_blocks(match.parts[0].layout, match.shape)
+            if blocks is not None:
+                sizes.setdefault(blocks.size, match.weight)
+    if len(sizes) > 1:
+        text = ", ".join(f"{size} ({name})" for size, name in sizes.items())
+        yield f"rows are permuted in blocks of several sizes, {text}: if the blocks are heads, one of them is wrong"

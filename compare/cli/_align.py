@@ -16,11 +16,16 @@ def align_command(
     reference: Annotated[
         str,
         typer.Argument(
-            help="Implementation A: package.module:factory path.py:factory, a dump, .npz, .safetensors or .pt."
+            help="Implementation A: package.module:factory path.py:factory, an ONNX program or a dump (.onnx), .npz, "
+            ".safetensors, .pt, .gguf, or the folder of a Hugging Face checkpoint."
         ),
     ],
     other: Annotated[
-        str, typer.Argument(help="Implementation B, likewise. Its factory returns its own arguments, or named arrays.")
+        str,
+        typer.Argument(
+            help="Implementation B, likewise. Its factory returns its own arguments, or named arrays; a program gets "
+            "those of A."
+        ),
     ],
     mapping: Annotated[
         Path | None,

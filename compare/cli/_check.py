@@ -63,6 +63,9 @@ def compare_command(
     blamed: shared.Blame = None,
     limit: shared.Limit = None,
     statistics: shared.Statistics = False,
+    mapping: Annotated[
+        Path | None, typer.Option(help="The dump is of another implementation: the TOML file of `filch align`.")
+    ] = None,
     output: shared.Outputs = None,
     view: shared.ViewOption = shared.View.summary,
     all_rows: shared.All = False,
@@ -95,6 +98,7 @@ def compare_command(
             lower_precision=lower_precision,
             statistics=needs_statistics(output, requested=statistics),
             blame_folder=blamed,
+            mapping=mapping,
         )
     if isinstance(result, Report):
         result = _with_command(result)

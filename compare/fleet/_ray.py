@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..common._errors import CompareError
-from ._optional import import_optional
+from ..common._optional import import_optional
 from ._supervisor import run_worker
 
 _TEXT = 200  # characters
@@ -28,7 +28,7 @@ class RayExecutor:
     def __init__(self, address: str | None) -> None:
         for name, value in _SETTINGS.items():
             os.environ.setdefault(name, value)
-        self._ray = import_optional("ray", "filch[ray]")
+        self._ray = import_optional("ray", "filch[ray]", "this executor")
         try:
             self._ray.init(address=address, log_to_driver=False, logging_level="WARNING")
         except (ConnectionError, RuntimeError, ValueError) as error:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from ._optional import import_optional
+from ..common._optional import import_optional
 from ._supervisor import run_worker
 
 _DAY = 86400.0  # seconds
@@ -30,7 +30,7 @@ class SubmititExecutor:
     """
 
     def __init__(self, cluster: Literal["slurm", "local"], partition: str, slots: int) -> None:
-        self._submitit = import_optional("submitit", "filch[slurm]")
+        self._submitit = import_optional("submitit", "filch[slurm]", "this executor")
         self.place = f"slurm:{partition}" if cluster == "slurm" else ""
         self._slots, self._partition = slots, partition
         self._folder = Path(tempfile.mkdtemp(prefix="filch-jobs-", dir=Path.cwd()))

@@ -1,14 +1,16 @@
-"""Read named arrays from a file: `.npz`, `.safetensors`, or a checkpoint of PyTorch."""
+"""Read named arrays from a file: `.npz`, `.safetensors`, a checkpoint of PyTorch, or the parts of a large one."""
 
 import os
 import pickle
-from collections.abc import Iterator, Mapping
+import re
+import zipfile
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from filch.steal import read_untrusted
+from filch.steal import parse_json, read_untrusted
 from filch.steal.text import short_line
 
 from ..common._errors import CompareError
@@ -16,10 +18,29 @@ from ._input_files import from_npz
 
 CHECKPOINTS = frozenset({".bin", ".ckpt", ".pt", ".pth"})
 ARRAY_FILES = frozenset({".npz", ".safetensors"}) | CHECKPOINTS
+_INDEX = ".index.json"
+# Where the weights are in the folder of a model, by preference; it may have other .bin files, as of an optimizer.
+_PATTERNS = ("*.safetensors.index.json", "*.safetensors", "pytorch_model*.bin.index.json", "pytorch_model*.bin")
+_PART = re.compile(r"-\d{5}-of-\d{5}$")  # in the name of a part of a checkpoint
+
+
+def is_array_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is that of a file or folder that `load_arrays` may read."""
+    where = Path(path)
+    return where.suffix in ARRAY_FILES or where.suffix == ".gguf" or where.name.endswith(_INDEX) or where.is_dir()
+
+
+def has_only_weights(path: str | os.PathLike[str]) -> bool:
+    """Whether all arrays of a file or folder are weights, as in a checkpoint of PyTorch or Hugging Face."""
+    where = Path(path)
+    return where.suffix in CHECKPOINTS or where.name.endswith(_INDEX) or where.is_dir()
 
 
 def load_arrays(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
     """Read the arrays of a file by name, in the order of the file.
+
+    Those of `.safetensors`, and of what `torch.save` writes since PyTorch 1.6, are mapped: what is not used takes no
+    memory.
 
     Args:
         path: a file of one of these types, by its suffix:
@@ -28,12 +49,19 @@ def load_arrays(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
             - `.safetensors`: needs the package `safetensors`, which writes tensors in an order of its own.
             - `.pt`, `.pth`, `.bin`, `.ckpt`: a dictionary of tensors that `torch.save` has written. In a nested one,
               names are joined with dots.
+            - `.index.json`: says in which files beside it the parts of a checkpoint are, as Hugging Face writes it.
+
+            Or the folder of a Hugging Face checkpoint, which has one of these, or parts without an index.
 
     Raises:
         CompareError: the file can't be read, or is damaged. Nothing in it is run.
     """
     where = Path(path)
     try:
+        if where.is_dir():
+            return _from_folder(where)
+        if where.name.endswith(_INDEX):
+            return _from_index(where)
         if where.suffix == ".npz":
             return from_npz(read_untrusted(where))[0]
         if where.suffix == ".safetensors":
@@ -44,7 +72,52 @@ def load_arrays(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
         raise CompareError(f"can't read {str(where)!r}: {error.strerror or error}") from error
     except (EOFError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
         raise CompareError(f"{str(where)!r} can't be read as arrays: {short_line(str(error))}") from error
-    raise CompareError(f"{str(where)!r} is no file of arrays: give one of {', '.join(sorted(ARRAY_FILES))}")
+    types = ", ".join(sorted({*ARRAY_FILES, _INDEX}))
+    raise CompareError(f"{str(where)!r} is no file of arrays: give one of {types}, or the folder of a checkpoint")
+
+
+def _from_folder(folder: Path) -> dict[str, torch.Tensor]:
+    for pattern in _PATTERNS:
+        found = sorted(folder.glob(pattern))
+        if len(found) == 1:
+            return load_arrays(found[0])
+        if found and all(_PART.search(file.stem) for file in found):
+            return _joined(dict.fromkeys(found))
+        if found:
+            names = ", ".join(file.name for file in found)
+            raise ValueError(f"it has several checkpoints: give one of {names}")
+    raise ValueError(f"it has none of {', '.join(_PATTERNS)}")
+
+
+def _from_index(path: Path) -> dict[str, torch.Tensor]:
+    contents = parse_json(read_untrusted(path))
+    places = contents.get("weight_map") if isinstance(contents, dict) else None
+    if not isinstance(places, dict) or not places or not all(isinstance(item, str) for item in places.values()):
+        raise ValueError("an index has a table weight_map: the file of each weight")
+    wanted: dict[Path, list[str]] = {}
+    for name, file in places.items():
+        if Path(file).name != file or Path(file).suffix not in ARRAY_FILES:
+            raise ValueError(f"{file!r} is no file of weights in the same folder")
+        wanted.setdefault(path.with_name(file), []).append(name)
+    found = _joined(wanted)
+    return {name: found[name] for name in places}
+
+
+def _joined(files: Mapping[Path, Collection[str] | None]) -> dict[str, torch.Tensor]:
+    """Return the arrays of several files.
+
+    Args:
+        files: the names of those to return, by file; None for all.
+    """
+    found: dict[str, torch.Tensor] = {}
+    for file, names in files.items():
+        arrays = load_arrays(file)
+        if missing := [name for name in names or () if name not in arrays]:
+            raise ValueError(f"the index says that {missing[0]!r} is in {file.name!r}, which does not have it")
+        if twice := [name for name in names or arrays if name in found]:
+            raise ValueError(f"{twice[0]!r} is in several files")
+        found |= {name: arrays[name] for name in names or arrays}
+    return found
 
 
 def _from_safetensors(path: Path) -> dict[str, torch.Tensor]:
@@ -60,7 +133,9 @@ def _from_safetensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _from_checkpoint(path: Path) -> dict[str, torch.Tensor]:
-    contents = torch.load(path, map_location="cpu", weights_only=True)
+    with path.open("rb") as file:
+        is_mapped = zipfile.is_zipfile(file)  # older files are not
+    contents = torch.load(path, map_location="cpu", weights_only=True, mmap=is_mapped)
     found = dict(_tensors(contents, ""))
     if not found:
         raise ValueError("it has no tensors in a dictionary")

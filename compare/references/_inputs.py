@@ -112,7 +112,7 @@ def _captured_call(reference: Records, program: Program, graph: Graph, call: Cal
     arguments = argument_tensors(parameters, args, kwargs)
     source = f"{_source(reference)}, call {call.index} of {name or 'the model'}"
     inputs: dict[str, torch.Tensor] = {}
-    paths = _argument_paths(program, graph, arguments)
+    paths = argument_paths(program, graph, arguments)
     for graph_input, path in paths.items():
         value = graph.values[graph_input]
         if path in arguments:
@@ -135,8 +135,14 @@ def _captured_call(reference: Records, program: Program, graph: Graph, call: Cal
     return CapturedCall(call.index, name, inputs, keys), [path for path in arguments if path not in paths.values()]
 
 
-def _argument_paths(program: Program, graph: Graph, arguments: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """Return the path of the argument for each graph input, even if there is no such argument."""
+def argument_paths(program: Program, graph: Graph, arguments: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """Return the path of the argument for each graph input, even if there is no such argument.
+
+    Args:
+        program: the program.
+        graph: its graph.
+        arguments: the arguments of the model, by path.
+    """
     paths = {name: program.inputs.get(name, name) for name in graph.inputs}
     if not program.inputs:  # a foreign file: names that match no argument are matched by position
         unmatched = (path for path in arguments if path not in paths)

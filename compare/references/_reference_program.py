@@ -3,27 +3,24 @@
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-import onnx_ir as ir
 import torch
-from torch import fx
-from torch.export import ExportedProgram
 
-from filch.export import ExportError, Graph, Original, Program, Unpredictable
+from filch.export import Graph, Program
 from filch.export.backends import Backend, Compiled
 
 from ..common._complex import complex_as_real
 from ._alignment import ProgramAlignment
+from ._onnx_original import OnnxOriginal
 from ._renamed import renamed_model
 from ._resolver import Reference
 
 _EVIDENCE = {"name": "program", "operands": "program", "numbers": "inferred"}
 
 
-class ReferenceProgram(Original):
+class ReferenceProgram(OnnxOriginal):
     """An ONNX program, with the names that its values have in another program, as the source of that one's references.
 
-    The references are what the program computes on a backend, node by node. In float64 its graph is evaluated by the
-    evaluator of the ONNX specification, as the inside of an operation's translation is in other comparisons.
+    The references are what the program computes on a backend, node by node.
 
     Args:
         program: the program.
@@ -43,9 +40,8 @@ class ReferenceProgram(Original):
         compiled: Compiled,
         feeds: Sequence[Mapping[str, torch.Tensor]],
     ) -> None:
-        super().__init__(self._load_nothing, "")
+        super().__init__(renamed_model(program.model, alignment, judged)[0])
         self._alignment, self._backend, self._compiled, self._feeds = alignment, backend, compiled, feeds
-        self._model, _ = renamed_model(program.model, alignment, judged)
         self._constants = {
             name: alignment.reference(name, {source: tensor})
             for name, source in alignment.names.items()
@@ -75,37 +71,9 @@ class ReferenceProgram(Original):
         known |= self._constants
         return {name: Reference(tensor, _EVIDENCE[alignment.bases.get(name, "name")]) for name, tensor in known.items()}
 
-    @property
-    def program(self) -> ExportedProgram:
-        """See `Original.program`.
-
-        Raises:
-            ExportError: always.
-        """
-        return self._load_nothing()[0]
-
-    @property
-    def nodes(self) -> Sequence[fx.Node]:
-        """See `Original.nodes`: none."""
-        return ()
-
-    @property
-    def model(self) -> ir.Model:
-        """The ONNX model with the names of the other program."""
-        return self._model
-
     @cached_property
     def types(self) -> Mapping[str, torch.dtype]:
         """See `Original.types`: those of the values of the first call, as the graph may not declare them."""
         declared = {name: getattr(torch, value.dtype or "", None) for name, value in self.graph.values.items()}
         known = {name: dtype for name, dtype in declared.items() if isinstance(dtype, torch.dtype)}
         return known | {name: reference.tensor.dtype for name, reference in self.references(0).items()}
-
-    @cached_property
-    def unpredictable(self) -> Unpredictable:
-        """See `Original.unpredictable`."""
-        return Program(self._model).unpredictable
-
-    @staticmethod
-    def _load_nothing() -> tuple[ExportedProgram, ir.Model]:
-        raise ExportError("the reference is an ONNX program: backends that run PyTorch programs can't be used with it")

@@ -135,7 +135,7 @@ class Departure:
     Attributes:
         module: the path of the module of B in which it runs; `""` for the model itself. The name of an array.
         operator: its operator, or `array`.
-        source: the line of the code of B, as `file.py:12`; None if not known.
+        source: the line of the code of B, as `file.py:12`; None if not known, as in most ONNX files.
         value: the name of the value that it computes in the graph of B.
         reference_module: the path of the module of A that computes the value otherwise; None if not known.
         reference_operator: the operator of A; None if not known.
@@ -156,7 +156,7 @@ class Departure:
 
     def __str__(self) -> str:
         place = f"{self.operator} in {self.module or 'the model'}"
-        return short_line(", ".join(filter(None, (place, self.source, self.note))))
+        return short_line(", ".join(filter(None, (place, self.source or self.value, self.note))))
 
 
 @dataclass(frozen=True, repr=False)
@@ -245,7 +245,11 @@ class Alignment(Result):
                 table_of(_DEPARTURES, self.departures, skip_empty=True),
             )
         if self.missing and self.wrong_outputs:
-            yield from ("", Line("A computes this, B does not:", "heading"), table_of(_MISSING, self.missing))
+            yield from (
+                "",
+                Line("A computes this, B does not:", "heading"),
+                table_of(_MISSING, self.missing, skip_empty=True),
+            )
         weights = self.weights if wide or all_rows else [item for item in self.weights if _is_notable(item)]
         if weights:
             title = "Weights:" if wide or all_rows else "Weights that are missing or have factors:"
@@ -381,6 +385,7 @@ _DEPARTURES: dict[str | Column, Callable[[Departure], object]] = {
     Column("module of B", fit_paths, least=12, preferred=24): lambda item: item.module or "(the model)",
     "operator": lambda item: item.operator,
     Column("line", fit_paths, least=10, preferred=16): lambda item: item.source,
+    Column("value", fit_paths, least=10, preferred=16): lambda item: None if item.source else item.value,
     Column("module of A", fit_paths, least=12, preferred=24, optional=1): lambda item: item.reference_module,
     Column("what", folded, least=12, preferred=20): lambda item: item.note or None,
 }
@@ -388,6 +393,7 @@ _MISSING: dict[str | Column, Callable[[Departure], object]] = {
     Column("module of A", fit_paths, least=12, preferred=24): lambda item: item.module or "(the model)",
     "operator": lambda item: item.operator,
     Column("line", fit_paths, least=10, preferred=16): lambda item: item.source,
+    Column("value", fit_paths, least=10, preferred=16): lambda item: None if item.source else item.value,
 }
 _ARRAYS: dict[str | Column, Callable[[AlignedArray], object]] = {
     Column("array of B", fit_paths, least=12, preferred=24): lambda item: item.name,

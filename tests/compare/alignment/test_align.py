@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from filch.compare import CompareError, MappedValue, ValueMap, align, diff, load_value_map
-from filch.compare.alignment._result import described
+from filch.compare.layouts._described import described
 from filch.compare.layouts._numbers import Numbers
 from filch.compare.layouts._solve import solve
 from filch.export import TraceError

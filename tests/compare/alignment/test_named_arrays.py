@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,32 @@ def test_a_fault_is_named(model: GPT2LMHeadModel, weights: dict[str, np.ndarray]
     assert departure.reference_module is not None
     assert departure.reference_module.startswith("transformer.h.1" if fault != "positions" else "transformer.wte")
     assert f"{FAULTS[fault]!r} of B is the first" in result.wrong_outputs[0]
+
+
+class OtherArray:
+    """An array of another package, which NumPy can convert but not write to, as one of JAX."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __array__(self, dtype: None = None, copy: bool | None = None) -> np.ndarray:
+        if self.array.dtype == object:
+            raise TypeError("keys can't be converted")
+        shared = self.array.view()
+        shared.flags.writeable = False
+        return shared
+
+
+def test_arrays_of_other_packages(model: GPT2LMHeadModel, weights: dict[str, np.ndarray]):
+    """In lists, among None, and as arguments; what has no numbers is an error."""
+    ids = tokens()
+    values = numpy_gpt2(weights, ids.numpy(), np.float32)
+    arrays = {"nothing": None, "blocks": [{"ln1": OtherArray(values[f"b{layer}/ln1"])} for layer in range(3)]}
+    result = align(model, {**arrays, "logits": OtherArray(values["logits"])}, OtherArray(ids.numpy()))
+    assert result.close, result
+    assert [array.name for array in result.arrays] == ["blocks.0.ln1", "blocks.1.ln1", "blocks.2.ln1", "logits"]
+    with pytest.raises(CompareError, match=r"OtherArray .* has no numbers: keys can't be converted"):
+        align(model, {"key": OtherArray(np.array([None]))}, ids)
 
 
 def test_one_wrong_number_is_enough(model: GPT2LMHeadModel, weights: dict[str, np.ndarray]):
@@ -152,6 +179,29 @@ def test_checkpoints(model: GPT2LMHeadModel, weights: dict[str, np.ndarray], tmp
             "layers it is made of transformer.h.#.attn.c_attn.weight (columns 0 to 47)"
         ),
     ]
+
+
+def test_weights_of_another_layer_are_named(model: GPT2LMHeadModel, weights: dict[str, np.ndarray]):
+    """Two that were exchanged, without most layers to compare with; norms that were all moved by a layer are right."""
+    state = {name: weights[name] for name in weights if name.startswith("b") and "q_" not in name}
+    swapped = {**state, "b1/up": state["b2/up"], "b2/up": state["b1/up"]}
+    result = align(state, swapped)
+    assert [text.partition(",")[0] for text in result.wrong_outputs] == [
+        "the weight 'b1/up' of B is made of b2/up",
+        "the weight 'b2/up' of B is made of b1/up",
+    ]
+    numbers = np.random.default_rng(0).normal
+    names = [
+        (f"{kind}{layer}.{name}", f"features.{3 * layer + (kind == 'bn')}.{name}")
+        for kind, layer, name in itertools.product(("conv", "bn"), (1, 2, 3), ("weight", "bias"))
+    ]
+    flat = {name: numbers(size=8) for _, name in names}
+    assert align(flat, {name: flat[source] for name, source in names}).close  # no layers
+    names = [name for name in state if "ln1" in name]
+    moved = {name: state[name.replace(name[:2], f"b{(int(name[1]) + 1) % 3}")] for name in names}
+    other = {name: array for name, array in {**state, **moved}.items() if name not in names or name[1] != "2"}
+    own = {name: array for name, array in state.items() if name not in names or name[1] != "0"}
+    assert align(own, other).close, align(own, other)
 
 
 def test_the_command_reads_files(

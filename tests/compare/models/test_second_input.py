@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from filch.compare.alignment._second_input import other_numbers
+from filch.compare.models._second_input import other_numbers
 
 
 def test_other_numbers_do_not_depend_on_the_layout():

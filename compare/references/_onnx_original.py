@@ -1,0 +1,61 @@
+"""`OnnxOriginal`: an ONNX program as the source of its own values in float64."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
+
+import onnx_ir as ir
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+
+from filch.export import ExportError, Original, Program, Unpredictable
+
+
+class OnnxOriginal(Original):
+    """An ONNX program that no PyTorch program is known for.
+
+    In float64 its graph is evaluated by the evaluator of the ONNX specification, as the inside of an operation's
+    translation is in other comparisons.
+
+    Args:
+        model: the ONNX model, which is not changed.
+        dtypes: those of its values, by name, which a file need not declare.
+    """
+
+    def __init__(self, model: ir.Model, dtypes: Mapping[str, torch.dtype] = MappingProxyType({})) -> None:
+        super().__init__(self._load_nothing, "")
+        self._model, self._dtypes = model, dtypes
+
+    @property
+    def program(self) -> ExportedProgram:
+        """See `Original.program`.
+
+        Raises:
+            ExportError: always.
+        """
+        return self._load_nothing()[0]
+
+    @property
+    def nodes(self) -> Sequence[fx.Node]:
+        """See `Original.nodes`: none."""
+        return ()
+
+    @property
+    def model(self) -> ir.Model:
+        """The ONNX model."""
+        return self._model
+
+    @cached_property
+    def types(self) -> Mapping[str, torch.dtype]:
+        """See `Original.types`."""
+        return {**super().types, **self._dtypes}
+
+    @cached_property
+    def unpredictable(self) -> Unpredictable:
+        """See `Original.unpredictable`."""
+        return Program(self._model).unpredictable
+
+    @staticmethod
+    def _load_nothing() -> tuple[ExportedProgram, ir.Model]:
+        raise ExportError("the reference is an ONNX program: backends that run PyTorch programs can't be used with it")

@@ -1,0 +1,236 @@
+"""Tests of ONNX programs as implementations: here a plain export of a small decoder, without names and metadata."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from torch import nn
+
+from filch.compare import CompareError, ValueMap, align
+from filch.compare.results._alignment import Alignment
+from filch.export import Program, export
+from filch.steal import steal_forward
+from support.models.plain_onnx import renamed
+from support.models.port import Decoder, port
+from support.processes.commands import run
+
+TOKENS = port()[2][0]
+LAYER = 1  # has the planted fault
+
+
+@pytest.fixture(scope="module")
+def model() -> Decoder:
+    return port()[0]
+
+
+@pytest.fixture(scope="module")
+def program(model: Decoder) -> ModelProto:
+    """Return the program, whose nodes say where in the model they are."""
+    exported = torch.onnx.export(model, (TOKENS,), dynamo=True, verbose=False)
+    assert exported is not None
+    return exported.model_proto
+
+
+def node_of(program: ModelProto, op: str, index: int) -> NodeProto:
+    return [node for node in program.graph.node if node.op_type == op][index]
+
+
+def wrong_bias(program: ModelProto) -> NodeProto:
+    """Change a number of the bias of `layers.1.up`."""
+    bias = next(tensor for tensor in program.graph.initializer if tensor.name == f"layers.{LAYER}.up.bias")
+    numbers = numpy_helper.to_array(bias).copy()
+    numbers[3] += 0.1
+    bias.CopyFrom(numpy_helper.from_array(numbers, bias.name))
+    return next(node for node in program.graph.node if bias.name in node.input)
+
+
+def wrong_epsilon(program: ModelProto) -> NodeProto:
+    norm = node_of(program, "LayerNormalization", 2 * LAYER)
+    next(item for item in norm.attribute if item.name == "epsilon").f = 1e-3
+    return norm
+
+
+def wrong_activation(program: ModelProto) -> NodeProto:
+    gelu = node_of(program, "Gelu", LAYER)
+    gelu.attribute.append(helper.make_attribute("approximate", "tanh"))
+    return gelu
+
+
+def wrong_residual(program: ModelProto) -> NodeProto:
+    """Add the norm of the input in place of the input."""
+    norm = node_of(program, "LayerNormalization", 2 * LAYER)
+    add = next(node for node in program.graph.node if node.op_type == "Add" and norm.input[0] in node.input)
+    add.input[:] = [norm.output[0] if name == norm.input[0] else name for name in add.input]
+    return add
+
+
+def wrong_axis(program: ModelProto) -> NodeProto:
+    softmax = node_of(program, "Softmax", LAYER)
+    softmax.attribute[0].i = 2
+    return softmax
+
+
+FAULTS = [wrong_bias, wrong_residual, wrong_axis]
+
+
+def faulty(program: ModelProto, *faults: Callable[[ModelProto], NodeProto]) -> tuple[ModelProto, list[str]]:
+    """Return a program with faults, without names, and the values that they change first."""
+    changed = copy.deepcopy(program)
+    outputs = [fault(changed).output[0] for fault in faults]
+    made = renamed(changed)
+    names = dict(
+        zip(
+            (name for node in changed.graph.node for name in node.output),
+            (name for node in made.graph.node for name in node.output),
+            strict=True,
+        )
+    )
+    return made, [names[output] for output in outputs]
+
+
+def departures(result: Alignment) -> list[str]:
+    return [departure.value for departure in result.departures]
+
+
+def test_a_correct_program_is_aligned_completely(model: Decoder, program: ModelProto):
+    """All weights and module outputs are found; where metadata say in which module, and where they don't."""
+    result = align(model, program, TOKENS)
+    assert result.close, result
+    assert result.departures == result.wrong_outputs == result.remarks == ()
+    assert all(weight.complete for weight in result.weights)
+    assert {value.module: value.modules[0] for value in result.values}["layers.1.norm_1"] == "layers.1.norm_1"
+    assert {value.module for value in result.values} >= {"embed", "layers.2.attention.key", "head", ""}
+    result = align(model, renamed(program), TOKENS)
+    assert result.close, result
+    assert all(value.places for value in result.values)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_named_by_its_node(model: Decoder, program: ModelProto, fault: Callable[[ModelProto], NodeProto]):
+    """B leaves A at the value of this node, and nowhere else."""
+    wrong, values = faulty(program, fault)
+    result = align(model, wrong, TOKENS)
+    assert not result.close
+    assert departures(result) == values
+    missing = [weight.name for weight in result.weights if not weight.complete]
+    assert len(missing) == (fault is wrong_bias)
+    assert result.unused_weights == ((f"layers.{LAYER}.up.bias",) if missing else ())
+
+
+def test_two_faults_are_both_named(model: Decoder, program: ModelProto):
+    """The program runs again with the numbers of A behind the first one."""
+    wrong, values = faulty(program, wrong_epsilon, wrong_activation)
+    result = align(model, wrong, TOKENS)
+    assert departures(result) == values
+    assert result.departures[0].note == "eps is 0.001, 1e-05 in A"
+
+
+def test_a_program_may_be_the_reference(model: Decoder, program: ModelProto):
+    """With the same result, and with modules of the metadata."""
+    _, b, args = port()
+    result = align(program, b, args)
+    assert result.close, result
+    assert {value.module: value.places for value in result.values}["layers.1.attention.query"] == ("blocks.1.qkv",)
+    wrong = port({LAYER: "epsilon"})[1]
+    result = align(program, wrong, {"tokens": TOKENS}, args)
+    assert [departure.module for departure in result.departures] == [f"blocks.{LAYER}.ln1"]
+
+
+def test_two_programs_get_drawn_inputs(program: ModelProto, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """On the command line, too, where a wrong one exits with 1."""
+    onnx.save(program, tmp_path / "a.onnx")
+    wrong, values = faulty(program, wrong_activation)
+    onnx.save(wrong, tmp_path / "b.onnx")
+    assert run("align", str(tmp_path / "a.onnx"), str(tmp_path / "a.onnx")) == 0
+    assert "the inputs were drawn with seed 0" in capsys.readouterr().out
+    assert run("align", str(tmp_path / "a.onnx"), str(tmp_path / "b.onnx")) == 1
+    output = capsys.readouterr().out
+    assert "Gelu" in output
+    assert values[0] in output
+
+
+def test_modules_of_an_export_are_known(model: Decoder):
+    """A program that Filch has exported says what modules return, so that a mapping can name them."""
+    exported = export(model, (TOKENS,))
+    result = align(model, exported, TOKENS)
+    assert result.close, result
+    values = ValueMap.of(result).values
+    assert {name: values[name].place for name in ("layers.1.attention", "norm")} == {
+        "layers.1.attention": "layers.1.attention.output",
+        "norm": "norm",
+    }
+    assert align(model, Program(exported.model), TOKENS, mapping=ValueMap.of(result)).close
+
+
+def test_weights_and_arrays_of_a_program(model: Decoder, program: ModelProto, tmp_path: Path):
+    """A checkpoint is compared with the weights, and a capture with the values; a dump is no program."""
+    state = model.state_dict()
+    assert align(dict(state), program).close
+    wrong, _ = faulty(program, wrong_bias)
+    assert f"'layers.{LAYER}.up.bias' of A" in align(dict(state), wrong).wrong_outputs[0]
+    path = tmp_path / "run.onnx"
+    with torch.no_grad(), steal_forward(model, submodules=True, dump_file=path):
+        model(TOKENS)
+    assert align(path, program, b_args=TOKENS.numpy()).close
+    result = align(wrong, path, {"tokens": TOKENS})
+    assert [departure.module for departure in result.departures] == [f"layers.{LAYER}.up"]
+
+
+def test_constants_of_nodes_are_weights():
+    """Some exporters have no initializers."""
+    layer = nn.Linear(6, 4)
+    arrays = layer.weight.detach().T.contiguous().numpy(), layer.bias.detach().numpy()
+    nodes = [
+        *(
+            helper.make_node("Constant", [], [name], value=numpy_helper.from_array(array, name))
+            for name, array in zip("wb", arrays, strict=True)
+        ),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+        helper.make_node("Add", ["y", "b"], ["z"]),
+    ]
+    made = program_of(nodes)
+    result = align(layer, made, torch.randn(3, 6))
+    assert result.close, result
+    assert {weight.name: weight.complete for weight in result.weights} == {"w": True, "b": True}
+
+
+def program_of(nodes: list[NodeProto], *inputs: str) -> ModelProto:
+    """Return a program that computes `z` of shape [3, 4] from `x` of shape [3, 6]."""
+    ends = [
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in names]
+        for names, shape in ((("x", *inputs), [3, 6]), (("z",), [3, 4]))
+    ]
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(helper.make_graph(nodes, "plain", *ends), opset_imports=opsets, ir_version=10)
+
+
+def test_what_can_not_be_run_is_refused(program: ModelProto):
+    """Inputs that are missing or do not fit, and operators that have no meaning in float64."""
+    layer, x = nn.Linear(6, 4), torch.randn(3, 6)
+    with pytest.raises(CompareError, match=r"takes tokens: int64\[2, 7\], but the inputs have f32\[3, 6\]"):
+        align(layer, program, x)
+    two = program_of([helper.make_node("Sum", ["x", "y"], ["z"])], "y")
+    with pytest.raises(CompareError, match=r"takes an input 'x', but the inputs have input"):
+        align(layer, two, x)
+    with pytest.raises(CompareError, match="needs inputs to be run: x, y"):
+        align({"x": np.ones((3, 6))}, two, weights_only=False)
+    weight = numpy_helper.from_array(layer.weight.detach().T.contiguous().numpy(), "w")
+    fused = program_of([helper.make_node("FusedMatMul", ["x", "w"], ["z"], name="n", domain="com.microsoft")])
+    fused.graph.initializer.append(weight)
+    with pytest.raises(CompareError, match=r"'n' \(com.microsoft::FusedMatMul\), which computes 'z', can't be"):
+        align(layer, fused, x)
+
+
+def test_other_precisions_are_remarked_on(program: ModelProto):
+    """Rounded weights have other numbers, which are no fault of the program."""
+    model = port()[0].half()
+    result = align(model, program, TOKENS)
+    assert not result.close
+    assert any("A in float16 and B in float32" in remark for remark in result.remarks)
