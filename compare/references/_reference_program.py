@@ -46,11 +46,10 @@ class ReferenceProgram(Original):
         super().__init__(self._load_nothing, "")
         self._alignment, self._backend, self._compiled, self._feeds = alignment, backend, compiled, feeds
         self._model, _ = renamed_model(program.model, alignment, judged)
-        self._constants = {
-            name: alignment.reference(name, {source: tensor})
-            for name, source in alignment.names.items()
-            if (tensor := program.constant(source)) is not None
-        }
+        constants = {source: program.constant(source) for source in alignment.names.values()}
+        self._constants = alignment.references(
+            {source: tensor for source, tensor in constants.items() if tensor is not None}
+        )
         self._values: tuple[int, Mapping[str, torch.Tensor]] | None = None
 
     def values(self, call: int) -> Mapping[str, torch.Tensor]:
@@ -67,13 +66,8 @@ class ReferenceProgram(Original):
 
     def references(self, call: int) -> dict[str, Reference]:
         """Return the references of a call, by the names of the other program's values."""
-        values = {**self.values(call)}
-        alignment = self._alignment
-        known = {
-            name: alignment.reference(name, values) for name, source in alignment.names.items() if source in values
-        }
-        known |= self._constants
-        return {name: Reference(tensor, _EVIDENCE[alignment.bases.get(name, "name")]) for name, tensor in known.items()}
+        known, bases = {**self._alignment.references(self.values(call)), **self._constants}, self._alignment.bases
+        return {name: Reference(tensor, _EVIDENCE[bases.get(name, "name")]) for name, tensor in known.items()}
 
     @property
     def program(self) -> ExportedProgram:

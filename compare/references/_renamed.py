@@ -27,6 +27,7 @@ class RenamedOriginal(Original):
         judged: the graph of the foreign program.
         inferred: references of values that were found by their numbers alone, by name.
         notes: remarks for the reader of a report.
+        same_weights: the names of the foreign program's nodes with a quantized weight that the torch program has, too.
     """
 
     def __init__(
@@ -37,10 +38,11 @@ class RenamedOriginal(Original):
         *,
         inferred: Mapping[str, torch.Tensor],
         notes: Sequence[str],
+        same_weights: frozenset[str] = frozenset(),
     ) -> None:
         model, names = renamed_model(original.model, alignment, judged)
         super().__init__(lambda: (_renamed_program(original.program, names, judged.known), model), "")
-        self.inferred, self.notes = inferred, notes
+        self.inferred, self.notes, self.same_weights = inferred, notes, same_weights
 
 
 def _renamed_program(program: ExportedProgram, names: Mapping[str, str], taken: Collection[str]) -> ExportedProgram:
@@ -94,6 +96,9 @@ def renamed_model(model: ir.Model, alignment: ProgramAlignment, judged: Graph) -
         value.const_value = tensors[name]
         for alias in names:
             _add_copy(graph, value, alias, alignment.shapes.get(alias))
+    for name, parts in alignment.joined.items():
+        if alignment.bases[name] != "numbers":
+            _add_joined(graph, [values[part] for part in parts], name)
     for node in [node for node in graph if node.op_type == "SequenceAt"]:
         _replace_split(graph, node, taken)
     return renamed, {name: value.name or "" for name, value in values.items()}
@@ -115,6 +120,14 @@ def _add_copy(graph: ir.Graph, value: ir.Value, name: str, shape: Sequence[int] 
         graph.insert_before(graph[0], node)
     else:
         graph.append(node)
+
+
+def _add_joined(graph: ir.Graph, parts: Sequence[ir.Value], name: str) -> None:
+    """Add a node that joins values along the last dimension, after the last of them."""
+    node = ir.node("Concat", parts, {"axis": -1})
+    node.outputs[0].name, node.outputs[0].type = name, parts[0].type
+    producers = {value.producer() for value in parts}
+    graph.insert_after(next(item for item in reversed(graph) if item in producers), node)
 
 
 def _replace_split(graph: ir.Graph, node: ir.Node, taken: Collection[str]) -> None:
