@@ -265,19 +265,30 @@ class _Aligner:
             elif (candidate := self._similar_by_weight(node, index, name)) is not None:
                 self._claim(name, candidate, "operands")
             elif node.op != "Identity" and (nearest := self._nearest_value(name)) is not None:
-                self._claim(name, nearest, "operands" if self._is_moved(node, nearest) else "numbers")
+                self._claim(name, nearest, self._basis(node, nearest))
             elif self.reshaped and (nearest := self._nearest_reshaped(name)) is not None:
-                self._claim(name, nearest, "operands" if self._is_moved(node, nearest) else "numbers")
+                self._claim(name, nearest, self._basis(node, nearest))
                 self.shapes[name] = self.actual.values[name].shape
             elif self._in_order(parts := self._parts_by_numbers(name)):
                 self._join(name, parts, "operands" if {*parts} <= {*self._same_operations(node)} else "numbers")
+        self._confirm_by_weight()
+
+    def _confirm_by_weight(self) -> None:
+        """Note which values that were found by their numbers are read together with the same weight in `expected`."""
+        for node in self.actual.graph.nodes:
+            name = node.outputs[0]
+            other = self.expected.graph.producer.get(self.names.get(name, ""))
+            if other is None or self.bases.get(name) == "numbers" or not self._have_same_weight(node, other):
+                continue
+            read, found = node.inputs[0], other.inputs[0]
+            same = self.names.get(read), found
+            if self.bases.get(read) == "numbers" and _equal(*map(self.expected.values.get, same)):
+                self.names[read], self.bases[read] = found, "operands"
 
     def align_different(self) -> None:
         """Align the values with other numbers that must be wrong if the outputs are."""
-        harmless = self._harmless
-        self._align_forwards(harmless)
-        self._align_backwards(harmless)
-        self._align_forwards(harmless)
+        for align in (self._align_forwards, self._align_backwards, self._align_forwards):
+            align()
         for _, _, name in self._unaligned():
             if parts := self._parts_by_numbers(name):
                 self._join(name, parts, "numbers")
@@ -303,24 +314,27 @@ class _Aligner:
             self._add(name, self.names[same_numbers], self.bases.get(same_numbers, "name"))
             self.shapes[name] = tensor.shape
 
-    def _align_forwards(self, harmless: Collection[str]) -> None:
+    def _align_forwards(self) -> None:
         """Align values by what they are computed from."""
         for node, index, name in self._unaligned():
             if (found := self._same_node(node, index, name)) is not None:
                 self._add(name, found, "operands")
-            elif name in harmless:
-                continue
-            elif parts := self._parts_by_operands(node, name):
+            elif name not in self._harmless and (parts := self._parts_by_operands(node, name)):
                 self._join(name, parts, "operands")
-            elif (found := self._counterpart(node, index, name)) is not None:
+            elif name not in self._harmless and (found := self._counterpart(node, index, name)) is not None:
                 self._add(name, found, "name" if found == name else "operands")
+            elif name not in self._settled and not index and (found := self._by_weight(node, name)) is not None:
+                self._claim(name, found, "operands")
 
-    def _align_backwards(self, harmless: Collection[str]) -> None:
+    def _align_backwards(self) -> None:
         """Align what a node reads with what the node reads that computes its value in `expected`."""
         for node in reversed(self.actual.graph.nodes):
             for name in node.outputs:
                 other = self.expected.graph.producer.get(self.names.get(name, ""))
-                if other is not None and name not in harmless and _is_like(node, other):
+                if other is None or not _is_like(node, other):
+                    continue
+                harmless = self._settled if self._have_same_weight(node, other) else self._harmless
+                if name not in harmless:
                     for read, found in self._paired_reads(node, other):
                         if read not in harmless and self._have_same_shape(read, found):
                             self._claim(read, found, "operands")
@@ -351,6 +365,11 @@ class _Aligner:
         first, second = self.actual.tensor(actual), self.expected.tensor(expected)
         return first is not None and second is not None and first.shape == second.shape
 
+    def _have_same_weight(self, node: Node, other: Node) -> bool:
+        """Whether two nodes read the same weight."""
+        weight = self.actual.weights.get(node.name)
+        return weight is not None and weight == self.expected.weights.get(other.name)
+
     def _have_same_kind(self, actual: str, expected: str) -> bool:
         """Whether two values are both floating-point numbers or both not: quantized integers are other numbers."""
         first, second = self.actual.tensor(actual), self.expected.tensor(expected)
@@ -359,9 +378,10 @@ class _Aligner:
         return first.is_floating_point() == second.is_floating_point()
 
     def _claim(self, name: str, found: str, basis: Basis) -> None:
-        """Align a value; no other one is aligned with the same value without need."""
+        """Align a value; no other one is aligned with the same value without need, unless it is the same one moved."""
         self._add(name, found, basis)
-        self.claimed.add(found)
+        if self.actual.graph.producer[name].op not in _MOVES:
+            self.claimed.add(found)
 
     def _add(self, name: str, found: str, basis: Basis) -> None:
         self.names[name], self.bases[name] = found, basis
@@ -410,14 +430,14 @@ class _Aligner:
 
     def _parts_by_operands(self, node: Node, name: str) -> tuple[str, ...]:
         """Return the values that a value should consist of: computed by its operator from the same values."""
-        found, shape = self._same_operations(node), self.actual.values[name].shape
+        found, shape, candidates = self._same_operations(node), self.actual.values[name].shape, []
         for start, end in itertools.combinations(range(len(found) + 1), 2):
             parts = tuple(found[start:end])
             sizes = [self.expected.values[part].shape for part in parts if part in self.expected.values]
             lasts = [size[-1] for size in sizes if len(size) == len(shape) and size[:-1] == shape[:-1]]
-            if 1 < len(parts) == len(lasts) and sum(lasts) == shape[-1] and self.claimed.isdisjoint(parts):
-                return parts
-        return ()
+            if 1 < len(parts) == len(lasts) and sum(lasts) == shape[-1]:
+                candidates.append(parts)
+        return min(candidates, key=lambda parts: len(self.claimed.intersection(parts)), default=())
 
     def _parts_by_numbers(self, name: str) -> tuple[str, ...]:
         """Return the values of `expected` that make up a value when they are joined along the last dimension."""
@@ -473,14 +493,18 @@ class _Aligner:
                 return item.outputs[0]
         return None
 
-    def _is_moved(self, node: Node, found: str) -> bool:
-        """Whether a value of `expected` has the numbers of a value that a node only moves, and that is known."""
-        read = node.inputs[0] if node.op in _MOVES else ""
-        if self.bases.get(read, "numbers") == "numbers":
-            return False
-        sources = [self.expected.values.get(name) for name in self.joined.get(read, (self.names.get(read, ""),))]
-        numbers = self.expected.values[found].reshape(-1)
-        return any(item is not None and torch.equal(item.reshape(-1), numbers) for item in sources)
+    def _basis(self, node: Node, found: str) -> Basis:
+        """Return what shows that a node computes a value of `expected` with the same numbers: what it reads, too, or not.
+
+        It only moves the numbers of a known value, or `expected` computes the value from nothing but what the node reads.
+        """
+        sources = {self.names[name] for name in node.reads if name in self.names and self.bases.get(name) != "numbers"}
+        sources |= {part for name in node.reads if self.bases.get(name) != "numbers" for part in self.joined.get(name, ())}
+        values, graph = self.expected.values, self.expected.graph
+        if node.op in _MOVES and any(_equal(values.get(source), values[found]) for source in sources):
+            return "operands"
+        read = {name for item in graph.cone([found], sources) for name in item.reads}
+        return "operands" if read & sources and read & {*graph.inputs} <= sources else "numbers"
 
     def _readers_of_weight(self, node: Node) -> list[Node]:
         """Return the nodes of `expected` that read the same weight as a node."""
@@ -544,13 +568,12 @@ class _Aligner:
             chosen = name if name in candidates else candidates[0]
             self.claimed.add(chosen)
             return chosen
-        if self._is_free(name) and self._computed_from_same(name):
-            return name
-        return None if index else self._by_weight(node, name)
+        return name if self._is_free(name) and self._computed_from_same(name) else None
 
     def _by_weight(self, node: Node, name: str) -> str | None:
-        """Return the value that is computed from the same weight, unless it is in another value."""
-        outputs = [item.outputs[0] for item in self._readers_of_weight(node)]
+        """Return the value that is computed from the same weight, or nearly the same one, and that no other value is."""
+        readers = self._readers_of_weight(node) or self._readers_of_similar_weight(node)
+        outputs = [item.outputs[0] for item in readers]
         size = self.actual.values[name].numel()
         values = self.expected.values
         found = [item for item in outputs if self._is_free(item) and item in values and values[item].numel() == size]
@@ -558,8 +581,16 @@ class _Aligner:
             return None
         if not self._have_same_shape(name, found[0]):
             self.shapes[name] = self.actual.values[name].shape
-        self.claimed.add(found[0])
         return found[0]
+
+    def _readers_of_similar_weight(self, node: Node) -> list[Node]:
+        """Return the nodes of `expected` that read a weight with most of the numbers of the one that a node reads."""
+        own = self.actual.weight_of(node)
+        if own is None:
+            return []
+        weights = [(item, self.expected.weight_of(item)) for readers in self._readers.values() for item in readers]
+        same = [(item, weight) for item, weight in weights if weight is not None and weight.shape == own.shape]
+        return [item for item, weight in same if float((weight == own).float().mean()) > _MOST_NUMBERS]
 
     @cached_property
     def _names_are_kept(self) -> bool:
@@ -582,14 +613,30 @@ class _Aligner:
     @cached_property
     def _harmless(self) -> frozenset[str]:
         """The values whose numbers do not matter in the first run: outputs depend on them only through similar ones."""
+        return self._without_effect(self.bases)
+
+    @cached_property
+    def _settled(self) -> frozenset[str]:
+        """The same, only through values that are equal up to rounding."""
+        references = self.references.items()
+        close = {name for name, item in references if compare_tensors(self.actual.tensor(name), item).close}
+        return self._without_effect(close)
+
+    def _without_effect(self, right: Collection[str]) -> frozenset[str]:
+        """Return the values on which the outputs depend only through those that are right."""
         graph, outputs = self.actual.graph, {*self.actual.graph.outputs}
         harmless: set[str] = set()
         for node in reversed(graph.nodes):
             for name in node.outputs:
                 users = (output for user in graph.consumers.get(name, ()) for output in user.outputs if output)
-                if name not in outputs and all(user in self.bases or user in harmless for user in users):
+                if name not in outputs and all(user in right or user in harmless for user in users):
                     harmless.add(name)
         return frozenset(harmless)
+
+
+def _equal(first: torch.Tensor | None, second: torch.Tensor | None) -> bool:
+    """Whether two tensors have the same numbers in the same order."""
+    return first is not None and second is not None and torch.equal(first.reshape(-1), second.reshape(-1))
 
 
 def _identity(tensor: torch.Tensor) -> Hashable:

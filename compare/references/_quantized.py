@@ -41,12 +41,17 @@ def quantized_weight(node: Node, tensor: Callable[[str], torch.Tensor | None]) -
     names = (*node.inputs[1:5], "", "", "", "")[:4]
     integers, scales, zeros, order = (tensor(name) if name else None for name in names)
     bits, block, size, count = (int(node.attributes.get(name, 4)) for name in ("bits", "block_size", "K", "N"))
-    if integers is None or scales is None or order is not None or bits not in _BITS:
+    if integers is None or scales is None or order is not None or bits not in _BITS or block < 1:
         return None
-    blocks, scales = -(-size // block), scales.reshape(count, -1, 1)
+    blocks = -(-size // block)
+    if integers.numel() * 8 != count * blocks * block * bits or scales.numel() != count * blocks:
+        return None
+    scales = scales.reshape(count, blocks, 1)
     zero = torch.tensor(1 << (bits - 1))
     if zeros is not None:
         zero = _unpacked(zeros, bits) if zeros.dtype == torch.uint8 else zeros
+        if zero.numel() < count * blocks or zero.numel() % count:
+            return None
         zero = zero.reshape(count, -1)[:, :blocks, None]
     stored = _unpacked(integers, bits).reshape(count, blocks, block)
     steps = torch.where((stored == 0) | (stored == (1 << bits) - 1), 1.0, 0.5)

@@ -69,8 +69,9 @@ def _renamed_program(program: ExportedProgram, names: Mapping[str, str], taken: 
 def renamed_model(model: ir.Model, alignment: ProgramAlignment, judged: Graph) -> tuple[ir.Model, Mapping[str, str]]:
     """Return a copy of a model in which values have the names of the other program's values, and all names by the old.
 
-    A value that the other program computes several times has the first of its names, and copies with the others. Those
-    that were found by their numbers alone have no such name: they may be other values, which float64 would tell.
+    A value that the other program computes several times has the first of its names, and copies with the others. The
+    parts of a joined value have copies alone: one that has a reference would not be computed again for the joined one.
+    Those that were found by their numbers alone have no such name: they may be other values, which float64 would tell.
     """
     renamed = model.clone()
     graph = renamed.graph
@@ -79,6 +80,8 @@ def renamed_model(model: ir.Model, alignment: ProgramAlignment, judged: Graph) -
         if alignment.bases.get(name) != "numbers":
             aliases.setdefault(source, []).append(name)
     produced = [value for node in graph for value in node.outputs if value.name]
+    joined = {name: parts for name, parts in alignment.joined.items() if alignment.bases[name] != "numbers"}
+    parts = {part for item in joined.values() for part in item}
     values = {value.name or "": value for value in (*graph.inputs, *graph.initializers.values(), *produced)}
     taken = judged.known | values.keys()
     tensors = {name: value.const_value for name, value in values.items()}
@@ -91,14 +94,13 @@ def renamed_model(model: ir.Model, alignment: ProgramAlignment, judged: Graph) -
         names = aliases.get(name, [])
         if value.is_initializer():
             value.name = name if name in weights else value.name
-        elif first := next((item for item in names if item not in alignment.shapes), None):
+        elif name not in parts and (first := next((item for item in names if item not in alignment.shapes), None)):
             value.name, names = first, [item for item in names if item != first]
         value.const_value = tensors[name]
         for alias in names:
             _add_copy(graph, value, alias, alignment.shapes.get(alias))
-    for name, parts in alignment.joined.items():
-        if alignment.bases[name] != "numbers":
-            _add_joined(graph, [values[part] for part in parts], name)
+    for name, sources in joined.items():
+        _add_joined(graph, [values[source] for source in sources], name)
     for node in [node for node in graph if node.op_type == "SequenceAt"]:
         _replace_split(graph, node, taken)
     return renamed, {name: value.name or "" for name, value in values.items()}
