@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ._compare_programs import compare_programs
     from ._compiled_graph import compiled_graph
     from ._diff import diff
+    from ._load_quantized import load_quantized
     from ._map_to_export import map_to_export
     from ._pass_errors import CompareInstrument
     from ._record_reference import record_reference

@@ -44,7 +44,8 @@ def load_quantized(model: nn.Module, program: ProgramLike) -> tuple[str, ...]:
     loaded = as_program(program).snapshot()
     products = [(node, quantized_weight(node, loaded.constant)) for node in loaded.graph.nodes]
     quantized = [(node, weight) for node, weight in products if weight is not None]
-    slots, notes, count = [*_slots(model)], [], 0
+    slots, count = [*_slots(model)], 0
+    notes: list[str] = []
     with torch.no_grad():
         for node, weight in quantized:
             rows = weight.numbers.T
@@ -99,9 +100,7 @@ def _parts(rows: torch.Tensor, slots: list[_Slot]) -> list[tuple[_Slot, int, int
     return parts
 
 
-def _candidates(
-    rows: torch.Tensor, start: int, slots: list[_Slot]
-) -> Iterator[tuple[float, _Slot, int, int]]:
+def _candidates(rows: torch.Tensor, start: int, slots: list[_Slot]) -> Iterator[tuple[float, _Slot, int, int]]:
     """Yield the slots with the rows from `start` on, as their first rows or else at any place, and their distance."""
     found = False
     for everywhere in (False, True):
@@ -123,7 +122,10 @@ def _candidates(
 def _distance(rows: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
     """Return the distance of rows, relative to their length."""
     own = rows.float()
-    return (own - others.float()).norm(dim=-1) / own.norm(dim=-1).clamp_min(torch.finfo(torch.float32).tiny)
+    distance: torch.Tensor = (own - others.float()).norm(dim=-1) / own.norm(dim=-1).clamp_min(
+        torch.finfo(torch.float32).tiny
+    )
+    return distance
 
 
 def _replace(node: Node, weight: QuantizedWeight, parts: list[tuple[_Slot, int, int, int]]) -> Iterator[str]:

@@ -89,7 +89,9 @@ class Observed:
         if quantized is not None:
             return quantized.numbers
         tensors = (self.tensor(name) for name in node.reads if name in self.constants)
-        return next((item for item in tensors if item is not None and item.is_floating_point() and item.numel() > 1), None)
+        return next(
+            (item for item in tensors if item is not None and item.is_floating_point() and item.numel() > 1), None
+        )
 
     def source(self, name: str) -> str:
         """Return the value whose numbers a value has, without casts of floating-point numbers and `Identity`."""
@@ -151,12 +153,13 @@ def align(
         rerun: runs the nodes of `actual`, each on what a function returns for the values that it reads; None leaves out
             the values that are computed from wrong ones.
     """
-    aligner = _Aligner(replace(actual, values={**actual.values}), expected, dict(known), reshaped)
+    values = {**actual.values}  # of the last run
+    aligner = _Aligner(replace(actual, values=values), expected, dict(known), reshaped)
     aligner.align_constants()
     aligner.align_all()
     while rerun is not None and aligner.is_cut_off():
         count = aligner.count
-        aligner.actual.values.update(rerun(aligner.references.get))
+        values.update(rerun(aligner.references.get))
         aligner.align_all()
         if aligner.count == count:
             break
@@ -260,11 +263,13 @@ class _Aligner:
         for node, index, name in self._unaligned():
             if self._names_are_kept and name in self.expected.graph.producer:
                 continue
-            if (candidate := self._similar_candidate(node, index, name)) is not None:
+            if (candidate := self._similar_candidate(node, index, name)) is not None or (
+                candidate := self._similar_by_weight(node, index, name)
+            ) is not None:
                 self._claim(name, candidate, "operands")
-            elif (candidate := self._similar_by_weight(node, index, name)) is not None:
-                self._claim(name, candidate, "operands")
-            elif node.op != "Identity" and (nearest := self._nearest_value(name)) is not None:
+            elif node.op == "Identity":
+                continue  # a copy may stand where a value was computed
+            elif (nearest := self._nearest_value(name)) is not None:
                 self._claim(name, nearest, self._basis(node, nearest))
             elif self.reshaped and (nearest := self._nearest_reshaped(name)) is not None:
                 self._claim(name, nearest, self._basis(node, nearest))
@@ -280,9 +285,8 @@ class _Aligner:
             other = self.expected.graph.producer.get(self.names.get(name, ""))
             if other is None or self.bases.get(name) == "numbers" or not self._have_same_weight(node, other):
                 continue
-            read, found = node.inputs[0], other.inputs[0]
-            same = self.names.get(read), found
-            if self.bases.get(read) == "numbers" and _equal(*map(self.expected.values.get, same)):
+            read, found, values = node.inputs[0], other.inputs[0], self.expected.values
+            if self.bases.get(read) == "numbers" and _equal(values.get(self.names.get(read, "")), values.get(found)):
                 self.names[read], self.bases[read] = found, "operands"
 
     def align_different(self) -> None:
@@ -353,6 +357,7 @@ class _Aligner:
             (read, name)
             for read, name in pairs
             if read in self.actual.graph.producer and read not in self.names and self._is_free(name)
+            if read not in self.actual.constants or self.actual.values[read].is_floating_point()  # shapes may have -1
         ]
 
     def _is_free(self, name: str) -> bool:
@@ -485,7 +490,9 @@ class _Aligner:
         tensor = self.actual.values[name]
         for item in self._readers_of_weight(node) if not index else ():
             value = self.expected.values.get(item.outputs[0])
-            is_other = value is not None and value.shape != tensor.shape
+            if value is None:
+                continue
+            is_other = value.shape != tensor.shape
             if is_other and self.reshaped and value.numel() == tensor.numel():
                 value = value.reshape(tensor.shape)
             if compare_tensors(tensor, value, tolerance=_SIMILAR, lower_precision=True).close:
@@ -494,12 +501,14 @@ class _Aligner:
         return None
 
     def _basis(self, node: Node, found: str) -> Basis:
-        """Return what shows that a node computes a value of `expected` with the same numbers: what it reads, too, or not.
+        """Return what shows that a node computes a value of `expected`: also what it reads, or the numbers alone.
 
-        It only moves the numbers of a known value, or `expected` computes the value from nothing but what the node reads.
+        It only moves the numbers of a known value, or `expected` computes the value from what the node reads alone.
         """
         sources = {self.names[name] for name in node.reads if name in self.names and self.bases.get(name) != "numbers"}
-        sources |= {part for name in node.reads if self.bases.get(name) != "numbers" for part in self.joined.get(name, ())}
+        sources |= {
+            part for name in node.reads if self.bases.get(name) != "numbers" for part in self.joined.get(name, ())
+        }
         values, graph = self.expected.values, self.expected.graph
         if node.op in _MOVES and any(_equal(values.get(source), values[found]) for source in sources):
             return "operands"
@@ -571,7 +580,7 @@ class _Aligner:
         return name if self._is_free(name) and self._computed_from_same(name) else None
 
     def _by_weight(self, node: Node, name: str) -> str | None:
-        """Return the value that is computed from the same weight, or nearly the same one, and that no other value is."""
+        """Return the value that is computed from the same weight, or nearly the same one, unless another one is it."""
         readers = self._readers_of_weight(node) or self._readers_of_similar_weight(node)
         outputs = [item.outputs[0] for item in readers]
         size = self.actual.values[name].numel()

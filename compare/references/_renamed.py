@@ -75,10 +75,7 @@ def renamed_model(model: ir.Model, alignment: ProgramAlignment, judged: Graph) -
     """
     renamed = model.clone()
     graph = renamed.graph
-    aliases: dict[str, list[str]] = {}
-    for name, source in alignment.names.items():
-        if alignment.bases.get(name) != "numbers":
-            aliases.setdefault(source, []).append(name)
+    aliases = _aliases(alignment)
     produced = [value for node in graph for value in node.outputs if value.name]
     joined = {name: parts for name, parts in alignment.joined.items() if alignment.bases[name] != "numbers"}
     parts = {part for item in joined.values() for part in item}
@@ -104,6 +101,15 @@ def renamed_model(model: ir.Model, alignment: ProgramAlignment, judged: Graph) -
     for node in [node for node in graph if node.op_type == "SequenceAt"]:
         _replace_split(graph, node, taken)
     return renamed, {name: value.name or "" for name, value in values.items()}
+
+
+def _aliases(alignment: ProgramAlignment) -> dict[str, list[str]]:
+    """Return the names that each value has in the other program, other than by its numbers alone."""
+    aliases: dict[str, list[str]] = {}
+    for name, source in alignment.names.items():
+        if alignment.bases.get(name) != "numbers":
+            aliases.setdefault(source, []).append(name)
+    return aliases
 
 
 def _add_copy(graph: ir.Graph, value: ir.Value, name: str, shape: Sequence[int] | None) -> None:

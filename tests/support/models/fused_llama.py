@@ -1,5 +1,6 @@
 """A tiny Llama, and the ONNX file that a model builder makes of it: fused operators and joined weights."""
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -7,21 +8,20 @@ import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
-from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 _HEADS, _KEYS, _SIZE = 2, 1, 16  # heads, heads of keys and values, and the size of one
 _WIDTH = _HEADS * _SIZE
 
 
-def tiny_llama() -> tuple[nn.Module, tuple[()], dict[str, Any]]:
-    """Return a Llama with two layers and the arguments to call it with."""
+def tiny_llama() -> tuple[LlamaForCausalLM, tuple[()], dict[str, Any]]:
+    """Return a Llama of one layer and the arguments to call it with."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=40,
         hidden_size=_WIDTH,
         intermediate_size=64,
-        num_hidden_layers=2,
+        num_hidden_layers=1,
         num_attention_heads=_HEADS,
         num_key_value_heads=_KEYS,
         max_position_embeddings=16,
@@ -36,7 +36,7 @@ def tiny_llama() -> tuple[nn.Module, tuple[()], dict[str, Any]]:
     return model, (), {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": True}
 
 
-def fused_onnx(model: nn.Module) -> onnx.ModelProto:
+def fused_onnx(model: LlamaForCausalLM) -> onnx.ModelProto:
     """Return the model of `tiny_llama` as an ONNX file with GroupQueryAttention and joined projections."""
     weights = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
     angles = np.outer(np.arange(16), 10000.0 ** -(np.arange(0, _SIZE, 2) / _SIZE))
@@ -72,7 +72,7 @@ def fused_onnx(model: nn.Module) -> onnx.ModelProto:
         return outputs[0], outputs[3]
 
     presents, residual, branch = [], "hidden", ""
-    for index in range(2):
+    for index in range(model.config.num_hidden_layers):
         layer, place = f"layer{index}", f"model.layers.{index}"
         pasts = [f"past.{index}.{what}" for what in ("key", "value")]
         tensors |= {past: np.zeros((2, _KEYS, 0, _SIZE), np.float32) for past in pasts}
@@ -81,9 +81,7 @@ def fused_onnx(model: nn.Module) -> onnx.ModelProto:
         packed = product(f"{layer}.qkv", normed, *(f"{place}.self_attn.{part}_proj" for part in "qkv"))
         read = [packed, "", "", *pasts, "past", "length", "cos", "sin"]
         heads = {"num_heads": _HEADS, "kv_num_heads": _KEYS, "do_rotary": 1, "scale": _SIZE**-0.5}
-        attended = add(
-            "GroupQueryAttention", f"{layer}.attention", read, [f"{layer}.heads", *presents[-2:]], **heads
-        )
+        attended = add("GroupQueryAttention", f"{layer}.attention", read, [f"{layer}.heads", *presents[-2:]], **heads)
         branch = product(f"{layer}.o", attended, f"{place}.self_attn.o_proj")
         normed, residual = norm(f"{layer}.norm2", f"{place}.post_attention_layernorm", residual, branch)
         gate, up = (product(f"{layer}.{part}", normed, f"{place}.mlp.{part}_proj") for part in ("gate", "up"))
@@ -91,7 +89,9 @@ def fused_onnx(model: nn.Module) -> onnx.ModelProto:
         branch = product(f"{layer}.down", add("Mul", f"{layer}.mul", [gated, up]), f"{place}.mlp.down_proj")
     normed, _ = norm("final", "model.norm", residual, branch)
     product("head", normed, "lm_head", output="logits")
-    inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, [2, 5]) for name in ("input_ids", "attention_mask")]
+    inputs = [
+        helper.make_tensor_value_info(name, TensorProto.INT64, [2, 5]) for name in ("input_ids", "attention_mask")
+    ]
     outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("logits", *presents)]
     stored = [numpy_helper.from_array(array, name) for name, array in tensors.items()]
     graph = helper.make_graph(nodes, "fused", inputs, outputs, stored)
@@ -101,7 +101,7 @@ def fused_onnx(model: nn.Module) -> onnx.ModelProto:
 
 def quantized(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a file whose products have weights of 4 bits and read their other operand in 8 bits."""
-    quantizer = MatMulNBitsQuantizer(model, block_size=16, is_symmetric=True, accuracy_level=4)
+    quantizer = MatMulNBitsQuantizer(copy.deepcopy(model), block_size=16, is_symmetric=True, accuracy_level=4)
     quantizer.process()
     proto: onnx.ModelProto = quantizer.model.model
     return proto
