@@ -234,8 +234,13 @@ class _Aligner:
         return any(not compare_tensors(self.actual.tensor(name), tensor).close for name, tensor in references)
 
     def align_all(self) -> None:
-        """Align the values that depend on the inputs: those with similar numbers, then others, anew in each run."""
+        """Align the values that depend on the inputs: those with similar numbers, then others.
+
+        In further runs, a value that was aligned although its numbers differ is aligned anew if it has those of others.
+        """
         for name in self.guessed:
+            if self._nearest_value(name) in (None, self.names.get(name)):
+                continue  # nothing tells otherwise
             self.claimed -= {self.names.pop(name, ""), *self.joined.pop(name, ())}
             self.shapes.pop(name, None)
             del self.bases[name]

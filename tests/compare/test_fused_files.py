@@ -77,7 +77,17 @@ def keys_first(weight):
     return weight[:, [*range(32, 48), *range(32), *range(48, 64)]]
 
 
+def copied(file):
+    """Return a file in which an activation returns what it reads."""
+    changed = copy.deepcopy(file)
+    (node,) = (node for node in changed.graph.node if node.name == "layer0.silu")
+    node.op_type = "Identity"
+    del node.input[1]
+    return changed
+
+
 FAULTS = {
+    "copy": ("layer0.silu", copied),
     "positions": ("layer0.attention", lambda file: edit(file, "cos", moved_down)),
     "epsilon": ("layer0.norm2", lambda file: with_attribute(file, "layer0.norm2", "epsilon", 1e-3)),
     "scale": ("layer0.attention", lambda file: with_attribute(file, "layer0.attention", "scale", 0.3)),
