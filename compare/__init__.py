@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ._compiled_graph import compiled_graph
     from ._diff import diff
     from ._invariance import check_invariance
+    from ._load_quantized import load_quantized
     from ._map_to_export import map_to_export
     from ._pass_errors import CompareInstrument
     from ._record_reference import record_reference
@@ -83,6 +84,7 @@ __all__ = [
     "diff",
     "keep_precise",
     "load_inputs",
+    "load_quantized",
     "load_report",
     "load_value_map",
     "map_to_export",
@@ -101,6 +103,7 @@ _NAMES_BY_MODULE = {
     "_compare_programs": ("compare_programs",),
     "_compiled_graph": ("compiled_graph",),
     "_diff": ("diff",),
+    "_load_quantized": ("load_quantized",),
     "_map_to_export": ("map_to_export",),
     "_pass_errors": ("CompareInstrument",),
     "_record_reference": ("record_reference",),

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from onnx_ir import tensor_adapters
 from torch import nn
 
 from filch.export import BackendError, Graph, ModuleCall, Port, Program, as_program
-from filch.export.backends import Backend, Compiled, get_backend, limit_backend
+from filch.export.backends import Backend, Compiled, get_backend, isolate, limit_backend
 from filch.steal import Capture, describe, phase, steal_forward
 
 from ._compare import Path, ProgramLike, compare, resolve_backend, time_limit
@@ -22,7 +22,7 @@ from .common._errors import CompareError
 from .metrics._tolerance import is_coarser
 from .models._drawn_inputs import Shapes, draw_inputs
 from .models._input_files import load_inputs
-from .references._alignment import Observed, ProgramAlignment, align
+from .references._alignment import Observed, ProgramAlignment, Rerun, align
 from .references._inputs import cast_inputs
 from .references._reference_program import ReferenceProgram
 from .results._report import Report
@@ -158,7 +158,7 @@ def pair_programs(
         observed = expected.observe(compiled, feeds[0])
         judged_values = judged.observe(judged.compile(), cast_inputs(graph, calls[0]))
         with phase("matching the values of both programs"):
-            alignment = align(judged_values, observed, ends.names, reshaped=same_shapes)
+            alignment = align(judged_values, observed, ends.names, reshaped=same_shapes, rerun=judged.rerun(calls[0]))
         original = ReferenceProgram(expected.program, alignment, graph, expected.backend, compiled, feeds)
         capture = ends.capture(original, calls)
     judged_program = ends.program(judged.program, original, judged_values.values if same_shapes else {})
@@ -216,6 +216,16 @@ class Side:
             raise CompareError(f"{self.name} can't be run: {error}") from error
         named = {compiled.exported_name(name): tensor for name, tensor in values.items()}
         return Observed(graph, {**feed, **named}, self.program.constant)
+
+    def rerun(self, feed: Tensors) -> Rerun:
+        """Return a function that runs each node on the values that a function returns, as far as it does."""
+
+        def run(reference: Callable[[str], torch.Tensor | None]) -> dict[str, torch.Tensor]:
+            compiled, inputs = self.compile(), cast_inputs(self.program.graph, feed)
+            values = isolate(self.backend, self.program, compiled, inputs, reference, optimize=False)
+            return {compiled.exported_name(name): tensor for name, tensor in values}
+
+        return run
 
     def feed(self, call: Tensors) -> dict[str, torch.Tensor]:
         """Return the inputs of a call by the names of the program's inputs.
@@ -434,7 +444,7 @@ class _Calls(nn.Module):
 def alignment_note(alignment: ProgramAlignment, graph: Graph) -> str:
     """Return how many values have a counterpart in the reference."""
     names = graph.producer.keys() - graph.constant_values
-    found = names & alignment.names.keys()
+    found = names & (alignment.names.keys() | alignment.joined.keys())
     inferred = sum(alignment.bases[name] == "numbers" for name in found)
     by_numbers = f", {inferred} of them found by their numbers" if inferred else ""
     return f"{len(found)} of {len(names)} values are also in the reference{by_numbers}"

@@ -85,13 +85,12 @@ def map_to_export(
         )
         graph = judged.program.graph
         ends = Ends.of(expected.program.graph, graph, paths)
-        actual = judged.observe(judged.compile(), ends.feed(call, graph, lower_precision=lower_precision))
-        alignment = align(actual, observed, ends.names, reshaped=same_shapes)
-    inferred = {
-        name: alignment.reference(name, observed.values)
-        for name, source in alignment.names.items()
-        if alignment.bases[name] == "numbers" and source in observed.values
-    }
+        feed = ends.feed(call, graph, lower_precision=lower_precision)
+        accurate = _in_full_accuracy(judged) if lower_precision else judged
+        actual = accurate.observe(accurate.compile(), feed)
+        alignment = align(actual, observed, ends.names, reshaped=same_shapes, rerun=accurate.rerun(feed))
+    references = alignment.references(observed.values)
+    inferred = {name: tensor for name, tensor in references.items() if alignment.bases[name] == "numbers"}
     notes = (*ends.notes, *empty, alignment_note(alignment, graph))
     model = with_shapes(judged.program.model, actual.values)
     _add_metadata(model, exported.model, alignment)
@@ -107,7 +106,9 @@ def map_to_export(
         module_calls={key: _mapped_call(call, found) for key, call in exported.module_calls.items()},
         model_type=exported.model_type,
         operators=tuple(replace(item, value=found.get(item.value or "")) for item in exported.operators),
-        original=RenamedOriginal(original, alignment, graph, inferred=inferred, notes=notes),
+        original=RenamedOriginal(
+            original, alignment, graph, inferred=inferred, notes=notes, same_weights=alignment.same_weights
+        ),
         path=judged.program.path,
         outputs=_ordered_outputs(exported, ends, graph),
         strategy=exported.strategy,
@@ -150,6 +151,14 @@ def _without_empty_inputs(judged: Side, ends: Ends, observed: Observed) -> tuple
             empty.append(f"{value.name} {shape}")
     notes = [f"inputs that the model does not have are empty: {', '.join(empty)}"] if empty else []
     return replace(judged, program=replace(judged.program, model=model)), notes
+
+
+def _in_full_accuracy(side: Side) -> Side:
+    """Return a program whose products with quantized weights do not quantize the other operand."""
+    model = side.program.model.clone()
+    for node in model.graph:
+        node.attributes.pop("accuracy_level", None)
+    return replace(side, program=replace(side.program, model=model))
 
 
 def _first_names(alignment: ProgramAlignment, ends: Ends) -> Mapping[str, str]:

@@ -190,6 +190,7 @@ def check_command(
 
     from .._blame import blame
     from .._compare_export import compare_with_fallback
+    from .._load_quantized import load_quantized
     from .._map_to_export import map_to_export
     from ..common._progress import progress
     from ..models._variants import make_variant
@@ -201,6 +202,7 @@ def check_command(
                 name, **shared.parse_options(option)
             )  # report a missing library or a misspelt option before the export
         exported, recorded = make_variant(factory, sizes=sizes, dtype=dtype, device=device)
+        notes = load_quantized(exported.model, file) if file is not None and lower_precision else ()
         program = exported.export()
         program = optimize(program) if optimized else program
         capture = recorded.steal()
@@ -234,7 +236,7 @@ def check_command(
             ]
     reports = list(map(_with_command, reports))
     if file is not None:
-        reports = [replace(report, reference=factory) for report in reports]
+        reports = [replace(report, reference=factory, notes=(*notes, *report.notes)) for report in reports]
     if as_json:
         typer.echo(json.dumps([json.loads(report.to_json()) for report in reports], indent=1))
     elif not quiet:

@@ -25,6 +25,7 @@ from ..float64 import (
 )
 from ..float64._ties import selecting_node, with_ties
 from ..metrics._metrics import replace_masks
+from ..metrics._tolerance import operand_unit
 from ..results._rows import Row
 from ._other_decisions import OtherDecisions
 from ._run import Run
@@ -96,7 +97,10 @@ class Float64Checker:
         self._others.follow(name, node.reads, dtype)
         model_unit = self._model_unit(name)
         input_eps = self._run.compiled.matmul_input_eps
-        product_unit = input_eps if input_eps and any(map(is_product, self._computes(node))) else 0.0
+        computes = self._computes(node)
+        product_unit = input_eps if input_eps and any(map(is_product, computes)) else 0.0
+        if self._lower_precision:
+            product_unit = max(product_unit, *map(operand_unit, computes), 0.0)
         self._units.add(node, name, unit_of(dtype) if self._lower_precision else model_unit, product_unit)
         self._model_units.add(node, name, model_unit)
 

@@ -16,6 +16,7 @@ from ..float64 import Float64Evaluator
 from ..metrics._limits import Limits
 from ..provenance._provenance import NodeProvenance
 from ..references._references import References
+from ..references._renamed import RenamedOriginal
 from ..results._rows import NodeOutcome
 from ._lower_precision import Lowered
 from ._node_outcomes import node_outcomes
@@ -117,12 +118,17 @@ def prepare(records: Records, program: Program, backend: Backend, options: Compa
         compiled,
         lowered,
         wanted,
-        Limits(program.graph, options.tolerance, lower_precision=lower),
+        Limits(program.graph, options.tolerance, lower_precision=lower, same_weights=_same_weights(program)),
         References(records, program, wanted=every, buffer=options.buffer, lower_precision=lower),
         _float64_evaluator(program, options),
         NodeProvenance(program.graph, compiled["compiled"]) if "compiled" in compiled else None,
         tuple(failed),
     )
+
+
+def _same_weights(program: Program) -> frozenset[str]:
+    original = program.original
+    return original.same_weights if isinstance(original, RenamedOriginal) else frozenset()
 
 
 def _float64_evaluator(program: Program, options: CompareOptions) -> Float64Evaluator | None:

@@ -17,6 +17,7 @@ SUSPICIOUS, WRONG = 2.0, 8.0
 # A node whose value is suspicious in the whole run and by itself is wrong from this ratio by itself on, if the product
 # of both ratios is as large as this. Kernels sum in different orders: correct sums are up to 4.6 levels off.
 _CONFIRMED, _CONFIRMED_SUM, _CONFIRMED_PRODUCT = 2.5, 6.0, 7.5
+_COARSER = 2.0**10  # between the rounding levels of two precisions
 MIN_LARGEST, MIN_TYPICAL = 3.0, 0.5  # the least rounding levels: correct functions have errors of so many units
 _MAX_COPIED = 2.0  # units by which noise may change a number that is only moved or selected: up to 1.43
 UNRELIABLE = 64.0  # times the typical rounding level: eager PyTorch itself computes something else
@@ -378,6 +379,8 @@ def confirmed_verdict(isolated: RoundingVerdict, whole: RoundingVerdict | None, 
     """
     if whole is None or not whole.verdict == isolated.verdict == "suspicious":
         return isolated
+    if whole.error * isolated.ratio > _COARSER * isolated.error * whole.ratio:
+        return isolated  # the value was computed from a lower precision, which the node's own operands do not have
     is_large = isolated.ratio >= (_CONFIRMED_SUM if sums else _CONFIRMED)
     if not is_large or isolated.ratio * whole.ratio < _CONFIRMED_PRODUCT:
         return isolated

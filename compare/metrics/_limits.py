@@ -1,5 +1,7 @@
 """The tolerance of each value of a graph."""
 
+from collections.abc import Collection
+
 import torch
 
 from filch.export import Graph, Node
@@ -17,10 +19,18 @@ class Limits:
         tolerance: see `compare`.
         lower_precision: see `compare`; then the dtypes of inputs and weights count, too, and values computed from
             quantized ones have the tolerance of the quantization.
+        same_weights: the names of the nodes with a quantized weight that the reference has, too.
     """
 
-    def __init__(self, graph: Graph, tolerance: float | Tolerance | None, *, lower_precision: bool = False) -> None:
-        self._graph = graph
+    def __init__(
+        self,
+        graph: Graph,
+        tolerance: float | Tolerance | None,
+        *,
+        lower_precision: bool = False,
+        same_weights: Collection[str] = (),
+    ) -> None:
+        self._graph, self._same_weights = graph, same_weights
         self._user_tolerance = tolerance
         self.lower_precision = lower_precision
         self._tolerances: dict[str, Tolerance] = {}
@@ -49,7 +59,8 @@ class Limits:
     def _set(self, node: Node, name: str, dtype: torch.dtype | None) -> None:
         """Set the tolerance of a value: the largest of its inputs' tolerances, its dtype's and its node's own."""
         tolerances = [self._tolerances[read] for read in node.reads if read in self._tolerances]
-        quantized = quantized_tolerance(node, self._graph) if self.lower_precision else None
+        is_same = node.name in self._same_weights
+        quantized = quantized_tolerance(node, self._graph, has_same_weight=is_same) if self.lower_precision else None
         if quantized is not None:
             tolerances.append(quantized)
         if dtype is not None and dtype.is_floating_point:

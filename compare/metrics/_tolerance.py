@@ -57,6 +57,9 @@ _DEFAULTS = {
 ANY_ERROR = sys.float_info.max
 _EIGHT_BITS, _FOUR_BITS = Tolerance(ANY_ERROR, 1e-1, 5e-1), Tolerance(ANY_ERROR, 5e-1, 1.0)
 _INTEGERS = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "com.microsoft::MatMulNBits"})
+# How accurately a product with a quantized weight reads the other operand, by its `accuracy_level`: float16, bfloat16,
+# or int8, whose half a step is 1/254 of the largest number in a block.
+_OPERAND_UNITS = {2: 2.0**-11, 3: 2.0**-8, 4: 2.0**-8}
 _FLOAT8 = Tolerance(1.25e-1, 2.5e-1)  # two to three significant bits
 
 
@@ -114,8 +117,16 @@ def is_quantized(tolerance: float | Tolerance | None) -> bool:
     return isinstance(tolerance, Tolerance) and tolerance.harmonic == ANY_ERROR
 
 
-def quantized_tolerance(node: Node, graph: Graph) -> Tolerance | None:
+def operand_unit(node: Node) -> float:
+    """Return the relative rounding unit of a node that reads its operand in a lower precision; 0 for other nodes."""
+    level = int(node.attributes.get("accuracy_level", 0)) if node.op == "com.microsoft::MatMulNBits" else 0
+    return _OPERAND_UNITS.get(level, 0.0)
+
+
+def quantized_tolerance(node: Node, graph: Graph, *, has_same_weight: bool = False) -> Tolerance | None:
     """Return the tolerance of a node that quantizes or dequantizes; None for other nodes.
+
+    A product with a quantized weight that the reference has, too, is as accurate as its other operand.
 
     The error of an 8-bit value is up to 1/510 of its range, that of a 4-bit value up to 1/30; the tolerances allow some
     50 and 15 of these to add up. They are meant to find faults, not to judge whether a quantized model is usable.
@@ -126,5 +137,7 @@ def quantized_tolerance(node: Node, graph: Graph) -> Tolerance | None:
     is_weight = node.op == "Cast" and bool(dtypes & {"int8", "uint8", "int4", "uint4"})  # as torchao dequantizes it
     if node.op not in _INTEGERS and not is_weight:
         return None
+    if has_same_weight:
+        return _DEFAULTS[torch.bfloat16] if operand_unit(node) else None
     four = dtypes & {"int4", "uint4"} or int(node.attributes.get("bits", 8)) <= 4
     return _FOUR_BITS if four else _EIGHT_BITS

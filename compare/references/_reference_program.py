@@ -42,11 +42,10 @@ class ReferenceProgram(OnnxOriginal):
     ) -> None:
         super().__init__(renamed_model(program.model, alignment, judged)[0])
         self._alignment, self._backend, self._compiled, self._feeds = alignment, backend, compiled, feeds
-        self._constants = {
-            name: alignment.reference(name, {source: tensor})
-            for name, source in alignment.names.items()
-            if (tensor := program.constant(source)) is not None
-        }
+        constants = {source: program.constant(source) for source in alignment.names.values()}
+        self._constants = alignment.references(
+            {source: tensor for source, tensor in constants.items() if tensor is not None}
+        )
         self._values: tuple[int, Mapping[str, torch.Tensor]] | None = None
 
     def values(self, call: int) -> Mapping[str, torch.Tensor]:
@@ -63,13 +62,8 @@ class ReferenceProgram(OnnxOriginal):
 
     def references(self, call: int) -> dict[str, Reference]:
         """Return the references of a call, by the names of the other program's values."""
-        values = {**self.values(call)}
-        alignment = self._alignment
-        known = {
-            name: alignment.reference(name, values) for name, source in alignment.names.items() if source in values
-        }
-        known |= self._constants
-        return {name: Reference(tensor, _EVIDENCE[alignment.bases.get(name, "name")]) for name, tensor in known.items()}
+        known, bases = {**self._alignment.references(self.values(call)), **self._constants}, self._alignment.bases
+        return {name: Reference(tensor, _EVIDENCE[bases.get(name, "name")]) for name, tensor in known.items()}
 
     @cached_property
     def types(self) -> Mapping[str, torch.dtype]:

@@ -27,6 +27,7 @@ class RenamedOriginal(Original):
         judged: the graph of the foreign program.
         inferred: references of values that were found by their numbers alone, by name.
         notes: remarks for the reader of a report.
+        same_weights: the names of the foreign program's nodes with a quantized weight that the torch program has, too.
     """
 
     def __init__(
@@ -37,10 +38,11 @@ class RenamedOriginal(Original):
         *,
         inferred: Mapping[str, torch.Tensor],
         notes: Sequence[str],
+        same_weights: frozenset[str] = frozenset(),
     ) -> None:
         model, names = renamed_model(original.model, alignment, judged)
         super().__init__(lambda: (_renamed_program(original.program, names, judged.known), model), "")
-        self.inferred, self.notes = inferred, notes
+        self.inferred, self.notes, self.same_weights = inferred, notes, same_weights
 
 
 def _renamed_program(program: ExportedProgram, names: Mapping[str, str], taken: Collection[str]) -> ExportedProgram:
@@ -67,16 +69,16 @@ def _renamed_program(program: ExportedProgram, names: Mapping[str, str], taken: 
 def renamed_model(model: ir.Model, alignment: ProgramAlignment, judged: Graph) -> tuple[ir.Model, Mapping[str, str]]:
     """Return a copy of a model in which values have the names of the other program's values, and all names by the old.
 
-    A value that the other program computes several times has the first of its names, and copies with the others. Those
-    that were found by their numbers alone have no such name: they may be other values, which float64 would tell.
+    A value that the other program computes several times has the first of its names, and copies with the others. The
+    parts of a joined value have copies alone: one that has a reference would not be computed again for the joined one.
+    Those that were found by their numbers alone have no such name: they may be other values, which float64 would tell.
     """
     renamed = model.clone()
     graph = renamed.graph
-    aliases: dict[str, list[str]] = {}
-    for name, source in alignment.names.items():
-        if alignment.bases.get(name) != "numbers":
-            aliases.setdefault(source, []).append(name)
+    aliases = _aliases(alignment)
     produced = [value for node in graph for value in node.outputs if value.name]
+    joined = {name: parts for name, parts in alignment.joined.items() if alignment.bases[name] != "numbers"}
+    parts = {part for item in joined.values() for part in item}
     values = {value.name or "": value for value in (*graph.inputs, *graph.initializers.values(), *produced)}
     taken = judged.known | values.keys()
     tensors = {name: value.const_value for name, value in values.items()}
@@ -89,14 +91,25 @@ def renamed_model(model: ir.Model, alignment: ProgramAlignment, judged: Graph) -
         names = aliases.get(name, [])
         if value.is_initializer():
             value.name = name if name in weights else value.name
-        elif first := next((item for item in names if item not in alignment.shapes), None):
+        elif name not in parts and (first := next((item for item in names if item not in alignment.shapes), None)):
             value.name, names = first, [item for item in names if item != first]
         value.const_value = tensors[name]
         for alias in names:
             _add_copy(graph, value, alias, alignment.shapes.get(alias))
+    for name, sources in joined.items():
+        _add_joined(graph, [values[source] for source in sources], name)
     for node in [node for node in graph if node.op_type == "SequenceAt"]:
         _replace_split(graph, node, taken)
     return renamed, {name: value.name or "" for name, value in values.items()}
+
+
+def _aliases(alignment: ProgramAlignment) -> dict[str, list[str]]:
+    """Return the names that each value has in the other program, other than by its numbers alone."""
+    aliases: dict[str, list[str]] = {}
+    for name, source in alignment.names.items():
+        if alignment.bases.get(name) != "numbers":
+            aliases.setdefault(source, []).append(name)
+    return aliases
 
 
 def _add_copy(graph: ir.Graph, value: ir.Value, name: str, shape: Sequence[int] | None) -> None:
@@ -115,6 +128,14 @@ def _add_copy(graph: ir.Graph, value: ir.Value, name: str, shape: Sequence[int] 
         graph.insert_before(graph[0], node)
     else:
         graph.append(node)
+
+
+def _add_joined(graph: ir.Graph, parts: Sequence[ir.Value], name: str) -> None:
+    """Add a node that joins values along the last dimension, after the last of them."""
+    node = ir.node("Concat", parts, {"axis": -1})
+    node.outputs[0].name, node.outputs[0].type = name, parts[0].type
+    producers = {value.producer() for value in parts}
+    graph.insert_after(next(item for item in reversed(graph) if item in producers), node)
 
 
 def _replace_split(graph: ir.Graph, node: ir.Node, taken: Collection[str]) -> None:

@@ -563,13 +563,14 @@ def test_a_channel_of_large_numbers_is_no_mask() -> None:
         (RoundingVerdict("suspicious", 6.0), RoundingVerdict("rounding", 1.9), False, "suspicious"),
         (RoundingVerdict("suspicious", 6.0), RoundingVerdict("wrong", 20.0), False, "suspicious"),
         (RoundingVerdict("suspicious", 6.0), None, False, "suspicious"),
+        (RoundingVerdict("suspicious", 3.1, 1e-6), RoundingVerdict("suspicious", 3.1, 0.3), False, "suspicious"),
         (RoundingVerdict("rounding", 1.0), RoundingVerdict("suspicious", 2.5), False, "rounding"),
     ],
 )
 def test_a_node_that_is_suspicious_by_itself_and_in_the_whole_run_is_wrong(
     isolated: RoundingVerdict, whole: RoundingVerdict | None, sums: bool, expected: str
 ) -> None:
-    """Kernels sum in different orders, so a sum has to be further off."""
+    """Kernels sum in different orders, so a sum has to be further off. An error of a lower precision shows nothing."""
     verdict = confirmed_verdict(isolated, whole, sums=sums)
 
     assert verdict == replace(isolated, verdict=expected, note=verdict.note)

@@ -1,0 +1,65 @@
+"""Weights that are stored as integers of a few bits, with a scale for each block of them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from filch.export import Node
+
+PRODUCT: Mapping[str, str] = {"com.microsoft::MatMulNBits": "MatMul"}  # the operator that reads the weight itself
+_BITS = (2, 4, 8)
+
+
+@dataclass(frozen=True)
+class QuantizedWeight:
+    """A weight that a node stores as integers.
+
+    Attributes:
+        numbers: what they stand for, as the second operand of MatMul: K x N, in the dtype of the scales.
+        most: the largest difference of each from the number that was quantized: half a step, or a whole one at an end
+            of the range, where symmetric quantization clips the largest number.
+    """
+
+    numbers: torch.Tensor
+    most: torch.Tensor
+
+
+def quantized_weight(node: Node, tensor: Callable[[str], torch.Tensor | None]) -> QuantizedWeight | None:
+    """Return the weight that a node multiplies by; None if it is no constant of integers.
+
+    The formats are those of
+    https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MatMulNBits: the integers
+    of a byte are in the order of its bits, from the lowest.
+
+    Args:
+        node: the node.
+        tensor: returns a constant by its name.
+    """
+    if node.op not in PRODUCT:
+        return None
+    names = (*node.inputs[1:5], "", "", "", "")[:4]
+    integers, scales, zeros, order = (tensor(name) if name else None for name in names)
+    bits, block, size, count = (int(node.attributes.get(name, 4)) for name in ("bits", "block_size", "K", "N"))
+    if integers is None or scales is None or order is not None or bits not in _BITS or block < 1:
+        return None
+    blocks = -(-size // block)
+    if integers.numel() * 8 != count * blocks * block * bits or scales.numel() != count * blocks:
+        return None
+    scales = scales.reshape(count, blocks, 1)
+    zero = torch.tensor(1 << (bits - 1))
+    if zeros is not None:
+        zero = _unpacked(zeros, bits) if zeros.dtype == torch.uint8 else zeros
+        if zero.numel() < count * blocks or zero.numel() % count:
+            return None
+        zero = zero.reshape(count, -1)[:, :blocks, None]
+    stored = _unpacked(integers, bits).reshape(count, blocks, block)
+    steps = torch.where((stored == 0) | (stored == (1 << bits) - 1), 1.0, 0.5)
+    numbers, most = (stored.to(scales.dtype) - zero.to(scales.dtype)) * scales, steps * scales.abs()
+    return QuantizedWeight(*(item.reshape(count, -1)[:, :size].T.contiguous() for item in (numbers, most)))
+
+
+def _unpacked(packed: torch.Tensor, bits: int) -> torch.Tensor:
+    """Return the integers that are stored in bytes."""
+    shifts = torch.arange(0, 8, bits, dtype=torch.uint8)
+    return ((packed[..., None] >> shifts) & ((1 << bits) - 1)).flatten(-2)
