@@ -75,7 +75,8 @@ class Decoder(nn.Module):
             return None
         # The model is one of transformers, which takes seconds to import.
         module = importlib.import_module("transformers")
-        return module.StaticCache(config=self.model.config, max_cache_len=call.slots)
+        cache = module.StaticCache(config=self.model.config, max_cache_len=call.slots)
+        return module.EncoderDecoderCache(cache, module.DynamicCache()) if self._prefix else cache
 
 
 def unsupported(model: nn.Module, plan: Plan) -> str:
