@@ -15,6 +15,7 @@ from .alignment._array_alignment import Source, align_arrays, align_weights
 from .alignment._arrays import NamedArrays
 from .alignment._correspondence import Correspondence
 from .alignment._divergence import Divergence
+from .alignment._exact import exact_run, tables_of
 from .alignment._execution import Execution, run_model
 from .alignment._folded import folded_vectors
 from .alignment._result import alignment
@@ -169,7 +170,11 @@ def _align_subjects(own: Subject, other: Subject, given: ValueMap) -> Alignment:
         weights = match_weights(first.weights, second.weights, folded_vectors(first))
         release_memory()
     with phase("matching values"):
-        pairs = Correspondence(Side(first, first_again), Side(second, second_again), weights)
+        tables = tables_of(first)
+        second, second_again = (
+            None if run is None else exact_run(run, tables, weights.exact) for run in (second, second_again)
+        )
+        pairs = Correspondence(Side(first, _compact(first_again)), Side(second, _compact(second_again)), weights)
     with phase("finding differences"):
         divergence = Divergence(pairs)
         suspects, missing = divergence.suspects(), divergence.missing()
@@ -182,15 +187,17 @@ def _runs(subject: Subject) -> tuple[Execution, Execution | None]:
     release_memory()
     args, kwargs = other_numbers((subject.args, dict(subject.kwargs)))
     try:
-        second = _compact(run_model(subject.model, args, kwargs))
+        second = run_model(subject.model, args, kwargs)
     except TraceError:  # other numbers may be no valid inputs
         second = None
     release_memory()
     return first, second
 
 
-def _compact(execution: Execution) -> Execution:
+def _compact(execution: Execution | None) -> Execution | None:
     """Return a run whose values are only compared, in half the memory: float32 is far finer than the tolerance."""
+    if execution is None:
+        return None
     values = {name: value.float() if value.is_floating_point() else value for name, value in execution.values.items()}
     return replace(execution, values=values, run_again=None)
 
