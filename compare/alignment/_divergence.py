@@ -86,8 +86,7 @@ class Divergence:
         nodes = self._first(wrong)
         if self._other.run_again is not None:
             self._force_operands()
-            if len(nodes) > 1:
-                self._replay()  # now most layers are right
+            self._replay()  # now most layers are right
         found = {node.name: self._suspect(node) for node in self._likeliest(nodes)}
         if self._other.run_again is not None:
             self._force_results(found.values())
@@ -106,7 +105,8 @@ class Divergence:
         for name in sorted(wrong, key=lambda name: order[self._other.graph.producer[name].name]):
             first = self._first([name])
             if any(node.name in found for node in first):  # which may explain it; others need evidence of their own
-                first = [node for node in first if node.name not in found and self._has_right_peer(node)]
+                lines = {_line(node) for node in first if node.name in found}
+                first = [node for node in first if _line(node) not in lines and self._has_right_peer(node)]
             for node in self._likeliest(first):
                 return self._suspect(node)
         return None
@@ -150,7 +150,17 @@ class Divergence:
         return _is_right(self._other, self._found, name)
 
     def _suspect(self, node: Node) -> Suspect:
-        return self._explained(Suspect(node, node, self._counterpart(node)), self._operands)
+        return self._explained(Suspect(node, node, self._as_in_peers(node, self._counterpart(node))), self._operands)
+
+    def _as_in_peers(self, node: Node, reference: Node | None) -> Node | None:
+        """Return the operation of A, or the later one whose result the same operation of other layers computes."""
+        right = [self._other.roots[peer.outputs[0]] for peer in self._peers[node.name]]
+        owners = {item for name in right for item in self._owners.get(name, ())}
+        kinds = {family(self._own.graph.producer[item]) for item in owners if item in self._own.graph.producer}
+        while reference is not None and kinds and family(reference) not in kinds:
+            users = self._users.get(reference.outputs[0], [])
+            reference = users[0] if len(users) == 1 else None
+        return reference
 
     def _explained(self, suspect: Suspect, operands: Operands) -> Suspect:
         """Return a suspect with what can be said of it."""
@@ -288,6 +298,11 @@ class Divergence:
                 number = arranged(own, self._values[name], {})
                 if number is not None:
                     self._forced[name] = number
+
+
+def _line(node: Node) -> tuple[str, str | None]:
+    """Return the module of an operation, in whichever of its calls, and its line."""
+    return (node.module or "").partition("@")[0], node.source
 
 
 def _first_wrong(side: Side, found: Collection[str], forced: Collection[str], seeds: Collection[str]) -> list[Node]:
