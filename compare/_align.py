@@ -171,9 +171,8 @@ def _align_subjects(own: Subject, other: Subject, given: ValueMap) -> Alignment:
         release_memory()
     with phase("matching values"):
         tables = tables_of(first)
-        second, second_again = (
-            None if run is None else exact_run(run, tables, weights.exact) for run in (second, second_again)
-        )
+        second = exact_run(second, tables, weights.exact)
+        second_again = None if second_again is None else exact_run(second_again, tables, weights.exact)
         pairs = Correspondence(Side(first, _compact(first_again)), Side(second, _compact(second_again)), weights)
     with phase("finding differences"):
         divergence = Divergence(pairs)

@@ -224,8 +224,8 @@ class _Replay:
             numbers = complex_as_real(tensor)
             own = self._values.get(name)
             if name in wanted:  # other numbers may select more or fewer rows
-                fits = own is not None and own.numel() == numbers.numel()
-                found[name] = numbers.clone().reshape(own.shape) if fits else numbers.clone()
+                shape = own.shape if own is not None and own.numel() == numbers.numel() else numbers.shape
+                found[name] = numbers.clone().reshape(shape)
             environment[handle] = tensor
             if name in forced and forced[name].numel() == numbers.numel():
                 number = torch.empty_like(tensor)  # with the same strides, for views
