@@ -24,6 +24,7 @@ from .alignment._array_alignment import Runnable, Source, align_arrays, align_we
 from .alignment._arrays import NamedArrays, as_tensors
 from .alignment._correspondence import Correspondence
 from .alignment._divergence import Divergence
+from .alignment._exact import exact_run, tables_of
 from .alignment._execution import Execution
 from .alignment._folded import folded_vectors
 from .alignment._program_run import ProgramSource
@@ -266,7 +267,10 @@ def _align_runs(own: Runnable, other: Runnable, given: ValueMap) -> Alignment:
         weights = match_weights(first.weights, second.weights, folded_vectors(first))
         release_memory()
     with phase("matching values"):
-        pairs = Correspondence(Side(first, first_again), Side(second, second_again), weights)
+        tables = tables_of(first)
+        second = exact_run(second, tables, weights.exact)
+        second_again = None if second_again is None else exact_run(second_again, tables, weights.exact)
+        pairs = Correspondence(Side(first, _compact(first_again)), Side(second, _compact(second_again)), weights)
     with phase("finding differences"):
         divergence = Divergence(pairs)
         suspects, missing = divergence.suspects(), divergence.missing()
@@ -277,7 +281,7 @@ def _runs(source: Runnable) -> tuple[Execution, Execution | None]:
     """Return the runs of an implementation on its inputs and on other ones; None if it fails on those."""
     first = run(source)
     try:
-        return first, _compact(run(_on_other_numbers(source)))
+        return first, run(_on_other_numbers(source))
     except (CompareError, TraceError):  # other numbers may be no valid inputs
         return first, None
 
@@ -289,8 +293,10 @@ def _on_other_numbers(source: Runnable) -> Runnable:
     return replace(source, args=args, kwargs=kwargs)
 
 
-def _compact(execution: Execution) -> Execution:
+def _compact(execution: Execution | None) -> Execution | None:
     """Return a run whose values are only compared, in half the memory: float32 is far finer than the tolerance."""
+    if execution is None:
+        return None
     values = {name: value.float() if value.is_floating_point() else value for name, value in execution.values.items()}
     return replace(execution, values=values, run_again=None)
 

@@ -8,7 +8,8 @@ What is behind the first of them is wrong because of it. To judge it by itself, 
 reads a weight of A gets A's numbers as its operand; later differences then show wherever they are.
 """
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,19 +17,22 @@ import torch
 
 from filch.export import Node
 
+from ..common._operators import operator_name
 from ..layouts._closeness import RELATIVE
 from ..layouts._numbers import Numbers
 from ..layouts._solve import have_same_rows, solve
 from ._correspondence import Anchor, Correspondence
 from ._execution import moved_value
 from ._first_wrong import first_wrong, is_right
-from ._notes import difference_of, misplacing_node
-from ._operands import Operands, arranged
+from ._notes import difference_of, misplacing_node, odd_weight
+from ._operands import Operands, arranged, place_of
 from ._operators import family
 from ._values import match_values
 
 _MOST = 16  # suspects to find
 _SUMS = frozenset({"add", "sub"})
+_SELECTS = frozenset({"NonZero", "argsort", "nonzero", "sort"})
+_RETURNS = frozenset({"ScatterElements", "ScatterND", "index_add", "index_put", "scatter", "scatter_add"})
 
 
 @dataclass(frozen=True)
@@ -81,26 +85,56 @@ class Divergence:
         wrong = self.wrong_outputs()
         if not wrong:
             return []
-        found = {node.name: self._suspect(node) for node in self._first(wrong)[:1]}
+        nodes = self._first(wrong)
         if self._other.run_again is not None:
             self._force_operands()
+            self._replay()  # now most layers are right
+        found = {node.name: self._suspect(node) for node in self._likeliest(nodes)}
+        if self._other.run_again is not None:
             self._force_results(found.values())
             while (suspect := self._next(self._replay(), found)) is not None and len(found) < _MOST:
                 found[suspect.node.name] = suspect
                 self._force_results([suspect])
-            operands = Operands(self._pairs, self._found, self._replayed)  # now most layers are right
+            operands = Operands(self._pairs, self._found, self._replayed)
             found = {name: self._explained(suspect, operands) for name, suspect in found.items()}
         indices = self._other.graph.node_indices
-        return sorted(found.values(), key=lambda suspect: indices[suspect.node.name])
+        ordered = sorted(found.values(), key=lambda suspect: indices[suspect.node.name])
+        return [*{suspect.place.name: suspect for suspect in reversed(ordered)}.values()][::-1]
 
     def _next(self, wrong: Collection[str], found: Collection[str]) -> Suspect | None:
         """Return the first suspect that explains a wrong value which those that were found do not explain."""
         order = self._other.graph.node_indices
         for name in sorted(wrong, key=lambda name: order[self._other.graph.producer[name].name]):
             first = self._first([name])
-            if first and not any(node.name in found for node in first):
-                return self._suspect(first[0])
+            if any(node.name in found for node in first):  # which may explain it; others need evidence of their own
+                lines = {_line(node) for node in first if node.name in found}
+                first = [node for node in first if _line(node) not in lines and self._has_right_peer(node)]
+            for node in self._likeliest(first):
+                return self._suspect(node)
         return None
+
+    def _likeliest(self, nodes: Sequence[Node]) -> Sequence[Node]:
+        """Return the first operation that computes values of A in another layer; else the first one, if there is one.
+
+        Another implementation computes some values in other steps in all layers, which says nothing.
+        """
+        return ([node for node in nodes if self._has_right_peer(node)] or nodes)[:1]
+
+    def _has_right_peer(self, node: Node) -> bool:
+        return any(self._is_right(peer.outputs[0]) for peer in self._peers[node.name])
+
+    @cached_property
+    def _peers(self) -> Mapping[str, list[Node]]:
+        """The same operations of other layers, by the name of each operation."""
+        groups: dict[tuple[object, ...], list[Node]] = {}
+        calls: Counter[tuple[object, ...]] = Counter()
+        keys = {}
+        for node in self._other.graph.nodes:
+            key = node.op, node.source
+            calls[node.module, *key] += 1
+            keys[node.name] = place_of(node.module or ""), *key, calls[node.module, *key]
+            groups.setdefault(keys[node.name], []).append(node)
+        return {name: [node for node in groups[key] if node.name != name] for name, key in keys.items()}
 
     def missing(self) -> list[Node]:
         """Return the operations of A whose results B lacks, although B has what they are computed from."""
@@ -118,13 +152,26 @@ class Divergence:
         return is_right(self._other, self._found, name)
 
     def _suspect(self, node: Node) -> Suspect:
-        return self._explained(Suspect(node, node, self._counterpart(node)), self._operands)
+        return self._explained(Suspect(node, node, self._as_in_peers(node, self._counterpart(node))), self._operands)
+
+    def _as_in_peers(self, node: Node, reference: Node | None) -> Node | None:
+        """Return the operation of A, or the later one whose result the same operation of other layers computes."""
+        right = [self._other.roots[peer.outputs[0]] for peer in self._peers[node.name]]
+        owners = {item for name in right for item in self._owners.get(name, ())}
+        kinds = {family(self._own.graph.producer[item]) for item in owners if item in self._own.graph.producer}
+        while reference is not None and kinds and family(reference) not in kinds:
+            users = self._users.get(reference.outputs[0], [])
+            reference = users[0] if len(users) == 1 else None
+        return reference
 
     def _explained(self, suspect: Suspect, operands: Operands) -> Suspect:
         """Return a suspect with what can be said of it."""
         node = suspect.node
         note = suspect.note or difference_of(self._pairs, operands, self._owners, node, suspect.reference)
         place = misplacing_node(self._pairs, operands, node) or suspect.place
+        odd = odd_weight(self._pairs, node) if place is node else None
+        if odd is not None:
+            place, note = odd.node, difference_of(self._pairs, operands, self._owners, odd.node, odd.reference)
         return replace(suspect, place=place, note=note)
 
     def _counterpart(self, node: Node) -> Node | None:
@@ -181,11 +228,28 @@ class Divergence:
         for anchor in self._pairs.anchors:
             if anchor.folded and family(anchor.node) == "matmul":  # A's operand may have the factor
                 continue
-            number = None if self._is_right(anchor.operand) else self._operands.expected(anchor)
+            if self._is_right(anchor.operand) or self._is_confirmed(anchor) or anchor.operand in self._routed:
+                continue
+            number = self._operands.expected(anchor)
             if number is not None and anchor.operand not in self._forced:
                 self._forced[anchor.operand] = number
                 if self._operands.is_guessed(anchor):
                     self._guessed[anchor.operand] = self._operands.own[anchor.reference_operand]
+
+    def _is_confirmed(self, anchor: Anchor) -> bool:
+        """Whether an operation computes A's result, so that its operand must be right."""
+        owners = self._owners.get(self._other.roots[anchor.node.outputs[0]], frozenset())
+        return anchor.whole and anchor.reference.outputs[0] in owners
+
+    @cached_property
+    def _routed(self) -> frozenset[str]:
+        """The values of B whose rows are selected by other values, so that A may have them in another order."""
+        routed: set[str] = set()
+        for node in self._other.graph.nodes:
+            name = operator_name(node.op).removesuffix("_")
+            if name in _SELECTS or (name not in _RETURNS and not routed.isdisjoint(node.reads)):
+                routed.update(node.outputs)
+        return frozenset(routed)
 
     def _replay(self) -> list[str]:
         """Run B again with the forced numbers, and return the values that are wrong."""
@@ -242,10 +306,15 @@ class Divergence:
         for suspect in suspects:
             name = suspect.node.outputs[0]
             own = None if suspect.reference is None else self._own.values.get(suspect.reference.outputs[0])
-            if own is not None and name in self._values:
+            if own is not None and name in self._values and name not in self._routed:
                 number = arranged(own, self._values[name], {})
                 if number is not None:
                     self._forced[name] = number
+
+
+def _line(node: Node) -> tuple[str, str | None]:
+    """Return the module of an operation, in whichever of its calls, and its line."""
+    return (node.module or "").partition("@")[0], node.source
 
 
 def _equal(value: torch.Tensor, number: torch.Tensor) -> bool:

@@ -52,6 +52,10 @@ class Replay(Protocol):
         """
         ...
 
+    def with_weights(self, weights: Tensors) -> "Replay":
+        """Return the same with other numbers in some of the weights."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class Execution:
@@ -196,6 +200,10 @@ class _Replay:
         self._recorded, self._values, self._weights = recorded, values, weights
         self._last_reads = {handle: index for index, call in enumerate(recorded.calls) for handle in call.reads}
 
+    def with_weights(self, weights: Tensors) -> Replay:
+        """See `Replay`."""
+        return _Replay(self._recorded, self._values, {**self._weights, **weights})
+
     def __call__(self, forced: Tensors, wanted: Collection[str]) -> dict[str, torch.Tensor]:
         """See `Replay`."""
         sources = (*self._recorded.graph.inputs, *self._recorded.graph.constants)
@@ -226,12 +234,14 @@ class _Replay:
         for (handle, name), tensor in zip(call.results, _results(call, environment), strict=False):
             numbers = complex_as_real(tensor)
             own = self._values.get(name)
-            if name in wanted and (own is None or own.numel() == numbers.numel()):
-                found[name] = numbers.clone() if own is None else numbers.clone().reshape(own.shape)
+            if name in wanted:  # other numbers may select more or fewer rows
+                shape = own.shape if own is not None and own.numel() == numbers.numel() else numbers.shape
+                found[name] = numbers.clone().reshape(shape)
             environment[handle] = tensor
             if name in forced and forced[name].numel() == numbers.numel():
-                number = forced[name].reshape(numbers.shape).clone()
-                environment[handle] = torch.view_as_complex(number) if tensor.is_complex() else number
+                number = torch.empty_like(tensor)  # with the same strides, for views
+                complex_as_real(number).copy_(forced[name].reshape(numbers.shape))
+                environment[handle] = number
 
     def _written(self, call: RecordedCall) -> list[int]:
         items = pytree.tree_leaves(written_arguments(call.operator, call.args, call.kwargs))

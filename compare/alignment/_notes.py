@@ -1,14 +1,17 @@
 """Say what differs between an operation of B and the operation of A that it corresponds to."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from filch.export import Node
 
+from ..layouts._layout import Layout, Shape
 from ._correspondence import Anchor, Correspondence
 from ._execution import label_of, moved_value
-from ._operands import Operands, place_of
+from ._operands import Operands
 from ._operators import family
+from ._weights import Arrangement, WeightMatch
 
 Owners = Mapping[str, frozenset[str]]
 _OTHER_SETTINGS = frozenset({"device", "dtype", "layout", "memory_format", "pin_memory"})  # which change no numbers
@@ -86,6 +89,16 @@ def misplacing_node(pairs: Correspondence, operands: Operands, node: Node) -> No
     return last
 
 
+def odd_weight(pairs: Correspondence, node: Node) -> Anchor | None:
+    """Return the operation whose result a node reads, if its weight is arranged unlike that of the other layers."""
+    roots = pairs.other.execution.roots
+    results = {roots[read] for read in node.reads}
+    return next(
+        (item for item in pairs.anchors if item.node.outputs[0] in results and _has_other_arrangement(pairs, item)),
+        None,
+    )
+
+
 def _anchor(pairs: Correspondence, node: Node) -> Anchor | None:
     return next((anchor for anchor in pairs.anchors if anchor.node.name == node.name), None)
 
@@ -93,12 +106,26 @@ def _anchor(pairs: Correspondence, node: Node) -> Anchor | None:
 def _has_other_arrangement(pairs: Correspondence, anchor: Anchor) -> bool:
     """Whether weights in the same place of other layers are arranged in another way, and most of them alike."""
     matches = {name: match for name, match in pairs.weights.by_weight.items() if match.parts}
-    place = place_of(anchor.weight)
+    place = _without_layer(anchor.weight)
     own = matches.get(anchor.weight)
-    peers = [match for name, match in matches.items() if place_of(name) == place and match is not own]
-    counts = Counter((match.shape, match.parts[0].arrangement, match.parts[0].layout) for match in peers)
+    peers = [match for name, match in matches.items() if _without_layer(name) == place and match is not own]
+    counts = Counter(_made_of(match) for match in peers)
     if own is None or not counts:
         return False
     usual, count = counts.most_common(1)[0]
-    mine = own.shape, own.parts[0].arrangement, own.parts[0].layout
-    return 2 * count > len(peers) and mine[0] == usual[0] and mine != usual
+    mine = _made_of(own)
+    if 2 * count <= len(peers) or own.shape != usual[0] or mine == usual:
+        return False
+    # The last norm has no counterpart in the layers.
+    return mine[-1] == usual[-1] or sum(_made_of(match)[-1] == mine[-1] for match in matches.values()) > 1
+
+
+def _made_of(match: WeightMatch) -> tuple[Shape, Arrangement, Layout, str]:
+    """Return how a weight is made of the first weight of A in it; that may be in any place if several are equal."""
+    part = match.parts[0]
+    return match.shape, part.arrangement, part.layout, "" if match.others else _without_layer(part.weight)
+
+
+def _without_layer(name: str) -> str:
+    """Return a name without its first number, which is that of a layer; later ones tell modules of a layer apart."""
+    return re.sub(r"\d+", "#", name, count=1)

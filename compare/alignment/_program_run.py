@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 
 import torch
 
@@ -12,7 +13,7 @@ from filch.export import Graph, ModuleOutput, Node, Program, Value
 from ..common._errors import CompareError
 from ..float64 import Float64Evaluator, unit_of
 from ..references._onnx_original import OnnxOriginal
-from ._execution import Execution, Tensors, finest_shapes, moved_value
+from ._execution import Execution, Replay, Tensors, finest_shapes, moved_value
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,14 +174,18 @@ class _Evaluation:
 class _ProgramReplay:
     """Computes the nodes again that read other numbers; see `Replay`."""
 
-    def __init__(self, evaluation: _Evaluation, values: Tensors) -> None:
-        self._evaluation, self._values = evaluation, values
+    def __init__(self, evaluation: _Evaluation, values: Tensors, weights: Tensors = MappingProxyType({})) -> None:
+        self._evaluation, self._values, self._weights = evaluation, values, weights
         nodes = evaluation.graph.nodes
         self._last_reads = {name: index for index, node in enumerate(nodes) for name in node.reads}
 
+    def with_weights(self, weights: Tensors) -> Replay:
+        """See `Replay`."""
+        return _ProgramReplay(self._evaluation, self._values, {**self._weights, **weights})
+
     def __call__(self, forced: Tensors, wanted: Collection[str]) -> dict[str, torch.Tensor]:
         """See `Replay`."""
-        evaluation = self._evaluation
+        evaluation, forced = self._evaluation, {**self._weights, **forced}
         changed = evaluation.graph.computed_from(forced)
         found = {name: value for name, value in self._values.items() if name in wanted and name not in changed}
         environment = {name: forced[name] for name in forced if name not in evaluation.graph.producer}

@@ -179,4 +179,5 @@ def _holds_again(match: ValueMatch, side: Side, other: Side) -> bool:
         return True
     if holds(match.layout, value, source, _SECOND):
         return True
-    return match.whole and other.gathers and have_same_rows(value, source, _SECOND)  # other tokens, in another order
+    # Other tokens, in another order.
+    return other.gathers and (have_same_rows if match.whole else has_columns)(value, source, _SECOND)

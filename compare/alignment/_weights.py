@@ -66,10 +66,12 @@ class WeightMap:
     Attributes:
         matches: one for each weight of B.
         unused: the weights of A whose numbers are in no weight of B.
+        exact: the weights of B that have factors or summands, as computed from those of A without rounding: float64.
     """
 
     matches: tuple[WeightMatch, ...]
     unused: tuple[str, ...] = ()
+    exact: Tensors = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def by_weight(self) -> Mapping[str, WeightMatch]:
@@ -126,6 +128,7 @@ class _Matcher:
     parts: dict[str, list[WeightPart]] = field(default_factory=dict)
     others: dict[str, tuple[str, ...]] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
+    exact: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @cached_property
     def _index(self) -> TensorIndex:
@@ -195,8 +198,11 @@ class _Matcher:
                 if layout is not None:
                     whole: Arrangement = "same" if layout.is_contiguous else "moved"
                     arrangement = whole if weight.numel() == own.numel() else "part"
-                    factor = self._factor(weight, layout.select(own).reshape(weight.shape), other_axis)
+                    numbers = layout.select(own).reshape(weight.shape).double()
+                    factor, factors = self._factor(weight, numbers, other_axis)
                     self.parts[name] = [WeightPart(candidate, layout, arrangement, factor)]
+                    exact = numbers * factors.unsqueeze(other_axis)
+                    self.exact[name] = exact.reshape(self.other[name].tensor.shape)
                     self.used.add(candidate)
                     break
 
@@ -232,6 +238,9 @@ class _Matcher:
                 ]
                 if parts:
                     self.parts[name] = _disjoint(parts)
+                    for part in self.parts[name]:
+                        part.layout.select(unit.tensor).copy_(free[part.weight].tensor.reshape(part.layout.sizes))
+                    self.exact[name] = (unit.tensor.movedim(axis, -1) * vector).movedim(-1, axis)
                     self.used.update((vector_name, *(part.weight for part in parts)))
                     break
 
@@ -250,6 +259,7 @@ class _Matcher:
                 if vector.shape == numbers.tensor.shape and self._are_equal(numbers.tensor, vector):
                     layout = Layout.of(0, [(vector.numel(), 1)])
                     self.parts[name] = [WeightPart(candidate, layout, "same")]
+                    self.exact[name] = vector
                     self.used.update((candidate, *item.sources))
                     break
         vectors = {name: item.tensor for name, item in self.reference.items() if item.tensor.dim() == 1}
@@ -258,28 +268,30 @@ class _Matcher:
             if name in self.parts or vector.dim() != 1 or vector.numel() < 4:
                 continue
             for candidate, own in free.items():
-                if own.shape == vector.shape and candidate not in self.used and (factor := _affine(vector, own)):
+                found = _affine(vector, own) if own.shape == vector.shape and candidate not in self.used else None
+                if found is not None:
                     layout = Layout.of(0, [(vector.numel(), 1)])
-                    self.parts[name] = [WeightPart(candidate, layout, "same", factor)]
+                    self.parts[name] = [WeightPart(candidate, layout, "same", found[0])]
+                    self.exact[name] = found[1]
                     self.used.add(candidate)
                     break
 
-    def _factor(self, weight: torch.Tensor, own: torch.Tensor, axis: int) -> str:
-        """Say what each fiber of a weight was multiplied with."""
+    def _factor(self, weight: torch.Tensor, own: torch.Tensor, axis: int) -> tuple[str, torch.Tensor]:
+        """Say what each fiber of a weight was multiplied with, and return the factors."""
         dims = tuple(dim for dim in range(weight.dim()) if dim == axis)
         power = own.double().square().sum(dims)
         factors = (weight.double() * own.double()).sum(dims) / power.clamp_min(1e-300)
         if float(factors.max() - factors.min()) <= _FOLDED * float(factors.abs().max()):
-            return f"times {float(factors.mean()):.6g}"
+            return f"times {float(factors.mean()):.6g}", factors.mean().expand(len(factors))
         for candidate, item in self.folded.items():
             if item.vector.shape == factors.shape and self._are_equal(factors, item.vector):
                 self.used.update(item.sources)
-                return f"times {candidate}, along dimension {1 - axis}"
+                return f"times {candidate}, along dimension {1 - axis}", item.vector
         for name, text, vector in self._factors(len(factors)):
             if self._are_equal(factors, vector):
                 self.used.add(name)
-                return f"times {text}, along dimension {1 - axis}"
-        return f"times a factor for each index of dimension {1 - axis}"
+                return f"times {text}, along dimension {1 - axis}", vector
+        return f"times a factor for each index of dimension {1 - axis}", factors
 
     def _are_equal(self, vector: torch.Tensor, folded: torch.Tensor) -> bool:
         """Whether a vector is a folded one, up to the rounding of its weights."""
@@ -293,7 +305,7 @@ class _Matcher:
             complete = bool(parts) and (parts[0].arrangement != "holds" or _is_made_of(tensor, parts))
             matches.append(WeightMatch(name, tuple(tensor.shape), tuple(parts), self.others.get(name, ()), complete))
         unused = tuple(name for name in self.reference if name not in self.used)
-        return WeightMap(tuple(matches), unused)
+        return WeightMap(tuple(matches), unused, self.exact)
 
 
 def _disjoint(parts: Sequence[WeightPart]) -> list[WeightPart]:
@@ -332,19 +344,26 @@ def _normalized(matrix: torch.Tensor, axis: int) -> Numbers:
     return Numbers(numbers * sign / numbers.square().mean(axis, keepdim=True).sqrt().clamp_min(1e-300))
 
 
-def _affine(vector: torch.Tensor, own: torch.Tensor) -> str:
-    """Say how a vector is computed from another one by a factor and a summand; `""` if it is not."""
+def _affine(vector: torch.Tensor, own: torch.Tensor) -> tuple[str, torch.Tensor] | None:
+    """Say how a vector is computed from another one by a factor and a summand, and return the result of that."""
     first, second = own.double(), vector.double()
     centered = first - first.mean()
     power = float(centered.square().sum())
     if power == 0:
-        return ""
+        return None
     factor = float((centered * second).sum()) / power
     summand = float(second.mean() - factor * first.mean())
     scale = Numbers(second).scale
     closeness = Closeness(_FOLDED, max(scale, abs(summand)))
     if not factor or not closeness.holds(first * factor + summand, second):
-        return ""
-    summand = 0.0 if abs(summand) < _FOLDED * scale else summand
-    times = "" if abs(factor - 1) < _FOLDED else f"times {factor:.6g}"
-    return ", ".join(filter(None, (times, f"plus {summand:.6g}" if summand else "")))
+        return None
+    factor, summand = _without_rounding(factor, 1.0), _without_rounding(summand, scale)
+    times = "" if factor == 1 else f"times {factor:.6g}"
+    text = ", ".join(filter(None, (times, f"plus {summand:.6g}" if summand else "")))
+    return (text, first * factor + summand) if text else None
+
+
+def _without_rounding(number: float, scale: float) -> float:
+    """Return a short decimal number if that is equal but for rounding."""
+    short = float(f"{number:.6g}") if abs(number) >= _FOLDED * scale else 0.0
+    return short if abs(number - short) < _FOLDED * scale else number

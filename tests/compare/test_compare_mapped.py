@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from filch.compare import CompareError, MappedValue, ValueMap, align, compare
-from filch.compare.alignment._layout import Layout
+from filch.compare.layouts._layout import Layout
 from filch.export import Program, export
 from filch.steal import Capture, steal_forward
 from support.models.port import Ported, port

@@ -44,6 +44,17 @@ def test_factors_are_named():
     assert match_weights(A, {"other": joined}).unused == ("v", "bias")
 
 
+def test_factors_are_known_without_rounding():
+    """A product with a gain, and a gain with 1, are computed again in float64; what is only moved has no rounding."""
+    joined = torch.cat([A["q"], A["k"]]) * A["gain"]
+    exact = match_weights(A, {"folded": A["v"] * A["gain"], "joined": joined, "moved": A["bias"].clone()}).exact
+    gain = A["gain"].double()
+    assert exact.keys() == {"folded", "joined"}
+    assert torch.equal(exact["folded"], A["v"].double() * gain)
+    assert torch.equal(exact["joined"], torch.cat([A["q"], A["k"]]).double() * gain)
+    assert torch.equal(match_weights(A, {"shifted": A["gain"] - 1}).exact["shifted"], gain - 1)
+
+
 def test_other_numbers_are_not_found():
     """One wrong element, one wrong row and unrelated numbers are all missing; what they replace is unused."""
     wrong = A["q"].clone()

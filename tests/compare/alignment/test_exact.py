@@ -1,0 +1,62 @@
+"""Tests of runs that are repeated: with the exact numbers of A, and with numbers in another memory layout."""
+
+import torch
+from torch import Tensor, nn
+
+from filch.compare.alignment._exact import exact_run, tables_of
+from filch.compare.alignment._execution import run_model
+
+X = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+
+
+class Stored(nn.Module):
+    """Reads the speeds of its angles from a table in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("speeds", 1 / 100 ** (torch.arange(4) / 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (torch.arange(5)[:, None] * self.speeds).cos()
+
+
+class Computed(nn.Module):
+    def __init__(self, theta: float) -> None:
+        super().__init__()
+        self.theta = theta
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (torch.arange(5)[:, None] / self.theta ** (torch.arange(4) / 4)).cos()
+
+
+class Flattened(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * 2).view(-1) + 1
+
+
+def test_tables_get_the_numbers_of_a():
+    """Angles that differ by the rounding of a table become A's, and with them all that is computed from them."""
+    own, other = run_model(Stored(), (X,), {}), run_model(Computed(100.0), (X,), {})
+    (angles,) = (
+        value for name, value in own.values.items() if name.startswith("mul") and value[0].count_nonzero() == 0
+    )
+    exact = exact_run(other, tables_of(own), {})
+    assert not torch.equal(other.values["div_1"], angles)
+    assert torch.equal(exact.values["div_1"], angles)
+    assert torch.equal(exact.values["mul"], own.values["mul_1"])
+    assert exact.run_again is not None
+    assert torch.equal(exact.run_again({}, {"mul"})["mul"], exact.values["mul"])
+
+
+def test_tables_with_other_numbers_are_kept():
+    """Another base is no rounding."""
+    own, other = run_model(Stored(), (X,), {}), run_model(Computed(101.0), (X,), {})
+    assert torch.equal(exact_run(other, tables_of(own), {}).values["mul"], other.values["mul"])
+
+
+def test_numbers_in_another_memory_layout_are_read_by_views():
+    """A view of a value works with numbers that were permuted."""
+    execution = run_model(Flattened(), (X,), {})
+    number = torch.arange(20.0, dtype=torch.float64).view(4, 5).T
+    assert execution.run_again is not None
+    assert torch.equal(execution.run_again({"mul": number}, {"add"})["add"], number.reshape(-1) + 1)
