@@ -24,7 +24,7 @@ from .alignment._array_alignment import Runnable, Source, align_arrays, align_we
 from .alignment._arrays import NamedArrays, as_tensors
 from .alignment._correspondence import Correspondence
 from .alignment._divergence import Divergence
-from .alignment._exact import exact_run, tables_of
+from .alignment._exact import exact_run, exact_tables, tables_of
 from .alignment._execution import Execution
 from .alignment._folded import folded_vectors
 from .alignment._program_run import ProgramSource
@@ -267,9 +267,10 @@ def _align_runs(own: Runnable, other: Runnable, given: ValueMap) -> Alignment:
         weights = match_weights(first.weights, second.weights, folded_vectors(first))
         release_memory()
     with phase("matching values"):
-        tables = tables_of(first)
-        second = exact_run(second, tables, weights.exact)
-        second_again = None if second_again is None else exact_run(second_again, tables, weights.exact)
+        tables = tables_of(first, weights.unused)
+        exact = {**exact_tables(second, weights.missing, tables), **weights.exact}
+        second = exact_run(second, tables, exact)
+        second_again = None if second_again is None else exact_run(second_again, tables, exact)
         pairs = Correspondence(Side(first, _compact(first_again)), Side(second, _compact(second_again)), weights)
     with phase("finding differences"):
         divergence = Divergence(pairs)

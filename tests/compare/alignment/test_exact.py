@@ -1,9 +1,10 @@
 """Tests of runs that are repeated: with the exact numbers of A, and with numbers in another memory layout."""
 
+import pytest
 import torch
 from torch import Tensor, nn
 
-from filch.compare.alignment._exact import exact_run, tables_of
+from filch.compare.alignment._exact import exact_run, exact_tables, tables_of
 from filch.compare.alignment._execution import run_model
 
 X = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
@@ -52,6 +53,30 @@ def test_tables_with_other_numbers_are_kept():
     """Another base is no rounding."""
     own, other = run_model(Stored(), (X,), {}), run_model(Computed(101.0), (X,), {})
     assert torch.equal(exact_run(other, tables_of(own), {}).values["mul"], other.values["mul"])
+
+
+class Tabulated(nn.Module):
+    """Reads the cosines of its first positions from a table in float32, which has more."""
+
+    def __init__(self, shift: int = 0) -> None:
+        super().__init__()
+        self.register_buffer("cosines", (torch.arange(shift, 9)[:, None] / 100 ** (torch.arange(4) / 4)).cos())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.cosines[: len(x)]
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_tables_among_the_weights_get_the_numbers_of_a(shift: int) -> None:
+    own, other = run_model(Stored(), (X,), {}), run_model(Tabulated(shift), (X,), {})
+    tables = exact_tables(other, ["cosines"], tables_of(own, ["speeds"]))
+    if shift:  # the table begins at another position
+        assert not tables
+        return
+    exact = exact_run(other, [], tables)
+    assert not torch.equal(other.values["mul"], own.values["mul_1"])
+    assert torch.equal(exact.values["mul"], own.values["mul_1"])
+    assert torch.equal(tables["cosines"][5:], other.weights["cosines"][5:].double())
 
 
 def test_numbers_in_another_memory_layout_are_read_by_views():
