@@ -47,10 +47,11 @@ def check_invariance(
 ) -> Invariance:
     """Check that a language model computes the same however it is called; no reference is needed.
 
-    Each sequence is computed in one call without a cache. All other ways must give the same numbers: prefill with a
-    cache, one token at a time, chunks, a static cache, a static cache that is reset and used again, sequences alone or
-    in a batch, another order of rows, padding on either side, other attention implementations. Tokens are given, not
-    sampled, so that a difference does not change what follows.
+    Each sequence is computed in one call without a cache, with eager attention. All other ways must give the same
+    numbers: prefill with a cache, one token at a time, chunks, a static cache, a static cache that is reset and used
+    again, sequences alone or in a batch, another order of rows, padding on either side, and other attention
+    implementations.
+    Tokens are given, not sampled, so that a difference does not change what follows.
 
     The model runs in its own dtypes, and each operation a second time in float64. What differs in float64 is not
     rounding: the model computes something else. All values are then compared by sequence and position, and the first
@@ -113,7 +114,7 @@ def _tokens(subject: Subject) -> tuple[torch.Tensor, dict[str, Any]]:
             for key, item in others.items()
         }
     length = _distinct_length(subject.model, tokens)
-    return tokens[:, :length], others
+    return tokens[:, :length].cpu(), others
 
 
 def _distinct_length(model: nn.Module, tokens: torch.Tensor) -> int:
@@ -225,7 +226,7 @@ class _Checker:
         return InvarianceRow(relation.name, "holds", difference, compared=len(found))
 
     def _decoder(self, plan: Plan) -> Decoder:
-        return Decoder(self.model, plan, self.others, self.count).eval()
+        return Decoder(self.model, plan, self.others, self.count)
 
     def _run(self, plan: Plan, attention: str = "", *, native: bool = False) -> PositionedRun:
         with _implementation(self.model, "attn", attention) if attention else contextlib.nullcontext():

@@ -46,20 +46,21 @@ class Decoder(nn.Module):
         return results
 
     def _arguments(self, call: Call, cache: object) -> dict[str, Any]:
+        device = next((parameter.device for parameter in self.model.parameters()), call.tokens.device)
         rows = torch.tensor(call.sequences)
         given: dict[str, Any] = {
-            name: item[rows] if isinstance(item, torch.Tensor) and len(item) == self._count else item
+            name: item[rows.to(item.device)] if isinstance(item, torch.Tensor) and len(item) == self._count else item
             for name, item in self._others.items()
         }
-        given[f"{self._prefix}input_ids"] = call.tokens
+        given[f"{self._prefix}input_ids"] = call.tokens.to(device)
         mask = f"{self._prefix}attention_mask"
         if self._cache_name == "cache_params":  # a recurrent layer masks the tokens of a call
-            given[mask] = None if bool((call.positions >= 0).all()) else (call.positions >= 0).long()
+            given[mask] = None if bool((call.positions >= 0).all()) else (call.positions >= 0).long().to(device)
         elif mask in self._accepted:
-            given[mask] = (call.keys >= 0).long()
+            given[mask] = (call.keys >= 0).long().to(device)
         for name in ("position_ids", "decoder_position_ids"):
             if self._plan.with_positions and name in self._accepted:
-                given[name] = call.positions.clamp(min=0)
+                given[name] = call.positions.clamp(min=0).to(device)
         if "use_cache" in self._accepted:
             given["use_cache"] = self._plan.cache != "none"
         if self._cache_name is not None and cache is not None:

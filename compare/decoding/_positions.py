@@ -187,7 +187,8 @@ def _selected(x: torch.Tensor, own: Call, y: torch.Tensor, call: Call, rows: Seq
         indices, positions = _along(y.shape[axis], call, rows[0], length)
         if not positions:
             return None
-        x, y = x.index_select(axis, torch.tensor(positions)), y.index_select(axis, torch.tensor(indices))
+        x = x.index_select(axis, torch.tensor(positions, device=x.device))
+        y = y.index_select(axis, torch.tensor(indices, device=y.device))
     if not axes:  # such as a state, which the last call leaves behind
         return _Pair(x, y, None, []) if call.keys[rows[0]].max() == length - 1 or torch.equal(x, y) else None
     return _Pair(x, y, axes[0], positions)

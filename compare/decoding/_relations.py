@@ -61,5 +61,7 @@ def relations(tokens: torch.Tensor, *, first: int, filler: int, attentions: Sequ
             Relation("padding on the left", shorter, Plan(padded(ragged, "left", length, filler), "none")),
             Relation("decode with padding on the left", shorter, Plan(padded(ragged, "left", first + count, filler))),
         ]
-    found += [Relation(f"attention {name}", whole, whole, name) for name in attentions]
+    for name in attentions:
+        found.append(Relation(f"attention {name}", whole, whole, name))
+        found.append(Relation(f"decode with attention {name}", whole, Plan(decode), name))
     return found
