@@ -141,7 +141,7 @@ def mismatches(reference: PositionedRun, other: PositionedRun, relative: float) 
                     continue
                 x, y = reference.execution.values[own], other.execution.values[name]
                 if (pair := _selected(x, reference.plan.calls[first], y, call, rows)) is not None:
-                    mismatch = _mismatch(pair, reference.closeness(own, relative), call, rows[0])
+                    mismatch = _mismatch(pair, reference.closeness(own, relative), call, rows)
                     found[name] = found.get(name) or mismatch
     return found
 
@@ -157,10 +157,19 @@ def _equal_rows(reference: PositionedRun, call: Call) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class _Pair:
-    """The numbers of two values that have to be the same, with the axis of the queries and their positions."""
+    """The numbers of two values that have to be the same.
+
+    Attributes:
+        own: those of the reference.
+        other: the others, in the same shape.
+        has_rows: whether the first axis is that of the sequences.
+        axis: the axis of the queries; None if there is none.
+        positions: those of the queries.
+    """
 
     own: torch.Tensor
     other: torch.Tensor
+    has_rows: bool
     axis: int | None
     positions: list[int]
 
@@ -190,8 +199,8 @@ def _selected(x: torch.Tensor, own: Call, y: torch.Tensor, call: Call, rows: Seq
         x = x.index_select(axis, torch.tensor(positions, device=x.device))
         y = y.index_select(axis, torch.tensor(indices, device=y.device))
     if not axes:  # such as a state, which the last call leaves behind
-        return _Pair(x, y, None, []) if call.keys[rows[0]].max() == length - 1 or torch.equal(x, y) else None
-    return _Pair(x, y, axes[0], positions)
+        return _Pair(x, y, has_rows, None, []) if call.keys[rows[0]].max() == length - 1 or torch.equal(x, y) else None
+    return _Pair(x, y, has_rows, axes[0], positions)
 
 
 def _rows_of(value: torch.Tensor, count: int, rows: Sequence[int]) -> list[int] | None:
@@ -231,13 +240,17 @@ def _along(size: int, call: Call, row: int, length: int) -> tuple[list[int], lis
     return [index for index, _ in pairs], [position for _, position in pairs]
 
 
-def _mismatch(pair: _Pair, closeness: Closeness, call: Call, row: int) -> Mismatch | None:
+def _mismatch(pair: _Pair, closeness: Closeness, call: Call, rows: Sequence[int]) -> Mismatch | None:
     if closeness.holds(pair.other, pair.own):
         return None
-    distance = (pair.other - pair.own).abs() / closeness.sizes(pair.own)
-    wrong = ~(distance <= closeness.relative)
-    position = int(call.keys[row].max())
+    wrong = ~closeness.equal(pair.other, pair.own)
+    distances = ((pair.other - pair.own).abs() / closeness.sizes(pair.own))[wrong].nan_to_num(nan=torch.inf)
+    first = 0
+    if pair.has_rows:
+        first = int(wrong.reshape(len(rows), -1).any(-1).nonzero()[0])
+        wrong = wrong[first : first + 1]
+    position = int(call.keys[rows[first]].max())
     if pair.axis is not None:
         along = wrong.movedim(pair.axis, 0).reshape(len(pair.positions), -1).any(-1)
         position = pair.positions[int(along.nonzero()[0])]
-    return Mismatch(call.sequences[row], position, float(distance.nan_to_num(nan=torch.inf).max()))
+    return Mismatch(call.sequences[rows[first]], position, float(distances.max()))

@@ -37,10 +37,13 @@ class Closeness:
         if torch.equal(numbers, expected):
             return True
         close = (numbers - expected).abs_() <= self.limits(expected)
-        if bool(close.all()):
-            return True
+        return bool(close.all()) or bool(self.equal(numbers, expected).all())
+
+    def equal(self, numbers: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+        """Return which elements of two tensors of one shape are equal, as booleans; both may be infinite."""
+        close = (numbers - expected).abs_() <= self.limits(expected)
         infinite = (numbers.abs() >= LARGEST) & (expected.abs() >= LARGEST) & (numbers.sign() == expected.sign())
-        return bool((close | (numbers == expected) | infinite).all())
+        return close | (numbers == expected) | infinite
 
 
 def typical_size(numbers: torch.Tensor) -> float:
