@@ -11,8 +11,8 @@ from filch.export import Node
 
 from ..layouts._numbers import Numbers
 from ..layouts._solve import solve
-from ._execution import Execution
-from ._operators import ANCHORS, family
+from ._execution import Execution, moved_value
+from ._operators import ANCHORS, SUMS, family
 from ._values import Matches, Side, match_values
 from ._weights import WeightMap, WeightPart
 
@@ -122,16 +122,31 @@ class Correspondence:
     def without_bias(self, values: Mapping[str, Numbers]) -> dict[str, Anchor]:
         """Return the values of B to which the result of an operation of A is equal but for a bias, with the anchors.
 
+        Only sums read such a value: where there is none, B lacks the bias.
+
         Args:
             values: values of B by name.
         """
         found = {}
         for anchor in self.anchors:
             name = anchor.node.outputs[0]
+            if name not in self._summands:
+                continue
             own = _before_bias(self.reference.execution, anchor.reference) if name in values else None
             if own is not None and solve(values[name], Numbers(own)) is not None:
                 found[name] = anchor
         return found
+
+    @cached_property
+    def _summands(self) -> frozenset[str]:
+        """The values of B that only sums read."""
+        execution = self.other.execution
+        sums: set[str] = set()
+        others: set[str] = set()
+        for node in execution.graph.nodes:
+            if moved_value(node) is None:
+                (sums if family(node) in SUMS else others).update(execution.roots[read] for read in node.reads)
+        return frozenset(sums - others)
 
     @cached_property
     def proved(self) -> frozenset[tuple[str, str]]:

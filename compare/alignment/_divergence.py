@@ -26,11 +26,10 @@ from ._execution import moved_value
 from ._first_wrong import first_wrong, is_right
 from ._notes import difference_of, misplacing_node, odd_weight
 from ._operands import Operands, arranged, place_of
-from ._operators import family
+from ._operators import SUMS, family
 from ._values import match_values
 
 _MOST = 16  # suspects to find
-_SUMS = frozenset({"add", "sub"})
 _SELECTS = frozenset({"NonZero", "argsort", "nonzero", "sort"})
 _RETURNS = frozenset({"ScatterElements", "ScatterND", "index_add", "index_put", "scatter", "scatter_add"})
 
@@ -181,7 +180,7 @@ class Divergence:
                 users = self._users.get(anchor.reference.outputs[0], ())
                 return users[0] if anchor.folded and len(users) == 1 else anchor.reference
         for read in node.reads:
-            if (before := self._before_bias.get(self._other.roots[read])) is not None and family(node) in _SUMS:
+            if (before := self._before_bias.get(self._other.roots[read])) is not None and family(node) in SUMS:
                 return before.reference
         owned = [self._owners.get(self._other.roots[read], frozenset()) for read in node.reads]
         own = self._own

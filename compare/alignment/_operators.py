@@ -27,6 +27,8 @@ _FAMILIES = {
 # Operators that read a weight and data, so that a weight tells which operators correspond.
 ANCHORS = frozenset({"matmul", "convolution", "layer_norm", "rms_norm", "batch_norm", "mul", "embedding"})
 
+SUMS = frozenset({"add", "sub"})
+
 
 def family(node: Node) -> str:
     """Return a name that is the same for all operators that compute the same."""
