@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from ..layouts._closeness import RELATIVE
 from ..layouts._numbers import Numbers
 from ..layouts._solve import solve
 from ._execution import Execution, Replay, Tensors, moved_value
 
-_ROUNDING = 1e-5  # of the angle of the hundredth position in float32
+_ROUNDING = 2.0**-22  # of an angle in float32, a position times a rounded speed, relative to the position
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,9 @@ def exact_run(execution: Execution, tables: Sequence[Numbers], weights: Tensors)
 
 def _found_in(numbers: Numbers, tables: Sequence[Numbers]) -> torch.Tensor | None:
     """Return the numbers of the first table that are equal but for rounding, in the order of a tensor."""
+    relative = max(RELATIVE, _ROUNDING * max(numbers.tensor.shape, default=1))
     for table in tables:
-        layout = solve(numbers, table, _ROUNDING) if table.tensor.numel() >= numbers.tensor.numel() else None
+        layout = solve(numbers, table, relative) if table.tensor.numel() >= numbers.tensor.numel() else None
         if layout is not None:
             return layout.select(table.tensor).reshape(numbers.tensor.shape).clone()
     return None

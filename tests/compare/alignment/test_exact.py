@@ -79,6 +79,28 @@ def test_tables_among_the_weights_get_the_numbers_of_a(shift: int) -> None:
     assert torch.equal(tables["cosines"][5:], other.weights["cosines"][5:].double())
 
 
+class Long(nn.Module):
+    """Multiplies by angles of many positions, in a table or not, whose float32 rounding grows with the position."""
+
+    def __init__(self, theta: float, *, stored: bool) -> None:
+        super().__init__()
+        self.theta, self.stored = theta, stored
+        self.register_buffer("cosines", self.angles().cos())
+
+    def angles(self) -> Tensor:
+        return torch.arange(300)[:, None] / self.theta ** (torch.arange(4) / 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (self.cosines if self.stored else self.angles().cos())
+
+
+@pytest.mark.parametrize(("theta", "count"), [(100.0, 1), (101.0, 0)])
+def test_rounding_of_angles_grows_with_the_position(theta: float, count: int) -> None:
+    x = torch.randn(300, 4, generator=torch.Generator().manual_seed(1))
+    own, other = run_model(Long(100.0, stored=False), (x,), {}), run_model(Long(theta, stored=True), (x,), {})
+    assert len(exact_tables(other, ["cosines"], tables_of(own))) == count
+
+
 def test_numbers_in_another_memory_layout_are_read_by_views():
     """A view of a value works with numbers that were permuted."""
     execution = run_model(Flattened(), (X,), {})
