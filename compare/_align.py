@@ -24,8 +24,8 @@ from .alignment._array_alignment import Runnable, Source, align_arrays, align_we
 from .alignment._arrays import NamedArrays, as_tensors
 from .alignment._correspondence import Correspondence
 from .alignment._divergence import Divergence
-from .alignment._exact import exact_run, exact_tables, tables_of
-from .alignment._execution import Execution
+from .alignment._exact import computed_tables, exact_run, exact_tables, exact_values, tables_of
+from .alignment._execution import Execution, Tensors
 from .alignment._folded import folded_vectors
 from .alignment._program_run import ProgramSource
 from .alignment._result import alignment
@@ -33,6 +33,8 @@ from .alignment._value_map import ValueMap, load_value_map
 from .alignment._values import Side
 from .alignment._weights import match_weights
 from .common._errors import CompareError
+from .layouts._closeness import RELATIVE
+from .layouts._numbers import Numbers
 from .models._array_files import has_only_weights, is_array_file, load_arrays
 from .models._drawn_inputs import draw_inputs
 from .models._factory import find_factory
@@ -44,6 +46,10 @@ from .results._alignment import Alignment
 
 _BACKEND = "onnxruntime-cpu"  # runs a program in its own precision, which tells the dtypes of its values
 _FOLDED = frozenset({"If", "SplitToSequence"})  # which can't be evaluated in float64, but are removed by an optimizer
+_AMPLIFIED = (
+    f"the outputs differ by more than {RELATIVE:g} of a number, although each operation computes A's numbers from A's "
+    "operands: the layers amplify rounding, or a smaller difference"
+)
 Implementation = nn.Module | Mapping[str, Any] | Records | str | os.PathLike[str] | Program | ir.Model | onnx.ModelProto
 
 
@@ -269,13 +275,50 @@ def _align_runs(own: Runnable, other: Runnable, given: ValueMap) -> Alignment:
     with phase("matching values"):
         tables = tables_of(first, weights.unused)
         exact = {**exact_tables(second, weights.missing, tables), **weights.exact}
-        second = exact_run(second, tables, exact)
-        second_again = None if second_again is None else exact_run(second_again, tables, exact)
+        second = exact_run(second, computed_tables(second, tables), exact)
+        if second_again is not None:
+            second_again = exact_run(second_again, computed_tables(second_again, tables), exact)
         pairs = Correspondence(Side(first, _compact(first_again)), Side(second, _compact(second_again)), weights)
+        del first_again, second_again
+    with phase("matching values computed from the numbers of A"):
+        remarks = [*_remarks(pairs)]
+        differing = bool(pairs.wrong_outputs)
+        pairs = _step_by_step(pairs, own, other, tables, exact)
+        if differing and not pairs.wrong_outputs:
+            remarks.append(_AMPLIFIED)
     with phase("finding differences"):
         divergence = Divergence(pairs)
         suspects, missing = divergence.suspects(), divergence.missing()
-    return alignment(pairs, suspects, missing, [*_remarks(pairs)], given)
+    return alignment(pairs, suspects, missing, remarks, given)
+
+
+def _step_by_step(
+    pairs: Correspondence, own: Runnable, other: Runnable, tables: Sequence[Numbers], weights: Tensors
+) -> Correspondence:
+    """Return the values that correspond if operations of B get the numbers of A where their operands are equal.
+
+    Differences do not add up then. It is done only if an output of B is no value of A.
+
+    Args:
+        pairs: the values that correspond in two runs.
+        own: implementation A.
+        other: implementation B.
+        tables: those of A; see `tables_of`.
+        weights: the weights of B with the numbers of A; see `exact_run`.
+    """
+    count = 0
+    while pairs.wrong_outputs and count < len(pairs.found) and pairs.other.execution.run_again is not None:
+        count = len(pairs.found)
+        reference, second = pairs.reference, pairs.other.execution
+        again = None
+        if reference.second is not None and pairs.other.second is not None:
+            first_again, again = run(_on_other_numbers(own)), run(_on_other_numbers(other))
+            again = exact_run(again, computed_tables(again, tables), weights)
+            again = _compact(exact_run(again, exact_values(pairs, first_again.values, again.values)))
+            del first_again
+        second = exact_run(second, exact_values(pairs, reference.execution.values, second.values))
+        pairs = Correspondence(reference, Side(second, again), pairs.weights, known=pairs)
+    return pairs
 
 
 def _runs(source: Runnable) -> tuple[Execution, Execution | None]:

@@ -49,12 +49,14 @@ class Correspondence:
         reference: the values of implementation A.
         other: the values of implementation B.
         weights: which weights correspond.
+        known: the values that are known to correspond, in runs whose numbers are the same but for rounding.
     """
 
-    def __init__(self, reference: Side, other: Side, weights: WeightMap) -> None:
+    def __init__(self, reference: Side, other: Side, weights: WeightMap, known: "Correspondence | None" = None) -> None:
         self.reference, self.other, self.weights = reference, other, weights
-        self.from_reference: Matches = match_values(other, reference)
-        self.from_other: Matches = match_values(reference, other)
+        before: tuple[Matches, Matches] = ({}, {}) if known is None else (known.from_reference, known.from_other)
+        self.from_reference: Matches = match_values(other, reference, known=before[0])
+        self.from_other: Matches = match_values(reference, other, known=before[1])
 
     @cached_property
     def owners(self) -> Mapping[str, frozenset[str]]:
@@ -85,6 +87,12 @@ class Correspondence:
     def found_in_other(self) -> frozenset[str]:
         """The values of A whose numbers are all numbers of B."""
         return frozenset(self.from_other) | _covered(self.from_reference, self.other, self.reference)
+
+    @cached_property
+    def wrong_outputs(self) -> tuple[str, ...]:
+        """The outputs of B that have enough different numbers to be recognized, and are no values of A."""
+        roots = dict.fromkeys(self.other.execution.roots[name] for name in self.other.execution.graph.outputs)
+        return tuple(name for name in roots if name in self.other.recognizable and name not in self.found)
 
     @cached_property
     def anchors(self) -> tuple[Anchor, ...]:

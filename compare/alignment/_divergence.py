@@ -69,10 +69,6 @@ class Divergence:
         self._operands = Operands(correspondence)
         self._replayed: dict[str, torch.Tensor] = {}  # the operands of anchors in the last run with other numbers
 
-    def wrong_outputs(self) -> list[str]:
-        """Return the outputs of B that are not values of A."""
-        return [name for name in self._outputs if name not in self._pairs.found]
-
     @cached_property
     def _outputs(self) -> list[str]:
         """The outputs of B that can be recognized by their numbers."""
@@ -81,7 +77,7 @@ class Divergence:
 
     def suspects(self) -> list[Suspect]:
         """Return the operations at which B leaves A, in the order of B; empty if all outputs of B are A's."""
-        wrong = self.wrong_outputs()
+        wrong = self._pairs.wrong_outputs
         if not wrong:
             return []
         nodes = self._first(wrong)
@@ -137,7 +133,7 @@ class Divergence:
 
     def missing(self) -> list[Node]:
         """Return the operations of A whose results B lacks, although B has what they are computed from."""
-        if not self.wrong_outputs():
+        if not self._pairs.wrong_outputs:
             return []
         found = {*self._pairs.found_in_other}
         outputs = dict.fromkeys(self._own.roots[name] for name in self._own.graph.outputs)

@@ -1,7 +1,9 @@
-"""Run B without the rounding of what it has ready: tables that depend on no input, and weights that were folded.
+"""Run B with the numbers of A in place of those that are equal but for rounding.
 
 A may have the angles of positions in float32 which B computes in float64, and a gain that was folded into a weight was
 rounded with it. Attention multiplies such differences by the size of its scores, and later values would not be equal.
+A constant that one of them rounds to float32 is enough after many steps, as of a state-space model. So tables that
+depend on no input and folded weights get the numbers of A, and if the outputs still differ, all values that are equal.
 """
 
 import math
@@ -10,24 +12,25 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..layouts._closeness import RELATIVE
+from ..layouts._closeness import LARGEST, RELATIVE
 from ..layouts._numbers import Numbers
 from ..layouts._solve import solve
+from ._correspondence import Correspondence
 from ._execution import Execution, Replay, Tensors, moved_value
 
 _ROUNDING = 2.0**-22  # of an angle in float32, a position times a rounded speed, relative to the position
 
 
 @dataclass(frozen=True)
-class _WithTables:
-    """Runs operations again with tables that are not computed; see `Replay`."""
+class _WithNumbers:
+    """Runs operations again with values that are given; see `Replay`."""
 
     run_again: Replay
-    tables: Tensors
+    given: Tensors
 
     def __call__(self, forced: Tensors, wanted: Collection[str]) -> dict[str, torch.Tensor]:
         """See `Replay`."""
-        return self.run_again({**self.tables, **forced}, wanted)
+        return self.run_again({**self.given, **forced}, wanted)
 
     def with_weights(self, weights: Tensors) -> Replay:
         """See `Replay`."""
@@ -78,26 +81,61 @@ def _parts(execution: Execution, names: Collection[str]) -> Iterator[tuple[str, 
             yield root, offset, part.reshape(sizes).double()
 
 
-def exact_run(execution: Execution, tables: Sequence[Numbers], weights: Tensors) -> Execution:
-    """Return a run with the numbers of A in place of those that are equal but for rounding.
+def computed_tables(execution: Execution, tables: Sequence[Numbers]) -> dict[str, torch.Tensor]:
+    """Return the values of B that depend on no input with the numbers of A, where they are equal but for rounding.
 
     Args:
         execution: a run of B.
         tables: those of A; see `tables_of`.
+    """
+    values = {name: execution.values[name] for name in _independent(execution)}
+    exact = {name: _found_in(Numbers(value), tables) for name, value in values.items()}
+    return {name: item for name, item in exact.items() if item is not None and not torch.equal(item, values[name])}
+
+
+def exact_values(pairs: Correspondence, own: Tensors, other: Tensors) -> dict[str, torch.Tensor]:
+    """Return the values of B that are values of A, or made up of those, with the numbers of A.
+
+    Args:
+        pairs: the values that correspond.
+        own: the values of A, on the inputs of `pairs` or on others.
+        other: those of B, on the same inputs.
+    """
+    exact: dict[str, torch.Tensor] = {}
+    for name, matches in pairs.from_reference.items():
+        for match in matches:
+            if match.layout is not None and match.layout.last < own[match.source].numel():
+                exact[name] = match.layout.select(own[match.source])
+    made_up = pairs.found - pairs.from_reference.keys()
+    for match in (match for matches in pairs.from_other.values() for match in matches):
+        name, layout = match.source, match.layout
+        if name not in made_up or layout is None or 0 in layout.strides:
+            continue
+        if own[match.value].numel() == layout.numel and layout.last < other[name].numel():
+            whole = exact.setdefault(name, other[name].clone().contiguous())
+            layout.select(whole).copy_(own[match.value].reshape(layout.sizes))
+    found = {}
+    for name, item in exact.items():
+        value = other[name]
+        if item.numel() == value.numel():  # else rows of other tokens
+            number = item.reshape(value.shape)
+            if Numbers(number).closeness(2 * RELATIVE).holds(value, number):
+                found[name] = torch.where(value.abs() < LARGEST, number, value)
+    return found
+
+
+def exact_run(execution: Execution, given: Tensors, weights: Tensors | None = None) -> Execution:
+    """Return a run with other numbers in place of some values.
+
+    Args:
+        execution: a run of B.
+        given: numbers by the names of values, float64 in the shapes of the values.
         weights: the folded weights of B in float64, by name.
     """
-    if execution.run_again is None:
+    if execution.run_again is None or not (given or weights):
         return execution
-    found = {}
-    for name in _independent(execution):
-        value = execution.values[name]
-        exact = _found_in(Numbers(value), tables)
-        if exact is not None and not torch.equal(exact, value):
-            found[name] = exact
-    if not found and not weights:
-        return execution
-    again = _WithTables(execution.run_again.with_weights(weights), found)
-    values = {**execution.values, **again({}, execution.values.keys()), **found}
+    again = _WithNumbers(execution.run_again.with_weights(weights or {}), given)
+    values = {**execution.values, **again({}, execution.values.keys()), **given}
     return replace(execution, values=values, run_again=again)
 
 

@@ -56,7 +56,7 @@ def wrong_outputs(pairs: Correspondence) -> Iterator[str]:
     outputs = {own.roots[name] for name in own.graph.outputs}
     paths = {item.value: item.path for item in other.modules if not item.module}
     names = [name for name in dict.fromkeys(other.graph.outputs) if other.roots[name] in pairs.other.recognizable]
-    wrong = [name for name in names if other.roots[name] not in pairs.found]
+    wrong = [name for name in names if other.roots[name] in pairs.wrong_outputs]
     for name in wrong:
         which = f" {paths.get(name) or name}" if len(names) > 1 else ""
         yield f"the output{which} of B is no value of A"

@@ -98,7 +98,7 @@ def is_recognizable(numbers: Numbers) -> bool:
 
 
 def match_values(
-    side: Side, other: Side, numbers: Mapping[str, Numbers] | None = None
+    side: Side, other: Side, numbers: Mapping[str, Numbers] | None = None, known: Matches | None = None
 ) -> dict[str, tuple[ValueMatch, ...]]:
     """Return where the values of an execution are in another one, on both inputs.
 
@@ -107,9 +107,12 @@ def match_values(
         other: the execution in which they are looked for.
         numbers: the values to look for, by name; None for all recognizable ones of `side`, which are checked on the
             second input, too.
+        known: matches that were found before, which are not looked for again.
     """
-    found = {}
+    found = dict(known or {})
     for name, value in (side.recognizable if numbers is None else numbers).items():
+        if name in found:
+            continue
         matches = [
             match
             for match in _candidates(name, value, other, side.relative(name))

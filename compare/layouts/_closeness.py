@@ -29,8 +29,9 @@ class Closeness:
         return numbers.abs().clamp_(min=self.floor)
 
     def limits(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Return the largest difference for each number."""
-        return self.sizes(numbers).mul_(self.relative)
+        """Return the largest difference for each number: 0 for those that stand for infinity."""
+        sizes = self.sizes(numbers)
+        return sizes.masked_fill_(sizes >= LARGEST, 0.0).mul_(self.relative)
 
     def holds(self, numbers: torch.Tensor, expected: torch.Tensor) -> bool:
         """Whether two tensors of one shape are equal in each element; both may be infinite."""

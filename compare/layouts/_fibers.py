@@ -66,10 +66,8 @@ class Fibers:
         low, high = torch.searchsorted(self._sorted, bounds)
         order = self._order[int(low) : int(high) + 1]
         close = ((self.statistics[order] - statistics).abs() <= self.limits[order, None]).all(-1)
-        return sorted(self._flat_index(int(place)) for place in order[close][:1024])[:_CANDIDATES]
-
-    def _flat_index(self, place: int) -> int:
-        return place // self._after * self._after * self._length + place % self._after
+        places = order[close].sort().values[:_CANDIDATES]
+        return (places // self._after * self._after * self._length + places % self._after).tolist()
 
     def _are_at(self, statistics: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
         """Whether fibers with these statistics begin at these flat indices."""
