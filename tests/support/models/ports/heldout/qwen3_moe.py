@@ -126,13 +126,13 @@ def make(bug: str | None = None) -> Pair:
 
 
 LAYER = "model.layers.#"
-CALLS = {f"{LAYER}.mlp.experts.act_fn@{index}": None for index in range(1, 4)}  # B computes it for all tokens
+CALLS = {f"{LAYER}.mlp.experts.act_fn{call}": None for call in ("", "@1", "@2", "@3")}  # B computes it for all tokens
 PORT = Port(
     make,
     {
         "model.embed_tokens": "tok",
-        "model.rotary_emb[0]": "/cos",
-        "model.rotary_emb[1]": "/sin",
+        "model.rotary_emb[0]": ("/cos", "/stack"),
+        "model.rotary_emb[1]": ("/sin", "/stack"),
         LAYER + ".input_layernorm": "layers.#.norm1",
         LAYER + ".self_attn.q_proj": "layers.#.attention.wqkv",
         LAYER + ".self_attn.k_proj": "layers.#.attention.wqkv",
@@ -149,10 +149,9 @@ PORT = Port(
         LAYER + ".mlp.down_proj": ("layers.#.ffn.w_out", "layers.#.ffn"),
         LAYER + ".mlp.gate[0]": "layers.#.ffn.router",
         LAYER + ".mlp.gate[1]": "layers.#.ffn/div",
-        LAYER + ".mlp.experts.act_fn": None,
         **CALLS,
         LAYER + ".mlp.experts": "layers.#.ffn",
-        LAYER + ".mlp": "layers.#.ffn",
+        LAYER + ".mlp": ("layers.#.ffn.w_out", "layers.#.ffn"),
         LAYER: "layers.#",
         "model.norm": "norm",
         "model.last_hidden_state": "norm",
