@@ -147,7 +147,7 @@ PORT = Port(
     },
     {
         "eps": Bug("encoder.layers.0.norm_m", "encode", "native_layer_norm"),
-        "embeddings not scaled": Bug("", "forward", "mul"),
+        "embeddings not scaled": Bug("encoder", "forward", "add"),
         "offset of the positions": Bug("encoder", "forward", "add"),
     },
 )
