@@ -7,7 +7,7 @@ import gc
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -20,8 +20,10 @@ from filch.compare import Alignment, align
 # The models and the bugs live with the tests, which are no package and are not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from support.faults.porting_heldout import BUGS, PAIRS, STYLES, PortingBug, Style, make
-from support.models.ports import PORTS
+from support.faults import porting_heldout, porting_heldout2
+from support.faults.porting import STYLES, PortingBug, Style, make
+
+SETS = {"first": porting_heldout, "second": porting_heldout2}
 
 OUTCOMES = OPERATION, MODULE, ELSEWHERE, UNNAMED, PASSED = ("operation", "module", "elsewhere", "unnamed", "passed")
 LEAST_CHANGE = 1e-5  # of the outputs, in float64
@@ -89,11 +91,13 @@ def clean_runs(ports: Sequence[str]) -> int:
     return flagged
 
 
-def single_bugs(names: Sequence[str]) -> tuple[Counter[tuple[str, str]], Counter[str]]:
+def single_bugs(
+    planted: Mapping[str, PortingBug], names: Sequence[str]
+) -> tuple[Counter[tuple[str, str]], Counter[str]]:
     """Plant one bug at a time; return the outcomes and the number of bugs with claims elsewhere by kind."""
     found: Counter[tuple[str, str]] = Counter()
     claims: Counter[str] = Counter()
-    for index, (name, bug) in enumerate(BUGS.items()):
+    for index, (name, bug) in enumerate(planted.items()):
         if name not in names:
             continue
         style = style_of(index)
@@ -110,11 +114,13 @@ def single_bugs(names: Sequence[str]) -> tuple[Counter[tuple[str, str]], Counter
     return found, claims
 
 
-def pairs(ports: Sequence[str]) -> tuple[int, int, int]:
+def pairs(
+    planted: Mapping[str, PortingBug], paired: Sequence[tuple[str, str]], ports: Sequence[str]
+) -> tuple[int, int, int]:
     """Plant two bugs at a time; return how many there are, how often both are found, and the claims elsewhere."""
     count, both, claims = 0, 0, 0
-    for index, names in enumerate(PAIRS):
-        bugs = [BUGS[name] for name in names]
+    for index, names in enumerate(paired):
+        bugs = [planted[name] for name in names]
         port, style = bugs[0].port, style_of(index)
         if port not in ports:
             continue
@@ -128,16 +134,18 @@ def pairs(ports: Sequence[str]) -> tuple[int, int, int]:
     return count, both, claims
 
 
-def without_effect(names: Sequence[str]) -> list[str]:
+def without_effect(
+    planted: Mapping[str, PortingBug], paired: Sequence[tuple[str, str]], names: Sequence[str]
+) -> list[str]:
     """Return the bugs, alone or in a pair, that do not change the outputs."""
     idle = []
-    for index, (name, bug) in enumerate(BUGS.items()):
+    for index, (name, bug) in enumerate(planted.items()):
         if name in names and not has_effect([bug], [], bug.port, style_of(index)):
             idle.append(name)
-    for index, pair in enumerate(PAIRS):
+    for index, pair in enumerate(paired):
         for name, other in (pair, pair[::-1]):
-            bug = BUGS[name]
-            if name in names and not has_effect([bug], [BUGS[other]], bug.port, style_of(index)):
+            bug = planted[name]
+            if name in names and not has_effect([bug], [planted[other]], bug.port, style_of(index)):
                 idle.append(f"{name} after {other}")
     return idle
 
@@ -145,19 +153,27 @@ def without_effect(names: Sequence[str]) -> list[str]:
 def main() -> int:
     """Judge the bugs; return 1 if too few are named, too much else is, or a run without a bug is flagged."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ports", nargs="+", choices=sorted(PORTS), default=sorted(PORTS), metavar="PORT")
+    parser.add_argument(
+        "--set", choices=SETS, default="first", help="which bugs: those of which ports (default: first)"
+    )
+    parser.add_argument("--ports", nargs="+", metavar="PORT", help="only these ports (default: all of the set)")
     parser.add_argument("--only-effects", action="store_true", help="check that each bug changes the outputs")
     options = parser.parse_args()
     gc.freeze()  # `align` collects garbage, which takes a second if it looks at all imported modules
-    names = [name for name, bug in BUGS.items() if bug.port in options.ports]
-    idle = without_effect(names)
+    bugs, paired = SETS[options.set].BUGS, SETS[options.set].PAIRS
+    every = {bug.port for bug in bugs.values()}
+    ports = sorted(every if options.ports is None else options.ports)
+    if unknown := {*ports} - every:
+        parser.error(f"no such port in the set: {', '.join(sorted(unknown))}")
+    names = [name for name, bug in bugs.items() if bug.port in ports]
+    idle = without_effect(bugs, paired, names)
     for name in idle:
         print(f"NO EFFECT {name}", flush=True)
     if options.only_effects:
         return int(bool(idle))
-    found, claims = single_bugs(names)
-    planted, both, further = pairs(options.ports)
-    flagged = clean_runs(options.ports)
+    found, claims = single_bugs(bugs, names)
+    planted, both, further = pairs(bugs, paired, ports)
+    flagged = clean_runs(ports)
     rows = [
         [kind, *(found[kind, name] for name in OUTCOMES), claims[kind]] for kind in sorted({kind for kind, _ in found})
     ]

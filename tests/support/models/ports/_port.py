@@ -27,15 +27,19 @@ class Bug:
         module: the path of the module of the port.
         function: the function in whose code the operation is; `""` for code that is not the port's own.
         operators: the operators that may be named, separated by spaces.
+        reference: the start of the path of the module of A, where one module of the port does the work of several.
     """
 
     module: str
     function: str
     operators: str
+    reference: str = ""
 
     def found(self, departure: Departure | None) -> str:
         """Return `"operation"`, `"module"` or `"elsewhere"`: how precisely a departure names the place of the bug."""
         if departure is None or departure.module != self.module:
+            return "elsewhere"
+        if departure.reference_module is not None and not departure.reference_module.startswith(self.reference):
             return "elsewhere"
         return "operation" if self.is_at(departure) else "module"
 
@@ -98,10 +102,10 @@ def _bare(place: str) -> str:
 
 
 def _function_at(source: str | None) -> str:
-    """Return the function of a line such as `llama.py:12` of this folder; `""` if there is none."""
+    """Return the function of a line such as `llama.py:12` of this folder or one in it; `""` if there is none."""
     name, _, line = (source or "").rpartition(":")
-    file = Path(__file__).with_name(name) if name else None
-    if file is None or not file.exists():
+    file = next(Path(__file__).parent.rglob(name), None) if name else None
+    if file is None:
         return ""
     spans = [span for span in _functions(file) if span[0] <= int(line) <= span[1]]
     return max(spans)[2] if spans else ""
