@@ -19,7 +19,7 @@ from ._result import aligned_weight, alignment
 from ._rounding import FINEST, RoundingLevels, assumed, measured
 from ._value_map import ValueMap
 from ._values import Side
-from ._weight_verdict import odd_weights, other_weights, permuted_blocks
+from ._weight_verdict import irregular_orders, odd_weights, other_weights, permuted_blocks
 from ._weights import Tensors, WeightMap, match_weights
 
 _MOST = 8  # names in a sentence
@@ -43,7 +43,7 @@ def align_weights(own: Source, other: Source) -> Alignment:
         rounding = f", quantized as {how.type}" if how is not None and match.parts else ""
         aligned.append(replace(weight, arrangement=weight.arrangement + rounding))
     remarks = [*_remarks_on_rounding("A", rounded), *_remarks_on_rounding("B", other_rounded)]
-    remarks += permuted_blocks(weights)
+    remarks += [*permuted_blocks(weights), *irregular_orders(weights)]
     return Alignment(
         name_of(own),
         name_of(other),

@@ -12,7 +12,7 @@ from filch.export import Node
 from ..layouts._numbers import Numbers
 from ..layouts._solve import solve
 from ._execution import Execution, moved_value
-from ._operators import ANCHORS, SUMS, family
+from ._operators import ANCHORS, PRODUCTS, SUMS, family
 from ._values import Matches, Side, match_values
 from ._weights import WeightMap, WeightPart
 
@@ -95,6 +95,17 @@ class Correspondence:
         return tuple(name for name in roots if name in self.other.recognizable and name not in self.found)
 
     @cached_property
+    def unfinished_outputs(self) -> tuple[str, ...]:
+        """The outputs of B that are values of A, if none of them is an output of A."""
+        own, other = self.reference.execution, self.other.execution
+        outputs = {own.roots[name] for name in own.graph.outputs}
+        names = [other.roots[name] for name in dict.fromkeys(other.graph.outputs)]
+        names = [name for name in names if name in self.other.recognizable]
+        if any(self.owners.get(name, frozenset()) & outputs for name in names):
+            return ()
+        return tuple(name for name in names if self.owners.get(name))
+
+    @cached_property
     def anchors(self) -> tuple[Anchor, ...]:
         """The operations of B, each with that of A that reads the same weight, in the order of B."""
         uses = _uses(self.reference.execution), _uses(self.other.execution)
@@ -124,13 +135,14 @@ class Correspondence:
             return
         for index in range(count if nodes and candidates else 0):
             node, item = nodes[min(index, len(nodes) - 1)], candidates[min(index, len(candidates) - 1)]
-            if family(node) == family(item):
+            kinds = {family(node), family(item)}
+            if len(kinds) == 1 or kinds <= PRODUCTS:
                 yield node, item
 
     def without_bias(self, values: Mapping[str, Numbers]) -> dict[str, Anchor]:
         """Return the values of B to which the result of an operation of A is equal but for a bias, with the anchors.
 
-        Only sums read such a value: where there is none, B lacks the bias.
+        Only sums read such a value: where there is none, B lacks the bias, and likewise where B adds another one.
 
         Args:
             values: values of B by name.
@@ -138,7 +150,7 @@ class Correspondence:
         found = {}
         for anchor in self.anchors:
             name = anchor.node.outputs[0]
-            if name not in self._summands:
+            if name not in self._summands or _bias_of(self.other.execution, anchor.node) is not None:
                 continue
             own = _before_bias(self.reference.execution, anchor.reference) if name in values else None
             if own is not None and solve(values[name], Numbers(own)) is not None:
@@ -238,16 +250,22 @@ def _outputs(anchor: Anchor) -> Iterator[tuple[str, str]]:
 
 def _before_bias(execution: Execution, node: Node) -> torch.Tensor | None:
     """Return the result of a matrix product or a convolution without the bias; None if it has none."""
-    roots = [execution.roots[read] for read in node.reads]
-    biases = [root for root in roots if root in execution.weights and execution.weights[root].dim() == 1]
+    name = _bias_of(execution, node)
     result, shape = execution.values.get(node.outputs[0]), execution.graph.values[node.outputs[0]].shape
-    if family(node) not in ("matmul", "convolution") or len(biases) != 1 or result is None or shape is None:
+    if name is None or result is None or shape is None:
         return None
-    bias = execution.weights[biases[0]].double()
+    bias = execution.weights[name].double()
     own = result.reshape([dim for dim in shape if isinstance(dim, int)])
     if family(node) == "matmul":
         return own - bias if own.shape[-1] == len(bias) else None
     return own - bias.reshape(-1, *(1 for _ in own.shape[2:])) if own.shape[1] == len(bias) else None
+
+
+def _bias_of(execution: Execution, node: Node) -> str | None:
+    """Return the bias that a matrix product or a convolution adds; None if it has none."""
+    roots = [execution.roots[read] for read in node.reads]
+    biases = [root for root in roots if root in execution.weights and execution.weights[root].dim() == 1]
+    return biases[0] if len(biases) == 1 and family(node) in PRODUCTS else None
 
 
 def _view_of(execution: Execution, node: Node, weight: str) -> range:

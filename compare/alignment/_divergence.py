@@ -9,7 +9,7 @@ reads a weight of A gets A's numbers as its operand; later differences then show
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -22,11 +22,12 @@ from ..layouts._closeness import RELATIVE
 from ..layouts._numbers import Numbers
 from ..layouts._solve import have_same_rows, solve
 from ._correspondence import Anchor, Correspondence
-from ._execution import moved_value
+from ._execution import label_of, moved_value
 from ._first_wrong import first_wrong, is_right
 from ._notes import difference_of, misplacing_node, odd_weight
 from ._operands import Operands, arranged, place_of
 from ._operators import SUMS, family
+from ._other_steps import OtherSteps
 from ._values import match_values
 
 _MOST = 16  # suspects to find
@@ -79,12 +80,14 @@ class Divergence:
         """Return the operations at which B leaves A, in the order of B; empty if all outputs of B are A's."""
         wrong = self._pairs.wrong_outputs
         if not wrong:
-            return []
-        nodes = self._first(wrong)
+            return [*self._last_steps()]
+        before = self._found
         if self._other.run_again is not None:
             self._force_operands()
             self._replay()  # now most layers are right
-        found = {node.name: self._suspect(node) for node in self._likeliest(nodes)}
+        steps = self._other_steps()
+        first = self._likeliest(first_wrong(steps, before, frozenset(), wrong))
+        found = {node.name: self._suspect(node, steps) for node in first}
         if self._other.run_again is not None:
             self._force_results(found.values())
             while (suspect := self._next(self._replay(), found)) is not None and len(found) < _MOST:
@@ -96,16 +99,25 @@ class Divergence:
         ordered = sorted(found.values(), key=lambda suspect: indices[suspect.node.name])
         return [*{suspect.place.name: suspect for suspect in reversed(ordered)}.values()][::-1]
 
+    def _last_steps(self) -> Iterator[Suspect]:
+        """Yield the operations whose results B returns, and with which A goes on."""
+        for name in self._pairs.unfinished_outputs:
+            node = self._other.graph.producer.get(name)
+            further = [user for item in sorted(self._owners[name]) for user in self._users.get(item, ())]
+            if node is not None and further:
+                what = label_of(self._own, further[0].outputs[0])
+                yield Suspect(node, node, note=f"is an output, where A goes on with {what}")
+
     def _next(self, wrong: Collection[str], found: Collection[str]) -> Suspect | None:
         """Return the first suspect that explains a wrong value which those that were found do not explain."""
-        order = self._other.graph.node_indices
+        order, steps = self._other.graph.node_indices, self._other_steps()
         for name in sorted(wrong, key=lambda name: order[self._other.graph.producer[name].name]):
-            first = self._first([name])
+            first = first_wrong(steps, self._found, self._forced, [name])
             if any(node.name in found for node in first):  # which may explain it; others need evidence of their own
                 lines = {_line(node) for node in first if node.name in found}
                 first = [node for node in first if _line(node) not in lines and self._has_right_peer(node)]
             for node in self._likeliest(first):
-                return self._suspect(node)
+                return self._suspect(node, steps)
         return None
 
     def _likeliest(self, nodes: Sequence[Node]) -> Sequence[Node]:
@@ -120,16 +132,18 @@ class Divergence:
 
     @cached_property
     def _peers(self) -> Mapping[str, list[Node]]:
-        """The same operations of other layers, by the name of each operation."""
+        """The same operations of other layers, or else of other calls of the same code, by the name of each one."""
         groups: dict[tuple[object, ...], list[Node]] = {}
         calls: Counter[tuple[object, ...]] = Counter()
-        keys = {}
+        keys: dict[str, tuple[tuple[object, ...], ...]] = {}
         for node in self._other.graph.nodes:
-            key = node.op, node.source
-            calls[node.module, *key] += 1
-            keys[node.name] = place_of(node.module or ""), *key, calls[node.module, *key]
-            groups.setdefault(keys[node.name], []).append(node)
-        return {name: [node for node in groups[key] if node.name != name] for name, key in keys.items()}
+            calls[node.module, node.op, node.source] += 1
+            code = node.op, node.source, calls[node.module, node.op, node.source]
+            keys[node.name] = (place_of(node.module or ""), *code), code
+            for key in keys[node.name]:
+                groups.setdefault(key, []).append(node)
+        found = {name: next((groups[key] for key in own if len(groups[key]) > 1), []) for name, own in keys.items()}
+        return {name: [node for node in group if node.name != name] for name, group in found.items()}
 
     def missing(self) -> list[Node]:
         """Return the operations of A whose results B lacks, although B has what they are computed from."""
@@ -140,14 +154,15 @@ class Divergence:
         seeds = [name for name in outputs if name in self._pairs.reference.recognizable and name not in found]
         return first_wrong(self._pairs.reference, found, frozenset(), seeds)
 
-    def _first(self, seeds: Collection[str]) -> list[Node]:
-        return first_wrong(self._pairs.other, self._found, self._forced, seeds)
+    def _other_steps(self) -> OtherSteps:
+        return OtherSteps(self._pairs.other, self._found, self._forced, self._peers)
 
     def _is_right(self, name: str) -> bool:
         return is_right(self._other, self._found, name)
 
-    def _suspect(self, node: Node) -> Suspect:
-        return self._explained(Suspect(node, node, self._as_in_peers(node, self._counterpart(node))), self._operands)
+    def _suspect(self, node: Node, steps: OtherSteps) -> Suspect:
+        reference = self._as_in_peers(node, self._counterpart(node))
+        return self._explained(Suspect(node, steps.to_blame(node), reference), self._operands)
 
     def _as_in_peers(self, node: Node, reference: Node | None) -> Node | None:
         """Return the operation of A, or the later one whose result the same operation of other layers computes."""

@@ -1,6 +1,6 @@
-"""The factors and summands that batch norms become when they are folded into the layer before them."""
+"""The factors and summands that norms become when they are folded into the layer before or after them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -27,9 +27,10 @@ class FoldedVector:
 def folded_vectors(execution: Execution) -> Mapping[str, FoldedVector]:
     """Return the factor and the summand of each batch norm in inference, by what they are called.
 
-    The summand is that of the layer before it with the batch norm: it has the factor times the bias of that layer.
+    The summand is that of the layer before it with the batch norm: it has the factor times the bias of that layer. A
+    linear layer after a layer norm has a summand, too: the weight times the bias of the norm, plus its own bias.
     """
-    found = {}
+    found = dict(_summands_after_norms(execution))
     for node in execution.graph.nodes:
         names = [execution.roots[read] for read in node.reads]
         weights = [name for name in names[1:5] if name in execution.weights]
@@ -45,6 +46,40 @@ def folded_vectors(execution: Execution) -> Mapping[str, FoldedVector]:
         sources = (*weights, *filter(None, [bias]))
         found[f"{norm} (summand)"] = FoldedVector((before - mean) * factor + shift, sources)
     return found
+
+
+def _summands_after_norms(execution: Execution) -> Iterator[tuple[str, FoldedVector]]:
+    """Yield the biases that linear layers get if the bias of the layer norm before them is folded into them."""
+    shifts = {}
+    for node in execution.graph.nodes:
+        vectors, matrices = _weights_of(execution, node, 1), _weights_of(execution, node, 2)
+        if family(node) == "layer_norm" and len(vectors) == 2:  # gain and bias
+            shifts[node.outputs[0]] = vectors[1]
+        norms = {execution.roots[read] for read in node.reads} & shifts.keys()
+        if family(node) != "matmul" or len(matrices) != 1 or len(norms) != 1:
+            continue
+        shift, weight = shifts[norms.pop()], execution.weights[matrices[0]].double()
+        size = _last_size(execution, node)
+        for matrix in (weight, weight.T):
+            if matrix.shape == (size, len(execution.weights[shift])):
+                summand = matrix @ execution.weights[shift].double()
+                biases = [name for name in vectors if len(execution.weights[name]) == size]
+                for name in biases:
+                    summand += execution.weights[name].double()
+                label = f"{matrices[0].rpartition('.')[0] or matrices[0]} (summand of the norm before it)"
+                yield label, FoldedVector(summand, (shift, *biases))
+                break
+
+
+def _weights_of(execution: Execution, node: Node, dims: int) -> list[str]:
+    """Return the names of the weights with a number of dimensions that a node reads."""
+    names = [execution.roots[read] for read in node.reads]
+    return [name for name in names if name in execution.weights and execution.weights[name].dim() == dims]
+
+
+def _last_size(execution: Execution, node: Node) -> object:
+    shape = execution.graph.values[node.outputs[0]].shape
+    return shape[-1] if shape else None
 
 
 def _bias_before(execution: Execution, node: Node, channels: int) -> str | None:

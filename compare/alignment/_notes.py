@@ -120,10 +120,10 @@ def _has_other_arrangement(pairs: Correspondence, anchor: Anchor) -> bool:
     return mine[-1] == usual[-1] or sum(_made_of(match)[-1] == mine[-1] for match in matches.values()) > 1
 
 
-def _made_of(match: WeightMatch) -> tuple[Shape, Arrangement, Layout, str]:
+def _made_of(match: WeightMatch) -> tuple[Shape, Arrangement, Layout, tuple[int, ...], str]:
     """Return how a weight is made of the first weight of A in it; that may be in any place if several are equal."""
     part = match.parts[0]
-    return match.shape, part.arrangement, part.layout, "" if match.others else _without_layer(part.weight)
+    return match.shape, part.arrangement, part.layout, part.order, "" if match.others else _without_layer(part.weight)
 
 
 def _without_layer(name: str) -> str:

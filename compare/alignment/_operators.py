@@ -27,6 +27,7 @@ _FAMILIES = {
 # Operators that read a weight and data, so that a weight tells which operators correspond.
 ANCHORS = frozenset({"matmul", "convolution", "layer_norm", "rms_norm", "batch_norm", "mul", "embedding"})
 
+PRODUCTS = frozenset({"convolution", "matmul"})  # a convolution with a kernel of size 1 is a product
 SUMS = frozenset({"add", "sub"})
 
 

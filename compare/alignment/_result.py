@@ -52,15 +52,14 @@ def alignment(
 
 def wrong_outputs(pairs: Correspondence) -> Iterator[str]:
     """Yield a sentence for each output of B that is not an output of A."""
-    own, other = pairs.reference.execution, pairs.other.execution
-    outputs = {own.roots[name] for name in own.graph.outputs}
+    other = pairs.other.execution
     paths = {item.value: item.path for item in other.modules if not item.module}
     names = [name for name in dict.fromkeys(other.graph.outputs) if other.roots[name] in pairs.other.recognizable]
     wrong = [name for name in names if other.roots[name] in pairs.wrong_outputs]
     for name in wrong:
         which = f" {paths.get(name) or name}" if len(names) > 1 else ""
         yield f"the output{which} of B is no value of A"
-    if not wrong and not any(pairs.owners.get(other.roots[name], frozenset()) & outputs for name in names):
+    if not wrong and pairs.unfinished_outputs:
         yield "no output of B is an output of A"
 
 
@@ -93,7 +92,8 @@ def aligned_weight(own: Tensors, match: WeightMatch) -> AlignedWeight:
             inner, outer = outer, inner
         text = described(part.layout, inner, outer)
         text = f"in {text}" if part.arrangement == "holds" and len(match.parts) > 1 else text
-        texts.append(", ".join(filter(None, (text, part.factor))))
+        order = "with its rows in another order" if part.order else ""
+        texts.append(", ".join(filter(None, (text, order, part.factor))))
     arrangement = "; ".join(dict.fromkeys(texts)) if match.parts else "not found"
     if match.parts and not match.complete:
         arrangement = f"only in part: {arrangement}"

@@ -82,10 +82,14 @@ def odd_weights(weights: WeightMap, reference: Tensors) -> Iterator[str]:
         reference: the weights of A.
     """
     known = [match for match in weights.matches if match.parts and not match.others]
-    groups: dict[tuple[str, tuple[int, ...]], dict[str, tuple[str, str]]] = {}
+    groups: dict[tuple[str, tuple[int, ...]], dict[str, tuple[str, str, object]]] = {}
     for match in known:
         place = _NUMBER.sub("#", match.weight), match.shape
-        groups.setdefault(place, {})[match.weight] = _making(match), _arrangement(match, reference)
+        groups.setdefault(place, {})[match.weight] = (
+            _making(match),
+            _arrangement(match, reference),
+            tuple(part.order for part in match.parts),
+        )
     odd = set()
     for group in groups.values():
         usual, count = Counter(group.values()).most_common(1)[0]
@@ -147,8 +151,24 @@ def _arrangement(match: WeightMatch, reference: Tensors) -> str:
     for part in match.parts:
         shapes = match.shape, tuple(reference[part.weight].shape) if part.weight in reference else match.shape
         inner, outer = shapes[::-1] if part.arrangement == "holds" else shapes
-        texts.append(described(part.layout, inner, outer))
+        text = described(part.layout, inner, outer)
+        texts.append(f"{text}, with its rows in another order" if part.order else text)
     return "; ".join(dict.fromkeys(texts))
+
+
+def irregular_orders(weights: WeightMap) -> Iterator[str]:
+    """Yield a sentence if rows of weights are in no regular order, which what reads their products has to expect.
+
+    Args:
+        weights: which weights correspond.
+    """
+    names = [match.weight for match in weights.matches if any(part.order for part in match.parts)]
+    if names:
+        count = (
+            f"{len(names)} weights of B, such as {names[0]!r}," if len(names) > 1 else f"the weight {names[0]!r} of B"
+        )
+        verb = "have" if len(names) > 1 else "has"
+        yield f"{count} {verb} rows of A in no regular order: right only if what reads the results expects it"
 
 
 def permuted_blocks(weights: WeightMap) -> Iterator[str]:

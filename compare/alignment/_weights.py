@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Literal
@@ -32,12 +32,15 @@ class WeightPart:
         arrangement: `same` (equal numbers in the same order), `moved` (in another order), `part` (the weight of B is a
             part of that of A), `holds` (the weight of A is a part of that of B).
         factor: what the numbers were multiplied with, `""` if they are equal.
+        order: the places of the rows, if they are in no regular order; the layout is then that of the same rows in
+            ascending order.
     """
 
     weight: str
     layout: Layout
     arrangement: Arrangement
     factor: str = ""
+    order: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,7 @@ def match_weights(
     matcher.match_folded()
     matcher.match_joined_and_folded()
     matcher.match_shifted()
+    matcher.match_rows()
     return matcher.result()
 
 
@@ -190,30 +194,43 @@ class _Matcher:
         own_names = [name for name, item in self.reference.items() if item.tensor.dim() > 1]
         free = sorted(own_names, key=self.used.__contains__)
         for own_axis, other_axis, name in itertools.product((0, 1), (0, 1), left):
-            weight = _matrix(self.other[name])
-            likely = [] if name in self.parts else self._scaled(self.other[name], other_axis, free, own_axis)
-            for candidate in likely:
-                own = _matrix(self.reference[candidate])
-                layout = solve(_normalized(weight, other_axis), _normalized(own, own_axis), _FOLDED)
-                if layout is not None:
-                    whole: Arrangement = "same" if layout.is_contiguous else "moved"
-                    arrangement = whole if weight.numel() == own.numel() else "part"
-                    numbers = layout.select(own).reshape(weight.shape).double()
-                    factor, factors = self._factor(weight, numbers, other_axis)
-                    self.parts[name] = [WeightPart(candidate, layout, arrangement, factor)]
-                    exact = numbers * factors.unsqueeze(other_axis)
-                    self.exact[name] = exact.reshape(self.other[name].tensor.shape)
-                    self.used.add(candidate)
-                    break
+            shape = self.other[name].tensor.shape
+            for first in range(len(shape) if len(shape) > 2 and other_axis else 1):  # of factors by head, say
+                if name not in self.parts:
+                    self._match_scaled(name, first, other_axis, free, own_axis)
+
+    def _match_scaled(self, name: str, first: int, axis: int, among: Sequence[str], own_axis: int) -> None:
+        """Match a weight of B, as a matrix with one of its dimensions as rows, whose fibers have factors."""
+        weight = _matrix(self.other[name], first)
+        for candidate in self._scaled(Numbers(weight), axis, among, own_axis):
+            own = _matrix(self.reference[candidate])
+            layout = solve(_normalized(weight, axis), _normalized(own, own_axis), _FOLDED)
+            if layout is None:
+                continue
+            numbers = layout.select(own).reshape(weight.shape).double()
+            factor, factors = self._factor(weight, numbers, axis)
+            moved = self.other[name].tensor.movedim(first, 0).shape
+            exact, numbers = (
+                item.reshape(moved).movedim(0, first) for item in (numbers * factors.unsqueeze(axis), numbers)
+            )
+            natural = solve(Numbers(numbers), Numbers(own.double()), _EXACT) if first else layout
+            if natural is None:
+                continue
+            whole: Arrangement = "same" if natural.is_contiguous else "moved"
+            arrangement = whole if weight.numel() == own.numel() else "part"
+            self.parts[name] = [WeightPart(candidate, natural, arrangement, factor)]
+            self.exact[name] = exact.contiguous()
+            self.used.add(candidate)
+            return
 
     def _scaled(self, weight: Numbers, axis: int, among: Sequence[str], own_axis: int) -> list[str]:
-        """Return the weights of A that have some fibers of a weight of B, apart from a factor for each of them."""
+        """Return the weights of A that have some fibers of a matrix of B, apart from a factor for each of them."""
         ratios = _ratios(weight, axis)
         probes = ratios[sorted({0, len(ratios) // 2, len(ratios) - 1})]
         found = []
         for name in among:
             numbers = self.reference[name]
-            if _matrix(numbers).shape[own_axis] == _matrix(weight).shape[axis]:
+            if _matrix(numbers).shape[own_axis] == weight.tensor.shape[axis]:
                 distances = (_ratios(numbers, own_axis) - probes[:, None]).abs().amax(-1)
                 if bool((distances.amin(-1) <= _FOLDED).all()):
                     found.append(name)
@@ -256,10 +273,10 @@ class _Matcher:
         for name, numbers in self.other.items():
             for candidate, item in self.folded.items() if name not in self.parts else ():
                 vector = item.vector
-                if vector.shape == numbers.tensor.shape and self._are_equal(numbers.tensor, vector):
+                if vector.numel() == numbers.tensor.numel() and self._are_equal(numbers.tensor.reshape(-1), vector):
                     layout = Layout.of(0, [(vector.numel(), 1)])
                     self.parts[name] = [WeightPart(candidate, layout, "same")]
-                    self.exact[name] = vector
+                    self.exact[name] = vector.reshape(numbers.tensor.shape)
                     self.used.update((candidate, *item.sources))
                     break
         vectors = {name: item.tensor for name, item in self.reference.items() if item.tensor.dim() == 1}
@@ -275,6 +292,28 @@ class _Matcher:
                     self.exact[name] = found[1]
                     self.used.add(candidate)
                     break
+
+    def match_rows(self) -> None:
+        """Match matrices of which one has the rows of the other one in no regular order, as of partly rotated heads."""
+        matrices = {name: item.tensor for name, item in self.reference.items() if item.tensor.dim() == 2}
+        for name, weight in ((name, item.tensor) for name, item in self.other.items() if item.tensor.dim() == 2):
+            if self._is_complete(name):
+                continue
+            for candidate, own in matrices.items():
+                if own.shape[1] != weight.shape[1] or candidate in self.used:
+                    continue
+                inner, outer = (weight, own) if len(weight) <= len(own) else (own, weight)
+                rows = _rows_in(inner, outer)
+                layout = None if rows is None else _layout_of_rows(rows, own.shape[1])
+                if rows is not None and layout is not None:
+                    arrangement: Arrangement = "part" if inner is weight else "holds"
+                    part = WeightPart(candidate, layout, arrangement, order=tuple((rows - rows.min()).tolist()))
+                    self.parts[name] = [*(self.parts.get(name, ()) if arrangement == "holds" else ()), part]
+                    self.used.add(candidate)
+
+    def _is_complete(self, name: str) -> bool:
+        parts = self.parts.get(name, ())
+        return bool(parts) and (parts[0].arrangement != "holds" or _is_made_of(self.other[name].tensor, parts))
 
     def _factor(self, weight: torch.Tensor, own: torch.Tensor, axis: int) -> tuple[str, torch.Tensor]:
         """Say what each fiber of a weight was multiplied with, and return the factors."""
@@ -302,8 +341,8 @@ class _Matcher:
         matches = []
         for name, tensor in ((name, item.tensor) for name, item in self.other.items()):
             parts = sorted(self.parts.get(name, ()), key=lambda part: part.layout.offset)
-            complete = bool(parts) and (parts[0].arrangement != "holds" or _is_made_of(tensor, parts))
-            matches.append(WeightMatch(name, tuple(tensor.shape), tuple(parts), self.others.get(name, ()), complete))
+            match = WeightMatch(name, tuple(tensor.shape), tuple(parts), self.others.get(name, ()))
+            matches.append(replace(match, complete=self._is_complete(name)))
         unused = tuple(name for name in self.reference if name not in self.used)
         return WeightMap(tuple(matches), unused, self.exact)
 
@@ -325,8 +364,35 @@ def _is_made_of(tensor: torch.Tensor, parts: Sequence[WeightPart]) -> bool:
     return bool(accounted.all())
 
 
-def _matrix(numbers: Numbers) -> torch.Tensor:
-    return numbers.tensor.reshape(len(numbers.tensor), -1)
+def _rows_in(inner: torch.Tensor, outer: torch.Tensor) -> torch.Tensor | None:
+    """Return the places of the rows of a matrix in another one, int64; None if some are not there."""
+    weights = torch.linspace(1, 2, inner.shape[1], dtype=torch.float64)
+    keys, order = (outer.double() @ weights).sort()
+    rows = order[
+        torch.searchsorted(keys, inner.double() @ weights - _EXACT * keys.abs().max()).clamp_max(len(keys) - 1)
+    ]
+    is_found = len(rows.unique()) == len(rows) and torch.equal(outer[rows], inner)
+    return rows if is_found else None
+
+
+def _layout_of_rows(rows: torch.Tensor, width: int) -> Layout | None:
+    """Return the layout of rows in ascending order; None if they are not evenly spaced."""
+    ordered = rows.sort().values
+    gaps = (ordered.diff() != 1).nonzero()[:, 0]
+    length = int(gaps[0]) + 1 if len(gaps) else len(ordered)
+    if len(ordered) % length:
+        return None
+    starts = ordered[::length]
+    step = int(starts[1] - starts[0]) if len(starts) > 1 else length
+    layout = Layout.of(int(starts[0]) * width, [(len(starts), step * width), (length * width, 1)])
+    expected = starts[0] + torch.arange(len(starts))[:, None] * step + torch.arange(length)
+    return layout if torch.equal(expected.reshape(-1), ordered) else None
+
+
+def _matrix(numbers: Numbers, first: int = 0) -> torch.Tensor:
+    """Return a tensor as a matrix with one of its dimensions as rows."""
+    moved = numbers.tensor.movedim(first, 0)
+    return moved.reshape(len(moved), -1)
 
 
 def _ratios(numbers: Numbers, axis: int) -> torch.Tensor:
