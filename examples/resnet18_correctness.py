@@ -59,7 +59,7 @@ class ResNet18(nn.Module):
 def resnet18() -> tuple[nn.Module, tuple[torch.Tensor]]:
     """Return the model with random weights, and an image."""
     torch.manual_seed(0)
-    return ResNet18().eval(), (torch.randn(1, 3, 224, 224),)
+    return ResNet18().eval(), (torch.randn(1, 3, 64, 64),)
 
 
 if __name__ == "__main__":

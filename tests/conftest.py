@@ -1,12 +1,10 @@
 """Settings of every test: no network, one thread in each process, and a reason where there is no GPU."""
 
-import copy
 import functools
 import gc
 import os
 from collections.abc import Iterator
 from importlib.metadata import entry_points
-from typing import Any
 
 import pytest
 
@@ -37,57 +35,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def torchlib_is_read_once() -> Iterator[None]:
-    """Give each export of the tests a copy of one registry.
+def exports_are_quick() -> Iterator[None]:
+    """Leave out what torch repeats in each export."""
+    from support.models.exports import quick_exports
 
-    `torch.onnx.export` (torch 2.13) translates onnxscript's 497 functions anew in each call: two thirds of what it
-    takes to export a small model.
-    """
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-    read = functools.cache(ONNXRegistry.from_torchlib)
-
-    def copied(*args: Any, **kwargs: Any) -> ONNXRegistry:
-        registry = copy.copy(read(*args, **kwargs))
-        registry.functions = {target: [*found] for target, found in registry.functions.items()}
-        return registry
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(copied))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def composite_operators_are_listed_once() -> Iterator[None]:
-    """List the composite operators once, and override them only for the devices of the tests.
-
-    To decompose a program, torch 2.13 asks its dispatcher for all operators 58 times, and registers some 300 of them
-    for 21 kinds of devices: over half of what is left of exporting a small model.
-    """
-    import torch
-
-    if not torch.__version__.startswith("2.13."):  # what is replaced is private, and another version may lack it
-        yield
-        return
-    from torch._export import utils
-    from torch.export import decomp_utils, exported_program
-
-    list_operators = utils._collect_all_valid_cia_ops  # noqa: SLF001  as all of this, it is not public
-
-    @functools.cache
-    def listed(registered: frozenset[str]) -> Any:  # a test may register an operator
-        return list_operators()
-
-    def listed_now() -> Any:
-        key = "CompositeImplicitAutograd"
-        return listed(frozenset(torch._C._dispatch_get_registrations_for_dispatch_key(key)))  # noqa: SLF001
-
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (utils, decomp_utils, exported_program):
-            patch.setattr(module, "_collect_all_valid_cia_ops", listed_now)
-        for name in ("_AUTOGRAD_ALIAS_BACKEND_KEYS_TO_OVERRIDE", "_BACKEND_KEYS_TO_OVERRIDE"):
-            keys = [key for key in getattr(exported_program, name) if key.name.endswith(("CPU", "CUDA", "Meta"))]
-            patch.setattr(exported_program, name, keys)
+    with quick_exports():
         yield
 
 

@@ -4,19 +4,26 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("steal", "export", "compare")
 TEXT = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 VOCABULARY = TEXT.partition("## Vocabulary")[2]
-SOURCES = {file: ast.parse(file.read_text("utf-8")) for room in ROOMS for file in (ROOT / room).rglob("*.py")}
 
 
-def test_every_folder_is_described_by_its_own_sentence():
+@pytest.fixture(scope="module")
+def sources():
+    """The syntax tree of each file."""
+    return {file: ast.parse(file.read_text("utf-8")) for room in ROOMS for file in (ROOT / room).rglob("*.py")}
+
+
+def test_every_folder_is_described_by_its_own_sentence(sources):
     """The table repeats the first line of each folder's docstring, so that neither can become outdated alone."""
     described = dict(re.findall(r"^\| `((?:steal|export|compare)/\w+)` \| (.+?) \|$", TEXT, flags=re.MULTILINE))
     folders = {
         str(file.parent.relative_to(ROOT)): (ast.get_docstring(tree) or "").splitlines()[0]
-        for file, tree in SOURCES.items()
+        for file, tree in sources.items()
         if file.name == "__init__.py" and len(file.relative_to(ROOT).parts) == 3
     }
     assert described == folders
@@ -30,9 +37,9 @@ def test_every_file_that_is_named_exists():
     assert [name for name in sorted(named) if not any((place / name).exists() for place in places)] == []
 
 
-def test_the_terms_are_in_the_source():
+def test_the_terms_are_in_the_source(sources):
     """A class that is renamed is renamed in the vocabulary, and there is one of each name."""
     terms = re.findall(r"`([A-Z]\w+)`", VOCABULARY)
-    classes = [node.name for tree in SOURCES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    classes = [node.name for tree in sources.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     assert len(terms) > 15
     assert [term for term in terms if classes.count(term) != 1] == []

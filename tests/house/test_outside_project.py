@@ -1,10 +1,10 @@
 """Somebody else's project: with what is installed and fifteen lines, it keeps its model as it is."""
 
 import os
-import subprocess
-import sys
 
 import pytest
+
+from support.processes.forked import run_python
 
 MODEL = """\
 from torch import nn
@@ -37,19 +37,11 @@ def project(tmp_path):
     (tmp_path / "model.py").write_text(MODEL)
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_model.py").write_text(TESTS)
-    # What pytest rewrites (all of Filch, as it has a plugin) is compiled once if it may be written.
-    others = ("PYTEST_", "GITHUB_", "PYTHONDONTWRITEBYTECODE")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(others)}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "GITHUB_"))}
 
     def run(*options):
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", *options],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        plain = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+        done = run_python("-m", "pytest", *plain, *options, cwd=tmp_path, env=environment)
         return done.returncode, done.stdout + done.stderr
 
     run.path = tmp_path

@@ -4,13 +4,13 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import filch
 from support.processes import documents
+from support.processes.forked import run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -21,22 +21,6 @@ PAGES = [
     for page in (README, *sorted((ROOT / "docs").rglob("*.md")))
     if page.name != "stories.md" and documents.runs(page.read_text("utf-8"))
 ]
-
-
-def _run(script, folder):
-    """Run a script as a user would, in `folder`, with nothing of this terminal's in what it prints."""
-    terminal = {"COLUMNS", "LINES", "FORCE_COLOR", "TTY_COMPATIBLE"}
-    environment = {name: value for name, value in os.environ.items() if name not in terminal}
-    return subprocess.run(
-        [sys.executable, script.name if script.parent == folder else str(script)],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=documents.PATIENCE,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
@@ -88,8 +72,10 @@ def _left(folder):
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_examples_run_and_clear_up(example, tmp_path):
     """Each example runs by itself, and leaves nothing: not where it is called, not beside itself."""
+    terminal = {"COLUMNS", "LINES", "FORCE_COLOR", "TTY_COMPATIBLE"}
+    environment = {name: value for name, value in os.environ.items() if name not in terminal}
     before = _left(example.parent)
-    done = _run(example, tmp_path)
+    done = run_python(example, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert _left(tmp_path) == set()
     assert _left(example.parent) == before

@@ -41,7 +41,7 @@ def hang():
 def raises():
     raise ValueError("no such weights")
 """
-TIMEOUT = 20  # seconds; the model that is compared takes one
+TIMEOUT = 10  # seconds; the model that is compared takes one
 
 
 @pytest.fixture(scope="module")

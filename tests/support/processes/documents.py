@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from support.processes import commands
+from support.processes import commands, forked
 
 ROOT = Path(__file__).resolve().parents[3]
 CUT = "…"  # a line of its own where output was left out
-PATIENCE = 300  # seconds
-_PROGRAMS = {"python": [sys.executable], "torchrun": [sys.executable, "-m", "torch.distributed.run"]}
+_PYTHON = {"python": [], "torchrun": ["-m", "torch.distributed.run"]}
 
 
 @dataclass(frozen=True)
@@ -81,10 +80,12 @@ def shows(shown, printed):
 
 def run(command):
     """Run a command, those of Filch in this process, and return its exit code and its output."""
-    program, *arguments = shlex.split(command, comments=True)
+    program, *arguments = there = shlex.split(command, comments=True)
+    if program in _PYTHON:
+        done = forked.run_python(*_PYTHON[program], *arguments)
+        return done.returncode, done.stdout + done.stderr
     if program != "filch":
-        there = [*_PROGRAMS.get(program, [program]), *arguments]
-        done = subprocess.run(there, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        done = subprocess.run(there, capture_output=True, text=True, timeout=forked.PATIENCE, check=False)
         return done.returncode, done.stdout + done.stderr
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         code = commands.run(*arguments)
