@@ -20,10 +20,10 @@ from filch.compare import Alignment, align
 # The models and the bugs live with the tests, which are no package and are not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from support.faults import porting_heldout, porting_heldout2
+from support.faults import porting_heldout, porting_heldout2, porting_heldout3
 from support.faults.porting import STYLES, PortingBug, Style, make
 
-SETS = {"first": porting_heldout, "second": porting_heldout2}
+SETS = {"first": porting_heldout, "second": porting_heldout2, "third": porting_heldout3}
 
 OUTCOMES = OPERATION, MODULE, ELSEWHERE, UNNAMED, PASSED = ("operation", "module", "elsewhere", "unnamed", "passed")
 LEAST_CHANGE = 1e-5  # of the outputs, in float64

@@ -178,9 +178,9 @@ class Divergence:
         """Return a suspect with what can be said of it."""
         node = suspect.node
         note = suspect.note or difference_of(self._pairs, operands, self._owners, node, suspect.reference)
-        place = misplacing_node(self._pairs, operands, node) or suspect.place
-        odd = odd_weight(self._pairs, node) if place is node else None
-        if odd is not None:
+        misplacing = misplacing_node(self._pairs, operands, node)
+        place, odd = misplacing or suspect.place, odd_weight(self._pairs, node)
+        if misplacing is None and odd is not None:
             place, note = odd.node, difference_of(self._pairs, operands, self._owners, odd.node, odd.reference)
         return replace(suspect, place=place, note=note)
 

@@ -48,11 +48,12 @@ class OtherSteps:
     def names(self) -> frozenset[str]:
         """The names of the values that A does not have.
 
-        A value of A is computed from them, or from the same values of other layers.
+        A value of A is computed from them, or from the same values of other layers, none of which is a value of A.
         """
         names = set()
         for node in self.execution.graph.nodes:
-            in_layers = any(name in self.harmless for peer in self.peers[node.name] for name in peer.outputs)
+            others = [name for peer in self.peers[node.name] for name in peer.outputs]
+            in_layers = any(name in self.harmless for name in others) and not any(map(self._is_right, others))
             for name in node.outputs:
                 is_table = name in self.harmless and name not in self._weighted
                 if (in_layers or is_table) and not self._is_right(name):

@@ -6,8 +6,8 @@ import pytest
 
 from filch.compare import align
 from filch.compare.results._alignment import AlignedValue, Departure
+from support.faults.porting import make
 from support.faults.porting_heldout import BUGS as HELD_OUT
-from support.faults.porting_heldout import make
 from support.models.ports import PORTS, Bug, Port
 
 UNKNOWN_WEIGHTS = {"qwen2": "cos|sin"}  # tables of what the model computes

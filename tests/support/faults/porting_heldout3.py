@@ -1,30 +1,24 @@
-"""A second set of porting bugs, by someone who had not read how `align` finds bugs, and never ran it on these.
+"""A third set of porting bugs, by someone who had not read how `align` finds bugs, and never ran it on these.
 
-Six ports are new, most of them not of language models. They are not in the `PORTS` of `models/ports`, as nobody has
-compared their truths with what `align` says; `make` knows them. The other bugs are in the ports that `porting_heldout`
-has, in other places.
+Six ports are new, most of them not of language models. The other bugs are in the ports that `porting_heldout` has, in
+other places.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from unittest import mock
 
 import torch
 from torch import Tensor, nn
 
-from ..models import ports
-from ..models.ports import Bug, Port, albert, bart, convnext, deepseek_v3, swin, wav2vec2
-from ..models.ports._port import Pair
-from . import porting_heldout
-from .porting_heldout import (
+from ..models.ports import Bug
+from .porting import (
     ATTEND,
     LAYER_NORM,
     PRODUCT,
     RMS_NORM,
     Plant,
     PortingBug,
-    Style,
     bfloat16,
     both,
     code,
@@ -37,19 +31,9 @@ from .porting_heldout import (
     weight,
 )
 
-NEW_PORTS: dict[str, Port] = {
-    module.__name__.rpartition(".")[2]: module.PORT for module in (albert, bart, convnext, deepseek_v3, swin, wav2vec2)
-}
-PORTS = ports.PORTS | NEW_PORTS
 NATIVE = "_native_multi_head_attention"
 MASKED = f"{ATTEND} masked_fill"
 MOVED = "clone view _unsafe_view permute transpose"  # elements in another order
-
-
-def make(bugs: tuple[PortingBug, ...], port: str, style: Style) -> Pair:
-    """Return a model, its port with bugs, and their arguments."""
-    with mock.patch.dict(ports.PORTS, NEW_PORTS):
-        return porting_heldout.make(bugs, port, style)
 
 
 def swapped(name: str, other: str) -> Plant:

@@ -5,8 +5,8 @@ from torch import Tensor, nn
 from torch.nn.functional import conv1d, gelu, instance_norm, pad
 from transformers import Wav2Vec2Config
 
-from ..zoo import WAV2VEC2, build
-from ._port import BATCH, EAGER, Bug, Pair, Port, copy
+from ...zoo import WAV2VEC2, build
+from .._port import BATCH, EAGER, Bug, Pair, Port, copy
 
 
 class Features(nn.Module):

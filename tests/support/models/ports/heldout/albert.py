@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm, linear
 from transformers import AlbertConfig
 
-from ..zoo import ENCODER, build
-from ._port import EAGER, Bug, Pair, Port, token_ids
+from ...zoo import ENCODER, build
+from .._port import EAGER, Bug, Pair, Port, token_ids
 
 
 class Albert(nn.Module):

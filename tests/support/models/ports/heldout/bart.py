@@ -5,8 +5,8 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu
 from transformers import BartConfig
 
-from ..zoo import POSITIONS, SEQ2SEQ, build
-from ._port import EAGER, Bug, Pair, Port, copy, token_ids
+from ...zoo import POSITIONS, SEQ2SEQ, build
+from .._port import EAGER, Bug, Pair, Port, copy, token_ids
 
 OFFSET = 2  # of the positions in the tables of transformers
 

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, gelu
 from transformers import ConvNextConfig
 
-from ..zoo import build
-from ._port import BATCH, Bug, Pair, Port, copy
+from ...zoo import build
+from .._port import BATCH, Bug, Pair, Port, copy
 
 EPS = 1e-6
 

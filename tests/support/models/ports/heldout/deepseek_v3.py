@@ -5,8 +5,8 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 from transformers import DeepseekV3Config
 
-from ..zoo import ENCODER, NO_CACHE, build
-from ._port import EAGER, Bug, Pair, Port, copy, token_ids
+from ...zoo import ENCODER, NO_CACHE, build
+from .._port import EAGER, Bug, Pair, Port, copy, token_ids
 
 LATENT_EPS = 1e-6
 

@@ -5,8 +5,8 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 from transformers import SwinConfig
 
-from ..zoo import build
-from ._port import BATCH, EAGER, Bug, Pair, Port, copy
+from ...zoo import build
+from .._port import BATCH, EAGER, Bug, Pair, Port, copy
 
 
 class Attention(nn.Module):
