@@ -115,7 +115,11 @@ class Correspondence:
             parts = match.parts if match is not None else ()
             for part in parts:
                 whole = len(parts) == 1 and part.arrangement in ("same", "moved")
-                for node, item in self._pairs(nodes, uses[0].get(part.weight, []), part):
+                readers = nodes
+                if part.arrangement == "holds":  # of layers whose weights were stacked, say
+                    execution = self.other.execution
+                    readers = [node for node in nodes if part.layout.offset in _view_of(execution, node, weight)]
+                for node, item in self._pairs(readers, uses[0].get(part.weight, []), part):
                     operand = data_operand(self.other.execution, node)
                     own = data_operand(self.reference.execution, item)
                     if operand is not None and own is not None:

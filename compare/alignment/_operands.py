@@ -12,6 +12,7 @@ from ..layouts._layout import Layout
 from ..layouts._numbers import Numbers
 from ..layouts._solve import solve
 from ._correspondence import Anchor, Correspondence
+from ._operators import family
 
 Shape = tuple[int, ...]
 Orders = Mapping[tuple[str, Shape, Shape], Layout | None]  # by a place in B and both shapes; None if they differ
@@ -68,7 +69,12 @@ class Operands:
     def expected(self, anchor: Anchor) -> torch.Tensor | None:
         """Return the operand of A in the shape and order of B; None if the order is not known."""
         pair = self._pair(anchor)
-        return None if pair is None else arranged(*pair, self.orders, place_of(anchor.weight))
+        if pair is None:
+            return None
+        kinds = family(anchor.node), family(anchor.reference)
+        if kinds[0] != kinds[1] and self.is_guessed(anchor):
+            return _with_channels_moved(*pair, first=kinds[0] == "convolution")
+        return arranged(*pair, self.orders, place_of(anchor.weight))
 
     def is_guessed(self, anchor: Anchor) -> bool:
         """Whether the order of the expected operand is not confirmed by an operation of the same kind."""
@@ -103,6 +109,22 @@ class Operands:
 
     def _keys(self, anchor: Anchor, own: torch.Tensor, other: torch.Tensor) -> list[tuple[str, Shape, Shape]]:
         return [(place, tuple(own.shape), tuple(other.shape)) for place in (place_of(anchor.weight), "")]
+
+
+def _with_channels_moved(own: torch.Tensor, other: torch.Tensor, *, first: bool) -> torch.Tensor | None:
+    """Return the operand of a product in the shape of that of a convolution, or the reverse; None if they don't fit.
+
+    Args:
+        own: the operand of A.
+        other: that of B.
+        first: whether that of B has its channels first: `[batch, channels, ...]`, and that of A `[..., channels]`.
+    """
+    convolved, multiplied = (other, own) if first else (own, other)
+    if own.numel() != other.numel() or convolved.dim() < 3 or convolved.shape[1] != multiplied.shape[-1]:
+        return None
+    if first:
+        return own.reshape(len(other), -1, own.shape[-1]).movedim(-1, 1).reshape(other.shape)
+    return own.flatten(2).movedim(1, -1).reshape(other.shape)
 
 
 def place_of(name: str) -> str:
