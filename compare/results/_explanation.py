@@ -222,8 +222,8 @@ def explain(all_rows: Sequence[Row], wrong_nodes: Sequence[Row], graphs: Mapping
         sound=tuple(stage for stage in stages if stage not in wrong) if wrong else (),
         grows=grows,
         growth=growth,
-        decisions=tuple({row.value: row for row in reversed(rows) if row.decides}.values())[::-1],
-        followers=tuple({row.value: row for row in reversed(rows) if row.follows and _decided(row)}.values())[::-1],
+        decisions=_first_of_each_value(row for row in rows if row.decides),
+        followers=_first_of_each_value(row for row in rows if row.follows and _decided(row)),
         changed=max((row for row in all_rows if row.kind == "output" and row.follows), key=_decided, default=None),
         suspicious=_first_of_each_node(
             row for row in rows if row.isolated is not None and row.isolated.verdict == "suspicious"
@@ -249,6 +249,14 @@ def reasons_of(row: Row, changed_weights: Sequence[str], coarser_dtype: str) -> 
         yield f"it is computed in {coarser_dtype}, unlike in the {whose}"
     elif row.exact_in:
         yield f"all its numbers are exact in {row.exact_in}, as if it were computed in {row.exact_in}"
+
+
+def _first_of_each_value(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """Return the first row of each value, of all calls and stages."""
+    first: dict[str, Row] = {}
+    for row in rows:
+        first.setdefault(row.value, row)
+    return tuple(first.values())
 
 
 def _decided(row: Row) -> float:

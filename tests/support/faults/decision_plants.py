@@ -116,10 +116,10 @@ def replaced(model: ir.Model, value: ir.Value, op: str, *constant: torch.Tensor,
     """Let a new node compute a value from what it was, and from a constant; return the new value, of the same name."""
     producer, name = value.producer(), value.name
     assert producer is not None
-    value.name = f"{value.name}_before_{op}_{attributes.get('to', '')}"
+    value.name = f"{value.name}_{len(model.graph)}"
     users = [*value.uses()]
     weights = (_weight(model, item) for item in constant)
-    node = ir.node(op, [value, *weights], attributes, name=f"planted_{op}_{attributes.get('to', '')}".rstrip("_"))
+    node = ir.node(op, [value, *weights], attributes, name=f"planted_{op}_{len(model.graph)}")
     (output,) = node.outputs
     output.name, output.type, output.shape = name, value.type, value.shape
     if "to" in attributes:
@@ -160,11 +160,20 @@ class RouterFault:
     plant: Callable[[ir.Model], str]
 
 
-def faulty(one: Subject, fault: RouterFault) -> tuple[Report, str]:
-    """Compare a program with a fault; return the report, and the name of the node that is wrong."""
+def faulty(one: Subject, fault: RouterFault, *, moved: bool = False) -> tuple[Report, str]:
+    """Compare a program with a fault; return the report, and the name of the node that is wrong.
+
+    Args:
+        one: the model.
+        fault: the fault.
+        moved: whether scores are moved by a unit in the last place, too (see `flipped`).
+    """
     model = one.program.model.clone()
+    scores = deciding_node(model).inputs[0]
     value = fault.plant(model)
     node = next(node.name for node in model.graph if any(output.name == value for output in node.outputs))
+    if moved:
+        replaced(model, scores, "Mul", units_of(_shape(scores), one.dtype, 0))
     return compare(one.capture, replace(one.program, model=model), backend="onnxruntime-cpu"), str(node)
 
 
