@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .bisection import BisectReport, bisect
     from .common._errors import CompareError
     from .dynamo._gradients import compare_gradients
-    from .float64 import RoundingVerdict
+    from .float64 import Flips, RoundingVerdict
     from .metrics._metrics import Difference, compare_tensors
     from .metrics._tolerance import Tolerance, default_tolerance
     from .models._demo import tiny_llm
@@ -52,6 +52,7 @@ __all__ = [
     "Difference",
     "DumpDiff",
     "Explanation",
+    "Flips",
     "Goal",
     "Golden",
     "Invariance",
@@ -110,7 +111,7 @@ _NAMES_BY_MODULE = {
     "bisection": ("BisectReport", "bisect"),
     "common._errors": ("CompareError",),
     "dynamo._gradients": ("compare_gradients",),
-    "float64": ("RoundingVerdict",),
+    "float64": ("Flips", "RoundingVerdict"),
     "metrics._metrics": ("Difference", "compare_tensors"),
     "metrics._tolerance": ("Tolerance", "default_tolerance"),
     "models._demo": ("tiny_llm",),

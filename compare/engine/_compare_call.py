@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import chain
 
 import torch
 
@@ -19,6 +20,7 @@ from ..references._references import captured_results, result_references, withou
 from ..references._resolver import Reference, ReferenceResolver
 from ..results._rows import ModuleRow, Operator, Row
 from ._allowances import Allowances
+from ._compared_numbers import compared_values
 from ._float64_checker import Float64Checker
 from ._interface import exchanged_output
 from ._isolated_nodes import (
@@ -272,7 +274,10 @@ class _CallComparison:
         inputs = self._call.inputs
         size = _FLOAT64_MEMORY * sum(value_sizes(self._program.graph, inputs).values())
         keep = len(stages) > 1 and size <= self._options.buffer
-        return self._prepared.float64.of(inputs, self._wanted(stages), keep=keep)
+        # In a fused node, neither a decision nor what it compares has a row.
+        decisions = compared_values(self._program.graph)
+        compared = frozenset(chain(decisions, *decisions.values()))
+        return self._prepared.float64.of(inputs, self._wanted(stages) | compared, keep=keep)
 
     def _checker(self, run: Run, float64: Float64Values, replaced: Collection[str] = frozenset()) -> Float64Checker:
         # The backend may run another program than the one that is compared.
@@ -290,6 +295,7 @@ class _CallComparison:
             replaced=replaced,
             compiled=compiled,
             node_values=None if evaluator is None else partial(evaluator.isolated, run.inputs),
+            constant=self._prepared.constant,
         )
 
     def _compiled_values(self, run: Run) -> Float64Values:

@@ -1,8 +1,9 @@
 """Judge the values of one run by float64."""
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from types import MappingProxyType
 
 import torch
@@ -10,27 +11,32 @@ import torch
 from filch.export import Graph, Node
 
 from ..float64 import (
+    Compared,
     Decisions,
+    Flips,
     Float64Value,
     Float64Values,
     RoundingVerdict,
+    Verdict,
+    flips_of,
     identical_verdict,
     is_decision,
     is_product,
     largest_distance,
     reduction_length,
+    rounding_level,
     rounding_verdict,
     running_length,
     unit_of,
 )
 from ..float64._ties import selecting_node, with_ties
+from ..float64._verdict import SUSPICIOUS, WRONG
 from ..metrics._metrics import replace_masks
 from ..metrics._tolerance import operand_unit
 from ..results._rows import Row
+from ._compared_numbers import ComparedNumbers, TensorLookup
 from ._other_decisions import OtherDecisions
 from ._run import Run
-
-TensorLookup = Callable[[str], torch.Tensor | None]
 
 
 class Float64Checker:
@@ -50,6 +56,7 @@ class Float64Checker:
         node_values: returns the float64 outputs of each node, computed from the inputs of the node that a function
             returns by their exported names.
         decisions: see `OtherDecisions`.
+        constant: returns a constant of the exported graph by its name; None for any other value.
     """
 
     def __init__(
@@ -64,10 +71,12 @@ class Float64Checker:
         compiled: Callable[[], Float64Values] | None = None,
         node_values: Callable[[TensorLookup], Float64Values] | None = None,
         decisions: Mapping[str, torch.Tensor] = MappingProxyType({}),
+        constant: TensorLookup = lambda _: None,
     ) -> None:
         self.float64 = float64
         self._compiled, self._node_values = compiled, node_values
         self._wrong: set[str] = set()
+        self._recorded: set[str] = set()
         self._decisions = Decisions(float64)
         self._run = run
         self._computes = computes
@@ -78,6 +87,10 @@ class Float64Checker:
         dtypes |= {name: tensor.dtype for name, tensor in run.inputs.items()}
         floats = (name for name, dtype in dtypes.items() if isinstance(dtype, torch.dtype) and unit_of(dtype))
         self._others = OtherDecisions(float64, floats, decisions)
+        self._compared = ComparedNumbers(exported, {run.exported_name(name): name for name in graph.producer}, constant)
+        self._computes_of = {
+            run.exported_name(name): [*computes(node)] for node in graph.nodes for name in node.outputs[:1]
+        }
         model_units = {name: self._model_unit(name) for name in dtypes}
         own_units = {
             name: unit_of(dtype) if lower_precision else model_units[name]
@@ -94,7 +107,8 @@ class Float64Checker:
 
     def record_output_dtype(self, node: Node, name: str, dtype: torch.dtype) -> None:
         """Record the dtype of a node's output; call it for each value in the order of execution."""
-        self._others.follow(name, node.reads, dtype)
+        self._recorded.add(name)
+        self._others.follow(name, [*self._known_reads(node)], dtype)
         model_unit = self._model_unit(name)
         input_eps = self._run.compiled.matmul_input_eps
         computes = self._computes(node)
@@ -103,6 +117,18 @@ class Float64Checker:
             product_unit = max(product_unit, *map(operand_unit, computes), 0.0)
         self._units.add(node, name, unit_of(dtype) if self._lower_precision else model_unit, product_unit)
         self._model_units.add(node, name, model_unit)
+
+    def _known_reads(self, node: Node) -> Iterator[str]:
+        """Yield what a node reads; what has no dtype, such as a tuple, stands for what it was computed from."""
+        pending, visited = [*node.reads], set[str]()
+        while pending:
+            name = pending.pop()
+            producer = None if name in self._recorded else self._run.graph.producer.get(name)
+            if name not in visited and producer is None:
+                yield name
+            elif name not in visited and producer is not None:
+                pending += producer.reads
+            visited.add(name)
 
     def verdict(
         self,
@@ -135,7 +161,10 @@ class Float64Checker:
         if verdict is not None and verdict.sound and not value.is_decision:
             self._decisions.record_unaffected(value.exported_name)
         if verdict is None or verdict.verdict != "same":
-            verdict = self._verdict_by_other_decisions(verdict, value, observed=observed)
+            verdict, value = self._verdict_by_other_decisions(verdict, value, observed=observed)
+            verdict = self._verdict_by_hidden_decisions(verdict, value) if observed else verdict
+        if value.reference is not None:
+            self._compared.add_reference(value.exported_name, value.reference)
         if verdict is None:
             return verdict
         if not observed:
@@ -143,18 +172,22 @@ class Float64Checker:
         if value.is_decision:
             verdict = self._decision_verdict(verdict, value)
             matches_model = reference is not None and torch.equal(tensor, reference)
-            if verdict.sound and self._others.add(name, value.exported_name, tensor, matches_model=matches_model):
+            is_accepted = verdict.sound or verdict.verdict == "suspicious"
+            if is_accepted and self._others.add(name, value.exported_name, tensor, matches_model=matches_model):
                 self._decisions.record_unaffected(value.exported_name)
+                if verdict.flips is not None:
+                    self._others.add_flip(name, name)
         if verdict.verdict in ("wrong", "unstable"):
             self._wrong.add(name)
         return verdict
 
     def _verdict_by_other_decisions(
         self, verdict: RoundingVerdict | None, value: "_Value", *, observed: bool
-    ) -> RoundingVerdict | None:
+    ) -> tuple[RoundingVerdict | None, "_Value"]:
         """Return the verdict by what float64 computes from the decisions that may have affected a value.
 
-        These are those of the run, as far as they are known; noise changes the other ones.
+        These are those of the run, as far as they are known; noise changes the other ones. The value is returned with
+        what it was compared with as its reference.
         """
         others_unknown = not observed or self._decisions.may_affect(value.exported_name)
         if self._others.values is not None and self._others.affect(value.name):
@@ -162,13 +195,70 @@ class Float64Checker:
             # In the model's dtype, because a mask is the lowest number of its dtype.
             dtype = value.tensor.dtype if value.reference is None else value.reference.dtype
             expected = None if exact is None else exact.value.to(dtype)
-            other = self._verdict_by(self._others.values.get, replace(value, reference=expected))
+            forced = replace(value, reference=expected)
+            other = self._verdict_by(self._others.values.get, forced)
             if other is not None and (other.sound or not others_unknown):
-                return other
+                return self._with_decided_part(other, value, forced), forced
         if verdict is not None and (verdict.sound or not others_unknown):
-            return verdict
+            return verdict, value
         changed = self._verdict_by(self.float64.get_with_changed_decisions, value)
-        return verdict if changed is None else changed
+        return verdict if changed is None else changed, value
+
+    def _with_decided_part(self, verdict: RoundingVerdict, value: "_Value", forced: "_Value") -> RoundingVerdict:
+        """Return the verdict with the part of the difference from the model that is due to other decisions before."""
+        flips, expected, reference = self._others.flips(value.name), forced.reference, value.reference
+        if not flips or expected is None or reference is None:
+            return verdict
+        if expected.shape != reference.shape:
+            return replace(verdict, decided=math.inf, follows=tuple(flips))
+        differs = torch.ne(expected, reference)  # infinite masks have no difference
+        distance = (expected.double() - reference.double())[differs].abs().nan_to_num(nan=math.inf, posinf=math.inf)
+        return replace(verdict, decided=float(distance.max()) if distance.numel() else 0.0, follows=tuple(flips))
+
+    def _verdict_by_hidden_decisions(self, verdict: RoundingVerdict | None, value: "_Value") -> RoundingVerdict | None:
+        """Return the verdict on a value of a fused node by the decisions that the node keeps to itself.
+
+        The value shows them: each near-tie is decided so that what float64 computes from it is nearest to the value.
+        """
+        if (verdict is not None and verdict.sound) or not self._wrong.isdisjoint(value.node.reads):
+            return verdict
+        for name in self._compared.hidden_in(self._computes(value.node)):
+            found = self._verdict_by_hidden_decision(name, value)
+            if found is not None:
+                return found
+        return verdict
+
+    def _verdict_by_hidden_decision(self, name: str, value: "_Value") -> RoundingVerdict | None:
+        """Return the verdict on a value by a decision as it shows it; None if this does not explain the value."""
+        source = self._others.values or self.float64
+        decided, decision = source.get(value.exported_name), source.get(name)
+        tie = None if decision is None else self._compared.near_tie(name, decision.value, self._compared_numbers)
+        flipped = None if tie is None else self._with_decision(name, tie.flipped, value)
+        if decided is None or tie is None or flipped is None:
+            return None
+        own = tie.shown_by(value.tensor, decided.value, flipped.value)
+        chosen = None if own is None else torch.where(own, tie.other, tie.decision)
+        exact = None if chosen is None else self._with_decision(name, chosen, value)
+        if own is None or chosen is None or exact is None:
+            return None
+        dtype = value.tensor.dtype if value.reference is None else value.reference.dtype
+        forced = replace(value, reference=exact.value.to(dtype))
+        verdict = self._verdict_by(lambda _: exact, forced)
+        if verdict is None or not verdict.sound:
+            return None
+        self._others.add_hidden(value.name, name, chosen)
+        models = None if value.reference is None else tie.shown_by(value.reference, decided.value, flipped.value)
+        differs = own if models is None else own ^ models
+        if not bool(differs.any()):  # float64 alone decides otherwise
+            return verdict
+        self._others.add_flip(value.name, name)
+        verdict = self._with_decided_part(verdict, value, forced)
+        return replace(verdict, verdict="decision", flips=flips_of(tie.margins, differs))
+
+    def _with_decision(self, name: str, decision: torch.Tensor, value: "_Value") -> Float64Value | None:
+        """Return what float64 computes for a value from a further decision of the run."""
+        values = self._others.with_decision(name, decision)
+        return None if values is None else values.get(value.exported_name)
 
     def _unobserved_verdict(self, verdict: RoundingVerdict, value: "_Value") -> RoundingVerdict:
         """Return the verdict on an output of another run, whose decisions are not known.
@@ -183,25 +273,73 @@ class Float64Checker:
         return replace(verdict, verdict="suspicious", note=note)
 
     def _decision_verdict(self, verdict: RoundingVerdict, value: "_Value") -> RoundingVerdict:
-        """Return the verdict on a decision that differs from the model's.
+        """Return the verdict on a decision, with its margin if it differs from the model's.
 
         Rounding decides it if it is the right one for what the node has read, and this is off by no more than rounding.
         """
         verdict = self._with_ties(verdict, value)
-        own = None if verdict.sound else self._verdict_by_inputs(value)
-        if own is None or not own.sound:
+        if verdict.flips is not None:
+            return self._with_margin(verdict, value)
+        if verdict.sound or verdict.verdict == "unstable" or not self._reads_right_numbers(value):
             return verdict
         count = value.tensor.numel() if value.reference is None else int((value.tensor != value.reference).sum())
-        note = f"a near-tie: rounding of what the node reads decides {count} of them"
-        return replace(verdict, verdict="rounding", ratio=1.0, note=note)
+        flips = Flips(count, value.tensor.numel())
+        decision = self._with_margin(replace(verdict, verdict="decision", note="", flips=flips), value)
+        own = self._verdict_by_inputs(value)
+        if own is not None and own.sound:
+            return decision
+        # What a fused node compares is not known, only what it reads.
+        may_round = own is None or len(self._computes(value.node)) > 1
+        is_near = decision.verdict == "decision" and decision.flips is not None and decision.flips.margin is not None
+        return decision if may_round and is_near else verdict
+
+    def _reads_right_numbers(self, value: "_Value") -> bool:
+        """Return whether what a decision was computed from is off by no more than rounding, as far as it is known."""
+        return self._wrong.isdisjoint((*value.node.reads, *self._compared.names_in_run(value.exported_name)))
+
+    def _with_margin(self, verdict: RoundingVerdict, value: "_Value") -> RoundingVerdict:
+        """Return the verdict on decisions that differ, by the largest of their margins."""
+        actual, expected, found = value.tensor, value.reference, None
+        if expected is not None:
+            found = self._compared.margins(value.exported_name, actual, expected, self._compared_numbers)
+        if expected is None or found is None:
+            return replace(verdict, ratio=1.0)
+        flips = flips_of(found, torch.ne(actual, expected))
+        ratio = flips.ratio or 0.0
+        judged: Verdict = "decision" if ratio <= SUSPICIOUS else "suspicious" if ratio <= WRONG else "wrong"
+        if verdict.note:  # the run's numbers are equal
+            judged = "decision"
+        return replace(verdict, verdict=judged, ratio=ratio, flips=flips)
+
+    def _compared_numbers(self, name: str, reference: torch.Tensor | None) -> Compared | None:
+        """Return a value of the exported graph in float64 and its rounding level; None if they are not known."""
+        source = self.float64
+        run_name = self._compared.name_in_run(name)
+        if self._others.values is not None and run_name is not None and self._others.affect(run_name):
+            source = self._others.values
+        exact = source.get(name)
+        node = self._exported.producer.get(name)
+        if exact is None or node is None:
+            known = self._run.inputs.get(name)
+            if known is None or not known.is_floating_point():
+                return None
+            return Compared(known.double(), known.double().abs() * unit_of(known.dtype))
+        unit = exact.unit if run_name is None else self._units.get(run_name) or exact.unit
+        if reference is None or reference.shape != exact.value.shape:
+            reference = exact.value.to(getattr(torch, self._exported.values[name].dtype or "", torch.float32))
+        level = rounding_level(
+            reference,
+            exact if run_name is None else replace(exact, unit=self._model_units.get(run_name) or exact.unit),
+            unit=unit,
+            length=reduction_length(node, self._exported),
+            sequential=running_length(node, self._exported),
+        )
+        return Compared(exact.value, level.scale * level.largest)
 
     def _verdict_by_inputs(self, value: "_Value") -> RoundingVerdict | None:
-        """Return the verdict on a decision by what float64 computes from what the node has read; None if it is wrong.
-
-        It may be None for other reasons, too: the node's inputs are not known, for example.
-        """
+        """Return the verdict on a decision by what float64 computes from what the node has read; None if not known."""
         reads = value.node.reads
-        if self._node_values is None or not self._wrong.isdisjoint(reads):
+        if self._node_values is None:
             return None
         known = {name: value.inputs(name) for name in reads if name not in self._run.graph.constants}
         if not known or any(item is None for item in known.values()):
@@ -230,8 +368,10 @@ class Float64Checker:
         Args:
             name: its name in the exported graph.
         """
-        self.float64.release(name)
-        self._others.release(name)
+        hidden = self._compared.hidden_in(self._computes_of.get(name, ()))
+        for unused in chain.from_iterable(map(self._compared.release, (*hidden, name))):
+            self.float64.release(unused)
+            self._others.release(unused)
 
     def compiled_verdict(
         self,
@@ -347,8 +487,11 @@ class _CoarsestUnits:
 
 
 def with_verdict(row: Row, verdict: RoundingVerdict | None) -> Row:
-    """Return a row with its verdict by float64, which decides the status; the row unchanged if the verdict is None."""
-    if verdict is None or row.status == "shape or dtype differs":
+    """Return a row with its verdict by float64, which decides the status; the row unchanged if the verdict is None.
+
+    Another shape is right if the decisions of the run lead to it.
+    """
+    if verdict is None or (row.status == "shape or dtype differs" and not (verdict.sound and verdict.follows)):
         return row
     wrong = verdict.verdict in ("wrong", "unstable")
-    return replace(row, float64=verdict, status="different" if wrong else "same")
+    return replace(row, float64=verdict, status="different" if wrong else "same", reason="")

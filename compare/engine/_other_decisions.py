@@ -1,6 +1,6 @@
 """Follow the decisions of a run that are not those of the model and of float64."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import torch
@@ -30,6 +30,7 @@ class OtherDecisions:
         self._float64 = float64
         self._decisions: dict[str, torch.Tensor] = {}
         self._affected: set[str] = set()
+        self._flips: dict[str, dict[str, None]] = {}  # the decisions that differ from the model's, by what follows
         self._from_floats = {*floats}
         if known:
             self._decisions |= known
@@ -47,10 +48,25 @@ class OtherDecisions:
             self._from_floats.add(name)
         if not self._affected.isdisjoint(reads):
             self._affected.add(name)
+            if flips := {flip: None for item in reads for flip in self._flips.get(item, ())}:
+                self._flips[name] = flips
 
     def affect(self, name: str) -> bool:
         """Return whether a value is computed from such a decision."""
         return name in self._affected
+
+    def flips(self, name: str) -> Sequence[str]:
+        """Return the names of the decisions that differ from the model's and that a value is computed from."""
+        return (*self._flips.get(name, ()),)
+
+    def add_flip(self, name: str, decision: str) -> None:
+        """Record that a decision, which was added, differs from the model's for no earlier reason.
+
+        Args:
+            name: the name in the run of the first value that shows it: the decision itself, or what a node makes of it.
+            decision: its name.
+        """
+        self._flips[name] = self._flips.get(name, {}) | {decision: None}
 
     def add(self, name: str, exported_name: str, decision: torch.Tensor, *, matches_model: bool) -> bool:
         """Add a right decision of the run, or another integer; return whether `values` are computed from it.
@@ -72,6 +88,22 @@ class OtherDecisions:
         self._decisions[exported_name] = decision.clone()
         self._affected.add(name)
         return True
+
+    def add_hidden(self, name: str, exported_name: str, decision: torch.Tensor) -> None:
+        """Add a decision that the run keeps within a node.
+
+        Args:
+            name: the name in the run of the value that the node computes from it.
+            exported_name: the name of the decision in the exported graph.
+            decision: the integers.
+        """
+        self._decisions[exported_name] = decision
+        self._affected.add(name)
+        self.values = self._float64.with_decisions(self._decisions)  # those so far are computed from another one
+
+    def with_decision(self, exported_name: str, decision: torch.Tensor) -> Float64Values | None:
+        """Return the values as they would be with a further decision."""
+        return self._float64.with_decisions({**self._decisions, exported_name: decision})
 
     def release(self, exported_name: str) -> None:
         """Declare that a value will not be judged again."""

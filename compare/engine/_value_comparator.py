@@ -21,7 +21,8 @@ from ..references._resolver import Reference, ReferenceResolver
 from ..results._rows import Row, Status
 from ._allowances import Allowances
 from ._coarser_dtypes import exact_dtype
-from ._float64_checker import Float64Checker, TensorLookup, with_verdict
+from ._compared_numbers import TensorLookup
+from ._float64_checker import Float64Checker, with_verdict
 from ._other_decisions import matches_float64
 from ._random import RandomValues, random_row
 from ._run import ObservedValue, Run

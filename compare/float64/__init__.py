@@ -4,6 +4,7 @@ from ._decisions import Decisions, is_decision
 from ._evaluation import Float64Evaluator
 from ._fingerprint import Fingerprint
 from ._levels_file import levels_of, write_levels
+from ._margins import Compared, deciding_node, flips_of, margins_of, nearest_alternative
 from ._measured_levels import measured_levels
 from ._mode import float64_values
 from ._noise import unit_of
@@ -11,6 +12,7 @@ from ._reductions import is_product, reduction_length, running_length
 from ._stored_level import StoredLevel, stored_level
 from ._values import Float64Values, RecordedValues
 from ._verdict import (
+    Flips,
     Float64Value,
     RoundingLevel,
     RoundingVerdict,
@@ -24,8 +26,10 @@ from ._verdict import (
 )
 
 __all__ = [
+    "Compared",
     "Decisions",
     "Fingerprint",
+    "Flips",
     "Float64Evaluator",
     "Float64Value",
     "Float64Values",
@@ -35,6 +39,8 @@ __all__ = [
     "StoredLevel",
     "Verdict",
     "confirmed_verdict",
+    "deciding_node",
+    "flips_of",
     "float64_values",
     "format_ratio",
     "identical_verdict",
@@ -42,7 +48,9 @@ __all__ = [
     "is_product",
     "largest_distance",
     "levels_of",
+    "margins_of",
     "measured_levels",
+    "nearest_alternative",
     "reduction_length",
     "rounding_level",
     "rounding_verdict",

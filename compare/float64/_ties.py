@@ -7,7 +7,7 @@ import torch
 
 from filch.export import Node
 
-from . import RoundingVerdict
+from ._verdict import Flips, RoundingVerdict
 
 
 def with_ties(
@@ -17,7 +17,7 @@ def with_ties(
     actual: torch.Tensor,
     reference: torch.Tensor | None,
 ) -> RoundingVerdict:
-    """Return the verdict of indices: different ones count as rounding if the numbers that they select are equal.
+    """Return the verdict of indices: different ones are a decision if the numbers that they select are equal.
 
     Args:
         verdict: the verdict of the output of `node`.
@@ -30,7 +30,7 @@ def with_ties(
         return verdict
     if actual.dtype != torch.int64:
         return verdict
-    axis = _axis(node)
+    axis = axis_of(node)
     if axis is None:  # torch.argmax of all elements
         node_input, axis = node_input.flatten(), 0
     lacks_axis = actual.dim() < node_input.dim()
@@ -44,8 +44,8 @@ def with_ties(
     if not torch.equal(selected, expected):
         return verdict
     count = int(torch.ne(actual, reference).sum())
-    note = f"exact ties: {count} different indices select equal numbers"
-    return replace(verdict, verdict="rounding", ratio=1.0, note=note)
+    flips = Flips(count, actual.numel(), margin=0.0, level=0.0)
+    return replace(verdict, verdict="decision", ratio=0.0, note="they select equal numbers", flips=flips)
 
 
 def selecting_node(name: str, node: Node, producers: Mapping[str, Node]) -> Node | None:
@@ -65,20 +65,20 @@ def selecting_node(name: str, node: Node, producers: Mapping[str, Node]) -> Node
     return before if selects and is_second else None
 
 
-def _axis(node: Node) -> int | None:
+def axis_of(node: Node) -> int | None:
     """Return the dimension along which a node selects; None if it is all dimensions of the flattened input."""
     position, default = _AXES[node.op]
     axis = next((node.attributes[name] for name in ("axis", "dim", position) if name in node.attributes), default)
     return axis if isinstance(axis, int) else None
 
 
-_INDICES = frozenset({"ArgMax", "ArgMin", "argmax", "argmin"})
+_INDICES = frozenset({"ArgMax", "ArgMin", "argmax", "argmin", "argsort"})
 _WITH_INDICES = frozenset({"max", "min", "sort", "topk"})  # of torch: they return numbers and their indices
 # By operator: the name of the dimension as a positional argument of a torch function, and its default.
 _AXES: Mapping[str, tuple[str, int | None]] = {
     **dict.fromkeys(("ArgMax", "ArgMin"), ("axis", 0)),
     "TopK": ("axis", -1),
     **dict.fromkeys(("argmax", "argmin", "max", "min"), ("arg1", None)),
-    "sort": ("arg1", -1),
+    **dict.fromkeys(("argsort", "sort"), ("arg1", -1)),
     "topk": ("arg2", -1),
 }

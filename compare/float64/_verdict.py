@@ -10,7 +10,7 @@ import torch
 
 from ..common._complex import complex_as_real
 
-Verdict = Literal["same", "rounding", "suspicious", "unstable", "wrong"]
+Verdict = Literal["same", "rounding", "decision", "suspicious", "unstable", "wrong"]
 # The error divided by the rounding level from which on a value is suspicious or wrong. In correct runs of the test
 # models, all but 0.1 % of the nodes are below the former.
 SUSPICIOUS, WRONG = 2.0, 8.0
@@ -36,14 +36,47 @@ MASK_NOISE = 4.0  # units that the noise of masks typically has at most: they ar
 
 
 @dataclass(frozen=True)
+class Flips:
+    """The integers of a value that differ from the model's because rounding decides them (see `Decisions`).
+
+    Attributes:
+        count: how many differ.
+        elements: how many there are.
+        margin: how far the compared numbers are, in float64, from the point where the decision changes: of the element
+            where this is the largest multiple of `level`. None if the operator is not known to compare numbers.
+        level: how far rounding may move these numbers: the sum of their rounding levels. None if `margin` is.
+    """
+
+    count: int
+    elements: int
+    margin: float | None = None
+    level: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """The margin as a multiple of the rounding level; None if it is not known."""
+        if self.margin is None or self.level is None:
+            return None
+        return self.margin / self.level if self.level else math.inf if self.margin else 0.0
+
+    def __str__(self) -> str:
+        text = f"{self.count:,} of {self.elements:,} differ"
+        if self.ratio is None:
+            return text
+        return f"{text}, margin {self.ratio:.2g} times rounding ({self.margin:.1e} absolute)"
+
+
+@dataclass(frozen=True)
 class RoundingVerdict:
     """The error of a value relative to float64, compared with the error that rounding explains.
 
     Attributes:
-        verdict: `same` (bitwise equal to the model's value), `rounding` (up to 2 times the rounding level),
-            `suspicious` (up to 8 times), `wrong` (more; or a different integer; or only one of the value and the
-            model's is finite), `unstable` (more, but no more than it varies between runs).
+        verdict: `same` (bitwise equal to the model's value), `rounding` (up to 2 times the rounding level), `decision`
+            (integers that differ because rounding decides them), `suspicious` (up to 8 times), `wrong` (more; or a
+            different integer; or only one of the value and the model's is finite), `unstable` (more, but no more than
+            it varies between runs).
         ratio: the error divided by the rounding level: of the worst element or the root mean square, the larger one.
+            Of a decision, the margin divided by its rounding level; 1 if it is not known.
         error: the largest absolute error relative to float64.
         eager: the same of the model's own value.
         rounding: the largest absolute error that rounding explains, at the element of `error`.
@@ -51,6 +84,11 @@ class RoundingVerdict:
         note: further details, for example a near-tie.
         magnitude: the magnitude of the element of `error`, or the root mean square of all elements except masks if that
             is larger; 0 if it was not measured.
+        flips: the decisions of the value that differ; None if there are none.
+        decided: how much the decisions that differ before the value change it: the largest absolute difference between
+            what float64 computes from them and the model's value; infinite if they have different shapes. `error` is
+            relative to the former. None if the value does not follow from such a decision, or was not judged by it.
+        follows: the names of the values with these decisions, in the order of execution.
     """
 
     verdict: Verdict
@@ -61,15 +99,28 @@ class RoundingVerdict:
     spread: float | None = None
     note: str = ""
     magnitude: float = 0.0
+    flips: Flips | None = None
+    decided: float | None = None
+    follows: tuple[str, ...] = ()
 
     @property
     def sound(self) -> bool:
         """Whether rounding explains the error."""
-        return self.verdict in ("same", "rounding")
+        return self.verdict in ("same", "rounding", "decision")
 
     def __str__(self) -> str:
+        text = self._own_text()
+        if self.decided is None:
+            return text
+        change = f"change it by {self.decided:.1e}" if math.isfinite(self.decided) else "change its shape"
+        return f"{text}; other decisions in {', '.join(self.follows)} {change}"
+
+    def _own_text(self) -> str:
         if self.verdict == "same":
             return "same"
+        if self.flips is not None:
+            text = f"{self.verdict}: {self.flips}"
+            return f"{text}; {self.note}" if self.note else text
         if math.isinf(self.ratio):
             return f"{self.verdict}: {self.note}" if self.note else self.verdict
         far = f"absolute error {self.error:.1e} against float64, eager {self.eager:.1e}"
@@ -409,8 +460,7 @@ def _integer_verdict(
         return RoundingVerdict("unstable", math.inf, spread=distance, note=note)
     error = float((actual.double() - truth.value.double()).abs().max())
     if not bool((differs & is_certain).any()):
-        note = f"a near-tie: rounding decides {count} of them"
-        return RoundingVerdict("rounding", 1.0, error, spread=distance, note=note)
+        return RoundingVerdict("decision", 1.0, error, spread=distance, flips=Flips(count, actual.numel()))
     instead = f"{actual[differs][0].item()} instead of {reference[differs][0].item()}"
     note = f"{instead} in {count} of {actual.numel()} elements"
     return RoundingVerdict("unstable" if distance else "wrong", math.inf, error, spread=distance, note=note)

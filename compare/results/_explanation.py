@@ -33,7 +33,9 @@ class Explanation:
         sound: the names of the stages without an error.
         grows: the row at which the error grows most; None if it grows by less than ten times.
         growth: the factor, relative to the typical magnitude of each tensor (see `RoundingVerdict.magnitude`).
-        ties: integer values that rounding decides.
+        decisions: the values with integers that differ because rounding decides them, one row for each.
+        followers: the values that these decisions change, without the outputs.
+        changed: the output that these decisions change most; None if they change none.
         suspicious: rows whose own node's error is slightly larger than rounding.
         unknown: the number of values that differ and were judged by the tolerance, as they have no float64 reference.
         worst: the row with the largest error as a multiple of rounding, and the verdict that has it: on the row's own
@@ -54,7 +56,9 @@ class Explanation:
     sound: tuple[str, ...]
     grows: Row | None
     growth: float
-    ties: tuple[Row, ...]
+    decisions: tuple[Row, ...]
+    followers: tuple[Row, ...]
+    changed: Row | None
     suspicious: tuple[Row, ...]
     unknown: int
     worst: tuple[Row, RoundingVerdict] | None
@@ -67,8 +71,9 @@ class Explanation:
 
     def __str__(self) -> str:
         if self.starts is None and not self.results:
-            return visible(self._text_without_divergence())
-        parts = [self._start_text(), self._others_text(), self._outputs_text(), self._growth_text(), self._ties_text()]
+            return visible(" ".join(filter(None, (self._text_without_divergence(), self._decisions_text()))))
+        parts = [self._start_text(), self._others_text(), self._outputs_text(), self._growth_text()]
+        parts.append(self._decisions_text())
         if self.culprits:
             parts.append(f"Disabling {_enumerated(self.culprits)} removes the error.")
         elif self.switches:
@@ -89,7 +94,9 @@ class Explanation:
             "largest": None if self.largest is None else _row_facts(self.largest),
             "sound": self.sound,
             "grows": None if self.grows is None else _row_facts(self.grows) | {"growth": self.growth},
-            "ties": [_row_facts(row) for row in self.ties],
+            "decisions": [_row_facts(row) for row in self.decisions],
+            "followers": [_row_facts(row) for row in self.followers],
+            "changed": None if self.changed is None else _row_facts(self.changed),
             "suspicious": [_row_facts(row) for row in self.suspicious],
             "unknown": self.unknown,
             "culprits": self.culprits,
@@ -168,9 +175,24 @@ class Explanation:
             return ""
         return f"The error grows most at {_node_text(self.grows)}, by a factor of {format_ratio(self.growth)}."
 
-    def _ties_text(self) -> str:
-        ties = [f"{_node_name(row)} ({row.float64.note})" for row in self.ties if row.float64 is not None]
-        return f"Near-ties: {_enumerated(ties)}." if ties else ""
+    def _decisions_text(self) -> str:
+        if not self.decisions:
+            return ""
+        named = _enumerated([f"{_node_text(row)}: {row.float64.flips}" for row in self.decisions if row.float64])
+        text = f"Rounding decides otherwise at {named}."
+        if not self.followers:
+            return text
+        count, worst = len(self.followers), max(row.float64.ratio for row in self.followers if row.float64)
+        values = "The value" if count == 1 else f"The {count} values"
+        output = ""
+        if self.changed is not None and self.changed.float64 is not None:
+            amount = self.changed.float64.decided or 0.0
+            by = f"by {amount:.1e}" if math.isfinite(amount) else "in shape"
+            output = f" (output {short_line(self.changed.value)} {by})"
+        return (
+            f"{text} {values} that this changes{output} {'is' if count == 1 else 'are'} judged by the same decisions, "
+            f"and at most {format_ratio(worst)} times rounding off."
+        )
 
 
 def explain(all_rows: Sequence[Row], wrong_nodes: Sequence[Row], graphs: Mapping[Stage, Graph]) -> Explanation | None:
@@ -200,9 +222,9 @@ def explain(all_rows: Sequence[Row], wrong_nodes: Sequence[Row], graphs: Mapping
         sound=tuple(stage for stage in stages if stage not in wrong) if wrong else (),
         grows=grows,
         growth=growth,
-        ties=tuple(
-            row for row in rows if row.float64 is not None and row.float64.verdict == "rounding" and row.float64.note
-        ),
+        decisions=_first_of_each_value(row for row in rows if row.decides),
+        followers=_first_of_each_value(row for row in rows if row.follows and _decided(row)),
+        changed=max((row for row in all_rows if row.kind == "output" and row.follows), key=_decided, default=None),
         suspicious=_first_of_each_node(
             row for row in rows if row.isolated is not None and row.isolated.verdict == "suspicious"
         ),
@@ -227,6 +249,19 @@ def reasons_of(row: Row, changed_weights: Sequence[str], coarser_dtype: str) -> 
         yield f"it is computed in {coarser_dtype}, unlike in the {whose}"
     elif row.exact_in:
         yield f"all its numbers are exact in {row.exact_in}, as if it were computed in {row.exact_in}"
+
+
+def _first_of_each_value(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """Return the first row of each value, of all calls and stages."""
+    first: dict[str, Row] = {}
+    for row in rows:
+        first.setdefault(row.value, row)
+    return tuple(first.values())
+
+
+def _decided(row: Row) -> float:
+    """Return how much earlier decisions that differ change a value."""
+    return 0.0 if row.float64 is None or row.float64.decided is None else row.float64.decided
 
 
 def _largest_of_first_difference(rows: Sequence[Row], graphs: Mapping[Stage, Graph]) -> Row | None:

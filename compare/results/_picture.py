@@ -6,6 +6,7 @@ from dataclasses import replace
 from filch.export import Finding, Graph, Node, Value
 from filch.export.backends import Stage
 
+from ..float64 import RoundingVerdict
 from ._rows import STAGES, Row
 
 
@@ -39,6 +40,7 @@ def _finding(row: Row, *, first: bool) -> Finding:
     measured = row.difference.measures if row.difference is not None and row.error is not None else {}
     others = {name: number for name, number in measured.items() if name != "error"}
     verdicts = {"times rounding": row.float64, "own times rounding": row.isolated}
+    decided = _decided(row.float64)
     return Finding(
         status=row.status,
         call=row.call,
@@ -47,12 +49,21 @@ def _finding(row: Row, *, first: bool) -> Finding:
         first=first,
         text=row.amount if row.isolated is None else f"{row.amount}; by itself {row.isolated}",
         evidence=row.evidence,
-        measures=others | {name: verdict.ratio for name, verdict in verdicts.items() if verdict is not None},
+        measures=others | {name: verdict.ratio for name, verdict in verdicts.items() if verdict is not None} | decided,
         seconds=row.seconds,
         expected=row.spread.expected if row.spread is not None else None,
         actual=row.spread.actual if row.spread is not None else None,
         histogram=row.spread.histogram if row.spread is not None else None,
     )
+
+
+def _decided(verdict: RoundingVerdict | None) -> dict[str, float | int]:
+    """Return the measures of decisions that differ, and of what follows from them."""
+    if verdict is None:
+        return {}
+    flips = {} if verdict.flips is None else {"flips": verdict.flips.count, "margin": verdict.flips.margin}
+    measures = flips | {"decided": verdict.decided}
+    return {name: number for name, number in measures.items() if number is not None}
 
 
 def _graph_of_rows(rows: Iterable[Row]) -> Graph:

@@ -40,7 +40,7 @@ from ._row_tables import (
 )
 from ._rows import SENTENCE, ModuleRow, NodeOutcome, Operator, Row
 
-VERSION = 6  # of the JSON
+VERSION = 7  # of the JSON
 BY_MAPPING = ", by a mapping"  # after the name of a capture of another implementation
 EAGER_PYTORCH = "eager PyTorch"  # the reference of a graph that torch.compile made
 Outcome = Literal["close", "different", "incomplete"]
@@ -221,8 +221,9 @@ class Report(Result):
 
     @property
     def worst(self) -> Row | None:
-        """The row with the largest error."""
-        return max((row for row in self.rows if row.error is not None), key=lambda row: row.error or 0.0, default=None)
+        """The row with the largest error, apart from what rounding decides otherwise and what follows from this."""
+        rows = (row for row in self.rows if row.error is not None and not (row.decides or row.follows))
+        return max(rows, key=lambda row: row.error or 0.0, default=None)
 
     @cached_property
     def graph(self) -> Graph:

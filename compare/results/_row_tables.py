@@ -30,6 +30,8 @@ _MARKS = {
     ARROW: "an error starts here",
     "inherited": "an error of its inputs",
     "suspect": "barely above rounding",
+    "decision": "rounding decides; what depends on it is judged by the same decision",
+    "follows": "changed by an earlier decision",
 }
 _STAGES = {"exported": "exported graph, node by node", "compiled": "compiled graph, as the backend optimized it"}
 
@@ -253,6 +255,8 @@ def _microseconds(row: Row) -> str:
 
 def _attention(row: Row) -> str:
     """Return the mark of a row: an arrow where an error starts, `inherited` where it only propagates."""
+    if (row.decides or row.follows) and not row.introduced:
+        return "decision" if row.decides else "follows"
     if row.isolated is None:
         return ARROW if row.diverged else ""
     if row.introduced:

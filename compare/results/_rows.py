@@ -105,6 +105,16 @@ class Row:
         return self.isolated is not None and self.isolated.verdict in ("wrong", "unstable")
 
     @property
+    def decides(self) -> bool:
+        """Whether its integers differ from the model's because rounding decides them (see `RoundingVerdict.flips`)."""
+        return not self.diverged and self.float64 is not None and self.float64.flips is not None
+
+    @property
+    def follows(self) -> bool:
+        """Whether such decisions change it, so that it was judged by the same ones (see `RoundingVerdict.decided`)."""
+        return not self.diverged and self.float64 is not None and self.float64.decided is not None
+
+    @property
     def unstable(self) -> bool:
         """Whether its node's results vary from run to run by more than rounding."""
         return self.isolated is not None and self.isolated.verdict == "unstable"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from filch.compare.engine._float64_checker import Float64Checker, with_verdict
-from filch.compare.float64 import RecordedValues, RoundingVerdict, identical_verdict
+from filch.compare.float64 import Flips, RecordedValues, RoundingVerdict, identical_verdict
 from filch.compare.results._rows import Row
 from support.models.hand_made import chain, float64_values, run_of
 
@@ -113,8 +113,8 @@ def judged_after_another_decision(expected, otherwise, **options):
     a, b = graph.nodes
     one.record_output_dtype(a, "a", torch.int64)
     verdict = one.verdict("a", a, INDICES, INDICES + 1, inputs={"x": X}.get)
-    assert verdict.verdict == "rounding"
-    assert "decides 16 of them" in verdict.note
+    assert verdict.verdict == "decision"
+    assert verdict.flips == Flips(16, 16)
     one.record_output_dtype(b, "b", torch.float32)
     return lambda tensor, **options: one.verdict("b", b, expected, tensor, **options).verdict
 
@@ -155,7 +155,7 @@ def test_indices_of_equal_numbers_are_right_in_another_run_too():
     """The output has other ones than the observed run, in which all numbers are equal."""
     graph = chain("ArgMax")
     one = Float64Checker(float64_values({"a": INDICES[:1]}), run_of(graph, {"x": X}), lambda node: (node,), graph)
-    for numbers, verdict in ((torch.ones(16), "rounding"), (X, "wrong")):
+    for numbers, verdict in ((torch.ones(16), "decision"), (X, "wrong")):
         judge = partial(one.verdict, "a", graph.nodes[0], INDICES[:1], INDICES[5:6], inputs={"x": numbers}.get)
         assert judge(observed=False).verdict == judge().verdict == verdict
 

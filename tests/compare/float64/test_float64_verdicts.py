@@ -193,8 +193,7 @@ def test_an_integer_is_wrong_unless_rounding_decides_it() -> None:
     sure, tie = Float64Value(eager, eager, UNIT), Float64Value(eager, other, UNIT)
 
     assert str(rounding_verdict(other, eager, sure, unit=UNIT)) == "wrong: 4 instead of 3 in 1 of 3 elements"
-    assert rounding_verdict(other, eager, tie, unit=UNIT).verdict == "rounding"
-    assert "near-tie" in rounding_verdict(other, eager, tie, unit=UNIT).note
+    assert str(rounding_verdict(other, eager, tie, unit=UNIT)) == "decision: 1 of 3 differ"
 
 
 def test_other_indices_of_the_same_numbers_are_no_fault() -> None:
@@ -218,7 +217,7 @@ def test_other_indices_of_the_same_numbers_are_no_fault() -> None:
 
     assert not clean.introduced
     assert clean.explanation is not None
-    assert [row.value for row in clean.explanation.ties] == [index]
+    assert [row.value for row in clean.explanation.decisions] == [index]
     assert [row.value for row in wrong.introduced] == [index]
 
 

@@ -55,4 +55,4 @@ def test_wrong_integers_are_not_taken_for_indices() -> None:
         assert found is not None
         return found.verdict
 
-    assert [verdict(0), verdict(1)] == ["wrong", "rounding"]
+    assert [verdict(0), verdict(1)] == ["wrong", "decision"]

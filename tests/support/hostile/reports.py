@@ -43,12 +43,12 @@ REPORTS: dict[str, tuple[Write, str]] = {
     "many lists": (_text("[" + "[]," * 2_500_000 + "[]]"), "it would take about"),
     "many objects": (_text("[" + "{}," * 2_000_000 + "{}]"), "it would take about"),
     "not UTF-8": (_text(b"\xff\xfe{}"), "is not JSON"),
-    "cut": (_text('{"filch_report": 6, "rows": ['), "is not JSON"),
+    "cut": (_text('{"filch_report": 7, "rows": ['), "is not JSON"),
     "empty": (_text(""), "is not JSON"),
     "a list": (_text("[]"), "is JSON, but no report"),
     "another version": (_text('{"filch_report": [[[[[1]]]]]}'), "is a report of version"),
     "a version of many characters": (_text(json.dumps({"filch_report": "x" * 10**6})), "is a report of version"),
-    "nothing else": (_text('{"filch_report": 6}'), "is damaged: KeyError"),
+    "nothing else": (_text('{"filch_report": 7}'), "is damaged: KeyError"),
 }
 
 # What a report holds, in place of what belongs there.

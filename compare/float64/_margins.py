@@ -1,0 +1,183 @@
+"""Measure how far numbers are from the point where a decision changes."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from filch.export import Node
+
+from ..common._operators import operator_name
+from ._ties import axis_of, selecting_node
+from ._verdict import Flips
+
+Margins = tuple[torch.Tensor, torch.Tensor]  # of each element: the distance, and how far rounding may move the numbers
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Numbers that a decision compares.
+
+    Attributes:
+        value: the numbers in float64.
+        level: how far rounding may move each of them; of the same shape.
+    """
+
+    value: torch.Tensor
+    level: torch.Tensor
+
+
+def deciding_node(name: str, node: Node, producers: Mapping[str, Node]) -> Node | None:
+    """Return the node that compares numbers to compute a decision; None if it is not known how it does.
+
+    Args:
+        name: the name of the decision.
+        node: the node that returns it.
+        producers: the nodes of the graph by the names of their outputs.
+    """
+    return selecting_node(name, node, producers) or (node if operator_name(node.op) in _MEASURES else None)
+
+
+def margins_of(
+    node: Node, operands: Mapping[str, Compared], actual: torch.Tensor, expected: torch.Tensor
+) -> Margins | None:
+    """Return the margin of each element of a decision, and its rounding level; None if an operand is not known.
+
+    Between two indices, the margin is the difference of the numbers that they select; of a comparison, the difference
+    of the compared numbers; of a conversion to integers or a search for buckets, the distance from the nearest number
+    that has the other integer. Where both decisions are the same, the margin has no meaning.
+
+    Args:
+        node: see `deciding_node`.
+        operands: the floating-point numbers that it reads, by name.
+        actual: the decision.
+        expected: the decision of the model.
+    """
+    measure = _MEASURES.get(operator_name(node.op), _of_selection)
+    try:
+        found = measure(node, operands, actual, expected)
+    except (RuntimeError, IndexError):  # the indices are out of range
+        return None
+    if found is None:
+        return None
+    margin, level = (item.expand(actual.shape) for item in found)
+    return margin.nan_to_num(nan=torch.inf, posinf=torch.inf), level.nan_to_num(nan=0.0, posinf=0.0)
+
+
+def flips_of(margins: Margins, differs: torch.Tensor) -> Flips:
+    """Return the decisions that differ, with the largest multiple of its rounding level that a margin of them is.
+
+    Args:
+        margins: see `margins_of`.
+        differs: which elements differ; at least one.
+    """
+    margin, level = (item[differs] for item in margins)
+    ratios = torch.where(margin == 0, 0.0, margin / level)
+    index = int(ratios.argmax())
+    return Flips(len(ratios), differs.numel(), float(margin[index]), float(level[index]))
+
+
+def nearest_alternative(node: Node, operands: Mapping[str, Compared], decision: torch.Tensor) -> torch.Tensor | None:
+    """Return for each element of a decision the other one that the compared numbers are nearest to.
+
+    Args:
+        node: see `deciding_node`.
+        operands: the floating-point numbers that it reads, by name.
+        decision: what float64 decides.
+
+    Returns:
+        a tensor like `decision`; None if the operator has more alternatives than one, or is not known.
+    """
+    if decision.dtype == torch.bool:
+        return ~decision
+    numbers = operands.get(node.inputs[0])
+    if numbers is None:
+        return None
+    if _MEASURES.get(operator_name(node.op)) is _of_conversion:
+        boundary = numbers.value.round()
+        return torch.where(boundary == decision, boundary - boundary.sign(), boundary).to(decision.dtype)
+    axis = axis_of(node)
+    if node.op not in ("ArgMax", "ArgMin", "argmax", "argmin") or axis is None:
+        return None
+    lacks_axis = decision.dim() < numbers.value.dim()
+    chosen = decision.unsqueeze(axis) if lacks_axis else decision
+    worst = -torch.inf if node.op.lower() == "argmax" else torch.inf
+    others = numbers.value.scatter(axis, chosen, worst)
+    other = others.argmax(axis, keepdim=True) if node.op.lower() == "argmax" else others.argmin(axis, keepdim=True)
+    return other.squeeze(axis) if lacks_axis else other
+
+
+def _of_selection(
+    node: Node, operands: Mapping[str, Compared], actual: torch.Tensor, expected: torch.Tensor
+) -> Margins | None:
+    numbers = operands.get(node.inputs[0])
+    if numbers is None:
+        return None
+    axis, value, level = axis_of(node), numbers.value, numbers.level
+    if axis is None:  # torch.argmax of all elements
+        axis, value, level = 0, value.flatten(), level.flatten()
+    lacks_axis = actual.dim() < value.dim()
+    chosen = [indices.long().unsqueeze(axis) if lacks_axis else indices.long() for indices in (actual, expected)]
+    (one, other), levels = ([item.gather(axis, indices) for indices in chosen] for item in (value, level))
+    found = _distance(one, other), levels[0] + levels[1]
+    return (found[0].squeeze(axis), found[1].squeeze(axis)) if lacks_axis else found
+
+
+def _of_comparison(
+    node: Node, operands: Mapping[str, Compared], _actual: torch.Tensor, _expected: torch.Tensor
+) -> Margins | None:
+    sides = [operands.get(name) for name in node.inputs if name]
+    number = next((node.attributes[name] for name in ("arg1", "other") if name in node.attributes), None)
+    if isinstance(number, int | float):
+        exact = torch.tensor(float(number), dtype=torch.float64)
+        sides.append(Compared(exact, torch.zeros_like(exact)))
+    if len(sides) != 2 or sides[0] is None or sides[1] is None:
+        return None
+    return _distance(sides[0].value, sides[1].value), sides[0].level + sides[1].level
+
+
+def _of_conversion(
+    node: Node, operands: Mapping[str, Compared], actual: torch.Tensor, expected: torch.Tensor
+) -> Margins | None:
+    numbers = operands.get(node.inputs[0])
+    if numbers is None:
+        return None
+    if actual.dtype == torch.bool:
+        return numbers.value.abs(), numbers.level
+    size, sides = numbers.value.abs(), [item.double() for item in (actual, expected)]
+    lower = torch.minimum(sides[0].abs(), sides[1].abs())
+    upper = torch.maximum(sides[0].abs(), sides[1].abs())
+    # Conversions round towards 0: from `upper` on, a number is no more the smaller integer, which ends 1 above `lower`.
+    return torch.maximum((size - upper).abs(), (size - lower - 1).abs()), numbers.level
+
+
+def _of_buckets(
+    node: Node, operands: Mapping[str, Compared], actual: torch.Tensor, expected: torch.Tensor
+) -> Margins | None:
+    names = node.inputs if operator_name(node.op) == "bucketize" else node.inputs[::-1]
+    numbers, boundaries = (operands.get(name) for name in names[:2])
+    if numbers is None or boundaries is None or boundaries.value.dim() != 1 or not len(boundaries.value):
+        return None
+    last = len(boundaries.value) - 1
+    nearest, farthest = torch.minimum(actual, expected), torch.maximum(actual, expected) - 1
+    margin, level = torch.zeros_like(numbers.value), numbers.level
+    for index in (nearest.clamp(0, last).long(), farthest.clamp(0, last).long()):
+        margin = torch.maximum(margin, _distance(numbers.value, boundaries.value[index]))
+        level = torch.maximum(level, numbers.level + boundaries.level[index])
+    return margin, level
+
+
+def _distance(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return the distances of numbers; equal infinities have none."""
+    return torch.where(one == other, 0.0, (one - other).abs())
+
+
+_Measure = Callable[[Node, Mapping[str, Compared], torch.Tensor, torch.Tensor], Margins | None]
+# Of ONNX, of functions and methods of torch, and of ATen.
+_MEASURES: Mapping[str, _Measure] = {
+    **dict.fromkeys(("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal"), _of_comparison),
+    **dict.fromkeys(("gt", "ge", "lt", "le", "eq", "ne", "greater", "greater_equal", "less"), _of_comparison),
+    **dict.fromkeys(("less_equal", "equal", "not_equal"), _of_comparison),
+    **dict.fromkeys(("Cast", "CastLike", "_to_copy", "to", "type", "long", "int", "bool", "short"), _of_conversion),
+    **dict.fromkeys(("bucketize", "searchsorted"), _of_buckets),
+}

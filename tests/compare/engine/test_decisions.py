@@ -1,0 +1,210 @@
+"""Decisions that rounding changes are named with their margins; faults in routers stay faults."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from filch.compare import Report, Row, compare, load_report
+from filch.compare.engine._float64_checker import Float64Checker
+from filch.compare.engine._run import Run
+from filch.compare.float64 import Flips, Float64Value, RecordedValues
+from filch.export import Graph, Node, Value
+from filch.export.backends import Compiled
+from support.faults.decision_plants import FAULTS, Subject, faulty, flipped, flipped_in_compiler, subject
+from support.models.near_ties import Dispatch
+
+SAME_MARGIN = 1e-6  # relative
+
+
+def decisions(report: Report) -> list[Row]:
+    """Return the rows with decisions that differ from the model's."""
+    return [row for row in report.rows if row.decides]
+
+
+def has_known_margin(one: Subject, row: Row) -> bool:
+    """Return whether the margin is one that the model has in float64."""
+    assert row.float64 is not None
+    assert row.float64.flips is not None
+    margin = row.float64.flips.margin
+    assert margin is not None
+    return float((one.margins - margin).abs().min()) <= SAME_MARGIN * margin
+
+
+@pytest.fixture(scope="module")
+def router() -> Subject:
+    """Return a router whose scores are nearly equal in some rows."""
+    return subject("top-k")
+
+
+@pytest.fixture(scope="module")
+def changed(router: Subject) -> Report:
+    """Return the report of its program, in which the scores are moved by a unit in the last place."""
+    return flipped(router)
+
+
+def test_a_decision_that_rounding_changes_is_named_with_its_margin(router: Subject, changed: Report) -> None:
+    """It is no fault: the comparison passes."""
+    assert changed.close
+    assert not changed.introduced
+    rows = decisions(changed)
+    assert [(row.stage, row.op) for row in rows] == [("exported", "TopK"), ("compiled", "TopK")]
+    for row in rows:
+        assert row.float64 is not None
+        assert row.float64.verdict == "decision"
+        assert 0 < row.float64.ratio < 1
+        assert has_known_margin(router, row)
+    assert "Rounding decides otherwise at `node_topk__1` (TopK" in str(changed.explanation)
+
+
+def test_what_follows_from_a_decision_is_judged_by_the_same_decision(router: Subject, changed: Report) -> None:
+    """The difference is split: another expert changes the output by far more than rounding, which is right."""
+    (output,) = (row for row in changed.rows if row.kind == "output" and row.stage == "compiled")
+    assert output.float64 is not None
+    assert output.difference is not None
+    assert output.float64.verdict in ("same", "rounding")
+    assert output.float64.follows == ("getitem_1",)
+    assert output.float64.decided == pytest.approx(output.difference.absolute, rel=1e-4)
+    assert output.float64.decided > 1e4 * output.float64.error
+    before = next(row for row in changed.rows if row.value == "linear")
+    assert before.float64 is not None
+    assert before.float64.decided is None
+
+
+def test_decisions_are_in_the_table_the_json_and_the_page(changed: Report, tmp_path: Path) -> None:
+    """With the margin, and what follows from them."""
+    lines = changed.table("nodes", width=200).splitlines()
+    marks = {line.split()[-1] for line in lines if line.split()[-1:]}
+    assert {"decision", "follows"} <= marks
+    assert any("decision: rounding decides" in line for line in lines)
+    changed.to_json(tmp_path / "report.json")
+    read = load_report(tmp_path / "report.json")
+    assert read.rows == changed.rows
+    assert read.record()["explanation"]["decisions"][0]["float64"]["flips"]["count"] > 0
+    findings = changed.graph.findings
+    assert findings["getitem_1"][0].measures.keys() >= {"flips", "margin"}
+    assert findings["tanh"][0].measures["decided"] > 0.01
+
+
+def test_clean_runs_decide_as_the_model_does() -> None:
+    """Without near-ties, nothing is said of decisions."""
+    one = subject("top-k", ties=False)
+    report = compare(one.capture, one.program, backend="onnxruntime-cpu")
+    assert report.close
+    assert not decisions(report)
+    assert "decides" not in str(report.explanation)
+    assert all(row.float64 is None or row.float64.decided is None for row in report.rows)
+
+
+@pytest.mark.parametrize("name", ["max", "threshold", "bucket", "nearest code"])
+def test_decisions_of_torch_compile_are_named_with_their_margin(name: str) -> None:
+    """The indices of `max` are one of two results, of which the graph has no value of its own."""
+    one = subject(name, torch.bfloat16)
+    report = flipped_in_compiler(one)
+    assert report.close, str(report.explanation)
+    (row,) = decisions(report)
+    assert has_known_margin(one, row)
+    assert report.rows[-1].float64 is not None
+    assert report.rows[-1].float64.follows == (row.value,)
+
+
+@pytest.mark.parametrize(
+    ("fault", "name"),
+    [
+        ("the smallest scores", "argsort"),
+        ("the next expert", "nearest code"),
+        ("weights of the other expert", "top-k"),
+        ("another expert in one row", "argmax"),
+        ("scores in half precision", "top-k of a softmax"),
+        ("another threshold", "threshold"),
+        ("rounded to the nearest bucket", "bucket"),
+    ],
+)
+def test_a_fault_in_a_router_is_named_at_its_node(fault: str, name: str) -> None:
+    """Near-ties in other rows do not hide it."""
+    report, node = faulty(subject(name), FAULTS[fault])
+    assert not report.close
+    first = report.first_divergence
+    assert first is not None
+    assert first.node == node
+
+
+def test_other_numbers_of_rows_for_each_expert_follow_from_a_decision() -> None:
+    """Each expert gets the rows that were routed to it: with another decision, all its values have other shapes."""
+    one = subject("top-k", model=Dispatch)
+    report = flipped(one, stages=["exported"])
+    assert report.close, str(report.explanation)
+    assert decisions(report)
+    shapes = [row for row in report.rows if row.float64 is not None and row.float64.decided == math.inf]
+    assert len(shapes) > 20
+    assert {row.status for row in shapes} == {"same"}
+    assert "change its shape" in str(shapes[0])
+
+
+X = torch.tensor([1.0, 2.0, 3.0, 4.0])
+LIMIT = 3.0000001  # a near-tie of the third number
+
+
+def values(above: torch.Tensor, chosen: torch.Tensor, numbers: torch.Tensor = X) -> RecordedValues:
+    """Return float64 values of the graph of `judged`, with the noise of float32."""
+    found = {"scaled": numbers.double(), "above": above, "chosen": chosen.double()}
+    noisy = {name: tensor * (1 + 3e-8) if tensor.is_floating_point() else tensor for name, tensor in found.items()}
+    return RecordedValues(
+        {name: Float64Value(tensor, noisy[name], 2.0**-24) for name, tensor in found.items()},
+        compute=lambda decided: values(
+            decided.get("above", above), torch.where(decided.get("above", above), 10 * X, X), numbers
+        ),
+    )
+
+
+def checker(limit: float, *, fused: bool) -> Float64Checker:
+    """Return a checker of a graph that compares numbers with a limit, and chooses; in one node or in three."""
+    scaled = Node("scaled", "mul", ("x",), ("scaled",))
+    above = Node("above", "gt", ("scaled",), ("above",), {"arg1": limit})
+    chosen = Node("chosen", "where", ("above", "scaled"), ("chosen",))
+    dtypes = {"x": "float32", "scaled": "float32", "above": "bool", "chosen": "float32"}
+    known = {name: Value(name, dtype, (4,)) for name, dtype in dtypes.items()}
+    exported = Graph("g", ("x",), ("chosen",), (), (scaled, above, chosen), known)
+    kernel = Node("kernel", "kernel", ("x",), ("chosen",))
+    graph = Graph("g", ("x",), ("chosen",), (), (kernel,), known) if fused else exported
+    computes: Mapping[str, tuple[Node, ...]] = {"kernel": (scaled, above, chosen)}
+    run = Run(0, "compiled", Compiled(graph, None), {"x": X}, {})
+    expected = values(limit < X, torch.where(limit < X, 10 * X, X))
+    return Float64Checker(expected, run, lambda node: computes.get(node.name, (node,)), exported)
+
+
+def test_a_decision_inside_of_a_fused_node_is_found_by_what_it_leads_to() -> None:
+    """The third number is chosen as if it were above the limit; any other choice is wrong."""
+    one = checker(LIMIT, fused=True)
+    (kernel,) = one._run.graph.nodes  # noqa: SLF001  the node of the checker
+    expected = torch.tensor([1.0, 2.0, 3.0, 40.0])
+    for numbers, verdict in (([1.0, 2.0, 30.0, 40.0], "decision"), ([1.0, 20.0, 3.0, 40.0], "wrong")):
+        one = checker(LIMIT, fused=True)
+        one.record_output_dtype(kernel, "chosen", torch.float32)
+        found = one.verdict("chosen", kernel, expected, torch.tensor(numbers))
+        assert found is not None
+        assert found.verdict == verdict
+        if found.flips is not None:
+            assert (found.flips.count, found.flips.elements) == (1, 4)
+            assert found.flips.margin == pytest.approx(LIMIT - 3.0)
+            assert (found.decided, found.follows) == (27.0, ("above",))
+
+
+@pytest.mark.parametrize(("limit", "verdict"), [(LIMIT, "decision"), (3.00001, "wrong")])
+def test_a_margin_of_more_than_rounding_is_a_fault(limit: float, verdict: str) -> None:
+    """Although nothing is known of what the node has read."""
+    one = checker(limit, fused=False)
+    scaled, above, _ = one._run.graph.nodes  # noqa: SLF001  the nodes of the checker
+    one.record_output_dtype(scaled, "scaled", torch.float32)
+    assert one.verdict("scaled", scaled, X, X) is not None
+    one.record_output_dtype(above, "above", torch.bool)
+    found = one.verdict("above", above, limit < X, torch.tensor([False, False, True, True]))
+    assert found is not None
+    assert found.verdict == verdict
+    if verdict == "decision":
+        assert found.flips is not None
+        assert found.flips == Flips(1, 4, pytest.approx(1e-7, rel=1e-3), found.flips.level)
