@@ -9,7 +9,7 @@ from torch import nn
 from filch.export import Node, as_program
 
 from ._compare import ProgramLike
-from .references._quantized import QuantizedWeight, quantized_weight
+from .matching._quantized import QuantizedWeight, quantized_weight
 
 _SIMILAR = 0.5  # the relative distance of a quantized weight, at most; that of unrelated numbers is above 1
 _SLACK = 1e-3  # of a step, for the rounding of scales

@@ -5,7 +5,8 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from filch.compare.references._alignment import Observed, align
+from filch.compare.matching._align import align
+from filch.compare.matching._observed import Observed
 from filch.export import as_program
 from filch.export.backends import get_backend
 
