@@ -32,13 +32,14 @@ from filch.export import Node
 
 from ..metrics._metrics import compare_tensors
 from ._different import DifferentValues
-from ._matches import RESHAPES, Matches, ProgramAlignment
+from ._matches import MOVES, RESHAPES, Matches, ProgramAlignment
 from ._numbers import Numbers
 from ._observed import Observed
 from ._operations import MOST_NUMBERS, Operations
-from ._quantized import PRODUCT
+from ._quantized import GATHER, PRODUCT
 from ._similar import SimilarValues
 
+_PARTS = MOVES | {"SequenceAt", "SplitToSequence"}  # which give a value or parts of it
 Rerun = Callable[[Callable[[str], torch.Tensor | None]], Mapping[str, torch.Tensor]]
 
 
@@ -78,8 +79,8 @@ def align(
             break
     if reshaped:
         _align_reshaped(matches)
-    products = [node for node in actual.graph.nodes if node.op in PRODUCT]
-    return matches.result(frozenset(node.name for node in products if _has_same_weight(matches, node)))
+    quantized = [node for node in actual.graph.nodes if node.op in {*PRODUCT, GATHER}]
+    return matches.result(frozenset(node.name for node in quantized if _has_same_weight(matches, node)))
 
 
 def _align_constants(matches: Matches) -> None:
@@ -131,13 +132,25 @@ def _add_reshaped(matches: Matches, name: str, same_numbers: str) -> None:
 
 
 def _has_same_weight(matches: Matches, node: Node) -> bool:
-    """Whether `expected` has most numbers of the weight of a node, or of joined ones."""
-    producer, name = matches.expected.graph.producer, node.outputs[0]
+    """Whether `expected` has most numbers of the weight of a node: as a weight, joined ones or some columns of one."""
+    name = node.outputs[0]
     parts = matches.joined.get(name, (matches.names.get(name, ""),))
-    others = [producer[part] for part in parts if part in producer]
-    weights = [weight for other in others if (weight := matches.expected.weight_of(other)) is not None]
+    weights = [weight for part in parts if (weight := _weight_behind(matches.expected, part)) is not None]
     own = matches.actual.weight_of(node)
     if own is None or len(weights) < len(parts) or any(weight.shape[:-1] != own.shape[:-1] for weight in weights):
         return False
-    joined = torch.cat(weights, -1)
-    return joined.shape == own.shape and float((joined == own).float().mean()) > MOST_NUMBERS
+    joined, count = torch.cat(weights, -1), own.shape[-1]
+    is_first = (joined == own[..., :1]).float().mean(0) > MOST_NUMBERS
+    starts = is_first.nonzero().flatten().tolist()
+    return any(
+        start + count <= joined.shape[-1]
+        and float((joined[..., start : start + count] == own).float().mean()) > MOST_NUMBERS
+        for start in starts
+    )
+
+
+def _weight_behind(program: Observed, name: str) -> torch.Tensor | None:
+    """Return the weight from which a value is computed, also if it is a part of what is computed."""
+    while (node := program.graph.producer.get(name)) is not None and node.op in _PARTS:
+        name = node.inputs[0]
+    return None if node is None else program.weight_of(node)
