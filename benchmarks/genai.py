@@ -1,7 +1,7 @@
 """Judge the files of ONNX Runtime GenAI's model builder by the Hugging Face model, and the faults planted in them.
 
-Tiny models with random weights are built offline, in float32 and with weights of 4 bits. It needs onnxruntime-genai,
-which depends on plain onnxruntime: install both, and Filch, into an environment of their own.
+Tiny models with random weights are built offline, in float32, in float16 and with weights of 4 bits. It needs
+onnxruntime-genai, which depends on plain onnxruntime: install both, and Filch, into an environment of their own.
 """
 
 from __future__ import annotations
@@ -57,10 +57,13 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     "qwen3": Qwen3Config(**_SIZES, head_dim=16),
     "phi": PhiConfig(**_PHI, layer_norm_eps=1e-6),
     WRONG: PhiConfig(**_PHI, layer_norm_eps=1e-5),
+    "tied": LlamaConfig(**{**_SIZES, "tie_word_embeddings": True}),  # so that the embedding is quantized, too
     "phi3": Phi3Config(**_SIZES, original_max_position_embeddings=64),
 }
-PRECISIONS = ("fp32", "int4")
+PRECISIONS = {"fp32": "cpu", "fp16": "cuda", "int4": "cpu"}  # for which provider; all run on that of the CPU
+FLOAT16 = ("llama", "phi3")  # the file of qwen3 needs CUDA: its attention has norms inside
 LAYER = "layers.1/"
+NODE, NOTE, MISSED = "the first row", "a note on the weights", "missed"
 Array = np.ndarray[Any, Any]
 Fault = tuple[str, str, Callable[[onnx.ModelProto], None]]  # what it is, how the node's name begins, and its change
 
@@ -75,16 +78,18 @@ def make(config: PreTrainedConfig) -> torch.nn.Module:
     return model
 
 
-def build(config: PreTrainedConfig, folder: Path) -> dict[str, onnx.ModelProto]:
+def build(name: str, folder: Path) -> dict[str, onnx.ModelProto]:
     """Return what the builder makes of a model, by precision."""
+    config, precisions = CONFIGS[name], [item for item in PRECISIONS if item != "fp16" or name in FLOAT16]
     make(config).save_pretrained(folder / "model")
     words = Tokenizer(models.WordLevel({f"t{index}": index for index in range(config.vocab_size)}))
     PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder / "model")  # the builder wants one
-    for precision in PRECISIONS:
-        command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-e", "cpu", "-p", precision]
+    for precision in precisions:
+        command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-e", PRECISIONS[precision]]
+        command += ["-p", precision]
         paths = ["-i", folder / "model", "-o", folder / precision, "-c", folder / "cache"]
         subprocess.run([*command, *paths], check=True, capture_output=True)
-    return {precision: onnx.load(folder / precision / "model.onnx") for precision in PRECISIONS}
+    return {precision: onnx.load(folder / precision / "model.onnx") for precision in precisions}
 
 
 class Judge:
@@ -101,6 +106,7 @@ class Judge:
         lower = precision == "int4"
         if lower or not self._recorded:
             model = make(self._config)
+            model = model.half() if precision == "fp16" else model
             notes = load_quantized(model, file) if lower else ()
             torch.manual_seed(1)
             ids = torch.randint(3, self._config.vocab_size, (2, 6))
@@ -188,7 +194,7 @@ def faults(name: str, file: onnx.ModelProto, precision: str) -> Iterator[Fault]:
     products = {"attn.qkv_proj": queries + 3, f"mlp.{mlp}": 5}
     for product, column in products.items():
         weight, node = f"model.layers.1.{product}.MatMul.weight", f"{LAYER}{product.replace('.', '/')}/MatMul"
-        if precision == "fp32":
+        if precision != "int4":
             yield "weight column", node, edit(weight, scaled((slice(None), column), 1.1))
         else:
             yield "block scale", node, edit(f"{weight}_scales", scaled((column, 0), 1.25))
@@ -198,17 +204,21 @@ def faults(name: str, file: onnx.ModelProto, precision: str) -> Iterator[Fault]:
     yield "gain", "layers.2/final_norm", edit("model.layers.2.final_norm_layernorm.weight", scaled((3,), 1.1))
 
 
-def plant_faults(judge: Judge, name: str, file: onnx.ModelProto, precision: str) -> Iterator[tuple[bool, int]]:
-    """Yield whether each fault is named, and how many values are judged then; print those that are missed."""
+def plant_faults(judge: Judge, name: str, file: onnx.ModelProto, precision: str) -> Iterator[tuple[str, int]]:
+    """Yield where each fault is named, and how many values are judged then; print those that are missed."""
     for kind, node, plant in faults(name, file, precision):
         changed = onnx.ModelProto.FromString(file.SerializeToString())
         plant(changed)
         report, notes = judge.report(changed, precision)
         first = report.first_divergence
-        is_named = first is not None and node in first.node
-        if not is_named:
+        result = MISSED
+        if first is not None and node in first.node:
+            result = NODE
+        elif any(node in note for note in notes):
+            result = NOTE
+        else:
             print(f"MISSED {name} {precision}, {kind}: {node}\n    first: {first}; {notes[1:]}", flush=True)
-        yield is_named, sum(row.judged for row in values_of(report))
+        yield result, sum(row.judged for row in values_of(report))
 
 
 def main() -> int:
@@ -217,10 +227,10 @@ def main() -> int:
     parser.add_argument("--models", nargs="+", choices=CONFIGS, default=[*CONFIGS], metavar="MODEL")
     options = parser.parse_args()
     planted, named, failed = 0, 0, False
-    print("model   precision  values  judged  inferred  flagged  faults named  values judged behind them")
+    print("model   precision  values  judged  inferred  flagged  faults named               values judged behind them")
     for name in options.models:
         with tempfile.TemporaryDirectory() as folder:
-            files = build(CONFIGS[name], Path(folder))
+            files = build(name, Path(folder))
         for precision, file in files.items():
             judge = Judge(CONFIGS[name])
             report, _ = judge.report(file, precision)
@@ -228,10 +238,11 @@ def main() -> int:
             judged, inferred = sum(row.judged for row in rows), sum(row.evidence == "inferred" for row in rows)
             alarms = len(report.diverged) + sum(row.introduced for row in report.rows if not row.diverged)
             results = [*plant_faults(judge, name, file, precision)] if name != WRONG else []
-            count = sum(is_named for is_named, _ in results)
+            count, by_note = (sum(result in kinds for result, _ in results) for kinds in ((NODE, NOTE), (NOTE,)))
             line = f"{name:7} {precision:9} {len(rows):7} {judged:7} {inferred:9} {alarms:8}"
             if results:
-                print(f"{line}  {f'{count} of {len(results)}':12} {min(least for _, least in results):15}", flush=True)
+                text = f"{count} of {len(results)}" + (f" ({by_note} by a note)" if by_note else "")
+                print(f"{line}  {text:25} {min(least for _, least in results):15}", flush=True)
             else:
                 introduced = dict.fromkeys(row.node for row in report.rows if row.introduced)
                 print(f"{line}  {', '.join(introduced)}", flush=True)

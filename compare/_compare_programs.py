@@ -19,10 +19,12 @@ from filch.steal import Capture, describe, phase, steal_forward
 
 from ._compare import Path, ProgramLike, compare, resolve_backend, time_limit
 from .common._errors import CompareError
+from .matching._align import Rerun, align
+from .matching._matches import ProgramAlignment
+from .matching._observed import Observed
 from .metrics._tolerance import is_coarser
 from .models._drawn_inputs import Shapes, draw_inputs
 from .models._input_files import load_inputs
-from .references._alignment import Observed, ProgramAlignment, Rerun, align
 from .references._inputs import cast_inputs
 from .references._reference_program import ReferenceProgram
 from .results._report import Report

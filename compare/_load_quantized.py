@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
 
-from filch.export import Node, as_program
+from filch.export import Node, Program, as_program
 
 from ._compare import ProgramLike
-from .references._quantized import QuantizedWeight, quantized_weight
+from .matching._quantized import GATHER, QuantizedWeight, quantized_weight
 
 _SIMILAR = 0.5  # the relative distance of a quantized weight, at most; that of unrelated numbers is above 1
 _SLACK = 1e-3  # of a step, for the rounding of scales
@@ -19,8 +20,9 @@ def load_quantized(model: nn.Module, program: ProgramLike) -> tuple[str, ...]:
     """Replace the weights of a model by what an ONNX program stores of them in a few bits.
 
     A file with weights of 4 bits differs from its model in nearly all values, by a few percent, which hides faults.
-    With the same weights, the other differences are left. For each product with a quantized weight (`MatMulNBits`), the
-    weights of the model that it holds, one or several joined, are found by their numbers. A number is replaced if the
+    With the same weights, the other differences are left. For each product with a quantized weight (`MatMulNBits`) and
+    each quantized table (`GatherBlockQuantized`), the weights of the model that it holds, one or several joined, are
+    found by their numbers. A number is replaced if the
     file's is within half a step of it; others are not what quantizing the model gives, so they are kept and reported.
 
     Args:
@@ -42,16 +44,16 @@ def load_quantized(model: nn.Module, program: ProgramLike) -> tuple[str, ...]:
         ()
     """
     loaded = as_program(program).snapshot()
-    products = [(node, quantized_weight(node, loaded.constant)) for node in loaded.graph.nodes]
-    quantized = [(node, weight) for node, weight in products if weight is not None]
-    slots, count = [*_slots(model)], 0
+    found = [(node, quantized_weight(node, partial(_constant, loaded))) for node in loaded.graph.nodes]
+    quantized = [(node, weight) for node, weight in found if weight is not None]
+    slots, tables, count = [*_slots(model)], [*_tables(model)], 0
     notes: list[str] = []
     with torch.no_grad():
         for node, weight in quantized:
-            rows = weight.numbers.T
-            if parts := _parts(rows, slots):
+            rows = weight if node.op == GATHER else QuantizedWeight(weight.numbers.T, weight.most.T)
+            if parts := _parts(rows.numbers, tables if node.op == GATHER else slots):
                 count += 1
-                notes += _replace(node, weight, parts)
+                notes += _replace(node, rows, parts)
             else:
                 notes.append(f"the quantized weight of {node.name} is none of the model's")
     if quantized:
@@ -77,6 +79,17 @@ class _Slot:
         matrix = getattr(self.module, self.name)
         changed = (rows.T if self.transposed else rows).to(matrix).contiguous()
         setattr(self.module, self.name, nn.Parameter(changed, requires_grad=matrix.requires_grad))
+
+
+def _constant(program: Program, name: str) -> torch.Tensor | None:
+    """Return a constant by its name, or that of what was reshaped."""
+    node = program.graph.producer.get(name)
+    return program.constant(name if node is None or node.op != "Reshape" else node.inputs[0])
+
+
+def _tables(model: nn.Module) -> list[_Slot]:
+    """Return the tables from which rows are taken."""
+    return [_Slot(module, "weight", transposed=False) for module in model.modules() if isinstance(module, nn.Embedding)]
 
 
 def _slots(model: nn.Module) -> Iterator[_Slot]:
@@ -129,11 +142,11 @@ def _distance(rows: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
 
 
 def _replace(node: Node, weight: QuantizedWeight, parts: list[tuple[_Slot, int, int, int]]) -> Iterator[str]:
-    """Replace the numbers of a model that a quantized weight stands for; yield a note about others."""
+    """Replace the numbers of a model that the rows of a quantized weight stand for; yield a note about others."""
     wrong = 0
     for slot, first, start, count in parts:
         rows, own = slot.rows.clone(), slice(first, first + count)
-        numbers, most = weight.numbers.T[start : start + count], weight.most.T[start : start + count]
+        numbers, most = weight.numbers[start : start + count], weight.most[start : start + count]
         is_rounded = (rows[own].float() - numbers.float()).abs() <= most.float() * (1 + _SLACK)
         rows[own] = torch.where(is_rounded, numbers.to(rows.dtype), rows[own])
         wrong += int((~is_rounded).sum())

@@ -12,7 +12,9 @@ from filch.steal import Records, phase
 from ._compare import ProgramLike, time_limit
 from ._compare_programs import Ends, Side, alignment_note, label_of, shapes_of, with_shapes
 from .common._errors import CompareError
-from .references._alignment import Observed, ProgramAlignment, align
+from .matching._align import align
+from .matching._matches import ProgramAlignment
+from .matching._observed import Observed
 from .references._inputs import captured_calls
 from .references._renamed import RenamedOriginal
 

@@ -129,7 +129,7 @@ class _Evaluation:
             if missing := [name for name in node.outputs if name in read and name not in results]:
                 raise CompareError(
                     f"{self.source.name} can't be aligned: the node {node.name!r} ({node.op}), which computes "
-                    f"{missing[0]!r}, can't be evaluated in float64: onnx.reference does not support it on these inputs"
+                    f"{missing[0]!r}, can't be evaluated in float64 on these inputs"
                 )
             for name, tensor in results.items():
                 if name not in self._moved_weights:

@@ -56,7 +56,12 @@ _DEFAULTS = {
 # larger than the others, these may vanish, so the rms limit is loose.
 ANY_ERROR = sys.float_info.max
 _EIGHT_BITS, _FOUR_BITS = Tolerance(ANY_ERROR, 1e-1, 5e-1), Tolerance(ANY_ERROR, 5e-1, 1.0)
-_INTEGERS = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "com.microsoft::MatMulNBits"})
+_INTEGERS = frozenset(
+    {
+        *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"),
+        *("com.microsoft::GatherBlockQuantized", "com.microsoft::MatMulNBits"),
+    }
+)
 # How accurately a product with a quantized weight reads the other operand, by its `accuracy_level`: float16, bfloat16,
 # or int8, whose half a step is 1/254 of the largest number in a block.
 _OPERAND_UNITS = {2: 2.0**-11, 3: 2.0**-8, 4: 2.0**-8}

@@ -9,7 +9,7 @@ from filch.export import Graph, Program
 from filch.export.backends import Backend, Compiled
 
 from ..common._complex import complex_as_real
-from ._alignment import ProgramAlignment
+from ..matching._matches import ProgramAlignment
 from ._onnx_original import OnnxOriginal
 from ._renamed import renamed_model
 from ._resolver import Reference

@@ -13,7 +13,7 @@ from torch.export.graph_signature import ConstantArgument, ExportGraphSignature
 
 from filch.export import Graph, Original
 
-from ._alignment import ProgramAlignment
+from ..matching._matches import ProgramAlignment
 
 _PREFIX = "reference:"  # of values that the other program does not have
 

@@ -1,4 +1,4 @@
-"""Compute one node of an ONNX graph in float64 with the ONNX reference evaluator."""
+"""Compute one node of an ONNX graph in float64: with the ONNX reference evaluator, or by PyTorch."""
 
 from collections.abc import Mapping
 
@@ -6,16 +6,15 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import torch
-from onnx import helper, inliner
+from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from onnx_ir import serde
 
 from ..common._arrays import array_to_torch, torch_to_array
 from ..graph._from_onnx import subgraphs
+from ._torch_operators import evaluate_by_torch
 
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
-# onnx 1.23's evaluator fails at their attributes, but can evaluate the function that defines them.
-_BY_DEFINITION = frozenset({("", "Gelu", "")})
 
 
 def evaluate(model: ir.Model, node: ir.Node, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -32,6 +31,8 @@ def evaluate(model: ir.Model, node: ir.Node, inputs: Mapping[str, torch.Tensor])
     """
     if subgraphs(node):
         return {}
+    if (by_torch := evaluate_by_torch(node, inputs)) is not None:
+        return by_torch
     proto = serde.serialize_node(node)
     for attribute in proto.attribute:
         if node.op_type == "Cast" and attribute.name == "to" and ir.DataType(attribute.i) in _FLOATS:
@@ -43,8 +44,6 @@ def evaluate(model: ir.Model, node: ir.Node, inputs: Mapping[str, torch.Tensor])
     functions = [serde.serialize_function(function) for function in model.functions.values()] if calls_function else []
     graph = helper.make_graph([proto], "one", read, computed)
     single = helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=10)
-    if node.op_identifier() in _BY_DEFINITION:
-        single = inliner.inline_selected_functions(single, [(node.domain, node.op_type)], inline_schema_functions=True)
     try:
         with np.errstate(all="ignore"):  # NumPy would warn of overflows, which are valid results
             feeds = {name: torch_to_array(tensor) for name, tensor in inputs.items()}

@@ -131,7 +131,7 @@ class Original:
         return Float64Program(self.program)
 
     def evaluate(self, node: str, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Compute the outputs of a node of `graph` in float64 with the ONNX reference evaluator.
+        """Compute the outputs of a node of `graph` in float64 with the ONNX reference evaluator, or by PyTorch.
 
         Args:
             node: the node's name.

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from filch.compare import load_quantized
-from filch.compare.references._quantized import quantized_weight
+from filch.compare.matching._quantized import quantized_weight
 from filch.export import as_program
 from support.models.fused_llama import quantized
 
@@ -126,3 +126,45 @@ def test_a_damaged_weight_is_none(model):
     program = as_program(file)
     assert quantized_weight(program.graph.nodes[0], program.constant) is None
     assert load_quantized(model, file) == ()
+
+
+def table_file(tensors, bits=4):
+    """Return a file that takes rows of a quantized table; its integers are reshaped, as those that a product shares."""
+    sizes = tensors["integers"].shape[0], -1
+    reshape = helper.make_node("Reshape", ["integers", "sizes"], ["rows"])
+    inputs = ["rows", "x", *[*tensors][1:]]
+    settings = {"bits": bits, "block_size": 16, "quantize_axis": 1, "domain": "com.microsoft"}
+    node = helper.make_node("GatherBlockQuantized", inputs, ["y"], "table", **settings)
+    x = helper.make_tensor_value_info("x", TensorProto.INT64, None)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    stored_tensors = [numpy_helper.from_array(np.array(sizes), "sizes")]
+    stored_tensors += [numpy_helper.from_array(array, name) for name, array in tensors.items()]
+    graph = helper.make_graph([reshape, node], "table", [x], [y], stored_tensors)
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_a_table_is_the_one_that_onnxruntime_takes_rows_of(model, bits, zeros):
+    """It replaces that of the embedding; one of other numbers is reported."""
+    import onnxruntime as ort
+
+    random = np.random.default_rng(0)
+    tensors = {
+        "integers": random.integers(0, 256, (6, 2, 16 * bits // 8), np.uint8),
+        "scales": random.random((6, 2), np.float32) + 0.5,
+    }
+    if zeros:
+        tensors["zeros"] = random.integers(0, 256, (6, -(-2 * bits // 8)), np.uint8)
+    file = table_file(tensors, bits)
+    session = ort.InferenceSession(file.SerializeToString(), providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, {"x": np.arange(6)})
+    assert load_quantized(model, file)[1:] == ("the quantized weight of table is none of the model's",)
+    model[1].weight = model[0].weight
+    with torch.no_grad():
+        model[0].weight.copy_(torch.from_numpy(expected) + 0.01)
+    before = model[1].weight.detach().clone()
+    assert load_quantized(model, file) == ("1 of 1 quantized weights of the program were given to the model",)
+    torch.testing.assert_close(model[0].weight.detach(), torch.from_numpy(expected))
+    assert torch.equal(model[1].weight, before)

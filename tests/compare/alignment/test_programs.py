@@ -17,7 +17,8 @@ from filch.compare import CompareError, ValueMap, align
 from filch.compare.results._alignment import Alignment
 from filch.export import Program, export
 from filch.steal import steal_forward
-from support.models.plain_onnx import renamed
+from support.models.fused_llama import fused_onnx, tiny_llama
+from support.models.plain_onnx import renamed, saved_by_onnxruntime
 from support.models.port import Decoder, port
 from support.processes.commands import run
 
@@ -201,6 +202,28 @@ def test_constants_of_nodes_are_weights():
     assert {weight.name: weight.complete for weight in result.weights} == {"w": True, "b": True}
 
 
+def test_a_file_that_onnxruntime_has_optimized_is_evaluated(model: Decoder, program: ModelProto):
+    """It has fused operators, which ONNX does not define."""
+    fused = saved_by_onnxruntime(program)
+    norm = node_of(fused, "SkipLayerNormalization", -1)
+    assert "FusedMatMul" in {node.op_type for node in fused.graph.node}
+    result = align(model, fused, TOKENS)
+    assert result.close, result
+    next(item for item in norm.attribute if item.name == "epsilon").f = 1e-3
+    assert departures(align(model, fused, TOKENS)) == [norm.output[0]]
+
+
+def test_a_file_of_a_model_builder_is_evaluated():
+    """Attention of grouped queries with rotation is one operator there."""
+    llama, args, kwargs = tiny_llama()
+    fused = fused_onnx(llama)
+    result = align(llama, fused, args, kwargs=kwargs)
+    assert result.close, result
+    (attention,) = (node for node in fused.graph.node if node.op_type == "GroupQueryAttention")
+    next(item for item in attention.attribute if item.name == "scale").f = 0.3
+    assert departures(align(llama, fused, args, kwargs=kwargs)) == [attention.output[0]]
+
+
 def program_of(nodes: list[NodeProto], *inputs: str) -> ModelProto:
     """Return a program that computes `z` of shape [3, 4] from `x` of shape [3, 6]."""
     ends = [
@@ -222,9 +245,9 @@ def test_what_can_not_be_run_is_refused(program: ModelProto):
     with pytest.raises(CompareError, match="needs inputs to be run: x, y"):
         align({"x": np.ones((3, 6))}, two, weights_only=False)
     weight = numpy_helper.from_array(layer.weight.detach().T.contiguous().numpy(), "w")
-    fused = program_of([helper.make_node("FusedMatMul", ["x", "w"], ["z"], name="n", domain="com.microsoft")])
+    fused = program_of([helper.make_node("TransposeMatMul", ["x", "w"], ["z"], name="n", domain="com.microsoft")])
     fused.graph.initializer.append(weight)
-    with pytest.raises(CompareError, match=r"'n' \(com.microsoft::FusedMatMul\), which computes 'z', can't be"):
+    with pytest.raises(CompareError, match=r"'n' \(com.microsoft::TransposeMatMul\), which computes 'z', can't be"):
         align(layer, fused, x)
 
 

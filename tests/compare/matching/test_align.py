@@ -5,7 +5,8 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from filch.compare.references._alignment import Observed, align
+from filch.compare.matching._align import align
+from filch.compare.matching._observed import Observed
 from filch.export import as_program
 from filch.export.backends import get_backend
 
@@ -20,7 +21,8 @@ def observed(*nodes, weights=()):
     tensors = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [3, 4]) for name in "xy")
     graph = helper.make_graph(made, "main", [x], [y], tensors)
-    program = as_program(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10))
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    program = as_program(helper.make_model(graph, opset_imports=opsets, ir_version=10))
     backend = get_backend("onnxruntime-cpu")
     values = backend.run(backend.compile(program, optimize=False), {"x": X}, tuple(program.graph.producer))
     return Observed(program.graph, {"x": X, **values}, program.constant)
@@ -99,3 +101,25 @@ def test_quantized_integers_correspond_to_no_numbers():
     )
     expected = (("Mul", ["x", "x"], ["c"]), ("Neg", ["c"], ["y"]))
     assert "j" not in aligned(actual, expected).names
+
+
+@pytest.mark.parametrize("wrong", [0, 3])
+def test_quantized_weights_may_be_columns_of_one(wrong):
+    """Each of two products has half of a joined weight; or one that has other numbers, with most of them wrong."""
+    integers = np.random.default_rng(0).integers(0, 16, (2, 4, 4), np.uint8)
+    weight = (np.concatenate(integers).T.astype(np.float32) - 8) / 4
+    integers[1, :wrong] ^= 1
+    packed = [np.pad(half[:, ::2] | half[:, 1::2] << 4, ((0, 0), (0, 6)))[:, None] for half in integers]
+    scales = np.full(4, 0.25, np.float32)
+    sizes = {"K": 4, "N": 4, "bits": 4, "block_size": 16, "domain": "com.microsoft"}
+    products = [("MatMulNBits", ["x", name, "scales"], [f"{name}.product"], {**sizes, "name": name}) for name in "ab"]
+    actual = observed(
+        *products,
+        ("Mul", ["a.product", "b.product"], ["y"]),
+        weights=[("a", packed[0]), ("b", packed[1]), ("scales", scales)],
+    )
+    split = ("Split", ["joined"], ["first", "second"], {"axis": -1, "num_outputs": 2})
+    nodes = ("MatMul", ["x", "joined.weight"], ["joined"]), split, ("Mul", ["first", "second"], ["y"])
+    found = align(actual, observed(*nodes, weights=[("joined.weight", weight)]), {"x": "x", "y": "y"})
+    assert found.names["a.product"] == "first"
+    assert found.same_weights == ({"a"} if wrong else {"a", "b"})

@@ -7,6 +7,7 @@ import torch
 
 from filch.export import Node
 
+GATHER = "com.microsoft::GatherBlockQuantized"  # takes rows of a table
 PRODUCT: Mapping[str, str] = {"com.microsoft::MatMulNBits": "MatMul"}  # the operator that reads the weight itself
 _BITS = (2, 4, 8)
 
@@ -16,7 +17,7 @@ class QuantizedWeight:
     """A weight that a node stores as integers.
 
     Attributes:
-        numbers: what they stand for, as the second operand of MatMul: K x N, in the dtype of the scales.
+        numbers: what they stand for, in the dtype of the scales: as the second operand of MatMul, K x N, or a table.
         most: the largest difference of each from the number that was quantized: half a step, or a whole one at an end
             of the range, where symmetric quantization clips the largest number.
     """
@@ -26,7 +27,7 @@ class QuantizedWeight:
 
 
 def quantized_weight(node: Node, tensor: Callable[[str], torch.Tensor | None]) -> QuantizedWeight | None:
-    """Return the weight that a node multiplies by; None if it is no constant of integers.
+    """Return the weight that a node multiplies by, or takes rows of; None if it is no constant of integers.
 
     The formats are those of
     https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MatMulNBits: the integers
@@ -36,6 +37,8 @@ def quantized_weight(node: Node, tensor: Callable[[str], torch.Tensor | None]) -
         node: the node.
         tensor: returns a constant by its name.
     """
+    if node.op == GATHER:
+        return _table(node, tensor)
     if node.op not in PRODUCT:
         return None
     names = (*node.inputs[1:5], "", "", "", "")[:4]
@@ -43,7 +46,27 @@ def quantized_weight(node: Node, tensor: Callable[[str], torch.Tensor | None]) -
     bits, block, size, count = (int(node.attributes.get(name, 4)) for name in ("bits", "block_size", "K", "N"))
     if integers is None or scales is None or order is not None or bits not in _BITS or block < 1:
         return None
-    blocks = -(-size // block)
+    found = _weight(integers, scales, zeros, bits, (count, -(-size // block), block))
+    return found and QuantizedWeight(found.numbers[:, :size].T.contiguous(), found.most[:, :size].T.contiguous())
+
+
+def _table(node: Node, tensor: Callable[[str], torch.Tensor | None]) -> QuantizedWeight | None:
+    """Return the table of which a node takes rows, if its integers are in bytes."""
+    names = (node.inputs[0], *node.inputs[2:4], "")[:3]
+    integers, scales, zeros = (tensor(name) if name else None for name in names)
+    bits, block = (int(node.attributes.get(name, default)) for name, default in (("bits", 4), ("block_size", 128)))
+    axes = int(node.attributes.get("gather_axis", 0)), int(node.attributes.get("quantize_axis", 1))
+    if integers is None or integers.dtype != torch.uint8 or scales is None or scales.dim() != len(axes):
+        return None
+    is_supported = axes in {(0, 1), (0, -1)} and bits in _BITS
+    return _weight(integers, scales, zeros, bits, (len(scales), scales.shape[1], block)) if is_supported else None
+
+
+def _weight(
+    integers: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None, bits: int, sizes: tuple[int, int, int]
+) -> QuantizedWeight | None:
+    """Return a weight with blocks along its rows; `sizes` are the rows, the blocks of each and the size of a block."""
+    count, blocks, block = sizes
     if integers.numel() * 8 != count * blocks * block * bits or scales.numel() != count * blocks:
         return None
     scales = scales.reshape(count, blocks, 1)
@@ -56,7 +79,7 @@ def quantized_weight(node: Node, tensor: Callable[[str], torch.Tensor | None]) -
     stored = _unpacked(integers, bits).reshape(count, blocks, block)
     steps = torch.where((stored == 0) | (stored == (1 << bits) - 1), 1.0, 0.5)
     numbers, most = (stored.to(scales.dtype) - zero.to(scales.dtype)) * scales, steps * scales.abs()
-    return QuantizedWeight(*(item.reshape(count, -1)[:, :size].T.contiguous() for item in (numbers, most)))
+    return QuantizedWeight(numbers.reshape(count, -1), most.reshape(count, -1))
 
 
 def _unpacked(packed: torch.Tensor, bits: int) -> torch.Tensor:

@@ -1,0 +1,77 @@
+"""A program and the values of one run of it."""
+
+import hashlib
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from filch.export import Graph, Node
+
+from ..metrics._metrics import bytes_of
+from ._quantized import quantized_weight
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """A program and the values of one run of it.
+
+    Attributes:
+        graph: the graph.
+        values: its inputs and the values that its nodes have computed, by name.
+        weight: returns a weight by its name.
+    """
+
+    graph: Graph
+    values: Mapping[str, torch.Tensor]
+    weight: Callable[[str], torch.Tensor | None]
+
+    def tensor(self, name: str) -> torch.Tensor | None:
+        """Return a value or weight by its name; None if it is not known."""
+        return self.values[name] if name in self.values else self.weight(name)
+
+    @cached_property
+    def constants(self) -> Mapping[str, Hashable]:
+        """What identifies each value that does not depend on the inputs, by its name: dtype, shape and numbers."""
+        return {name: self._content(name) for name in self.graph.known & self.graph.constant_values}
+
+    def _content(self, name: str) -> Hashable:
+        tensor = self.tensor(name)
+        return name if tensor is None else _identity(tensor)
+
+    @cached_property
+    def weights(self) -> Mapping[str, Hashable]:
+        """What identifies the weight that a node reads, a floating-point constant with several numbers, by its name."""
+        found = {node.name: self.weight_of(node) for node in self.graph.nodes}
+        return {name: _identity(weight) for name, weight in found.items() if weight is not None}
+
+    def weight_of(self, node: Node) -> torch.Tensor | None:
+        """Return the weight that a node reads, None if it reads none; a quantized one as what it stands for."""
+        quantized = quantized_weight(node, self.tensor)
+        if quantized is not None:
+            return quantized.numbers
+        tensors = (self.tensor(name) for name in node.reads if name in self.constants)
+        return next(
+            (item for item in tensors if item is not None and item.is_floating_point() and item.numel() > 1), None
+        )
+
+    def source(self, name: str) -> str:
+        """Return the value whose numbers a value has, without casts of floating-point numbers and `Identity`."""
+        while (node := self.graph.producer.get(name)) is not None and self._only_casts(node):
+            name = node.inputs[0]
+        return name
+
+    def _only_casts(self, node: Node) -> bool:
+        tensors = [self.tensor(name) for name in (*node.inputs, *node.outputs)]
+        floats = all(tensor is not None and tensor.is_floating_point() for tensor in tensors)
+        return node.op == "Identity" or (node.op == "Cast" and floats)
+
+    def attributes(self, node: Node) -> Mapping[str, object]:
+        """Return the attributes of a node that tell it from other ones of the same operator."""
+        return {name: value for name, value in node.attributes.items() if name != "to"}
+
+
+def _identity(tensor: torch.Tensor) -> Hashable:
+    """Return what identifies a tensor: dtype, shape and numbers."""
+    return tensor.dtype, tensor.shape, hashlib.sha256(bytes_of(tensor).cpu().numpy().tobytes()).digest()

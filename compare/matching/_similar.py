@@ -1,0 +1,110 @@
+"""Match the values that have similar numbers in both programs."""
+
+from collections.abc import Sequence
+
+import torch
+
+from filch.export import Node
+
+from ..metrics._metrics import compare_tensors
+from ._matches import MOVES, SIMILAR, Basis, Matches
+from ._numbers import Numbers
+from ._operations import Operations
+
+
+class SimilarValues:
+    """Match values with similar numbers: of the same name, operator or weight, or nearly the same numbers.
+
+    Args:
+        matches: the values that were found so far; more are added.
+        operations: the nodes of the reference.
+        numbers: the values of the reference.
+        reshaped: whether values in another shape count.
+    """
+
+    def __init__(self, matches: Matches, operations: Operations, numbers: Numbers, *, reshaped: bool) -> None:
+        self._matches, self._operations, self._numbers, self._reshaped = matches, operations, numbers, reshaped
+        self._actual, self._expected = matches.actual, matches.expected
+
+    def align(self) -> None:
+        """Align values: by name first, as other values may have the same numbers."""
+        matches, numbers = self._matches, self._numbers
+        for name in self._actual.graph.producer:
+            found = matches.names.get(name, name)
+            if found in self._expected.graph.known and name not in matches.bases and matches.are_similar(name, found):
+                matches.claim(name, found, "name")
+        for node, index, name in matches.unaligned():
+            if matches.names_are_kept and name in self._expected.graph.producer:
+                continue
+            tensor = self._actual.values[name]
+            if (candidate := self._by_operands(node, index, name)) is not None or (
+                candidate := self._by_weight(node, index, name)
+            ) is not None:
+                matches.claim(name, candidate, "operands")
+            elif node.op == "Identity":
+                continue  # a copy may stand where a value was computed
+            elif (nearest := numbers.nearest(tensor)) is not None:
+                matches.claim(name, nearest, self._basis(node, nearest))
+            elif self._reshaped and (nearest := numbers.nearest_reshaped(tensor)) is not None:
+                matches.claim(name, nearest, self._basis(node, nearest))
+                matches.shapes[name] = tensor.shape
+            elif self._in_order(parts := numbers.parts(tensor)):
+                same = {*parts} <= {*self._operations.results(node)}
+                matches.join(name, parts, "operands" if same else "numbers")
+        self._confirm_by_weight()
+
+    def _by_operands(self, node: Node, index: int, name: str) -> str | None:
+        found = (item.outputs[index] for item in self._operations.candidates(node) if index < len(item.outputs))
+        return next((item for item in found if item and self._matches.are_similar(name, item)), None)
+
+    def _by_weight(self, node: Node, index: int, name: str) -> str | None:
+        tensor = self._actual.values[name]
+        for item in self._operations.readers_of_weight(node) if not index else ():
+            value = self._expected.values.get(item.outputs[0])
+            if value is None:
+                continue
+            is_other = value.shape != tensor.shape
+            if is_other and self._reshaped and value.numel() == tensor.numel():
+                value = value.reshape(tensor.shape)
+            if compare_tensors(tensor, value, tolerance=SIMILAR, lower_precision=True).close:
+                self._matches.shapes |= {name: tensor.shape} if is_other else {}
+                return item.outputs[0]
+        return None
+
+    def _basis(self, node: Node, found: str) -> Basis:
+        """Return what shows that a node computes a value of the reference: also what it reads, or the numbers alone.
+
+        It only moves the numbers of a known value, or the reference computes the value from what the node reads alone.
+        """
+        names, bases, joined = self._matches.names, self._matches.bases, self._matches.joined
+        known = [name for name in node.reads if bases.get(name) != "numbers"]
+        sources = {names[name] for name in known if name in names}
+        sources |= {part for name in known for part in joined.get(name, ())}
+        values, graph = self._expected.values, self._expected.graph
+        if node.op in MOVES and any(_equal(values.get(source), values[found]) for source in sources):
+            return "operands"
+        read = {name for item in graph.cone([found], sources) for name in item.reads}
+        return "operands" if read & sources and read & {*graph.inputs} <= sources else "numbers"
+
+    def _in_order(self, parts: Sequence[str]) -> bool:
+        """Whether the reference computes these values in this order."""
+        graph = self._expected.graph
+        places = [graph.node_indices[graph.producer[part].name] for part in parts]
+        return len(parts) > 1 and places == sorted(places)
+
+    def _confirm_by_weight(self) -> None:
+        """Note which values found by their numbers are read together with the same weight in the reference."""
+        names, bases, values = self._matches.names, self._matches.bases, self._expected.values
+        for node in self._actual.graph.nodes:
+            name = node.outputs[0]
+            other = self._expected.graph.producer.get(names.get(name, ""))
+            if other is None or bases.get(name) == "numbers" or not self._matches.have_same_weight(node, other):
+                continue
+            read, found = node.inputs[0], other.inputs[0]
+            if bases.get(read) == "numbers" and _equal(values.get(names.get(read, "")), values.get(found)):
+                self._matches.add(read, found, "operands")
+
+
+def _equal(first: torch.Tensor | None, second: torch.Tensor | None) -> bool:
+    """Whether two tensors have the same numbers in the same order."""
+    return first is not None and second is not None and torch.equal(first.reshape(-1), second.reshape(-1))
