@@ -371,7 +371,7 @@ def _rows_in(inner: torch.Tensor, outer: torch.Tensor) -> torch.Tensor | None:
     rows = order[
         torch.searchsorted(keys, inner.double() @ weights - _EXACT * keys.abs().max()).clamp_max(len(keys) - 1)
     ]
-    is_found = len(rows.unique()) == len(rows) and torch.equal(outer[rows], inner)
+    is_found = len(set(rows.tolist())) == len(rows) and torch.equal(outer[rows], inner)
     return rows if is_found else None
 
 

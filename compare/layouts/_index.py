@@ -7,11 +7,12 @@ from functools import cached_property
 import torch
 
 from ._closeness import RELATIVE
-from ._fibers import STATISTICS_KEY, Fibers
+from ._fibers import STATISTICS_KEY, Fibers, sizes_of
 from ._numbers import Numbers
 
 _MOST = 12  # tensors to return
 _MIN_LENGTH = 3  # of fibers that tell tensors apart
+_PROBES = 3  # fibers to look for
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class TensorIndex:
         return [names[int(index)] for index in close.all(-1).nonzero()[:, 0]]
 
     def holders(self, numbers: Numbers, relative: float = 0.0) -> list[str]:
-        """Return the tensors that have the first, the middle and the last fiber of a tensor.
+        """Return the tensors that have the largest fibers of a tensor; small ones may be equal in many tensors.
 
         Args:
             numbers: of the tensor to look for.
@@ -112,8 +113,8 @@ class TensorIndex:
         for axis in sorted(range(len(shape)), key=lambda axis: -shape[axis]):
             if shape[axis] >= _MIN_LENGTH and shape[axis] in self._pools:
                 fibers = numbers.fibers(shape, axis, max(self._pools[shape[axis]].relative, relative))
-                places = sorted({0, len(fibers.limits) // 2, len(fibers.limits) - 1})
-                owners = [{*self._owners(shape[axis], fibers, place)} for place in places]
+                places = sizes_of(fibers.statistics).abs().topk(min(_PROBES, len(fibers.limits))).indices
+                owners = [{*self._owners(shape[axis], fibers, int(place))} for place in places]
                 found |= dict.fromkeys(name for name in owners[0] if all(name in group for group in owners))
             if any(self._tensors[name].tensor.numel() > numbers.tensor.numel() for name in found):
                 break  # other dimensions find the same ones
