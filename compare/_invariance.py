@@ -20,6 +20,7 @@ from .decoding._decoder import Decoder, unsupported
 from .decoding._plan import Plan
 from .decoding._positions import Mismatches, PositionedRun, mismatches, module_of
 from .decoding._relations import Relation, relations
+from .decoding._tokens import given_tokens
 from .layouts._closeness import RELATIVE
 from .layouts._numbers import Numbers
 from .models._subject import Subject
@@ -28,12 +29,6 @@ from .results._invariance import Invariance, InvarianceBreak, InvarianceRow
 _LENGTH, _LEAST, _SEQUENCES = 24, 6, 3
 _REASON = 120  # characters
 _PARTS: tuple[Literal["attn", "experts"], ...] = ("attn", "experts")  # that transformers has implementations of
-_GIVEN_BY_PLANS = frozenset(
-    {
-        *("attention_mask", "decoder_attention_mask", "position_ids", "decoder_position_ids"),
-        *("past_key_values", "cache_params", "use_cache", "labels"),
-    }
-)
 
 
 def check_invariance(
@@ -77,8 +72,9 @@ def check_invariance(
         TraceError: the model fails in one call without a cache.
     """
     subject = Subject.of(model, () if args is None else args, kwargs)
-    tokens, others = _tokens(subject)
-    length = tokens.shape[1]
+    tokens, others = given_tokens(subject, _SEQUENCES)
+    length = _distinct_length(model, tokens)
+    tokens = tokens[:, :length]
     has_attention = hasattr(model, "set_attn_implementation")
     others_of = attentions if has_attention else ()
     given = relations(tokens, first=max(1, length // 4), filler=_filler(model), attentions=others_of)
@@ -93,28 +89,6 @@ def check_invariance(
             with phase(f"checking {item.name}"):
                 rows.append(checker.check(item))
     return Invariance(type(model).__name__, len(tokens), length, bitwise, tuple(rows))
-
-
-def _tokens(subject: Subject) -> tuple[torch.Tensor, dict[str, Any]]:
-    """Return several sequences of tokens, and the other arguments."""
-    kwargs = dict(subject.kwargs)
-    is_encoder_decoder = bool(getattr(getattr(subject.model, "config", None), "is_encoder_decoder", False))
-    name = "decoder_input_ids" if is_encoder_decoder else "input_ids"
-    tokens = kwargs.pop(name, None)
-    if tokens is None and len(subject.args) == 1 and not is_encoder_decoder:
-        tokens = subject.args[0]
-    if not isinstance(tokens, torch.Tensor) or tokens.dim() != 2 or tokens.is_floating_point():
-        raise CompareError(f"give the tokens of the model, {name}, as integers in the shape [sequences, length]")
-    ignored = _GIVEN_BY_PLANS - ({"attention_mask"} if is_encoder_decoder else set())
-    others = {key: item for key, item in kwargs.items() if key not in ignored}
-    if len(tokens) == 1:
-        tokens = torch.cat([tokens.roll(index, 1) for index in range(_SEQUENCES)])
-        others = {
-            key: item.repeat_interleave(_SEQUENCES, 0) if isinstance(item, torch.Tensor) and len(item) == 1 else item
-            for key, item in others.items()
-        }
-    length = _distinct_length(subject.model, tokens)
-    return tokens[:, :length].cpu(), others
 
 
 def _distinct_length(model: nn.Module, tokens: torch.Tensor) -> int:
