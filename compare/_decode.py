@@ -14,6 +14,7 @@ from filch.steal import phase, steal_forward
 from ._compare import BUFFER, compare, resolve_backend
 from .common._errors import CompareError
 from .decoding._decoder import Decoder, unsupported
+from .decoding._implementations import EXPORTED_EXPERTS, implementation
 from .decoding._plan import Plan, chunks
 from .decoding._positioned_row import PositionedRow
 from .decoding._stepwise import PRESENT, Stepwise
@@ -89,7 +90,11 @@ def compare_decode(
         slots = _slots(program)
     stepwise = Stepwise(resolve_backend(backend, options), count, slots)
     arguments = cached_call(model, given, slots=slots)
-    with steal_forward(model, submodules=True, on_error="raise") as capture, torch.no_grad():
+    with (
+        implementation(model, "experts", EXPORTED_EXPERTS),
+        steal_forward(model, submodules=True, on_error="raise") as capture,
+        torch.no_grad(),
+    ):
         expected = model(**arguments).logits
     judged = program if precision is None else lower(program, precision, simulate=precision == "bfloat16")
     wanted = stepwise.stages[-1:] if stages is None else stages

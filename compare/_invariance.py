@@ -1,7 +1,7 @@
 """Check that a language model computes the same however it is called: with a cache, in batches, with padding."""
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from .alignment._first_wrong import first_wrong
 from .common._errors import CompareError
 from .common._operators import operator_name
 from .decoding._decoder import Decoder, unsupported
+from .decoding._implementations import implementation
 from .decoding._plan import Plan
 from .decoding._positions import Mismatches, PositionedRun, mismatches, module_of
 from .decoding._relations import Relation, relations
@@ -107,41 +108,19 @@ def _filler(model: nn.Module) -> int:
 
 
 @contextlib.contextmanager
-def _implementation(model: nn.Module, part: Literal["attn", "experts"], name: str) -> Iterator[None]:
-    """Let a model of transformers use an implementation of a part inside of the block, if it has several.
-
-    Raises:
-        CompareError: it does not have this one.
-    """
-    before = getattr(getattr(model, "config", None), f"_{part}_implementation", None)
-    change: Callable[[str], None] | None = getattr(model, f"set_{part}_implementation", None)
-    if change is None or before is None:
-        yield
-        return
-    try:
-        change(name)
-    except (ImportError, ValueError) as error:
-        raise CompareError(f"the model does not support {name!r}") from error
-    try:
-        yield
-    finally:
-        change(before)
-
-
-@contextlib.contextmanager
 def _with_visible_operations(model: nn.Module) -> Iterator[None]:
     """Let a model use implementations that are made of operations which exist for float64."""
     with contextlib.ExitStack() as stack:
         for part in _PARTS:
             with contextlib.suppress(CompareError):
-                stack.enter_context(_implementation(model, part, "eager"))
+                stack.enter_context(implementation(model, part, "eager"))
         yield
 
 
 def _unsupported_attention(model: nn.Module, name: str) -> str:
     """Return why a model can't use an attention implementation; `""` if it can or if no name is given."""
     try:
-        with _implementation(model, "attn", name) if name else contextlib.nullcontext():
+        with implementation(model, "attn", name) if name else contextlib.nullcontext():
             return ""
     except CompareError as error:
         return str(error)
@@ -203,7 +182,7 @@ class _Checker:
         return Decoder(self.model, plan, self.others, self.count)
 
     def _run(self, plan: Plan, attention: str = "", *, native: bool = False) -> PositionedRun:
-        with _implementation(self.model, "attn", attention) if attention else contextlib.nullcontext():
+        with implementation(self.model, "attn", attention) if attention else contextlib.nullcontext():
             return PositionedRun(run_model(self._decoder(plan), (), {}, native=native), plan)
 
     def _reference(self, relation: Relation, *, native: bool) -> PositionedRun:
@@ -222,7 +201,7 @@ class _Checker:
 
     def _native_logits(self, plan: Plan, attention: str) -> dict[tuple[int, int], torch.Tensor]:
         """Return the logits by sequence and position: float64 in the shape [words]."""
-        with torch.no_grad(), _implementation(self.model, "attn", attention) if attention else contextlib.nullcontext():
+        with torch.no_grad(), implementation(self.model, "attn", attention) if attention else contextlib.nullcontext():
             results = self._decoder(plan)()
         return {
             (sequence, int(call.positions[row, column])): logits[row, column].double()

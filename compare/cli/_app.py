@@ -17,10 +17,9 @@ from ._batch import matrix_command, precision_command, sweep_command
 from ._bisect import bisect_command
 from ._check import check_command, compare_command, demo_command, diff_command
 from ._command import as_command
-from ._decode import decode_command
+from ._decoding import decode_command, invariance_command
 from ._fleet import fleet_command
 from ._history import history_command
-from ._invariance import invariance_command
 from ._passes import passes_command
 from ._record import assemble_command, export_command, recover_command, show_command, steal_command
 from ._repro import repro_command

@@ -62,16 +62,16 @@ class Axes:
         if any(part.dim() != whole.dim() for part in parts):
             return None
         sizes = zip(whole.shape, *(part.shape for part in parts), strict=True)
-        roles = [_role(spans, size, others) for size, *others in sizes]
-        known: list[Role] = [role for role in roles if role is not None]
+        roles: list[Role | None] = [_role(spans, size, others) for size, *others in sizes]
+        known: tuple[Role, ...] = tuple(role for role in roles if role is not None)
         if len(known) < len(roles):
             return None
         if {*known} <= {"fixed"} and not all(torch.equal(part, parts[-1]) for part in parts):
             return None
-        counts_step = known == ["queries"] and not whole.is_floating_point()
+        counts_step = known == ("queries",) and not whole.is_floating_point()
         if counts_step and all(torch.equal(part, whole[: len(part)]) for part in parts):
             return None  # the places of tokens in a step, which begin at 0 in each
-        return cls(spans, tuple(known), tuple(whole.shape))
+        return cls(spans, known, tuple(whole.shape))
 
     @property
     def query_axis(self) -> int | None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..float64._verdict import SUSPICIOUS
+from ..float64 import unit_of
+from ..float64._verdict import WRONG
 from ..metrics._tolerance import default_tolerance
 from ..results._rows import Row
 from ._axes import Axes
@@ -80,8 +81,9 @@ def _limit(row: Row, dtype: torch.dtype) -> float:
         return 0.0
     verdict = row.float64
     if verdict is not None and verdict.magnitude and math.isfinite(verdict.rounding):
-        return SUSPICIOUS * verdict.rounding / verdict.magnitude
+        return max(WRONG * verdict.rounding / verdict.magnitude, _UNITS * unit_of(dtype))
     return default_tolerance(dtype).harmonic
 
 
+_UNITS = 64.0  # by which correct numbers may differ that are small beside others of the same value
 _MASKED = 6e4  # masks are the lowest number of a dtype, which a lower precision replaces

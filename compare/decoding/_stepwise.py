@@ -109,7 +109,7 @@ class Stepwise:
                 part(index),
                 optimize=handle.optimize,
                 nodes=nodes,
-                buffer=buffer // len(handle.inputs),
+                buffer=buffer + 2 * handle.weights,
             )
             for index, step in enumerate(handle.inputs)
         ]
@@ -130,7 +130,9 @@ class Stepwise:
     ) -> Sequence[Iterable[tuple[str, torch.Tensor]]]:
         """Return the values of each run, the same ones in the same order."""
         if isinstance(self.backend, Observes):
-            return [self.backend.observe(handle.inner, item, buffer=buffer // len(inputs)) for item in inputs]
+            # With less room than the weights take, some backends load them again for each run.
+            room = buffer + 2 * handle.weights
+            return [self.backend.observe(handle.inner, item, buffer=room) for item in inputs]
         graph = handle.inner.graph
         runs = [self.backend.run(handle.inner, item, graph.producer) for item in inputs]
         order = [name for node in graph.nodes for name in node.outputs if all(name in run for run in runs)]
@@ -195,6 +197,12 @@ class _Handle:
     spans: Spans = field(default_factory=lambda: Spans(0, (), 0))
     inputs: list[Values] = field(default_factory=list)
     axes: dict[str, Axes] = field(default_factory=dict)
+
+    @cached_property
+    def weights(self) -> int:
+        """The size of the program's weights in bytes."""
+        tensors = (value.const_value for value in self.program.model.graph.initializers.values())
+        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
     @cached_property
     def past(self) -> frozenset[str]:

@@ -5,10 +5,13 @@ import json
 import onnx_ir as ir
 import pytest
 import torch
+from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from filch.compare import compare_decode
-from filch.export import Program, export, load_program
+from filch.compare import CompareError, compare_decode
+from filch.compare.testing._artifacts import ArtifactStore
+from filch.compare.testing._checks import Checks
+from filch.export import ExportError, Program, export, load_program
 
 TOKENS = torch.randint(3, 96, (2, 9), generator=torch.Generator().manual_seed(0))
 FIRST, PAST = 3, "past_key_values.0.key"
@@ -61,7 +64,7 @@ def test_a_right_program_is_silent(model, programs, cache, stage):
     assert result.judged > 0.8 * result.values
 
 
-def changed(program: Program, name: str, start: int, change) -> Program:
+def changed(program: Program, name: str, start: int, change, past: str = PAST) -> Program:
     """Return a program in which `change` computes a value again, in calls with at least `start` tokens in the cache."""
     graph = program.model.graph
     values = {value.name: value for value in (*graph.inputs, *(item for node in graph for item in node.outputs))}
@@ -76,8 +79,8 @@ def changed(program: Program, name: str, start: int, change) -> Program:
     def constant(content):
         return add("Constant", [], value=ir.tensor(content, dtype=ir.DataType.INT64))
 
-    past = add("Shape", [values[PAST]], start=2, end=3)
-    is_late = add("GreaterOrEqual", [past, [start]])
+    length = add("Shape", [values[past]], start=2, end=3) if past == PAST else values[past]
+    is_late = add("GreaterOrEqual", [length, [start]])
     users = value.uses()
     result = add("Where", [is_late, change(add, value), value])
     for node, index in users:
@@ -147,3 +150,85 @@ def test_a_fault_is_named_with_its_position(model, programs, fault):
     assert max(item.logits for item in before) < 1e-5 < after[0].logits
     assert not result.close
     assert json.loads(result.to_json())["breaks"][0]["position"] == start
+
+
+def test_a_fault_is_found_in_the_optimized_graph_too(model, programs):
+    program = changed(load_program(programs["dynamic"]), "present.0.value", 6, exchanged)
+    first = decoded(model, program, stages=["compiled"]).first_break
+    assert (first.position, first.stage, first.value) == (6, "compiled", "present.0.value")
+
+
+def test_a_slot_of_a_static_cache_that_changes_later_is_named_where_it_does(model, programs):
+    program = load_program(programs["static"])
+
+    def zeroed(add, value):
+        return add("Sub", [value, value])
+
+    with pytest.raises(CompareError, match="at least 6"):
+        compare_decode(model, TOKENS, program=program, tokens=5)
+    late = changed(program, "present.0.key", 5, zeroed, past="past_key_values.0.length")
+    first = decoded(model, late, stages=["exported"]).first_break
+    assert (first.position, first.value) == (5, "present.0.key")
+
+
+def test_lower_precision_is_no_fault(model, programs):
+    result = decoded(model, load_program(programs["dynamic"]), precision="float16")
+    assert result.close, result
+    assert result.precision == "float16"
+    assert 1e-4 < max(item.logits for item in result.positions) < 1e-1
+
+
+def test_a_model_that_decodes_something_else_is_told_from_its_program(model, programs, monkeypatch):
+    """Positions begin at 0 again in each call of the model, but not in its program."""
+
+    class Restarting(nn.Module):
+        def __init__(self, rotary):
+            super().__init__()
+            self.rotary = rotary
+
+        def forward(self, x, position_ids):
+            return self.rotary(x, position_ids - position_ids[:, :1])
+
+    rotary = model.model.rotary_emb
+    monkeypatch.delattr(model.model, "rotary_emb")
+    monkeypatch.setattr(model.model, "rotary_emb", Restarting(rotary), raising=False)
+    result = decoded(model, load_program(programs["dynamic"]))
+    assert (result.close, result.breaks, result.consistent) == (False, (), False)
+    assert "itself decodes other logits" in result.headline
+
+
+def test_the_fixture_names_the_position(model, programs, tmp_path):
+    properties: list[tuple[str, str]] = []
+    store = ArtifactStore(tmp_path, None, lambda: tmp_path, lambda name, value: properties.append((name, value)))
+    options = {"tokens": 9, "first": FIRST}
+    assert Checks(store).check_decode(model, TOKENS, program=load_program(programs["dynamic"]), **options).close
+    wrong = changed(load_program(programs["dynamic"]), "present.0.value", 6, exchanged)
+    with pytest.raises(AssertionError, match="goes wrong at position 6 of sequence 0"):
+        Checks(store).check_decode(model, TOKENS, program=wrong, **options)
+    assert dict(properties)["first_divergence"].startswith("position 6 of sequence 0")
+    assert "present.0.value" in (tmp_path / "2-decode.html").read_text()
+
+
+def test_a_program_without_a_cache_is_refused(model):
+    with pytest.raises(CompareError, match=r"no output present\.0\.key"):
+        decoded(model, Program(ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": 18}), ir_version=10)))
+
+
+def test_only_language_models_with_tokens_are_exported_with_a_cache(model):
+    with pytest.raises(ExportError, match="takes the tokens"):
+        export(model, (TOKENS.float(),), cache="dynamic")
+    with pytest.raises(ExportError, match="number of slots"):
+        export(model, (TOKENS,), cache="static")
+    with pytest.raises(ExportError, match="does not take the cache of a causal language model"):
+        export(nn.Embedding(96, 4), (TOKENS,), cache="dynamic")
+
+
+def test_a_program_with_a_cache_takes_any_sizes_and_has_the_usual_names(programs):
+    graph = load_program(programs["dynamic"]).graph
+    assert graph.inputs[-2:] == ("past_key_values.0.key", "past_key_values.0.value")
+    assert graph.outputs == ("logits", "present.0.key", "present.0.value")
+    shapes = [graph.values[name].shape for name in graph.inputs]
+    assert [[size for size in shape if isinstance(size, int)] for shape in shapes] == [[], [], [], [2, 8], [2, 8]]
+    static = load_program(programs["static"]).graph
+    assert static.values["present.0.key"].shape[1:] == (2, 16, 8)
+    assert static.outputs[-1] == "present.0.length"

@@ -1,8 +1,8 @@
-"""The command that compares what a program with a cache decodes with what the model does: `filch decode`."""
+"""The commands for language models with a cache: `filch invariance` and `filch decode`."""
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,7 +10,54 @@ from . import _options as shared
 from ._command import usage_error
 from ._output import echo_result, echo_unless
 
-_WRITERS = {".html": "to_html", ".json": "to_json", ".md": "to_markdown"}  # methods of `Decoding`
+if TYPE_CHECKING:
+    from ..results._decoding import Decoding
+    from ..results._invariance import Invariance
+
+_WRITERS = {".html": "to_html", ".json": "to_json", ".md": "to_markdown"}  # methods of the results
+_Outputs = Annotated[
+    list[Path] | None, typer.Option("--output", "-o", help="Write the result (.html, .json, .md); repeatable.")
+]
+
+
+def invariance_command(
+    factory: Annotated[str, typer.Argument(help="package.module:factory or path.py:factory of a language model.")],
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="A relation to check, such as decode or 'padding on the left'; repeatable. Default: all."),
+    ] = None,
+    attention: Annotated[
+        list[str] | None, typer.Option(help="Attention implementation to compare with eager; repeatable.")
+    ] = None,
+    bitwise: Annotated[
+        bool, typer.Option("--bitwise", help="Require equal bits in the model's own dtypes, too.")
+    ] = False,
+    output: _Outputs = None,
+    wide: shared.Wide = False,
+    as_json: shared.Json = False,
+    quiet: shared.Quiet = False,
+) -> None:
+    """Check that a language model computes the same with a cache, in batches, and with padding.
+
+    Exits with 0 if each way to call it that it supports gives the same numbers, and with 1 if not.
+    """
+    _check_outputs(output)
+    from .._invariance import check_invariance
+    from ..common._progress import progress
+    from ..models._factory import find_factory
+
+    with progress("invariance", quiet=quiet or as_json):
+        found = find_factory(factory)
+        subject = found.subject_of(found.call())
+        result = check_invariance(
+            subject.model,
+            subject.args,
+            subject.kwargs,
+            only=only or None,
+            attentions=attention or ("sdpa",),
+            bitwise=bitwise,
+        )
+    _finish(result, output, as_json=as_json, quiet=quiet, wide=wide)
 
 
 class CacheOption(StrEnum):
@@ -40,9 +87,7 @@ def decode_command(
     ] = None,
     cache: Annotated[CacheOption, typer.Option(help="The cache to export with.")] = CacheOption.dynamic,
     precision: Annotated[DecodePrecision | None, typer.Option(help="Lower the program to this precision.")] = None,
-    output: Annotated[
-        list[Path] | None, typer.Option("--output", "-o", help="Write the result (.html, .json, .md); repeatable.")
-    ] = None,
+    output: _Outputs = None,
     wide: shared.Wide = False,
     as_json: shared.Json = False,
     quiet: shared.Quiet = False,
@@ -51,13 +96,10 @@ def decode_command(
 
     Exits with 0 if all values are right at all positions, and with 1 if not.
     """
-    for path in output or ():
-        if path.suffix not in _WRITERS:
-            raise usage_error(f"the result is written as .html, .json or .md, not as {path.name!r}")
+    _check_outputs(output)
     from filch.export import load_program
 
     from .._decode import compare_decode
-    from ..common._errors import CompareError
     from ..common._progress import progress
     from ..models._factory import find_factory
 
@@ -76,6 +118,21 @@ def decode_command(
             cache=cache.value,
             precision=None if precision is None else precision.value,
         )
+    _finish(result, output, as_json=as_json, quiet=quiet, wide=wide)
+
+
+def _check_outputs(output: list[Path] | None) -> None:
+    for path in output or ():
+        if path.suffix not in _WRITERS:
+            raise usage_error(f"the result is written as .html, .json or .md, not as {path.name!r}")
+
+
+def _finish(
+    result: "Invariance | Decoding", output: list[Path] | None, *, as_json: bool, quiet: bool, wide: bool
+) -> None:
+    """Print and write a result, and exit with the code that says whether it is close."""
+    from ..common._errors import CompareError
+
     echo_result(result, as_json=as_json, quiet=quiet, wide=wide)
     for path in output or ():
         try:
