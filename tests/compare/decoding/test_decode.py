@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
+from typer.testing import CliRunner
 
 from filch.compare import CompareError, compare_decode
+from filch.compare.cli._app import app
 from filch.compare.testing._artifacts import ArtifactStore
 from filch.compare.testing._checks import Checks
 from filch.export import ExportError, Program, export, load_program
@@ -206,7 +208,7 @@ def test_the_fixture_names_the_position(model, programs, tmp_path):
     with pytest.raises(AssertionError, match="goes wrong at position 6 of sequence 0"):
         Checks(store).check_decode(model, TOKENS, program=wrong, **options)
     assert dict(properties)["first_divergence"].startswith("position 6 of sequence 0")
-    assert "present.0.value" in (tmp_path / "2-decode.html").read_text()
+    assert "Wrong values" in (tmp_path / "2-decode.html").read_text()
 
 
 def test_a_program_without_a_cache_is_refused(model):
@@ -232,3 +234,30 @@ def test_a_program_with_a_cache_takes_any_sizes_and_has_the_usual_names(programs
     static = load_program(programs["static"]).graph
     assert static.values["present.0.key"].shape[1:] == (2, 16, 8)
     assert static.outputs[-1] == "present.0.length"
+
+
+FACTORY = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+def llama():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "vocab_size": 96}
+    config = LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)
+    return LlamaForCausalLM(config).eval(), (torch.arange(3, 12)[None],)
+"""
+
+
+def test_the_command_judges_a_file(programs, tmp_path, monkeypatch):
+    """It exits with 1 and writes the result; a name with another suffix is refused before anything runs."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models.py").write_text(FACTORY)
+    changed(load_program(programs["dynamic"]), "present.0.value", 6, exchanged).save("wrong.onnx")
+    arguments = ["decode", "models.py:llama", "--program", "wrong.onnx", "--tokens", "9", "--first", "3"]
+    result = CliRunner().invoke(app, [*arguments, "-o", "result.json", "-o", "result.md"])
+    assert result.exit_code == 1, result.output
+    assert "goes wrong at position 6" in " ".join(result.output.split())
+    record = json.loads((tmp_path / "result.json").read_text())
+    assert (record["close"], record["breaks"][0]["position"]) == (False, 6)
+    assert "Wrong values" in (tmp_path / "result.md").read_text()
+    assert CliRunner().invoke(app, [*arguments, "-o", "result.txt"]).exit_code == 2
