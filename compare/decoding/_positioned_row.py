@@ -43,6 +43,8 @@ class PositionedRow:
             axes: the axes of both.
             positions: the position of each token along the axis of tokens; see `Joined`.
         """
+        if torch.equal(value, reference):
+            return cls(row, (0.0,) * axes.spans.length)
         actual, expected = (axes.split(item).double() for item in (value, reference))
         axis = axes.key_axis if axes.query_axis is None else axes.query_axis
         if axis is None:
@@ -70,9 +72,8 @@ class PositionedRow:
 
 
 def _typical(values: torch.Tensor) -> float:
-    """Return the root mean square of numbers that are not masked."""
-    finite = values[values.abs() < _MASKED]
-    return float(finite.square().mean().sqrt()) if finite.numel() else 0.0
+    """Return the root mean square of numbers, with 0 in place of masks."""
+    return float(torch.where(values.abs() < _MASKED, values, 0.0).square().mean().sqrt())
 
 
 def _limit(row: Row, dtype: torch.dtype) -> float:

@@ -173,7 +173,7 @@ class Decoding(Result):
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the result as a page of its own, also written to `path` if one is given."""
-        return written(as_page(f"Decoding of {self.model}", [*self.blocks(wide=True)]), path)
+        return written(as_page(self.headline, [*self.blocks(wide=True)]), path)
 
     def show(self) -> None:
         """Show the page: inside a notebook, or in the browser."""
