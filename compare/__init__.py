@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ._compare_files import compare_files
     from ._compare_programs import compare_programs
     from ._compiled_graph import compiled_graph
+    from ._decode import compare_decode
     from ._diff import diff
     from ._invariance import check_invariance
     from ._load_quantized import load_quantized
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from .precision._precision import keep_precise
     from .repro import Repro, write_repro
     from .results._alignment import Alignment
+    from .results._decoding import DecodeBreak, DecodePosition, Decoding, LayerErrors
     from .results._dump_diff import DiffRow, DumpDiff
     from .results._explanation import Explanation
     from .results._invariance import Invariance, InvarianceBreak, InvarianceRow
@@ -48,6 +50,9 @@ __all__ = [
     "Checks",
     "CompareError",
     "CompareInstrument",
+    "DecodeBreak",
+    "DecodePosition",
+    "Decoding",
     "DiffRow",
     "Difference",
     "DumpDiff",
@@ -58,6 +63,7 @@ __all__ = [
     "Invariance",
     "InvarianceBreak",
     "InvarianceRow",
+    "LayerErrors",
     "MappedValue",
     "ModuleRow",
     "Operator",
@@ -76,6 +82,7 @@ __all__ = [
     "blame",
     "check_invariance",
     "compare",
+    "compare_decode",
     "compare_files",
     "compare_gradients",
     "compare_programs",
@@ -103,6 +110,7 @@ _NAMES_BY_MODULE = {
     "_compare_files": ("compare_files",),
     "_compare_programs": ("compare_programs",),
     "_compiled_graph": ("compiled_graph",),
+    "_decode": ("compare_decode",),
     "_diff": ("diff",),
     "_load_quantized": ("load_quantized",),
     "_map_to_export": ("map_to_export",),
@@ -120,6 +128,7 @@ _NAMES_BY_MODULE = {
     "repro": ("Repro", "write_repro"),
     "results._alignment": ("Alignment",),
     "results._invariance": ("InvarianceBreak", "Invariance", "InvarianceRow"),
+    "results._decoding": ("DecodeBreak", "DecodePosition", "Decoding", "LayerErrors"),
     "results._dump_diff": ("DiffRow", "DumpDiff"),
     "results._explanation": ("Explanation",),
     "results._load_report": ("load_report",),

@@ -16,6 +16,7 @@ from filch.steal import Records, phase, restore
 from ._mapped_records import mapped_records
 from .alignment._value_map import ValueMap, load_value_map
 from .common._errors import CompareError
+from .decoding._stepwise import Stepwise
 from .engine._coarser_dtypes import coarser_dtype
 from .engine._compare_call import CallResult, compare_call
 from .engine._interface import UNKNOWN_INTERFACE, interface_problems
@@ -128,6 +129,7 @@ def compare(
         truth=truth,
         repeats=repeats,
         by_tolerance=tolerance is not None,
+        on_row=backend.record if isinstance(backend, Stepwise) else None,
     )
     results = []
     with time_limit(loaded, limit):

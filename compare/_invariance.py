@@ -1,7 +1,7 @@
 """Check that a language model computes the same however it is called: with a cache, in batches, with padding."""
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -17,9 +17,11 @@ from .alignment._first_wrong import first_wrong
 from .common._errors import CompareError
 from .common._operators import operator_name
 from .decoding._decoder import Decoder, unsupported
+from .decoding._implementations import implementation
 from .decoding._plan import Plan
 from .decoding._positions import Mismatches, PositionedRun, mismatches, module_of
 from .decoding._relations import Relation, relations
+from .decoding._tokens import given_tokens
 from .layouts._closeness import RELATIVE
 from .layouts._numbers import Numbers
 from .models._subject import Subject
@@ -28,12 +30,6 @@ from .results._invariance import Invariance, InvarianceBreak, InvarianceRow
 _LENGTH, _LEAST, _SEQUENCES = 24, 6, 3
 _REASON = 120  # characters
 _PARTS: tuple[Literal["attn", "experts"], ...] = ("attn", "experts")  # that transformers has implementations of
-_GIVEN_BY_PLANS = frozenset(
-    {
-        *("attention_mask", "decoder_attention_mask", "position_ids", "decoder_position_ids"),
-        *("past_key_values", "cache_params", "use_cache", "labels"),
-    }
-)
 
 
 def check_invariance(
@@ -77,8 +73,9 @@ def check_invariance(
         TraceError: the model fails in one call without a cache.
     """
     subject = Subject.of(model, () if args is None else args, kwargs)
-    tokens, others = _tokens(subject)
-    length = tokens.shape[1]
+    tokens, others = given_tokens(subject, _SEQUENCES)
+    length = _distinct_length(model, tokens)
+    tokens = tokens[:, :length]
     has_attention = hasattr(model, "set_attn_implementation")
     others_of = attentions if has_attention else ()
     given = relations(tokens, first=max(1, length // 4), filler=_filler(model), attentions=others_of)
@@ -93,28 +90,6 @@ def check_invariance(
             with phase(f"checking {item.name}"):
                 rows.append(checker.check(item))
     return Invariance(type(model).__name__, len(tokens), length, bitwise, tuple(rows))
-
-
-def _tokens(subject: Subject) -> tuple[torch.Tensor, dict[str, Any]]:
-    """Return several sequences of tokens, and the other arguments."""
-    kwargs = dict(subject.kwargs)
-    is_encoder_decoder = bool(getattr(getattr(subject.model, "config", None), "is_encoder_decoder", False))
-    name = "decoder_input_ids" if is_encoder_decoder else "input_ids"
-    tokens = kwargs.pop(name, None)
-    if tokens is None and len(subject.args) == 1 and not is_encoder_decoder:
-        tokens = subject.args[0]
-    if not isinstance(tokens, torch.Tensor) or tokens.dim() != 2 or tokens.is_floating_point():
-        raise CompareError(f"give the tokens of the model, {name}, as integers in the shape [sequences, length]")
-    ignored = _GIVEN_BY_PLANS - ({"attention_mask"} if is_encoder_decoder else set())
-    others = {key: item for key, item in kwargs.items() if key not in ignored}
-    if len(tokens) == 1:
-        tokens = torch.cat([tokens.roll(index, 1) for index in range(_SEQUENCES)])
-        others = {
-            key: item.repeat_interleave(_SEQUENCES, 0) if isinstance(item, torch.Tensor) and len(item) == 1 else item
-            for key, item in others.items()
-        }
-    length = _distinct_length(subject.model, tokens)
-    return tokens[:, :length].cpu(), others
 
 
 def _distinct_length(model: nn.Module, tokens: torch.Tensor) -> int:
@@ -133,41 +108,19 @@ def _filler(model: nn.Module) -> int:
 
 
 @contextlib.contextmanager
-def _implementation(model: nn.Module, part: Literal["attn", "experts"], name: str) -> Iterator[None]:
-    """Let a model of transformers use an implementation of a part inside of the block, if it has several.
-
-    Raises:
-        CompareError: it does not have this one.
-    """
-    before = getattr(getattr(model, "config", None), f"_{part}_implementation", None)
-    change: Callable[[str], None] | None = getattr(model, f"set_{part}_implementation", None)
-    if change is None or before is None:
-        yield
-        return
-    try:
-        change(name)
-    except (ImportError, ValueError) as error:
-        raise CompareError(f"the model does not support {name!r}") from error
-    try:
-        yield
-    finally:
-        change(before)
-
-
-@contextlib.contextmanager
 def _with_visible_operations(model: nn.Module) -> Iterator[None]:
     """Let a model use implementations that are made of operations which exist for float64."""
     with contextlib.ExitStack() as stack:
         for part in _PARTS:
             with contextlib.suppress(CompareError):
-                stack.enter_context(_implementation(model, part, "eager"))
+                stack.enter_context(implementation(model, part, "eager"))
         yield
 
 
 def _unsupported_attention(model: nn.Module, name: str) -> str:
     """Return why a model can't use an attention implementation; `""` if it can or if no name is given."""
     try:
-        with _implementation(model, "attn", name) if name else contextlib.nullcontext():
+        with implementation(model, "attn", name) if name else contextlib.nullcontext():
             return ""
     except CompareError as error:
         return str(error)
@@ -229,7 +182,7 @@ class _Checker:
         return Decoder(self.model, plan, self.others, self.count)
 
     def _run(self, plan: Plan, attention: str = "", *, native: bool = False) -> PositionedRun:
-        with _implementation(self.model, "attn", attention) if attention else contextlib.nullcontext():
+        with implementation(self.model, "attn", attention) if attention else contextlib.nullcontext():
             return PositionedRun(run_model(self._decoder(plan), (), {}, native=native), plan)
 
     def _reference(self, relation: Relation, *, native: bool) -> PositionedRun:
@@ -248,7 +201,7 @@ class _Checker:
 
     def _native_logits(self, plan: Plan, attention: str) -> dict[tuple[int, int], torch.Tensor]:
         """Return the logits by sequence and position: float64 in the shape [words]."""
-        with torch.no_grad(), _implementation(self.model, "attn", attention) if attention else contextlib.nullcontext():
+        with torch.no_grad(), implementation(self.model, "attn", attention) if attention else contextlib.nullcontext():
             results = self._decoder(plan)()
         return {
             (sequence, int(call.positions[row, column])): logits[row, column].double()

@@ -12,6 +12,7 @@ from .evaluation._unpredictable import (
     returns_uninitialized,
     uninitialized_nodes,
 )
+from .exporting._cached import cached_call
 from .exporting._export import export
 from .graph._arguments import written_arguments
 from .graph._cutting import AGAIN, Cutter
@@ -64,6 +65,7 @@ __all__ = [
     "ViewError",
     "as_graph",
     "as_program",
+    "cached_call",
     "check_trace",
     "clear_trace_data",
     "default_limit",

@@ -17,9 +17,9 @@ from ._batch import matrix_command, precision_command, sweep_command
 from ._bisect import bisect_command
 from ._check import check_command, compare_command, demo_command, diff_command
 from ._command import as_command
+from ._decoding import decode_command, invariance_command
 from ._fleet import fleet_command
 from ._history import history_command
-from ._invariance import invariance_command
 from ._passes import passes_command
 from ._record import assemble_command, export_command, recover_command, show_command, steal_command
 from ._repro import repro_command
@@ -53,7 +53,15 @@ def _common_options(
 
 
 _COMMANDS = {
-    "Compare": (demo_command, check_command, compare_command, diff_command, align_command, invariance_command),
+    "Compare": (
+        demo_command,
+        check_command,
+        compare_command,
+        diff_command,
+        align_command,
+        decode_command,
+        invariance_command,
+    ),
     "Find the cause": (bisect_command, repro_command, passes_command, precision_command),
     "Compare many": (matrix_command, sweep_command, fleet_command, history_command),
     "Record and draw": (

@@ -10,10 +10,9 @@ from filch.steal.text import short_line
 from .._blame import failing_tolerance
 from ..common._errors import CompareError
 from ..metrics._tolerance import Tolerance
-from ..results._next_command import to_repeat
+from ..results._next_command import to_repeat, unsafe_options
 from ..results._report import Report
 from ..results._rows import Row
-from ..results._untrusted_options import unsafe_options
 
 
 def trusted_options(report: Report, overrides: dict[str, str]) -> dict[str, Any]:

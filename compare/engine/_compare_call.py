@@ -201,7 +201,9 @@ class _CallComparison:
             with phase(f"{stage} graph: measuring the time of each node"):
                 seconds = self._backend.profile(compiled, inputs)
         lowered = self._prepared.lowered[stage]
-        return Run(self._call.index, stage, compiled, inputs, outputs, seconds, lowered, options.statistics)
+        return Run(
+            self._call.index, stage, compiled, inputs, outputs, seconds, lowered, options.statistics, options.on_row
+        )
 
     def _cast_inputs(self, compiled: Compiled) -> Mapping[str, torch.Tensor]:
         if not self._options.lower_precision:

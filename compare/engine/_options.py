@@ -7,6 +7,7 @@ from filch.export.backends import Backend, Profiles, Stage
 
 from ..common._errors import CompareError
 from ..metrics._tolerance import Tolerance
+from ._run import OnRow
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,7 @@ class CompareOptions:
     Attributes:
         tolerance: the tolerance of values that are judged by one; None depends on the dtype.
         by_tolerance: whether to judge all values by tolerance.
+        on_row: called with each row of a value that has a reference, the value and the reference.
 
     Raises:
         CompareError: an option is invalid, alone or in combination with others.
@@ -30,6 +32,7 @@ class CompareOptions:
     truth: Literal["float64"] | None = None
     repeats: int = 1
     by_tolerance: bool = False
+    on_row: OnRow | None = None
 
     def __post_init__(self) -> None:
         if self.truth not in (None, "float64"):

@@ -1,6 +1,6 @@
 """One run of a graph."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -8,10 +8,12 @@ import torch
 from filch.export import Graph
 from filch.export.backends import Compiled, Stage
 
+from ..results._rows import Row
 from ._lower_precision import Lowered
 
 # The name of a value, its tensor, and the largest difference of each element between repeated runs; None for one run.
 ObservedValue = tuple[str, torch.Tensor, torch.Tensor | None]
+OnRow = Callable[[Row, torch.Tensor, torch.Tensor], None]
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Run:
         seconds: the duration of each node by its name, if profiling is enabled.
         lowered: the values that correspond to the model's, if lower precision is allowed.
         statistics: whether rows have statistics of each value and its reference.
+        on_row: see `CompareOptions`.
     """
 
     call: int
@@ -37,6 +40,7 @@ class Run:
     seconds: Mapping[str, float] = field(default_factory=dict)
     lowered: Lowered | None = None
     statistics: bool = False
+    on_row: OnRow | None = None
 
     @property
     def graph(self) -> Graph:

@@ -187,6 +187,8 @@ class ValueComparator:
             row = with_verdict(row, verdict)
         if row.status == "different" and row.difference is not None and lowered is None:
             row = replace(row, exact_in=exact_dtype(tensor, reference.tensor, row.difference))
+        if self._run.on_row is not None:
+            self._run.on_row(row, tensor, reference.tensor)
         return replace(row, spread=spread_of(tensor, reference.tensor)) if self._run.statistics else row
 
     def _limit(self, name: str, tensor: torch.Tensor | None, node: Node) -> float | Tolerance | None:

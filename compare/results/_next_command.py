@@ -8,10 +8,16 @@ from typing import Any
 
 from ..metrics._tolerance import Tolerance
 from ..rendering._result import NextCommand
-from ._untrusted_options import unsafe_options
 
 DEFAULT_BACKEND = "onnxruntime-cpu"  # of the command line
 _FOLDER = "blame"
+# Options that can't make a backend run another program, load a library or write a file. OpenVINO's and Inductor's
+# `config` and a provider's own options can: Inductor's `cpp.cxx` is a command.
+_HARMLESS = (
+    *("device", "disabled_optimizers", "level", "mode", "providers", "search_space", "session_config"),
+    *("session_options", "tf32", "threads", "tunable", "use_cuda_graph", "use_fp16", "use_fp16_reduction"),
+)
+_FILES = "ep."  # session configuration entries with this prefix name files that are written
 
 
 def to_repeat(
@@ -58,3 +64,8 @@ def to_run_every_node(command: str) -> NextCommand:
 def to_show_all(command: str) -> NextCommand:
     """Return the command that prints a row for each value."""
     return NextCommand(f"{command} --all" if command else 'report.table("nodes")', "show a row for each value")
+
+
+def unsafe_options(options: Mapping[str, Any]) -> list[str]:
+    """Return the names of options that may run programs or write files, so that their value has to be trusted."""
+    return [name for name, value in options.items() if name not in _HARMLESS or _FILES in str(value)]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..results._alignment import Alignment
+from ..results._decoding import Decoding
 from ..results._dump_diff import DumpDiff
 from ..results._invariance import Invariance
 from ..results._report import Report
@@ -45,7 +46,7 @@ class ArtifactStore:
         self._count += 1
         return name if self._count == 1 else f"{self._count}-{name}"
 
-    def write(self, result: Report | DumpDiff | Alignment | Invariance, name: str) -> Path | None:
+    def write(self, result: Report | DumpDiff | Alignment | Invariance | Decoding, name: str) -> Path | None:
         """Write a result as HTML and JSON and return the page; skip one that is close unless `reports` is set."""
         if result.close and self.reports is None:
             return None

@@ -4,11 +4,11 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
-from filch.export import Program, load_program
+from filch.export import Precision, Program, load_program
 from filch.export.backends import Backend, get_backend
 from filch.steal import FilchError, Scratch
 from filch.steal.text import for_terminal
@@ -16,6 +16,7 @@ from filch.steal.text import for_terminal
 from .._align import align
 from .._compare import compare
 from .._compare_export import compare_with_fallback
+from .._decode import compare_decode
 from .._invariance import check_invariance
 from ..alignment._value_map import ValueMap
 from ..common._errors import CompareError
@@ -23,6 +24,7 @@ from ..metrics._tolerance import Tolerance, ToleranceOption
 from ..models._subject import Subject
 from ..repro import write_comparison
 from ..results._alignment import Alignment
+from ..results._decoding import Decoding
 from ..results._dump_diff import DumpDiff
 from ..results._invariance import Invariance
 from ..results._report import EAGER_PYTORCH, Report
@@ -171,6 +173,50 @@ class Checks:
             first = next((f"{row.relation}: {row.first}" for row in result.rows if row.first), "no operation was found")
             self._artifacts.record("first_divergence", first)
             lines = [result.headline, "", f"First: {first}", "", result.table(width=80)]
+            raise AssertionError(for_terminal("\n".join([*lines, "", f"report: {page}"])))
+        return result
+
+    def check_decode(
+        self,
+        model: nn.Module,
+        args: Any = None,
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        program: Program | None = None,
+        backend: str | Backend = "onnxruntime-cpu",
+        tokens: int = 32,
+        first: int | None = None,
+        cache: Literal["dynamic", "static"] = "dynamic",
+        precision: Precision | None = None,
+    ) -> Decoding:
+        """Check that a program with a cache decodes what the model does; see `filch.compare.compare_decode`.
+
+        Args:
+            model: a causal language model of transformers.
+            args: the tokens, int64 in the shape [sequences, length]; None if they are in `kwargs`.
+            kwargs: the keyword arguments of a call.
+            program: the program; None exports the model.
+            backend: the backend.
+            tokens: the number of tokens of each sequence.
+            first: the number of tokens of the first step.
+            cache: the kind of the cache, if the model is exported here.
+            precision: lowers the precision of the program.
+
+        Returns:
+            the result.
+
+        Raises:
+            AssertionError: a value is wrong at some position, or the model itself decodes something else.
+        """
+        __tracebackhide__ = True
+        options: dict[str, Any] = {"program": program, "backend": backend, "tokens": tokens, "first": first}
+        result = compare_decode(model, args, kwargs, cache=cache, precision=precision, **options)
+        self._artifacts.record("backend", f"decode on {result.backend}")
+        self._artifacts.record("result", "close" if result.close else "different")
+        page = self._artifacts.write(result, self._artifacts.unique_name("decode"))
+        if not result.close:
+            self._artifacts.record("first_divergence", str(result.first_break or result.headline))
+            lines = [result.headline, "", result.table(width=80)]
             raise AssertionError(for_terminal("\n".join([*lines, "", f"report: {page}"])))
         return result
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +23,7 @@ from ..program._operators import model_operators
 from ..program._original import Original
 from ..program._program import Program
 from ._by_value import find_by_value
+from ._cached import CacheKind, cached_inputs, exportable_experts, register_caches, with_cache_names
 from ._infer import infer_types
 from ._module_trace import EagerCall, EagerCalls, capture_calls, leaf_paths, plain_modules, record_calls
 
@@ -45,6 +45,8 @@ def export(
     kwargs: Mapping[str, Any] | None = None,
     *,
     dynamic_shapes: Any = None,
+    cache: CacheKind | None = None,
+    slots: int = 0,
 ) -> Program:
     """Export `model` to ONNX without optimization, with the values of each module call.
 
@@ -57,6 +59,13 @@ def export(
         args: its positional arguments: tensors, or nested structures of tensors.
         kwargs: its keyword arguments.
         dynamic_shapes: see `torch.export.export`; dimensions may also be given by name, as for `torch.onnx.export`.
+        cache: `"dynamic"` or `"static"` exports a causal language model of transformers as one program for prefill and
+            decode. `args` are example tokens then, int64 in the shape [sequences, length]. The program takes
+            `input_ids`, `position_ids`, an `attention_mask` of past and new tokens, and the cache as
+            `past_key_values.0.key`, `past_key_values.0.value` and so on, and returns `logits`, `present.0.key` and so
+            on, with any number of sequences and tokens. A dynamic cache has any number of past tokens; 0 is prefill.
+        slots: the number of slots of a static cache, which is also the length of its mask. How many of them are used
+            is in `past_key_values.0.length` and so on.
 
     Returns:
         the program; pass it to `optimize` for the form that is deployed.
@@ -67,8 +76,17 @@ def export(
     if not isinstance(model, nn.Module):
         raise ExportError(f"export takes a torch.nn.Module, not {type(model).__name__}")
     args, kwargs = tuple(args) if not isinstance(args, torch.Tensor) else (args,), dict(kwargs or {})
+    if cache is not None:
+        return _export_with_cache(model, args, cache, slots)
     with phase("export: step", len(_STEPS), work=sum(_STEPS.values())) as steps:
         return _export(model, args, kwargs, dynamic_shapes, lambda name: steps.next(name, _STEPS[name]))
+
+
+def _export_with_cache(model: nn.Module, args: tuple[Any, ...], cache: CacheKind, slots: int) -> Program:
+    tokens = args[0] if len(args) == 1 else None
+    with exportable_experts(model):
+        kwargs, shapes = cached_inputs(model, tokens, cache, slots if cache == "static" else 0)
+        return with_cache_names(export(model, (), kwargs, dynamic_shapes=shapes))
 
 
 def _export(
@@ -79,7 +97,7 @@ def _export(
     next_step: Callable[[str], None],
 ) -> Program:
     """Export a model; see `export`. `next_step` is called with the name of each step."""
-    _register_caches(model)
+    register_caches(model)
     next_step("running the model")
     eager_calls = record_calls(model, args, kwargs)
     with _frozen(model):
@@ -267,21 +285,6 @@ def _inputs(
     arguments = argument_tensors(ModuleInfo.of(model).parameters, args, kwargs)
     paths = leaf_paths((args, {key: kwargs[key] for key in order}), arguments)
     return {arg.name: path for arg, path in zip(_user_inputs(exported), paths, strict=True) if path is not None}
-
-
-def _register_caches(model: nn.Module) -> None:
-    """Register the cache classes of transformers as pytrees, if that library is imported."""
-    if "transformers" not in sys.modules:
-        return
-    with contextlib.suppress(ImportError):
-        from transformers.exporters.exporter_dynamo import register_cache_pytrees_for_model  # noqa: PLC0415  optional
-
-        register_cache_pytrees_for_model(model)  # pyright: ignore[reportArgumentType]  any model will do
-        return
-    with contextlib.suppress(ImportError):
-        from transformers.integrations.executorch import register_dynamic_cache_export_support  # noqa: PLC0415  optional
-
-        register_dynamic_cache_export_support()
 
 
 @contextlib.contextmanager

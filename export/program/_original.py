@@ -1,7 +1,6 @@
 """`Original`: the torch program that an ONNX graph was translated from, as the source of its reference values."""
 
 import base64
-import copy
 import json
 import logging
 import tempfile
@@ -39,6 +38,7 @@ from ..onnx_files._mapped import map_weights
 from ..onnx_files._memory import check_room
 from ..onnx_files._tensors import Tensors
 from ..pt2_files import Archive, StoredError, is_runnable, load_extra, load_program
+from ._renaming import identifiers, renamed_program
 
 _log = logging.getLogger("filch")
 # Names of the extra files in the archive.
@@ -46,6 +46,7 @@ _MODEL_ENTRY = "filch.onnx"
 _IDENTITY_ENTRY = "filch.id"
 _WEIGHTS_ENTRY = "filch.weights"  # JSON: which weights of the program are in another file, and their checksums
 _NOT_SAVED = "the exported program can't be saved beside the ONNX file (%s): only modules will have reference values"
+_NAMES_ENTRY = "filch.names"  # JSON: other names of nodes, which are no identifiers, by those that the file has
 _STATE_LOCATION = "filch-state"  # the external-data location of weights that are in the exported program
 
 
@@ -196,7 +197,8 @@ def save(original: Original, path: Path, stored: Mapping[str, tuple[Any, ir.Exte
     if refusal := _load_refusal(original.program):
         _log.warning(_NOT_SAVED, refusal)
         return False
-    program, model = copy.copy(original.program), original.model.clone()
+    written = identifiers(original.program)
+    program, model = renamed_program(original.program, written), original.model.clone()
     program.example_inputs = None  # they may contain a user's classes, which torch would pickle
     program._module_call_graph = _flat_module_call_graph(program)  # noqa: SLF001  as may the signature; there is no setter
     elsewhere = _stored_elsewhere(original, stored)
@@ -218,6 +220,7 @@ def save(original: Original, path: Path, stored: Mapping[str, tuple[Any, ir.Exte
         try:
             with quiet():
                 entries = {_MODEL_ENTRY: contents, _IDENTITY_ENTRY: original.identity, _WEIGHTS_ENTRY: entry}
+                entries |= {_NAMES_ENTRY: json.dumps({new: name for name, new in written.items()})} if written else {}
                 torch.export.save(program, file, extra_files=entries)
             file.replace(path)
         except Exception as error:  # noqa: BLE001  torch's serializers raise exceptions of any type
@@ -319,7 +322,8 @@ def _read_archive(archive: Archive, identity: str, path: Path) -> tuple[Exported
             if name not in weights:
                 raise StoredError("its graph refers to other files")
             value.const_value = tensor_adapters.TorchTensor(weights[name].detach(), name=name)
-    return program, model
+    names = {str(name): str(new) for name, new in parse_json(load_extra(archive, _NAMES_ENTRY, b"{}")).items()}
+    return renamed_program(program, names) if names else program, model
 
 
 def _read_model(contents: bytes, path: Path) -> ir.Model:

@@ -1,0 +1,226 @@
+"""Compare what a program with a cache computes step by step with what the model computes."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from filch.export import Precision, Program, cached_call, export, lower
+from filch.export.backends import Backend, Stage
+from filch.steal import phase, steal_forward
+
+from ._compare import BUFFER, compare, resolve_backend
+from .common._errors import CompareError
+from .decoding._decoder import Decoder, unsupported
+from .decoding._implementations import EXPORTED_EXPERTS, implementation
+from .decoding._plan import Plan, chunks
+from .decoding._positioned_row import PositionedRow
+from .decoding._stepwise import PRESENT, Stepwise
+from .decoding._tokens import given_tokens
+from .metrics._metrics import compare_tensors
+from .models._subject import Subject
+from .results._decoding import DecodeBreak, DecodePosition, Decoding, LayerErrors
+from .results._report import Report
+from .results._rows import STAGES, Row
+
+_TOKENS, _LEAST, _SEQUENCES = 32, 6, 2
+_EXTRA_SLOTS = 8
+
+
+def compare_decode(
+    model: nn.Module,
+    args: Any = None,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    program: Program | None = None,
+    backend: str | Backend = "onnxruntime-cpu",
+    options: Mapping[str, Any] | None = None,
+    tokens: int = _TOKENS,
+    first: int | None = None,
+    cache: Literal["dynamic", "static"] = "dynamic",
+    precision: Precision | None = None,
+    stages: Sequence[Stage] | None = None,
+    buffer: int = BUFFER,
+) -> Decoding:
+    """Run a program with a cache step by step, and compare each of its values with the model's, by position.
+
+    The first step has several tokens (prefill), each further one a single token (decode). Tokens are given, not
+    sampled, so that a difference does not change what follows. The program's own cache goes from step to step. The
+    values of all steps are put together by position, and compared with those of the model, which computes all tokens
+    in one call: in the same way as `compare`, by their distance from float64. Values without tokens, such as sizes, are
+    not judged.
+
+    Whether the model itself computes the same step by step as in one call is checked in eager PyTorch by its logits.
+
+    Args:
+        model: a causal language model of transformers, in eval mode.
+        args: the tokens, int64 in the shape [sequences, length], or a tuple with them; None if they are in `kwargs`.
+            Of one sequence, a second one is made by rotating it, and those shorter than `tokens` are repeated.
+        kwargs: keyword arguments of a call; only `input_ids` is used.
+        program: the result of `export(..., cache=...)`, optimized or changed since, or such a file; None exports the
+            model. Its inputs and outputs have the names that `export` gives them.
+        backend: see `compare`.
+        options: see `compare`.
+        tokens: the number of tokens of each sequence, at least 6.
+        first: the number of tokens of the first step, at least 2; None is a quarter of `tokens`.
+        cache: the kind of the cache, if the model is exported here.
+        precision: lowers the precision of the program: `"float16"` or `"bfloat16"`.
+        stages: see `compare`; None is the last stage that the backend has: the graph that it optimized.
+        buffer: see `compare`.
+
+    Returns:
+        a `Decoding`; its `first_break` is the first position and the node at which the program goes wrong.
+
+    Raises:
+        FilchError: the tokens are invalid, or the model can't be exported, or the backend fails.
+    """
+    if tokens < _LEAST:
+        raise CompareError(f"decoding is compared for at least {_LEAST} tokens, not {tokens}")
+    count = max(2, tokens // 4) if first is None else first
+    if not 2 <= count <= tokens - 2:
+        raise CompareError(f"the first step has 2 to {tokens - 2} tokens, not {count}")
+    given, _ = given_tokens(Subject.of(model, () if args is None else args, kwargs), _SEQUENCES)
+    given = given.repeat(1, -(-tokens // given.shape[1]))[:, :tokens]
+    if program is None:
+        slots = tokens + _EXTRA_SLOTS if cache == "static" else 0
+        program = export(model, (given,), cache=cache, slots=slots)
+    else:
+        slots = _slots(program)
+    stepwise = Stepwise(resolve_backend(backend, options), count, slots)
+    arguments = cached_call(model, given, slots=slots)
+    with (
+        implementation(model, "experts", EXPORTED_EXPERTS),
+        steal_forward(model, submodules=True, on_error="raise") as capture,
+        torch.no_grad(),
+    ):
+        expected = model(**arguments).logits
+    judged = program if precision is None else lower(program, precision, simulate=precision == "bfloat16")
+    wanted = stepwise.stages[-1:] if stages is None else stages
+    report = compare(
+        capture, judged, backend=stepwise, stages=wanted, lower_precision=precision is not None, buffer=buffer
+    )
+    with phase("decoding in eager PyTorch"):
+        eager, consistent = _eager(model, given, count, expected)
+    kind = "static" if slots else "dynamic"
+    return _result(model, stepwise, report, expected, (kind, precision or ""), (eager, consistent))
+
+
+def _slots(program: Program) -> int:
+    """Return the number of slots of a program's cache; 0 if it is not fixed.
+
+    Raises:
+        CompareError: the program has no cache with the names that `export` gives it.
+    """
+    names = [name for name in program.graph.outputs if name.startswith(PRESENT) and name.endswith(".key")]
+    if not names:
+        raise CompareError(f"the program returns no cache: it has no output {PRESENT}0.key; see export(cache=…)")
+    shape = program.graph.values[names[0]].shape
+    size = shape[2] if shape is not None and len(shape) > 2 else None
+    return size if isinstance(size, int) else 0
+
+
+def _eager(model: nn.Module, tokens: torch.Tensor, first: int, expected: torch.Tensor) -> tuple[float, bool]:
+    """Return how far the model's logits, computed step by step, are from those of one call, and whether they are close.
+
+    The difference is relative to the root mean square; NaN if the model does not take a cache.
+    """
+    plan = Plan(chunks(tokens, 1, first=first))
+    if unsupported(model, plan):
+        return math.nan, True
+    with torch.no_grad():
+        logits = torch.cat(Decoder(model, plan, {}, len(tokens))(), 1)
+    difference = compare_tensors(logits, expected)
+    distance = float((logits.double() - expected.double()).abs().max() / expected.double().square().mean().sqrt())
+    return distance, difference.close
+
+
+def _result(  # noqa: PLR0917  called in one place
+    model: nn.Module,
+    run: Stepwise,
+    report: Report,
+    expected: torch.Tensor,
+    kind: tuple[str, str],
+    eager: tuple[float, bool],
+) -> Decoding:
+    rows = {(row.stage, row.kind, row.value): row for row in report.rows}
+    records = [item for key, item in run.records.items() if key in rows]
+    nodes = [item for item in records if item.row.kind != "output"]
+    length = expected.shape[1]
+    wrong = sorted(
+        (item for item in nodes if item.position is not None and rows[_key(item)].diverged),
+        key=lambda item: (item.position, STAGES.index(item.row.stage), item.row.index),
+    )
+    outputs = {item.row.value: item for item in records if item.row.kind == "output"}
+    flips = _flips(run.logits, expected)
+    state = [item for name, item in outputs.items() if name.startswith(PRESENT)]
+    positions = tuple(
+        DecodePosition(
+            position,
+            max(0, position - run.first + 1),
+            _largest(outputs[name].errors[position] for name in outputs if not name.startswith(PRESENT)),
+            _largest(item.errors[position] for item in state),
+            _largest(item.errors[position] for item in records),
+            *flips[position],
+        )
+        for position in range(length)
+    )
+    errors: dict[str, tuple[float, ...]] = {}
+    for item in nodes:
+        name = item.row.module or ""
+        errors[name] = tuple(map(max, errors.get(name, item.errors), item.errors))
+    return Decoding(
+        type(model).__name__,
+        run.name,
+        *kind,
+        len(expected),
+        run.first,
+        positions,
+        tuple(_break(item, rows[_key(item)]) for item in wrong),
+        tuple(LayerErrors(name, item) for name, item in errors.items()),
+        sum(row.judged for row in report.rows),
+        len(report.rows),
+        *eager,
+        report.failed,
+    )
+
+
+def _key(item: PositionedRow) -> tuple[Stage, str, str]:
+    return item.row.stage, item.row.kind, item.row.value
+
+
+def _largest(values: Iterable[float]) -> float:
+    return max(values, default=0.0)
+
+
+def _break(item: PositionedRow, row: Row) -> DecodeBreak:
+    return DecodeBreak(
+        row.stage,
+        item.position or 0,
+        item.sequence,
+        row.node,
+        row.op,
+        row.value,
+        row.module,
+        row.source,
+        row.introduced,
+        row.float64,
+        row.index,
+    )
+
+
+def _flips(logits: torch.Tensor | None, expected: torch.Tensor) -> list[tuple[int, float | None]]:
+    """Return in how many sequences the largest logit of each position is another one, and the model's largest margin.
+
+    The margin is the difference of its two largest logits, relative to the root mean square of all.
+    """
+    if logits is None:
+        return [(0, None)] * expected.shape[1]
+    values = expected.double()
+    top = values.topk(2, -1).values
+    margins = (top[..., 0] - top[..., 1]) / values.square().mean().sqrt()
+    flipped = logits.argmax(-1) != expected.argmax(-1)
+    counts = flipped.sum(0).tolist()
+    largest = torch.where(flipped, margins, 0.0).amax(0).tolist()
+    return [(count, margin if count else None) for count, margin in zip(counts, largest, strict=True)]

@@ -1,0 +1,144 @@
+"""The commands for language models with a cache: `filch invariance` and `filch decode`."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import _options as shared
+from ._command import usage_error
+from ._output import echo_result, echo_unless
+
+if TYPE_CHECKING:
+    from ..results._decoding import Decoding
+    from ..results._invariance import Invariance
+
+_WRITERS = {".html": "to_html", ".json": "to_json", ".md": "to_markdown"}  # methods of the results
+_Outputs = Annotated[
+    list[Path] | None, typer.Option("--output", "-o", help="Write the result (.html, .json, .md); repeatable.")
+]
+
+
+def invariance_command(
+    factory: Annotated[str, typer.Argument(help="package.module:factory or path.py:factory of a language model.")],
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="A relation to check, such as decode or 'padding on the left'; repeatable. Default: all."),
+    ] = None,
+    attention: Annotated[
+        list[str] | None, typer.Option(help="Attention implementation to compare with eager; repeatable.")
+    ] = None,
+    bitwise: Annotated[
+        bool, typer.Option("--bitwise", help="Require equal bits in the model's own dtypes, too.")
+    ] = False,
+    output: _Outputs = None,
+    wide: shared.Wide = False,
+    as_json: shared.Json = False,
+    quiet: shared.Quiet = False,
+) -> None:
+    """Check that a language model computes the same with a cache, in batches, and with padding.
+
+    Exits with 0 if each way to call it that it supports gives the same numbers, and with 1 if not.
+    """
+    _check_outputs(output)
+    from .._invariance import check_invariance
+    from ..common._progress import progress
+    from ..models._factory import find_factory
+
+    with progress("invariance", quiet=quiet or as_json):
+        found = find_factory(factory)
+        subject = found.subject_of(found.call())
+        result = check_invariance(
+            subject.model,
+            subject.args,
+            subject.kwargs,
+            only=only or None,
+            attentions=attention or ("sdpa",),
+            bitwise=bitwise,
+        )
+    _finish(result, output, as_json=as_json, quiet=quiet, wide=wide)
+
+
+class CacheOption(StrEnum):
+    """The kinds of cache that a program can be exported with; see `filch.export.export`."""
+
+    dynamic = "dynamic"
+    static = "static"
+
+
+class DecodePrecision(StrEnum):
+    """The precisions to which a program that decodes can be lowered."""
+
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+
+
+def decode_command(
+    factory: Annotated[str, typer.Argument(help="package.module:factory or path.py:factory of a language model.")],
+    program: Annotated[
+        Path | None, typer.Option(help="A file of export(..., cache=...) to judge; by default, the model is exported.")
+    ] = None,
+    backend: shared.Backend = "onnxruntime-cpu",
+    option: shared.Options = None,
+    tokens: Annotated[int, typer.Option(help="The number of tokens of each sequence.")] = 32,
+    first: Annotated[
+        int | None, typer.Option(help="How many of them are in the first call. Default: a quarter.")
+    ] = None,
+    cache: Annotated[CacheOption, typer.Option(help="The cache to export with.")] = CacheOption.dynamic,
+    precision: Annotated[DecodePrecision | None, typer.Option(help="Lower the program to this precision.")] = None,
+    output: _Outputs = None,
+    wide: shared.Wide = False,
+    as_json: shared.Json = False,
+    quiet: shared.Quiet = False,
+) -> None:
+    """Run a language model's program token by token, and name the position and the node where it goes wrong.
+
+    Exits with 0 if all values are right at all positions, and with 1 if not.
+    """
+    _check_outputs(output)
+    from filch.export import load_program
+
+    from .._decode import compare_decode
+    from ..common._progress import progress
+    from ..models._factory import find_factory
+
+    with progress("decode", quiet=quiet or as_json):
+        found = find_factory(factory)
+        subject = found.subject_of(found.call())
+        result = compare_decode(
+            subject.model,
+            subject.args,
+            subject.kwargs,
+            program=None if program is None else load_program(program),
+            backend=backend,
+            options=shared.parse_options(option),
+            tokens=tokens,
+            first=first,
+            cache=cache.value,
+            precision=None if precision is None else precision.value,
+        )
+    _finish(result, output, as_json=as_json, quiet=quiet, wide=wide)
+
+
+def _check_outputs(output: list[Path] | None) -> None:
+    for path in output or ():
+        if path.suffix not in _WRITERS:
+            raise usage_error(f"the result is written as .html, .json or .md, not as {path.name!r}")
+
+
+def _finish(
+    result: "Invariance | Decoding", output: list[Path] | None, *, as_json: bool, quiet: bool, wide: bool
+) -> None:
+    """Print and write a result, and exit with the code that says whether it is close."""
+    from ..common._errors import CompareError
+
+    echo_result(result, as_json=as_json, quiet=quiet, wide=wide)
+    for path in output or ():
+        try:
+            getattr(result, _WRITERS[path.suffix])(path)
+        except OSError as error:
+            raise CompareError(f"can't write {str(path)!r}: {error.strerror or error}") from error
+    if output:
+        echo_unless(quiet or as_json, f"\nwritten: {', '.join(map(str, output))}")
+    raise typer.Exit(not result.close)

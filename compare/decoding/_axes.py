@@ -1,0 +1,183 @@
+"""`Axes`: which axes of a value have the tokens of a step, and which have all tokens so far."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+Role = Literal["queries", "keys", "fixed", "joint"]
+
+
+@dataclass(frozen=True)
+class Spans:
+    """The steps in which a program computes some sequences.
+
+    Attributes:
+        rows: the number of sequences.
+        all: the first position of each step, and the one after its last.
+        slots: the number of slots of a static cache; 0 for a dynamic one.
+    """
+
+    rows: int
+    all: tuple[tuple[int, int], ...]
+    slots: int
+
+    @classmethod
+    def of(cls, shape: Sequence[int], first: int, slots: int) -> "Spans":
+        """Return the steps for tokens of a shape, [rows, length]: `first` tokens, then one each."""
+        starts = [0, *range(first, shape[1])]
+        return cls(shape[0], tuple(zip(starts, [*starts[1:], shape[1]], strict=True)), slots)
+
+    @property
+    def length(self) -> int:
+        """The number of tokens of each sequence."""
+        return self.all[-1][1]
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The axes of a value that is computed in steps.
+
+    Attributes:
+        spans: the steps.
+        roles: what each axis has: the tokens of a step, those up to its last one (or all slots), something else, or
+            sequences, tokens of a step and something else in one.
+        shape: the shape of the value in one call with all tokens.
+    """
+
+    spans: Spans
+    roles: tuple[Role, ...]
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, spans: Spans, whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> "Axes | None":
+        """Return the axes of a value; None if they are not known, or if it is another value in each step.
+
+        Args:
+            spans: the steps.
+            whole: the value in one call with all tokens.
+            parts: the value in each step.
+        """
+        if any(part.dim() != whole.dim() for part in parts):
+            return None
+        sizes = zip(whole.shape, *(part.shape for part in parts), strict=True)
+        roles: list[Role | None] = [_role(spans, size, others) for size, *others in sizes]
+        known: tuple[Role, ...] = tuple(role for role in roles if role is not None)
+        if len(known) < len(roles):
+            return None
+        if {*known} <= {"fixed"} and not all(torch.equal(part, parts[-1]) for part in parts):
+            return None
+        counts_step = known == ("queries",) and not whole.is_floating_point()
+        if counts_step and all(torch.equal(part, whole[: len(part)]) for part in parts):
+            return None  # the places of tokens in a step, which begin at 0 in each
+        return cls(spans, known, tuple(whole.shape))
+
+    @property
+    def query_axis(self) -> int | None:
+        """The axis of the tokens of a step in `split` values; None if there is none."""
+        if "joint" in self.roles:
+            return self.roles.index("joint") + 1
+        return self.roles.index("queries") if "queries" in self.roles else None
+
+    @property
+    def key_axis(self) -> int | None:
+        """The axis of the tokens up to the last one of a step in `split` values; None if there is none."""
+        if "keys" not in self.roles:
+            return None
+        axis = self.roles.index("keys")
+        return axis + 2 if "joint" in self.roles[:axis] else axis
+
+    def split(self, value: torch.Tensor, step: int | None = None) -> torch.Tensor:
+        """Return a value with an axis of its own for the tokens; of a step, or of one call."""
+        if "joint" not in self.roles:
+            return value
+        axis, (start, end) = self.roles.index("joint"), (0, self.spans.length) if step is None else self.spans.all[step]
+        return value.reshape(*value.shape[:axis], self.spans.rows, end - start, -1, *value.shape[axis + 1 :])
+
+    def part(self, value: torch.Tensor, step: int) -> torch.Tensor:
+        """Return what a step has of a value of one call."""
+        start, end = self.spans.all[step]
+        value = self.split(value)
+        if self.query_axis is not None:
+            value = value.narrow(self.query_axis, start, end - start)
+        if self.key_axis is not None and not self.spans.slots:
+            value = value.narrow(self.key_axis, 0, end)
+        if "joint" not in self.roles:
+            return value
+        axis = self.roles.index("joint")
+        return value.flatten(axis, axis + 2)
+
+    def joined(self, whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> "Joined":
+        """Return a value of one call with the numbers of each step in their places.
+
+        Args:
+            whole: has the numbers that no step computes.
+            parts: the value in each step.
+        """
+        if self.query_axis is None and self.key_axis is None:
+            return Joined(parts[-1], [self.spans.length - 1])
+        if self.query_axis is None:
+            return self._farthest(whole, parts)
+        result = self.split(whole.clone())
+        for step, ((start, end), part) in enumerate(zip(self.spans.all, parts, strict=True)):
+            place, own = result.narrow(self.query_axis, start, end - start), self.split(part, step)
+            if self.key_axis is not None:
+                place, own = (item.narrow(self.key_axis, 0, end) for item in (place, own))
+            place.copy_(own)
+        return Joined(result.reshape(self.shape), [*range(self.spans.length)])
+
+    def _farthest(self, whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> "Joined":
+        """Return the keys of all tokens; those that are not the same in all steps are the farthest from `whole`."""
+        axis = self.roles.index("keys")
+        result = whole.clone()
+        result.narrow(axis, 0, self.spans.length).copy_(parts[-1].narrow(axis, 0, self.spans.length))
+        changed = False
+        for (_, end), part in zip(self.spans.all[:-1], parts[:-1], strict=True):
+            now, then, expected = (item.narrow(axis, 0, end) for item in (result, part, whole))
+            if torch.equal(now, then):
+                continue
+            changed = True
+            if not now.is_floating_point():
+                now.copy_(torch.where(now == expected, then, now))
+                continue
+            is_farther = (then - expected).abs().nan_to_num(nan=torch.inf) > (now - expected).abs()
+            now.copy_(torch.where(is_farther, then, now))
+        positions = [*range(self.spans.length)]
+        for position in positions if changed else ():
+            steps = [
+                (end - 1, part.select(axis, position))
+                for (_, end), part in zip(self.spans.all, parts, strict=True)
+                if position < end
+            ]
+            if not torch.equal(steps[0][1], result.select(axis, position)):  # it was changed later
+                later = next(end for end, part in steps if not torch.equal(part, steps[0][1]))
+                positions[position] = max(position, later)
+        return Joined(result, positions)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A value of several steps, as of one call.
+
+    Attributes:
+        value: its numbers.
+        positions: for each token along its axis of tokens, the position of the step from which its numbers are.
+    """
+
+    value: torch.Tensor
+    positions: list[int]
+
+
+def _role(spans: Spans, whole: int, parts: Sequence[int]) -> Role | None:
+    counts, ends = [end - start for start, end in spans.all], [end for _, end in spans.all]
+    if whole == spans.length and [*parts] == counts:
+        return "queries"
+    if whole == spans.length and [*parts] == ends:
+        return "keys"
+    if all(size == whole for size in parts):
+        return "keys" if spans.slots and whole == spans.slots else "fixed"
+    total = spans.rows * spans.length
+    per_token = whole // total
+    is_joint = whole == per_token * total and [*parts] == [per_token * spans.rows * count for count in counts]
+    return "joint" if is_joint else None

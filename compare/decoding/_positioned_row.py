@@ -1,0 +1,90 @@
+"""`PositionedRow`: the positions at which a value is wrong."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..float64 import unit_of
+from ..float64._verdict import WRONG
+from ..metrics._tolerance import default_tolerance
+from ..results._rows import Row
+from ._axes import Axes
+
+
+@dataclass(frozen=True)
+class PositionedRow:
+    """A row of a value that was computed step by step.
+
+    Attributes:
+        row: the row.
+        errors: for each position, the largest difference, relative to the root mean square of the value; masks have
+            none.
+        position: the first position at which it is wrong; None if it is not.
+        sequence: the first sequence that is wrong there; None if it is the same for all.
+    """
+
+    row: Row
+    errors: tuple[float, ...]
+    position: int | None = None
+    sequence: int | None = None
+
+    @classmethod
+    def of(
+        cls, row: Row, value: torch.Tensor, reference: torch.Tensor, axes: Axes, positions: Sequence[int]
+    ) -> "PositionedRow":
+        """Return where a value differs from its reference.
+
+        Args:
+            row: its row.
+            value: the value.
+            reference: the reference, of the same shape.
+            axes: the axes of both.
+            positions: the position of each token along the axis of tokens; see `Joined`.
+        """
+        if torch.equal(value, reference):
+            return cls(row, (0.0,) * axes.spans.length)
+        actual, expected = (axes.split(item).double() for item in (value, reference))
+        axis = axes.key_axis if axes.query_axis is None else axes.query_axis
+        if axis is None:
+            actual, expected, axis = actual[None], expected[None], 0
+        actual, expected = (item.movedim(axis, 0)[: len(positions)] for item in (actual, expected))
+        distance = (actual - expected).abs().nan_to_num(nan=math.inf)
+        distance[(actual == expected) | (actual.isnan() & expected.isnan())] = 0.0
+        size = _typical(expected)
+        shown = distance.masked_fill((actual.abs() >= _MASKED) & (expected.abs() >= _MASKED), 0.0)
+        errors = shown.reshape(len(positions), -1).amax(-1) / (size or 1.0)
+        by_position = [0.0] * axes.spans.length
+        for position, error in zip(positions, errors.tolist(), strict=True):
+            by_position[position] = max(by_position[position], error)
+        if not row.diverged:
+            return cls(row, tuple(by_position))
+        wrong = distance > _limit(row, value.dtype) * expected.abs().clamp(min=size)
+        if not bool(wrong.any()):
+            wrong = distance == distance.max()
+        tokens = wrong.reshape(len(positions), -1).any(-1).nonzero()[:, 0].tolist()
+        first = min(tokens, key=lambda token: positions[token])
+        rows = wrong[first]
+        has_rows = rows.dim() > 0 and rows.shape[0] == axes.spans.rows and axis > 0
+        sequence = int(rows.reshape(len(rows), -1).any(-1).nonzero()[0]) if has_rows else None
+        return cls(row, tuple(by_position), positions[first], sequence)
+
+
+def _typical(values: torch.Tensor) -> float:
+    """Return the root mean square of numbers, with 0 in place of masks."""
+    return float(torch.where(values.abs() < _MASKED, values, 0.0).square().mean().sqrt())
+
+
+def _limit(row: Row, dtype: torch.dtype) -> float:
+    """Return the relative difference from which on a number of a wrong value is wrong."""
+    if not dtype.is_floating_point:
+        return 0.0
+    verdict = row.float64
+    if verdict is not None and verdict.magnitude and math.isfinite(verdict.rounding):
+        return max(WRONG * verdict.rounding / verdict.magnitude, _UNITS * unit_of(dtype))
+    return default_tolerance(dtype).harmonic
+
+
+_UNITS = 64.0  # by which correct numbers may differ that are small beside others of the same value
+_MASKED = 6e4  # masks are the lowest number of a dtype, which a lower precision replaces

@@ -1,0 +1,221 @@
+"""`Stepwise`: a backend that runs a program with a cache step by step, and returns its values by position."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+
+from filch.export import Program
+from filch.export.backends import Backend, Compiled, Observes, ReferenceLookup, Stage, isolate
+
+from ..common._errors import CompareError
+from ..results._rows import Row
+from ._axes import Axes, Spans
+from ._positioned_row import PositionedRow
+
+Values = Mapping[str, torch.Tensor]
+PAST, PRESENT = "past_key_values.", "present."  # what the names of the cache begin with, as inputs and outputs
+TOKENS, MASK, LOGITS = "input_ids", "attention_mask", "logits"
+
+
+@dataclass
+class Stepwise:
+    """Runs a program on whole sequences step by step: several tokens, then one each, with its own cache.
+
+    It takes and returns what one call with all tokens takes and returns, so that each value can be compared with that
+    of one call. Of a value with an axis of queries, each step computes some; of the keys and values in a cache, each
+    step has all up to its own, of which the ones that are furthest from those of a single call are returned. Numbers of
+    queries and later keys, which no step computes, are those of a single call. Values without an axis of tokens that
+    change from step to step, such as sizes, are not returned.
+
+    Args:
+        backend: runs the program.
+        first: the number of tokens of the first step.
+        slots: the number of slots of a static cache; 0 for a dynamic one.
+
+    Attributes:
+        records: where each compared value is wrong, by stage, kind of row and name.
+        logits: what the last run returned, float in the shape [rows, length, words].
+    """
+
+    backend: Backend
+    first: int
+    slots: int = 0
+    name: str = field(init=False)
+    stages: tuple[Stage, ...] = field(init=False)
+    records: dict[tuple[Stage, str, str], PositionedRow] = field(default_factory=dict, init=False)
+    logits: torch.Tensor | None = field(default=None, init=False)
+    _places: dict[str, tuple[Axes, list[int]]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.name, self.stages = self.backend.name, self.backend.stages
+
+    def compile(self, program: Program, *, optimize: bool) -> Compiled:
+        """See `Backend.compile`."""
+        compiled = self.backend.compile(program, optimize=optimize)
+        return replace(compiled, handle=_Handle(compiled, program, optimize))
+
+    def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
+        """See `Backend.run`."""
+        handle: _Handle = compiled.handle
+        if watch:
+            wanted = {*watch, *compiled.graph.outputs}
+            return {name: value for name, value in self._observe(handle, inputs, 0) if name in wanted}
+        outputs = self._run_steps(handle, inputs)
+        whole = self.backend.run(handle.inner, inputs)
+        parts = ((name, [item[name] for item in outputs]) for name in whole)
+        joined = dict(self._joined(handle, whole, parts))
+        self.logits = joined.get(LOGITS)
+        return joined
+
+    def observe(self, compiled: Compiled, inputs: Values, *, buffer: int) -> Iterator[tuple[str, torch.Tensor]]:
+        """See `Observes.observe`."""
+        return self._observe(compiled.handle, inputs, buffer)
+
+    def record(self, row: Row, value: torch.Tensor, reference: torch.Tensor) -> None:
+        """Record at which positions a value differs; see `CompareOptions.on_row`."""
+        places = self._places.get(row.value)
+        if places is not None and value.shape == reference.shape and value.numel():
+            self.records[row.stage, row.kind, row.value] = PositionedRow.of(row, value, reference, *places)
+
+    def isolate(
+        self,
+        compiled: Compiled,
+        inputs: Values,  # noqa: ARG002  those of the steps are known
+        references: ReferenceLookup,
+        *,
+        nodes: Collection[str] | None = None,
+        buffer: int,
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """See `Isolates.isolate`: in each step, the nodes read the numbers of its positions."""
+        handle: _Handle = compiled.handle
+        known: dict[str, torch.Tensor | None] = {}
+
+        def whole(name: str) -> torch.Tensor | None:
+            if name not in known:
+                known[name] = references(name) if name in handle.axes else None
+            return known[name]
+
+        def part(step: int) -> ReferenceLookup:
+            return lambda name: None if (item := whole(name)) is None else handle.axes[name].part(item, step)
+
+        runs = [
+            isolate(
+                self.backend,
+                handle.program,
+                handle.inner,
+                step,
+                part(index),
+                optimize=handle.optimize,
+                nodes=nodes,
+                buffer=buffer + 2 * handle.weights,
+            )
+            for index, step in enumerate(handle.inputs)
+        ]
+        for name, parts in _together(runs):
+            expected = whole(name)
+            if expected is not None:
+                yield name, handle.axes[name].joined(expected, parts).value
+
+    def _observe(self, handle: "_Handle", inputs: Values, buffer: int) -> Iterator[tuple[str, torch.Tensor]]:
+        if not handle.inputs:
+            raise CompareError("a program with a cache is run before its values are observed")
+        runs = self._values(handle, [inputs, *handle.inputs], buffer)
+        for name, (whole, *parts) in _together(runs):
+            yield from self._joined(handle, {name: whole}, [(name, parts)])
+
+    def _values(
+        self, handle: "_Handle", inputs: Sequence[Values], buffer: int
+    ) -> Sequence[Iterable[tuple[str, torch.Tensor]]]:
+        """Return the values of each run, the same ones in the same order."""
+        if isinstance(self.backend, Observes):
+            # With less room than the weights take, some backends load them again for each run.
+            room = buffer + 2 * handle.weights
+            return [self.backend.observe(handle.inner, item, buffer=room) for item in inputs]
+        graph = handle.inner.graph
+        runs = [self.backend.run(handle.inner, item, graph.producer) for item in inputs]
+        order = [name for node in graph.nodes for name in node.outputs if all(name in run for run in runs)]
+        return [[(name, run[name]) for name in order] for run in runs]
+
+    def _run_steps(self, handle: "_Handle", inputs: Values) -> list[Values]:
+        """Return the outputs of each step; the cache of the next one is what a step returns."""
+        handle.spans, handle.inputs = Spans.of(inputs[TOKENS].shape, self.first, self.slots), []
+        cache = {name: tensor for name, tensor in inputs.items() if name.startswith(PAST)}
+        outputs: list[Values] = []
+        for start, end in handle.spans.all:
+            handle.inputs.append(
+                {
+                    **{name: self._part(name, item, start, end) for name, item in inputs.items() if name not in cache},
+                    **cache,
+                }
+            )
+            outputs.append(self.backend.run(handle.inner, handle.inputs[-1]))
+            cache = {name: outputs[-1][PRESENT + name.removeprefix(PAST)] for name in cache}
+        return outputs
+
+    def _part(self, name: str, tensor: torch.Tensor, start: int, end: int) -> torch.Tensor:
+        if name != MASK:
+            return tensor[:, start:end]
+        if not self.slots:
+            return tensor[:, :end]
+        mask = tensor.clone()
+        mask[:, end:] = 0
+        return mask
+
+    def _joined(
+        self, handle: "_Handle", whole: Mapping[str, torch.Tensor], parts: Iterable[tuple[str, list[torch.Tensor]]]
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, items in parts:
+            if name in handle.past:
+                continue
+            axes = Axes.of(handle.spans, whole[name], items)
+            if axes is not None:
+                joined = axes.joined(whole[name], items)
+                handle.axes[name], self._places[name] = axes, (axes, joined.positions)
+                yield name, joined.value
+            elif name in handle.inner.graph.outputs and items[-1].shape == whole[name].shape:
+                yield name, items[-1]  # such as the number of tokens in a cache
+
+
+@dataclass
+class _Handle:
+    """A compiled program, and what is known of its last run.
+
+    Attributes:
+        inner: the program as compiled by the backend.
+        program: the program.
+        optimize: see `Backend.compile`.
+        spans: the steps of the run.
+        inputs: their inputs.
+        axes: the axes of the values, by name.
+    """
+
+    inner: Compiled
+    program: Program
+    optimize: bool
+    spans: Spans = field(default_factory=lambda: Spans(0, (), 0))
+    inputs: list[Values] = field(default_factory=list)
+    axes: dict[str, Axes] = field(default_factory=dict)
+
+    @cached_property
+    def weights(self) -> int:
+        """The size of the program's weights in bytes."""
+        tensors = (value.const_value for value in self.program.model.graph.initializers.values())
+        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
+    @cached_property
+    def past(self) -> frozenset[str]:
+        """The values that are computed from the cache alone, before it has the tokens of a step."""
+        graph = self.inner.graph
+        cache = [name for name in graph.inputs if name.startswith(PAST)]
+        others = [name for name in graph.inputs if name not in cache]
+        return frozenset(graph.computed_from(cache)) - frozenset(graph.computed_from(others))
+
+
+def _together(
+    runs: Sequence[Iterable[tuple[str, torch.Tensor]]],
+) -> Iterator[tuple[str, list[torch.Tensor]]]:
+    """Yield each value of several runs of a program, which compute the values in the same order."""
+    for items in zip(*runs, strict=True):
+        yield items[0][0], [tensor for _, tensor in items]

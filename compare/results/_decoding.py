@@ -1,0 +1,214 @@
+"""What a program with a cache computes step by step, and the position and the node where it goes wrong."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from filch.steal.text import short_line
+
+from ..common._source import short_source
+from ..float64 import RoundingVerdict
+from ..rendering._html import as_page
+from ..rendering._result import Result, written
+from ..rendering._show import show_page
+from ..rendering._table import Block, Column, Line, Style, fit_paths, folded, table_of
+
+
+@dataclass(frozen=True)
+class DecodeBreak:
+    """A value that is wrong from a position on.
+
+    Attributes:
+        stage: `exported` or `compiled`; see `Row`.
+        position: the first position at which it is wrong, from 0.
+        sequence: the first sequence that is wrong there; None if the value is the same for all.
+        node: the node that computes it.
+        op: its operator.
+        value: its name.
+        module: the path of its module; None if not known.
+        source: the line of model code, `file:line`; None if not known.
+        introduced: whether its node is wrong by itself, on correct inputs.
+        float64: how far it is from float64; None if it was judged by tolerance.
+        index: the node's index in the graph.
+    """
+
+    stage: str
+    position: int
+    sequence: int | None
+    node: str
+    op: str
+    value: str
+    module: str | None
+    source: str | None
+    introduced: bool
+    float64: RoundingVerdict | None
+    index: int
+
+    def __str__(self) -> str:
+        at = f"position {self.position}" + ("" if self.sequence is None else f" of sequence {self.sequence}")
+        line = f" ({short_source(self.source)})" if self.source else ""
+        return short_line(f"{at}: {self.node} ({self.op}) in {self.module or 'the model'}{line}")
+
+
+@dataclass(frozen=True)
+class DecodePosition:
+    """One position, in all sequences.
+
+    Attributes:
+        position: the position, from 0.
+        step: the index of the step that computes it.
+        logits: the largest difference of a logit from the model's, relative to the root mean square of all.
+        state: likewise of the keys and values in the cache.
+        worst: likewise of all values.
+        flips: in how many sequences the most likely next token is another one.
+        margin: the difference of the model's two largest logits where it flips, the largest one, relative as `logits`;
+            None if it does not.
+    """
+
+    position: int
+    step: int
+    logits: float
+    state: float
+    worst: float
+    flips: int = 0
+    margin: float | None = None
+
+
+@dataclass(frozen=True)
+class LayerErrors:
+    """A module's largest difference at each position.
+
+    Attributes:
+        module: its path.
+        errors: for each position, the largest difference of a value in it, relative to the root mean square of the
+            value.
+    """
+
+    module: str
+    errors: tuple[float, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class Decoding(Result):
+    """A program that was run step by step, compared with the model.
+
+    Attributes:
+        model: the name of the model.
+        backend: the backend that ran the program.
+        cache: `dynamic` or `static`.
+        precision: the precision that the program was lowered to; `""` for the model's.
+        sequences: the number of sequences.
+        first: the number of tokens of the first step; the others have one each.
+        positions: one row for each position.
+        breaks: the values that are wrong, by position and in the order of execution; the first one is the cause.
+        layers: the differences in each module by position.
+        judged: how many values were judged.
+        values: how many values the program computes from the tokens.
+        eager: the largest difference of the model's own logits, decoded step by step in eager PyTorch, from those of
+            one call, relative to the root mean square.
+        consistent: whether these are the same up to the tolerance of their dtype.
+        notes: remarks.
+    """
+
+    model: str
+    backend: str
+    cache: str
+    precision: str
+    sequences: int
+    first: int
+    positions: tuple[DecodePosition, ...]
+    breaks: tuple[DecodeBreak, ...]
+    layers: tuple[LayerErrors, ...]
+    judged: int
+    values: int
+    eager: float
+    consistent: bool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def close(self) -> bool:
+        """Whether all judged values are right at all positions, and the model itself decodes what it prefills."""
+        return not self.breaks and self.consistent
+
+    @property
+    def first_break(self) -> DecodeBreak | None:
+        """The first value that is wrong at the first wrong position; None if all are right."""
+        return self.breaks[0] if self.breaks else None
+
+    @property
+    def headline(self) -> str:
+        """Where it goes wrong, in one line."""
+        name = f"{self.model} on {self.backend}" + (f" in {self.precision}" if self.precision else "")
+        if not self.consistent:
+            return f"{self.model} itself decodes other logits than in one call (by {self.eager:.1e}): filch invariance"
+        if self.first_break is None:
+            return f"{name} decodes {len(self.positions)} tokens as the model does"
+        return f"{name} goes wrong at {self.first_break}"
+
+    def blocks(self, *, wide: bool = False) -> Iterable[Block]:
+        """Return the verdict, the first wrong values and a row for each position."""
+        outcome: Style = "close" if self.close else "different"
+        yield Line(f"{outcome.upper()}: {self.headline}", outcome)
+        steps = len(self.positions) - self.first
+        yield (
+            f"{self.sequences} sequences of {len(self.positions)} tokens, the first {self.first} in one call and "
+            f"{steps} one by one with a {self.cache} cache; {self.judged} of {self.values} values judged"
+        )
+        if flips := sum(item.flips for item in self.positions):
+            places = len(self.positions) * self.sequences
+            yield f"the most likely next token is another one at {flips} of {places} places"
+        for note in self.notes:
+            yield f"note: {note}"
+        if self.breaks:
+            shown = self.breaks if wide else self.breaks[:_SHOWN]
+            yield ""
+            yield Line("Wrong values, by position and in the order of execution:", "heading")
+            yield table_of(_BREAKS, shown, skip_empty=not wide)
+            if len(shown) < len(self.breaks):
+                yield f"and {len(self.breaks) - len(shown)} more"
+        yield ""
+        wrong = {item.position for item in self.breaks}
+        yield table_of(_POSITIONS, self.positions, marked=lambda row: row.position in wrong, skip_empty=not wide)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Return the result as a page of its own, also written to `path` if one is given."""
+        return written(as_page(self.headline, [*self.blocks(wide=True)]), path)
+
+    def show(self) -> None:
+        """Show the page: inside a notebook, or in the browser."""
+        show_page(self.to_html())
+
+    def derived(self) -> Mapping[str, Any]:
+        """Return whether it is right, and the headline."""
+        return {"filch_decoding": 1, "close": self.close, "headline": self.headline}
+
+
+_SHOWN = 8
+
+
+def _number(value: float) -> str:
+    return f"{value:.1e}"
+
+
+_BREAKS: dict[str | Column, Callable[[DecodeBreak], object]] = {
+    "position": lambda item: item.position,
+    Column("sequence", optional=2): lambda item: item.sequence,
+    Column("node", folded, least=12, preferred=20): lambda item: item.node,
+    "operator": lambda item: item.op,
+    Column("module", fit_paths, least=12, preferred=24): lambda item: item.module or "(the model)",
+    Column("line", fit_paths, least=10, preferred=16, optional=1): lambda item: (
+        short_source(item.source) if item.source else None
+    ),
+    "verdict": lambda item: None if item.float64 is None else item.float64.verdict,
+    "by itself": lambda item: "wrong" if item.introduced else None,
+}
+_POSITIONS: dict[str | Column, Callable[[DecodePosition], object]] = {
+    "position": lambda item: item.position,
+    "step": lambda item: item.step,
+    "logits": lambda item: _number(item.logits),
+    "cache": lambda item: _number(item.state),
+    "all values": lambda item: _number(item.worst),
+    "flips": lambda item: item.flips or None,
+    "margin": lambda item: None if item.margin is None else _number(item.margin),
+}

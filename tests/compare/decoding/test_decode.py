@@ -1,0 +1,263 @@
+"""Programs with a cache, run step by step: right ones, and ones with faults that begin at some position."""
+
+import json
+
+import onnx_ir as ir
+import pytest
+import torch
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+from typer.testing import CliRunner
+
+from filch.compare import CompareError, compare_decode
+from filch.compare.cli._app import app
+from filch.compare.testing._artifacts import ArtifactStore
+from filch.compare.testing._checks import Checks
+from filch.export import ExportError, Program, export, load_program
+
+TOKENS = torch.randint(3, 96, (2, 9), generator=torch.Generator().manual_seed(0))
+FIRST, PAST = 3, "past_key_values.0.key"
+
+
+def llama(layers=1):
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=96,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return llama()
+
+
+@pytest.fixture(scope="module")
+def programs(model, tmp_path_factory):
+    """The paths of the model's programs, by the kind of cache."""
+    folder = tmp_path_factory.mktemp("programs")
+    for cache in ("dynamic", "static"):
+        export(model, TOKENS, cache=cache, slots=16).save(folder / f"{cache}.onnx")
+    return {cache: folder / f"{cache}.onnx" for cache in ("dynamic", "static")}
+
+
+def decoded(model, program, **options):
+    return compare_decode(model, TOKENS, program=program, tokens=9, first=FIRST, **options)
+
+
+@pytest.mark.parametrize("stage", ["exported", "compiled"])
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_a_right_program_is_silent(model, programs, cache, stage):
+    result = decoded(model, load_program(programs[cache]), stages=[stage])
+    assert result.close, result
+    assert result.cache == cache
+    assert result.breaks == ()
+    assert [(item.position, item.step) for item in result.positions] == [
+        *((position, 0) for position in range(3)),
+        *((position, position - 2) for position in range(3, 9)),
+    ]
+    assert 0 < max(item.logits for item in result.positions) < 1e-5
+    assert 0 < max(item.state for item in result.positions) < 1e-5
+    assert result.judged > 0.8 * result.values
+
+
+def changed(program: Program, name: str, start: int, change, past: str = PAST) -> Program:
+    """Return a program in which `change` computes a value again, in calls with at least `start` tokens in the cache."""
+    graph = program.model.graph
+    values = {value.name: value for value in (*graph.inputs, *(item for node in graph for item in node.outputs))}
+    value = values[name]
+    nodes = []
+
+    def add(operator, inputs, **attributes):
+        inputs = [constant(item) if isinstance(item, list | int) else item for item in inputs]
+        nodes.append(ir.node(operator, inputs, attributes))
+        return nodes[-1].outputs[0]
+
+    def constant(content):
+        return add("Constant", [], value=ir.tensor(content, dtype=ir.DataType.INT64))
+
+    length = add("Shape", [values[past]], start=2, end=3) if past == PAST else values[past]
+    is_late = add("GreaterOrEqual", [length, [start]])
+    users = value.uses()
+    result = add("Where", [is_late, change(add, value), value])
+    for node, index in users:
+        node.replace_input_with(index, result)
+    result.dtype, result.shape = value.dtype, value.shape
+    producer = value.producer()
+    if producer is None:
+        graph.insert_before(graph[0], nodes)
+        return program
+    for index, output in enumerate(graph.outputs):
+        if output is value:
+            graph.outputs[index] = result
+    value.name, result.name = f"{name}_before", name
+    graph.insert_after(producer, nodes)
+    return program
+
+
+def stale_slot(add, value):
+    first, rest = add("Slice", [value, [0], [1], [2]]), add("Slice", [value, [1], [99], [2]])
+    return add("Concat", [add("Sub", [first, first]), rest], axis=2)
+
+
+def rolled(add, value):
+    last, rest = add("Slice", [value, [-1], [99], [2]]), add("Slice", [value, [0], [-1], [2]])
+    return add("Concat", [last, rest], axis=2)
+
+
+def exchanged(add, value):
+    return add("Gather", [value, [1, 0]], axis=0)
+
+
+def unrotated(add, value):
+    rotated = value.producer().inputs[1].producer()  # key * cos + rotate_half(key) * sin
+    key = rotated.inputs[0].producer().inputs[0]
+    return add("Concat", [value.producer().inputs[0], key], axis=2)
+
+
+def earlier(add, value):
+    return add("Sub", [value, [1]])
+
+
+def without_first(add, value):
+    first, rest = add("Slice", [value, [0], [1], [1]]), add("Slice", [value, [1], [99], [1]])
+    return add("Concat", [add("Sub", [first, first]), rest], axis=1)
+
+
+# The value that is changed, from which number of tokens in the cache on, how, and the module that reads it first.
+FAULTS = {
+    "a stale slot": ("present.0.key", 5, stale_slot, ""),
+    "slots in another order": ("present.0.value", 4, rolled, ""),
+    "sequences exchanged": ("present.0.value", 6, exchanged, ""),
+    "a key that is not rotated": ("present.0.key", 3, unrotated, ""),
+    "a position too early": ("position_ids", 4, earlier, "model.rotary_emb"),
+    "a mask without the first token": ("attention_mask", 7, without_first, "model"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_named_with_its_position(model, programs, fault):
+    name, start, change, module = FAULTS[fault]
+    result = decoded(model, changed(load_program(programs["dynamic"]), name, start, change), stages=["exported"])
+    first = result.first_break
+    assert (first.position, first.module or "") == (start, module), result.table(wide=True)
+    assert first.introduced
+    assert first.value == name or not name.startswith("present")  # inputs have no row
+    before, after = result.positions[:start], result.positions[start:]
+    assert max(item.logits for item in before) < 1e-5 < after[0].logits
+    assert not result.close
+    assert json.loads(result.to_json())["breaks"][0]["position"] == start
+
+
+def test_a_fault_is_found_in_the_optimized_graph_too(model, programs):
+    program = changed(load_program(programs["dynamic"]), "present.0.value", 6, exchanged)
+    first = decoded(model, program, stages=["compiled"]).first_break
+    assert (first.position, first.stage, first.value) == (6, "compiled", "present.0.value")
+
+
+def test_a_slot_of_a_static_cache_that_changes_later_is_named_where_it_does(model, programs):
+    program = load_program(programs["static"])
+
+    def zeroed(add, value):
+        return add("Sub", [value, value])
+
+    with pytest.raises(CompareError, match="at least 6"):
+        compare_decode(model, TOKENS, program=program, tokens=5)
+    late = changed(program, "present.0.key", 5, zeroed, past="past_key_values.0.length")
+    first = decoded(model, late, stages=["exported"]).first_break
+    assert (first.position, first.value) == (5, "present.0.key")
+
+
+def test_lower_precision_is_no_fault(model, programs):
+    result = decoded(model, load_program(programs["dynamic"]), precision="float16")
+    assert result.close, result
+    assert result.precision == "float16"
+    assert 1e-4 < max(item.logits for item in result.positions) < 1e-1
+
+
+def test_a_model_that_decodes_something_else_is_told_from_its_program(model, programs, monkeypatch):
+    """Positions begin at 0 again in each call of the model, but not in its program."""
+
+    class Restarting(nn.Module):
+        def __init__(self, rotary):
+            super().__init__()
+            self.rotary = rotary
+
+        def forward(self, x, position_ids):
+            return self.rotary(x, position_ids - position_ids[:, :1])
+
+    rotary = model.model.rotary_emb
+    monkeypatch.delattr(model.model, "rotary_emb")
+    monkeypatch.setattr(model.model, "rotary_emb", Restarting(rotary), raising=False)
+    result = decoded(model, load_program(programs["dynamic"]))
+    assert (result.close, result.breaks, result.consistent) == (False, (), False)
+    assert "itself decodes other logits" in result.headline
+
+
+def test_the_fixture_names_the_position(model, programs, tmp_path):
+    properties: list[tuple[str, str]] = []
+    store = ArtifactStore(tmp_path, None, lambda: tmp_path, lambda name, value: properties.append((name, value)))
+    options = {"tokens": 9, "first": FIRST}
+    assert Checks(store).check_decode(model, TOKENS, program=load_program(programs["dynamic"]), **options).close
+    wrong = changed(load_program(programs["dynamic"]), "present.0.value", 6, exchanged)
+    with pytest.raises(AssertionError, match="goes wrong at position 6 of sequence 0"):
+        Checks(store).check_decode(model, TOKENS, program=wrong, **options)
+    assert dict(properties)["first_divergence"].startswith("position 6 of sequence 0")
+    assert "position 6 of sequence 0" in (tmp_path / "2-decode.html").read_text()
+
+
+def test_a_program_without_a_cache_is_refused(model):
+    with pytest.raises(CompareError, match=r"no output present\.0\.key"):
+        decoded(model, Program(ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": 18}), ir_version=10)))
+
+
+def test_only_language_models_with_tokens_are_exported_with_a_cache(model):
+    with pytest.raises(ExportError, match="takes the tokens"):
+        export(model, (TOKENS.float(),), cache="dynamic")
+    with pytest.raises(ExportError, match="number of slots"):
+        export(model, (TOKENS,), cache="static")
+    with pytest.raises(ExportError, match="does not take the cache of a causal language model"):
+        export(nn.Embedding(96, 4), (TOKENS,), cache="dynamic")
+
+
+def test_a_program_with_a_cache_takes_any_sizes_and_has_the_usual_names(programs):
+    graph = load_program(programs["dynamic"]).graph
+    assert graph.inputs[-2:] == ("past_key_values.0.key", "past_key_values.0.value")
+    assert graph.outputs == ("logits", "present.0.key", "present.0.value")
+    shapes = [graph.values[name].shape for name in graph.inputs]
+    assert [[size for size in shape if isinstance(size, int)] for shape in shapes] == [[], [], [], [2, 8], [2, 8]]
+    static = load_program(programs["static"]).graph
+    assert static.values["present.0.key"].shape[1:] == (2, 16, 8)
+    assert static.outputs[-1] == "present.0.length"
+
+
+FACTORY = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+def llama():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "vocab_size": 96}
+    config = LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)
+    return LlamaForCausalLM(config).eval(), (torch.arange(3, 12)[None],)
+"""
+
+
+def test_the_command_judges_a_file(programs, tmp_path, monkeypatch):
+    """It exits with 1 and writes the result; a name with another suffix is refused before anything runs."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models.py").write_text(FACTORY)
+    changed(load_program(programs["dynamic"]), "present.0.value", 6, exchanged).save("wrong.onnx")
+    arguments = ["decode", "models.py:llama", "--program", "wrong.onnx", "--tokens", "9", "--first", "3"]
+    result = CliRunner().invoke(app, [*arguments, "-o", "result.json", "-o", "result.md"])
+    assert result.exit_code == 1, result.output
+    assert "goes wrong at position 6" in " ".join(result.output.split())
+    record = json.loads((tmp_path / "result.json").read_text())
+    assert (record["close"], record["breaks"][0]["position"]) == (False, 6)
+    assert "Wrong values" in (tmp_path / "result.md").read_text()
+    assert CliRunner().invoke(app, [*arguments, "-o", "result.txt"]).exit_code == 2
