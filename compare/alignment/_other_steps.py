@@ -39,9 +39,13 @@ class OtherSteps:
         """The execution of B."""
         return self.side.execution
 
-    @cached_property
+    @property
     def recognizable(self) -> frozenset[str]:
         """The names of the values that can be judged, without those that A does not have."""
+        return self._recognizable
+
+    @cached_property
+    def _recognizable(self) -> frozenset[str]:
         return frozenset(self.side.recognizable) - self.names
 
     @cached_property

@@ -312,7 +312,7 @@ class _Matcher:
                     self.used.add(candidate)
 
     def _is_complete(self, name: str) -> bool:
-        parts = self.parts.get(name, ())
+        parts = self.parts.get(name, [])
         return bool(parts) and (parts[0].arrangement != "holds" or _is_made_of(self.other[name].tensor, parts))
 
     def _factor(self, weight: torch.Tensor, own: torch.Tensor, axis: int) -> tuple[str, torch.Tensor]:
