@@ -18,7 +18,7 @@ from ..layouts._solve import solve
 from ._correspondence import Correspondence
 from ._execution import Execution, Replay, Tensors, moved_value
 
-_ROUNDING = 2.0**-22  # of an angle in float32, a position times a rounded speed, relative to the position
+_ROUNDING = 2.0**-22  # of the sine of an angle in float32, a position times a rounded speed, relative to the position
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,8 @@ def exact_run(execution: Execution, given: Tensors, weights: Tensors | None = No
 
 def _found_in(numbers: Numbers, tables: Sequence[Numbers]) -> torch.Tensor | None:
     """Return the numbers of the first table that are equal but for rounding, in the order of a tensor."""
-    relative = max(RELATIVE, _ROUNDING * max(numbers.tensor.shape, default=1))
+    is_angular = numbers.bounds[0] >= -1 and numbers.bounds[1] <= 1  # as sines are; angles are close, relatively
+    relative = max(RELATIVE, _ROUNDING * max(numbers.tensor.shape, default=1)) if is_angular else RELATIVE
     for table in tables:
         layout = solve(numbers, table, relative) if table.tensor.numel() >= numbers.tensor.numel() else None
         if layout is not None:

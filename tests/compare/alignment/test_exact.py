@@ -107,3 +107,22 @@ def test_numbers_in_another_memory_layout_are_read_by_views():
     number = torch.arange(20.0, dtype=torch.float64).view(4, 5).T
     assert execution.run_again is not None
     assert torch.equal(execution.run_again({"mul": number}, {"add"})["add"], number.reshape(-1) + 1)
+
+
+class Decays(nn.Module):
+    """Multiplies by rates of many channels, of which a few are larger than the others by orders of magnitude."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.logarithms = nn.Parameter(torch.randn(128, 8, generator=generator))
+        self.logarithms.data[0, 0] = 18.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * -self.logarithms.exp()
+
+
+def test_rates_of_other_weights_are_no_rounding_beside_a_few_large_ones() -> None:
+    x = torch.randn(3, 128, 8, generator=torch.Generator().manual_seed(2))
+    own, other = (run_model(Decays(seed), (x,), {}) for seed in (0, 1))
+    assert computed_tables(other, tables_of(own)) == {}
