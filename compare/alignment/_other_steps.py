@@ -86,7 +86,7 @@ class OtherSteps:
         odd = [step for step in (*steps, node) if self._is_odd(step)]
         if odd:
             return min(odd, key=lambda step: moved_value(step) is not None)  # the first one that computes something
-        shared = [step for step in steps if len(self._ends[step.outputs[0]]) > 1 and moved_value(step) is None]
+        shared = [step for step in steps if len(self._ends_of(step)) > 1 and moved_value(step) is None]
         return shared[-1] if shared else node
 
     def _steps(self, node: Node) -> Iterator[Node]:
@@ -125,6 +125,9 @@ class OtherSteps:
             for read in node.reads:
                 ends[read] = ends.get(read, frozenset()) | further
         return ends
+
+    def _ends_of(self, node: Node) -> frozenset[str]:
+        return frozenset[str]().union(*(self._ends.get(name, frozenset()) for name in node.outputs))
 
     def _ends_at(self, name: str, ends: Mapping[str, frozenset[str]]) -> frozenset[str]:
         return ends.get(name, frozenset()) if name in self.names else frozenset({name})
