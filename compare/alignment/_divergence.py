@@ -23,11 +23,10 @@ from ..layouts._numbers import Numbers
 from ..layouts._solve import have_same_rows, solve
 from ._correspondence import Anchor, Correspondence
 from ._execution import label_of, moved_value
-from ._first_wrong import first_wrong, is_right
+from ._first_wrong import OtherSteps, first_wrong, is_right
 from ._notes import difference_of, misplacing_node, odd_weight
 from ._operands import Operands, arranged, place_of
 from ._operators import SUMS, family
-from ._other_steps import OtherSteps
 from ._values import match_values
 
 _MOST = 16  # suspects to find

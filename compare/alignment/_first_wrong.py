@@ -1,11 +1,22 @@
-"""Find the operations that compute something wrong from right values."""
+"""Find the operations that compute something wrong from right values.
 
-from collections.abc import Collection, Iterator
+Between values of A, another implementation takes other steps: it computes a norm step by step, rotates keys whose rows
+are in another order, or adds three terms in another order. Such a value is no value of A in any layer, which says
+nothing; what is computed from it does.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 from filch.export import Node
 
 from ._execution import Execution, moved_value
+
+Peers = Mapping[str, Sequence[Node]]
+_ENOUGH = 2  # peers that agree
 
 
 class Recognized(Protocol):
@@ -73,3 +84,130 @@ def _recognizable_reads(side: Recognized, forced: Collection[str], node: Node) -
             yield name
         else:
             pending += producer.reads
+
+
+@dataclass(frozen=True)
+class OtherSteps:
+    """The values of B that A does not have.
+
+    Attributes:
+        side: the execution of B, and which of its values can be judged.
+        found: the values whose numbers are those of A.
+        forced: values that were replaced by right ones, for those who read them.
+        peers: the same operations of other layers, by the name of each operation.
+    """
+
+    side: Recognized
+    found: Collection[str]
+    forced: Collection[str]
+    peers: Peers
+
+    @property
+    def execution(self) -> Execution:
+        """The execution of B."""
+        return self.side.execution
+
+    @property
+    def recognizable(self) -> frozenset[str]:
+        """The names of the values that can be judged, without those that A does not have."""
+        return self._recognizable
+
+    @cached_property
+    def _recognizable(self) -> frozenset[str]:
+        return frozenset(self.side.recognizable) - self.names
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of the values that A does not have.
+
+        A value of A is computed from them, or from the same values of other layers, none of which is a value of A.
+        """
+        names = set()
+        for node in self.execution.graph.nodes:
+            others = [name for peer in self.peers[node.name] for name in peer.outputs]
+            in_layers = any(name in self.harmless for name in others) and not any(map(self._is_right, others))
+            for name in node.outputs:
+                is_table = name in self.harmless and name not in self._weighted
+                if (in_layers or is_table) and not self._is_right(name):
+                    names.add(name)
+        return frozenset(names)
+
+    @cached_property
+    def harmless(self) -> frozenset[str]:
+        """The values that A does not have from which a value of A is computed."""
+        found: set[str] = set()
+        for node in reversed(self.execution.graph.nodes):
+            if any(name in found or self._is_right(name) for name in node.outputs):
+                found.update(read for read in node.reads if read not in self.forced and not self._is_right(read))
+        return frozenset(found)
+
+    def to_blame(self, node: Node) -> Node:
+        """Return the operation on the way to a wrong value that is unlike the same operation of other layers.
+
+        If there is none, but all that is computed from the same steps is wrong, it is the last of these steps; else the
+        operation itself.
+
+        Args:
+            node: an operation that computes something wrong from values of A, in steps that A does not have.
+        """
+        steps = [*self._steps(node)]
+        odd = [step for step in (*steps, node) if self._is_odd(step)]
+        if odd:
+            return min(odd, key=lambda step: moved_value(step) is not None)  # the first one that computes something
+        shared = [step for step in steps if len(self._ends_of(step)) > 1 and moved_value(step) is None]
+        return shared[-1] if shared else node
+
+    def _steps(self, node: Node) -> Iterator[Node]:
+        """Yield the operations of which a node reads results that A does not have, in the order of B."""
+        graph, pending, seen = self.execution.graph, [*node.reads], set[str]()
+        while pending:
+            name = pending.pop()
+            producer = graph.producer.get(name)
+            if producer is None or name in self.forced or name in self.harmless:
+                continue
+            if name in self.names:
+                seen.add(producer.name)
+            if name in self.names or moved_value(producer) is not None:
+                pending += producer.reads
+        yield from (item for item in graph.nodes if item.name in seen)
+
+    def _is_odd(self, node: Node) -> bool:
+        """Whether other layers have the operation with other settings, or do not have it."""
+        peers = self.peers[node.name]
+        if not peers:
+            place = node.module or ""
+            return any(character.isdigit() for character in place)
+        for name, value in node.attributes.items():
+            counts = Counter(str(peer.attributes.get(name)) for peer in peers)
+            usual, count = counts.most_common(1)[0]
+            if count == len(peers) >= _ENOUGH and usual != str(value):
+                return True
+        return False
+
+    @cached_property
+    def _ends(self) -> Mapping[str, frozenset[str]]:
+        """The values that can be judged which are computed from each value in steps that A does not have."""
+        ends: dict[str, frozenset[str]] = {}
+        for node in reversed(self.execution.graph.nodes):
+            further = frozenset[str]().union(*(self._ends_at(name, ends) for name in node.outputs))
+            for read in node.reads:
+                ends[read] = ends.get(read, frozenset()) | further
+        return ends
+
+    def _ends_of(self, node: Node) -> frozenset[str]:
+        return frozenset[str]().union(*(self._ends.get(name, frozenset()) for name in node.outputs))
+
+    def _ends_at(self, name: str, ends: Mapping[str, frozenset[str]]) -> frozenset[str]:
+        return ends.get(name, frozenset()) if name in self.names else frozenset({name})
+
+    @cached_property
+    def _weighted(self) -> frozenset[str]:
+        """The values that depend on weights of A."""
+        weighted = set[str]()
+        for node in self.execution.graph.nodes:
+            if any(read in weighted or self.execution.roots.get(read) in self.execution.weights for read in node.reads):
+                weighted.update(node.outputs)
+        return frozenset(weighted)
+
+    def _is_right(self, name: str) -> bool:
+        return is_right(self.execution, self.found, name)

@@ -22,8 +22,8 @@ def renamed_program(program: ExportedProgram, names: Mapping[str, str]) -> Expor
     """
     renamed, signature = copy.copy(program), program.graph_signature
     module = fx.GraphModule(program.graph_module, copy.deepcopy(program.graph))
-    for node in module.graph.nodes:
-        node.name = names.get(node.name, node.name)
+    for node, original in zip(module.graph.nodes, program.graph.nodes, strict=True):
+        node.name = names.get(original.name, original.name)  # a copy renames those that are built-in, such as `input`
     inputs = [_renamed_spec(spec, names) for spec in signature.input_specs]
     outputs = [
         replace(spec, target=names.get(spec.target or "", spec.target))
