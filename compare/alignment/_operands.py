@@ -74,7 +74,35 @@ class Operands:
         kinds = family(anchor.node), family(anchor.reference)
         if kinds[0] != kinds[1] and self.is_guessed(anchor):
             return _with_channels_moved(*pair, first=kinds[0] == "convolution")
-        return arranged(*pair, self.orders, place_of(anchor.weight))
+        own, other = pair
+        rows = self._row_orders.get(own.numel() // own.shape[-1]) if own.dim() > 1 else None
+        if rows is not None and own.shape[-1] == other.shape[-1] and self.is_guessed(anchor):
+            order = rows.select(torch.arange(rows.numel)).reshape(-1)
+            return own.reshape(len(order), -1)[order].reshape(other.shape)
+        return arranged(own, other, self.orders, place_of(anchor.weight))
+
+    @cached_property
+    def _row_orders(self) -> Mapping[int, Layout]:
+        """How the rows of most values of A are arranged in B, by their number, where that is another order."""
+        seen: dict[int, Counter[Layout]] = {}
+        for name, matches in self._pairs.from_reference.items():
+            value = self._pairs.other.execution.values[name]
+            layout = next((match.layout for match in matches if match.whole), None)
+            if layout is None or value.dim() < 2 or not value.numel():
+                continue
+            width = value.shape[-1]
+            count, digits = value.numel() // width, [*zip(layout.sizes, layout.strides, strict=True)]
+            if layout.is_contiguous:
+                seen.setdefault(count, Counter())[Layout.of(0, [(count, 1)])] += 1
+            elif digits[-1] == (width, 1) and all(stride % width == 0 for _, stride in digits[:-1]):
+                rows = Layout.of(layout.offset // width, [(size, stride // width) for size, stride in digits[:-1]])
+                seen.setdefault(count, Counter())[rows] += 1
+        usual = {count: orders.most_common(1)[0] for count, orders in seen.items()}
+        return {
+            count: rows
+            for count, (rows, times) in usual.items()
+            if 2 * times > seen[count].total() and not rows.is_contiguous and rows.numel == count > rows.last
+        }
 
     def is_guessed(self, anchor: Anchor) -> bool:
         """Whether the order of the expected operand is not confirmed by an operation of the same kind."""
