@@ -3,6 +3,9 @@
 import pytest
 import torch
 
+from filch.compare import align
+from support.faults import porting_heldout2, porting_heldout3
+from support.faults.porting import STYLES, make
 from support.models.ports.heldout import HELD_OUT_PORTS
 
 
@@ -22,3 +25,40 @@ def test_a_bug_of_a_port_changes_its_outputs(name, bug):
 
     with torch.no_grad():
         assert (b(*b_args) - a(*args).logits).abs().max() > 1e-4
+
+
+# One bug for each thing that the second and the third set of bugs showed, with what the first departure has to name.
+NAMED = {
+    "opt: eps of the last norm": "operation",  # a step of a norm that is one operation in the model
+    "gptj: branches one after the other in layer 0": "operation",  # an operation that no other layer has
+    "roberta: variance divided by one less in layer 3": "operation",  # convolutions in place of linear layers
+    "bloom: no bias of the output in layer 3": "operation",  # a bias, and not the residual sum
+    "gemma2: logits not capped": "operation",  # an output that the model computes on from
+    "mamba: softplus of the decay in layer 3": "operation",  # a table beside large numbers
+    "wav2vec2: no activation of the positions": "module",  # rows by length, with a bug before the first layer
+}
+BUGS = porting_heldout2.BUGS | porting_heldout3.BUGS
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_bug_is_named_first_and_alone(name):
+    style = "trained" if name.startswith(("mamba", "roberta")) else "fresh"
+    bug = BUGS[name]
+
+    result = align(*make((bug,), bug.port, style))
+
+    first, *further = result.departures
+    assert bug.found(first) == NAMED[name], str(result)
+    expected = {"opt: eps of the last norm": 1, "gptj: branches one after the other in layer 0": 1}  # claims elsewhere
+    assert sum(bug.found(item) == "elsewhere" for item in further) == expected.get(name, 0)
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("port", ["gptj", "opt", "mamba"])
+def test_weights_in_no_regular_order_or_folded_by_head_are_found(port, style):
+    """And a port without a bug has no departure."""
+    result = align(*make((), port, style))
+
+    assert result.close
+    assert result.departures == ()
+    assert [weight.name for weight in result.weights if not weight.complete] == []
