@@ -92,8 +92,8 @@ def aligned_weight(own: Tensors, match: WeightMatch) -> AlignedWeight:
             inner, outer = outer, inner
         text = described(part.layout, inner, outer)
         text = f"in {text}" if part.arrangement == "holds" and len(match.parts) > 1 else text
-        order = "with its rows in another order" if part.order else ""
-        texts.append(", ".join(filter(None, (text, order, part.factor))))
+        text = "" if text == "same" and part.order else text
+        texts.append(", ".join(filter(None, (text, part.order_of_rows, part.factor))))
     arrangement = "; ".join(dict.fromkeys(texts)) if match.parts else "not found"
     if match.parts and not match.complete:
         arrangement = f"only in part: {arrangement}"

@@ -152,7 +152,8 @@ def _arrangement(match: WeightMatch, reference: Tensors) -> str:
         shapes = match.shape, tuple(reference[part.weight].shape) if part.weight in reference else match.shape
         inner, outer = shapes[::-1] if part.arrangement == "holds" else shapes
         text = described(part.layout, inner, outer)
-        texts.append(f"{text}, with its rows in another order" if part.order else text)
+        text = "" if text == "same" and part.order else text
+        texts.append(", ".join(filter(None, (text, part.order_of_rows))))
     return "; ".join(dict.fromkeys(texts))
 
 

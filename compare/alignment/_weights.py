@@ -18,6 +18,7 @@ from ._folded import FoldedVector
 
 _EXACT = 1e-9  # conversions move and cast numbers; they do not compute
 _FOLDED = 2e-6  # of a product in float32
+_SHOWN = 12  # rows in a sentence
 Arrangement = Literal["same", "moved", "part", "holds"]
 Tensors = Mapping[str, torch.Tensor]
 
@@ -41,6 +42,12 @@ class WeightPart:
     arrangement: Arrangement
     factor: str = ""
     order: tuple[int, ...] = ()
+
+    @property
+    def order_of_rows(self) -> str:
+        """The order of the rows, for people; `""` if it is regular."""
+        some = ", ".join(map(str, self.order[:_SHOWN]))
+        return f"rows in the order {some}{', …' if len(self.order) > _SHOWN else ''}" if self.order else ""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from filch.compare import align
+from filch.compare.alignment._execution import run_model
+from filch.compare.alignment._folded import folded_vectors
 from filch.compare.alignment._weights import match_weights
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -91,3 +94,36 @@ def test_weights_of_another_dtype_are_compared_in_the_coarser_one():
     result = match_weights(A, {"other": A["q"].T.bfloat16()})
     assert result.missing == ()
     assert match_weights(A, {"other": (A["q"] + 0.1).bfloat16()}).missing == ("other",)
+
+
+def test_rows_in_no_regular_order_are_the_same_in_all_layers():
+    """As of heads that are rotated in part; a layer with another order is named."""
+    order, other = [0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11], [0, 1, 3, 2, 4, 5, 6, 8, 7, 9, 10, 11]
+    reference = {f"{layer}.q": numbers(12, 8) for layer in range(3)}
+    moved = {f"{layer}.wq": reference[f"{layer}.q"][order] for layer in range(3)}
+
+    result = align(reference, moved, weights_only=True)
+    assert result.close
+    (remark,) = result.remarks
+    assert remark.startswith("3 weights of B, such as '0.wq', have rows of A in no regular order")
+
+    result = align(reference, {**moved, "1.wq": reference["1.q"][other]}, weights_only=True)
+    (wrong,) = result.wrong_outputs
+    assert wrong.startswith("the weight '1.wq' of B is made of 1.q (rows in the order 0, 1, 3, 2, 4, 5, ")
+
+
+def test_the_bias_of_a_norm_is_found_in_the_layer_after_it():
+    """Folded by head, with the gain, as TransformerLens has them; with another gain it is not found."""
+    model = torch.nn.Sequential(torch.nn.LayerNorm(8), torch.nn.Linear(8, 12))
+    norm, linear = model[0], model[1]
+    norm.weight.data, norm.bias.data = numbers(8).exp(), numbers(8)
+    names = {"0.weight": norm.weight, "0.bias": norm.bias, "1.weight": linear.weight, "1.bias": linear.bias}
+    reference = {name: parameter.detach() for name, parameter in names.items()}
+    folded = folded_vectors(run_model(model, (numbers(5, 8),), {}))
+    weight = (linear.weight * norm.weight).detach().view(3, 4, 8).transpose(1, 2).contiguous()
+    bias = (linear.bias + linear.weight @ norm.bias).detach().view(3, 4)
+
+    found = match_weights(reference, {"W": weight, "b": bias}, folded)
+    assert found.missing == ()
+    assert found.by_weight["W"].parts[0].factor == "times 0.weight, along dimension 0"
+    assert match_weights(reference, {"W": weight, "b": bias + 0.01}, folded).missing == ("b",)

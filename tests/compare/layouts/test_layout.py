@@ -99,3 +99,13 @@ def test_a_layout_larger_than_any_tensor_is_refused(text: str):
     """PyTorch would raise errors of several types for such numbers from a file."""
     with pytest.raises(ValueError, match="no tensor has as many elements"):
         Layout.parse(text)
+
+
+def test_a_finite_number_is_not_equal_to_one_that_stands_for_infinity():
+    """As where a mask is missing; infinite numbers of one sign are equal."""
+    scores, mask = numbers(4, 4), torch.ones(4, 4, dtype=torch.bool).triu(1)
+    masked = scores.masked_fill(mask, -torch.inf)
+    closeness = Numbers(masked).closeness(1e-6)
+    assert not closeness.holds(scores, masked)
+    assert closeness.holds(scores.masked_fill(mask, torch.finfo(torch.float32).min), masked)
+    assert solved(scores, masked) is None
