@@ -99,7 +99,7 @@ class Float64Checker:
         }
         if run.lowered is not None:
             own_units |= {name: max(own_units.get(name, 0.0), unit) for name, unit in run.lowered.units.items()}
-        self._units = _CoarsestUnits(graph, own_units, replaced)
+        self._units = _CoarsestUnits(graph, own_units, replaced, self._product_unit)
         self._model_units = _CoarsestUnits(graph, model_units, replaced)
 
     def _model_unit(self, name: str) -> float:
@@ -110,13 +110,15 @@ class Float64Checker:
         self._recorded.add(name)
         self._others.follow(name, [*self._known_reads(node)], dtype)
         model_unit = self._model_unit(name)
-        input_eps = self._run.compiled.matmul_input_eps
-        computes = self._computes(node)
-        product_unit = input_eps if input_eps and any(map(is_product, computes)) else 0.0
-        if self._lower_precision:
-            product_unit = max(product_unit, *map(operand_unit, computes), 0.0)
-        self._units.add(node, name, unit_of(dtype) if self._lower_precision else model_unit, product_unit)
+        self._units.add(node, name, unit_of(dtype) if self._lower_precision else model_unit)
         self._model_units.add(node, name, model_unit)
+
+    def _product_unit(self, node: Node) -> float:
+        """Return the unit to which the backend rounds the factors of the products of a node; 0 if it has none."""
+        input_eps, computes = self._run.compiled.matmul_input_eps, self._computes(node)
+        # A product of weights alone is a constant of the exported graph, which the compiled node has to compute.
+        unit = input_eps if input_eps and any(map(is_product, (node, *computes))) else 0.0
+        return max(unit, *map(operand_unit, computes), 0.0) if self._lower_precision else unit
 
     def _known_reads(self, node: Node) -> Iterator[str]:
         """Yield what a node reads; what has no dtype, such as a tuple, stands for what it was computed from."""
@@ -451,38 +453,44 @@ class _CoarsestUnits:
         graph: the graph that runs.
         units: the units of its inputs and weights.
         replaced: the names of the values whose consumers read the reference, which has only the value's own unit.
+        minimum: returns the least unit of what a node computes.
     """
 
-    def __init__(self, graph: Graph, units: Mapping[str, float], replaced: Collection[str]) -> None:
-        self._graph, self._replaced = graph, replaced
+    def __init__(
+        self,
+        graph: Graph,
+        units: Mapping[str, float],
+        replaced: Collection[str],
+        minimum: Callable[[Node], float] = lambda _: 0.0,
+    ) -> None:
+        self._graph, self._replaced, self._minimum = graph, replaced, minimum
         self._own, self._coarsest = dict(units), dict(units)
 
-    def add(self, node: Node, name: str, unit: float, minimum: float = 0.0) -> None:
+    def add(self, node: Node, name: str, unit: float) -> None:
         """Add a value that a node computes, after the values that the node reads.
 
         Args:
             node: the node.
             name: the name of the value.
             unit: the unit of its dtype.
-            minimum: the least unit of the value itself.
         """
         self._own[name] = unit
         inherited = [
             self._own.get(item, 0.0) if item in self._replaced else self._of_ancestors(item) for item in node.reads
         ]
-        self._coarsest[name] = max(unit, minimum, *inherited, 0.0)
+        self._coarsest[name] = max(unit, self._minimum(node), *inherited, 0.0)
 
     def get(self, name: str) -> float:
         """Return the coarsest unit of a value that was added; 0 if it has none."""
         return self._coarsest.get(name, 0.0)
 
     def _of_ancestors(self, name: str) -> float:
-        """Return the coarsest unit of a value; a sequence has that of its elements."""
+        """Return the coarsest unit of a value, which the run may not show; a sequence has that of its elements."""
         if name not in self._coarsest:
             node = self._graph.producer.get(name)
             self._coarsest[name] = 0.0  # of an omitted input
             if node is not None:
-                self._coarsest[name] = max(map(self._of_ancestors, node.reads), default=0.0)
+                self._coarsest[name] = max(self._minimum(node), *map(self._of_ancestors, node.reads), 0.0)
         return self._coarsest[name]
 
 

@@ -20,7 +20,7 @@ _CONFIRMED, _CONFIRMED_SUM, _CONFIRMED_PRODUCT = 2.5, 6.0, 7.5
 _COARSER = 2.0**10  # between the rounding levels of two precisions
 MIN_LARGEST, MIN_TYPICAL = 3.0, 0.5  # the least rounding levels: correct functions have errors of so many units
 _MAX_COPIED = 2.0  # units by which noise may change a number that is only moved or selected: up to 1.43
-UNRELIABLE = 64.0  # times the typical rounding level: eager PyTorch itself computes something else
+UNRELIABLE = 64.0  # times the typical rounding level of the model: eager PyTorch itself computes something else
 SMALLEST_UNIT = {2.0**-11: 2.0**-25}  # absolute: half of float16's smallest number
 _DTYPES = {2.0**-11: torch.float16, 2.0**-8: torch.bfloat16}  # of coarse units
 _TINY = torch.finfo(torch.float64).tiny
@@ -316,10 +316,23 @@ class _Errors:
             growth, running = max(1.0, math.sqrt(length) / 4), math.sqrt(sequential)
             largest = max(growth * self.noise_change.largest, running, MIN_LARGEST)
             typical = max(growth * self.noise_change.typical, running / 4, MIN_TYPICAL)
-        self.reference_is_unreliable = self.reference_error.typical > UNRELIABLE * typical
+        self.reference_is_unreliable = not self._explains_reference(largest, typical)
         if not self._is_exact:
             largest, typical = max(self.reference_error.largest, largest), max(self.reference_error.typical, typical)
         self.level = largest, typical
+
+    def _explains_reference(self, largest: float, typical: float) -> bool:
+        """Return whether rounding explains the reference's own error.
+
+        The model computes in its own dtypes, which may be finer than what the run computes in (TF32, float16). If it
+        has also run in such a precision, its error is at the rounding level of that.
+        """
+        in_units_of_model = self.reference_error.typical * self._noise_factor
+        is_as_coarse = (
+            self.reference_error.largest <= SUSPICIOUS * largest
+            and self.reference_error.typical <= SUSPICIOUS * typical
+        )
+        return is_as_coarse or in_units_of_model <= UNRELIABLE * typical
 
     @property
     def nonfinite_note(self) -> str:

@@ -46,8 +46,9 @@ class InductorBackend:
         exported = unchanged_export(program, self.name)
         inputs, specs = exported.graph_signature.input_specs, exported.graph_signature.output_specs
         device = None if self.device is None else torch.device(self.device)
+        module = exported.graph_module if device is None else _with_reshapes(module_on(exported.graph_module, device))
         task = CompileTask(
-            _without_prims_var(exported.graph_module if device is None else module_on(exported.graph_module, device)),
+            _without_prims_var(module),
             program.graph,
             partial(placeholder_values, exported),
             exported_names=weight_names(exported),
@@ -177,6 +178,17 @@ def _without_prims_var(module: fx.GraphModule) -> fx.GraphModule:
         node.args, node.kwargs = (values, dims), {"correction": correction[0] if correction else 1}
     copied.recompile()
     return copied
+
+
+def _with_reshapes(module: fx.GraphModule) -> fx.GraphModule:
+    """Replace `view` by `reshape` in a module that was exported on another device, and return it.
+
+    Attention, for example, returns other strides on CUDA than on the CPU.
+    """
+    for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+        node.target = torch.ops.aten.reshape.default
+    module.recompile()
+    return module
 
 
 def _zeros_like(value: torch.Tensor) -> torch.Tensor:

@@ -77,6 +77,24 @@ def test_a_backend_that_rounds_the_inputs_of_products_may_be_off_by_that_in_prod
     assert one.verdict("a", node, X, X * (1 + HALF)).verdict == verdict
 
 
+def test_a_product_that_the_run_does_not_show_is_rounded_too():
+    """Eager PyTorch computes the product and the sum of a linear layer in one operation; the graph has both."""
+    one = checker("MatMul", "Add", made={"matmul_input_eps": HALF / 2})
+    node = chain("MatMul", "Add").producer["b"]
+    one.record_output_dtype(node, "b", torch.float32)
+    assert one.verdict("b", node, X, X * (1 + HALF)).verdict == "rounding"
+
+
+def test_a_compiled_product_of_constants_is_rounded_too():
+    """The exported graph has no node for it, because it computes it once."""
+    node = chain("Gemm").nodes[0]
+    graph = chain("Gemm")
+    run = run_of(graph, {"x": X}, matmul_input_eps=HALF / 2)
+    one = Float64Checker(float64_values({"x": X, "a": X}), run, lambda _: chain("Add").nodes, graph)
+    one.record_output_dtype(node, "a", torch.float32)
+    assert one.verdict("a", node, X, X * (1 + HALF)).verdict == "rounding"
+
+
 def test_a_verdict_decides_the_status_of_a_row_but_not_of_one_with_another_shape():
     """It can make a row same or different; without a verdict the row stays as it is."""
     row = Row(0, "exported", 0, "node", "a", "Relu", "a", status="different")
