@@ -15,7 +15,9 @@ from ._correspondence import Anchor, Correspondence
 from ._operators import family
 
 Shape = tuple[int, ...]
-Orders = Mapping[tuple[str, Shape, Shape], Layout | None]  # by a place in B and both shapes; None if they differ
+Key = tuple[str, Shape, Shape]  # a place in B and both shapes
+Orders = Mapping[Key, Layout | None]  # None if they differ
+_ENOUGH = 2  # operations whose operands are arranged alike: the order of a single one may be wrong
 
 
 class Operands:
@@ -53,7 +55,13 @@ class Operands:
     @cached_property
     def orders(self) -> Orders:
         """How operands of A are arranged in B, from the anchors at which B is right."""
-        seen: dict[tuple[str, Shape, Shape], Counter[Layout]] = {}
+        usual = {key: counts.most_common(1)[0][0] for key, counts in self._seen.items()}
+        return {key: layout if key[0] or len(self._seen[key]) == 1 else None for key, layout in usual.items()}
+
+    @cached_property
+    def _seen(self) -> Mapping[Key, Counter[Layout]]:
+        """How many operands of the anchors at which B is right are arranged in each way."""
+        seen: dict[Key, dict[str, Layout]] = {}
         roots = self._pairs.other.execution.roots
         for anchor in self._pairs.anchors:
             pair = self._pair(anchor)
@@ -62,9 +70,8 @@ class Operands:
             layout = solve(Numbers(pair[1]), Numbers(pair[0])) if pair[0].numel() == pair[1].numel() else None
             if layout is not None:
                 for key in self._keys(anchor, *pair):
-                    seen.setdefault(key, Counter())[layout] += 1
-        usual = {key: counts.most_common(1)[0][0] for key, counts in seen.items()}
-        return {key: layout if key[0] or len(seen[key]) == 1 else None for key, layout in usual.items()}
+                    seen.setdefault(key, {})[anchor.operand] = layout
+        return {key: Counter(layouts.values()) for key, layouts in seen.items()}
 
     def expected(self, anchor: Anchor) -> torch.Tensor | None:
         """Return the operand of A in the shape and order of B; None if the order is not known."""
@@ -74,40 +81,27 @@ class Operands:
         kinds = family(anchor.node), family(anchor.reference)
         if kinds[0] != kinds[1] and self.is_guessed(anchor):
             return _with_channels_moved(*pair, first=kinds[0] == "convolution")
-        own, other = pair
-        rows = self._row_orders.get(own.numel() // own.shape[-1]) if own.dim() > 1 else None
-        if rows is not None and own.shape[-1] == other.shape[-1] and self.is_guessed(anchor):
-            order = rows.select(torch.arange(rows.numel)).reshape(-1)
-            return own.reshape(len(order), -1)[order].reshape(other.shape)
+        return self._by_shapes(anchor, *pair) if self.is_guessed(anchor) else self._arranged(anchor, *pair)
+
+    def _by_shapes(self, anchor: Anchor, own: torch.Tensor, other: torch.Tensor) -> torch.Tensor | None:
+        """Return the operand of A with its dimensions in the order of B's, if their sizes tell it."""
+        executions = self._pairs.reference.execution, self._pairs.other.execution
+        names = anchor.reference_operand, anchor.operand
+        roots = [side.roots[name] for side, name in zip(executions, names, strict=True)]
+        shapes = [tuple(side.values[root].shape) for side, root in zip(executions, roots, strict=True)]
+        if shapes[0] == shapes[1] or len({*shapes[0]}) < len(shapes[0]) or sorted(shapes[0]) != sorted(shapes[1]):
+            return self._arranged(anchor, own, other)
+        order = [shapes[0].index(size) for size in shapes[1]]
+        return own.reshape(shapes[0]).permute(order).reshape(other.shape)
+
+    def _arranged(self, anchor: Anchor, own: torch.Tensor, other: torch.Tensor) -> torch.Tensor | None:
         return arranged(own, other, self.orders, place_of(anchor.weight))
 
-    @cached_property
-    def _row_orders(self) -> Mapping[int, Layout]:
-        """How the rows of most values of A are arranged in B, by their number, where that is another order."""
-        seen: dict[int, Counter[Layout]] = {}
-        for name, matches in self._pairs.from_reference.items():
-            value = self._pairs.other.execution.values[name]
-            layout = next((match.layout for match in matches if match.whole), None)
-            if layout is None or value.dim() < 2 or not value.numel():
-                continue
-            width = value.shape[-1]
-            count, digits = value.numel() // width, [*zip(layout.sizes, layout.strides, strict=True)]
-            if layout.is_contiguous:
-                seen.setdefault(count, Counter())[Layout.of(0, [(count, 1)])] += 1
-            elif digits[-1] == (width, 1) and all(stride % width == 0 for _, stride in digits[:-1]):
-                rows = Layout.of(layout.offset // width, [(size, stride // width) for size, stride in digits[:-1]])
-                seen.setdefault(count, Counter())[rows] += 1
-        usual = {count: orders.most_common(1)[0] for count, orders in seen.items()}
-        return {
-            count: rows
-            for count, (rows, times) in usual.items()
-            if 2 * times > seen[count].total() and not rows.is_contiguous and rows.numel == count > rows.last
-        }
-
     def is_guessed(self, anchor: Anchor) -> bool:
-        """Whether the order of the expected operand is not confirmed by an operation of the same kind."""
+        """Whether the order of the expected operand is not that of several operations of the same kind."""
         pair = self._pair(anchor)
-        return pair is None or self._keys(anchor, *pair)[0] not in self.orders
+        counts = Counter() if pair is None else self._seen.get(self._keys(anchor, *pair)[0], Counter())
+        return max(counts.values(), default=0) < _ENOUGH
 
     def is_misplaced(self, anchor: Anchor) -> bool:
         """Whether the operand of B has the numbers of A, but in another order than it is expected to have."""
@@ -135,7 +129,7 @@ class Operands:
             return None
         return own, other
 
-    def _keys(self, anchor: Anchor, own: torch.Tensor, other: torch.Tensor) -> list[tuple[str, Shape, Shape]]:
+    def _keys(self, anchor: Anchor, own: torch.Tensor, other: torch.Tensor) -> list[Key]:
         return [(place, tuple(own.shape), tuple(other.shape)) for place in (place_of(anchor.weight), "")]
 
 
