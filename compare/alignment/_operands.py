@@ -12,6 +12,7 @@ from ..layouts._layout import Layout
 from ..layouts._numbers import Numbers
 from ..layouts._solve import solve
 from ._correspondence import Anchor, Correspondence
+from ._execution import Execution
 from ._operators import family
 
 Shape = tuple[int, ...]
@@ -85,10 +86,11 @@ class Operands:
 
     def _by_shapes(self, anchor: Anchor, own: torch.Tensor, other: torch.Tensor) -> torch.Tensor | None:
         """Return the operand of A with its dimensions in the order of B's, if their sizes tell it."""
-        executions = self._pairs.reference.execution, self._pairs.other.execution
-        names = anchor.reference_operand, anchor.operand
-        roots = [side.roots[name] for side, name in zip(executions, names, strict=True)]
-        shapes = [tuple(side.values[root].shape) for side, root in zip(executions, roots, strict=True)]
+        roots = (
+            _viewed(self._pairs.reference.execution, anchor.reference_operand, own),
+            _viewed(self._pairs.other.execution, anchor.operand, other),
+        )
+        shapes = [() if root is None else tuple(root.shape) for root in roots]
         if shapes[0] == shapes[1] or len({*shapes[0]}) < len(shapes[0]) or sorted(shapes[0]) != sorted(shapes[1]):
             return self._arranged(anchor, own, other)
         order = [shapes[0].index(size) for size in shapes[1]]
@@ -131,6 +133,13 @@ class Operands:
 
     def _keys(self, anchor: Anchor, own: torch.Tensor, other: torch.Tensor) -> list[Key]:
         return [(place, tuple(own.shape), tuple(other.shape)) for place in (place_of(anchor.weight), "")]
+
+
+def _viewed(execution: Execution, name: str, operand: torch.Tensor) -> torch.Tensor | None:
+    """Return the value of which an operand is a view; None if its elements are in another order."""
+    root = execution.values[execution.roots[name]]
+    is_view = root.numel() == operand.numel() and torch.equal(root.reshape(-1), operand.reshape(-1))
+    return root if is_view else None
 
 
 def _with_channels_moved(own: torch.Tensor, other: torch.Tensor, *, first: bool) -> torch.Tensor | None:
