@@ -235,10 +235,6 @@ class Divergence:
         """Return the operation of A that computes the same from the same values, with whatever weights."""
         owned = [self._owners.get(self._other.roots[read], frozenset()) for read in node.reads]
         own = self._own
-
-        def values_of(item: Node) -> Iterator[str]:
-            return (root for root in map(own.roots.__getitem__, item.reads) if root not in own.weights)
-
         candidates = []
         for items in owned:
             for item in items:
@@ -251,7 +247,10 @@ class Divergence:
             for item in candidates
             if item.outputs[0] in own.values
             and own.values[item.outputs[0]].numel() == size
-            and all(any(root in items for items in owned) or not self._is_known(root) for root in values_of(item))
+            and all(
+                root in own.weights or any(root in items for items in owned) or not self._is_known(root)
+                for root in self._roots_of(item)
+            )
         ]
         if len(candidates) > 1:
             places = self._usual_places(node)
@@ -259,11 +258,13 @@ class Divergence:
         if len(candidates) != 1:
             return None
         norm = self._after_factor(candidates[0])
-        is_folded = family(norm) == "batch_norm" and not any(map(self._is_known, self._weights_of(norm)))
+        weights = (root for root in self._roots_of(norm) if root in own.weights)
+        is_folded = family(norm) == "batch_norm" and not any(map(self._is_known, weights))
         return norm if is_folded else candidates[0]
 
-    def _weights_of(self, node: Node) -> list[str]:
-        return [root for root in map(self._own.roots.__getitem__, node.reads) if root in self._own.weights]
+    def _roots_of(self, node: Node) -> Iterator[str]:
+        """Yield the values and weights that an operation of A reads, in whatever order of their elements."""
+        return map(self._own.roots.__getitem__, node.reads)
 
     @cached_property
     def _before_bias(self) -> Mapping[str, Anchor]:

@@ -34,6 +34,7 @@ NAMED = {
     "roberta: variance divided by one less in layer 3": "operation",  # convolutions in place of linear layers
     "bloom: no bias of the output in layer 3": "operation",  # a bias, and not the residual sum
     "gemma2: logits not capped": "operation",  # an output that the model computes on from
+    "gemma2: gelu without tanh in layer 0": "operation",  # stacked weights, copied in another order
     "mamba: softplus of the decay in layer 3": "operation",  # a table beside large numbers
     "wav2vec2: frames backwards": "operation",  # rows by length, with a bug before the first layer
     "swin: windows by columns in layer 3": "operation",  # another order of rows in a single layer
