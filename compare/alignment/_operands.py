@@ -1,5 +1,8 @@
 """The operands of the operations that read the same weights in two executions, and how they are arranged."""
 
+import itertools
+import math
+import operator
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -12,7 +15,6 @@ from ..layouts._layout import Layout
 from ..layouts._numbers import Numbers
 from ..layouts._solve import solve
 from ._correspondence import Anchor, Correspondence
-from ._execution import Execution
 from ._operators import family
 
 Shape = tuple[int, ...]
@@ -82,22 +84,19 @@ class Operands:
         kinds = family(anchor.node), family(anchor.reference)
         if kinds[0] != kinds[1] and self.is_guessed(anchor):
             return _with_channels_moved(*pair, first=kinds[0] == "convolution")
-        return self._by_shapes(anchor, *pair) if self.is_guessed(anchor) else self._arranged(anchor, *pair)
+        moved = self._moved(anchor, pair[1]) if self.is_guessed(anchor) else None
+        return arranged(*pair, self.orders, place_of(anchor.weight)) if moved is None else moved
 
-    def _by_shapes(self, anchor: Anchor, own: torch.Tensor, other: torch.Tensor) -> torch.Tensor | None:
-        """Return the operand of A with its dimensions in the order of B's, if their sizes tell it."""
-        roots = (
-            _viewed(self._pairs.reference.execution, anchor.reference_operand, own),
-            _viewed(self._pairs.other.execution, anchor.operand, other),
-        )
-        shapes = [() if root is None else tuple(root.shape) for root in roots]
-        if shapes[0] == shapes[1] or len({*shapes[0]}) < len(shapes[0]) or sorted(shapes[0]) != sorted(shapes[1]):
-            return self._arranged(anchor, own, other)
-        order = [shapes[0].index(size) for size in shapes[1]]
-        return own.reshape(shapes[0]).permute(order).reshape(other.shape)
-
-    def _arranged(self, anchor: Anchor, own: torch.Tensor, other: torch.Tensor) -> torch.Tensor | None:
-        return arranged(own, other, self.orders, place_of(anchor.weight))
+    def _moved(self, anchor: Anchor, operand: torch.Tensor) -> torch.Tensor | None:
+        """Return the value of A that is read, as B moves its own; None if the sizes do not tell how it is arranged."""
+        sides = self._pairs.reference.execution, self._pairs.other.execution
+        names = anchor.reference_operand, anchor.operand
+        own, other = (side.values[side.roots[name]] for side, name in zip(sides, names, strict=True))
+        own = _with_sizes(own, tuple(other.shape))
+        if own is None:
+            return None
+        layout = solve(Numbers(operand), Numbers(other))
+        return None if layout is None else layout.select(own).reshape(operand.shape).clone()
 
     def is_guessed(self, anchor: Anchor) -> bool:
         """Whether the order of the expected operand is not that of several operations of the same kind."""
@@ -135,11 +134,21 @@ class Operands:
         return [(place, tuple(own.shape), tuple(other.shape)) for place in (place_of(anchor.weight), "")]
 
 
-def _viewed(execution: Execution, name: str, operand: torch.Tensor) -> torch.Tensor | None:
-    """Return the value of which an operand is a view; None if its elements are in another order."""
-    root = execution.values[execution.roots[name]]
-    is_view = root.numel() == operand.numel() and torch.equal(root.reshape(-1), operand.reshape(-1))
-    return root if is_view else None
+def _with_sizes(tensor: torch.Tensor, shape: Shape) -> torch.Tensor | None:
+    """Return a tensor in a shape: with some dimensions joined or split, or else permuted, if the sizes tell how."""
+    if tensor.numel() != math.prod(shape):
+        return None
+    sizes, wanted = (tuple(size for size in item if size > 1) for item in (tensor.shape, shape))
+    if not _ends(sizes) - _ends(wanted) or not _ends(wanted) - _ends(sizes):
+        return tensor.reshape(shape).clone()
+    if sorted(sizes) != sorted(wanted) or len({*sizes}) < len(sizes):
+        return None
+    return tensor.reshape(sizes).permute([sizes.index(size) for size in wanted]).reshape(shape)
+
+
+def _ends(sizes: Shape) -> set[int]:
+    """Return the numbers of elements of the last dimensions, of one of them to all."""
+    return {*itertools.accumulate(reversed(sizes), operator.mul)}
 
 
 def _with_channels_moved(own: torch.Tensor, other: torch.Tensor, *, first: bool) -> torch.Tensor | None:
@@ -172,7 +181,4 @@ def arranged(own: torch.Tensor, other: torch.Tensor, orders: Orders, place: str 
         if key in orders:
             layout = orders[key]
             return None if layout is None else layout.select(own).reshape(other.shape).clone()
-    sizes = [size for size in own.shape if size > 1], [size for size in other.shape if size > 1]
-    if sizes[0] == sizes[1] or len(sizes[0]) != len(sizes[1]):
-        return own.reshape(other.shape).clone()
-    return None
+    return _with_sizes(own, tuple(other.shape))
