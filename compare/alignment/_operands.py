@@ -15,7 +15,6 @@ from ..layouts._layout import Layout
 from ..layouts._numbers import Numbers
 from ..layouts._solve import solve
 from ._correspondence import Anchor, Correspondence
-from ._operators import family
 
 Shape = tuple[int, ...]
 Key = tuple[str, Shape, Shape]  # a place in B and both shapes
@@ -81,9 +80,6 @@ class Operands:
         pair = self._pair(anchor)
         if pair is None:
             return None
-        kinds = family(anchor.node), family(anchor.reference)
-        if kinds[0] != kinds[1] and self.is_guessed(anchor):
-            return _with_channels_moved(*pair, first=kinds[0] == "convolution")
         moved = self._moved(anchor, pair[1]) if self.is_guessed(anchor) else None
         return arranged(*pair, self.orders, place_of(anchor.weight)) if moved is None else moved
 
@@ -149,22 +145,6 @@ def _with_sizes(tensor: torch.Tensor, shape: Shape) -> torch.Tensor | None:
 def _ends(sizes: Shape) -> set[int]:
     """Return the numbers of elements of the last dimensions, of one of them to all."""
     return {*itertools.accumulate(reversed(sizes), operator.mul)}
-
-
-def _with_channels_moved(own: torch.Tensor, other: torch.Tensor, *, first: bool) -> torch.Tensor | None:
-    """Return the operand of a product in the shape of that of a convolution, or the reverse; None if they don't fit.
-
-    Args:
-        own: the operand of A.
-        other: that of B.
-        first: whether that of B has its channels first: `[batch, channels, ...]`, and that of A `[..., channels]`.
-    """
-    convolved, multiplied = (other, own) if first else (own, other)
-    if own.numel() != other.numel() or convolved.dim() < 3 or convolved.shape[1] != multiplied.shape[-1]:
-        return None
-    if first:
-        return own.reshape(len(other), -1, own.shape[-1]).movedim(-1, 1).reshape(other.shape)
-    return own.flatten(2).movedim(1, -1).reshape(other.shape)
 
 
 def place_of(name: str) -> str:
