@@ -87,12 +87,11 @@ class Operands:
         """Return the value of A that is read, as B moves its own; None if the sizes do not tell how it is arranged."""
         sides = self._pairs.reference.execution, self._pairs.other.execution
         names = anchor.reference_operand, anchor.operand
-        own, other = (side.values[side.roots[name]] for side, name in zip(sides, names, strict=True))
-        own = _with_sizes(own, tuple(other.shape))
-        if own is None:
+        own, other = (side.values.get(side.roots[name]) for side, name in zip(sides, names, strict=True))
+        if own is None or other is None:
             return None
-        layout = solve(Numbers(operand), Numbers(other))
-        return None if layout is None else layout.select(own).reshape(operand.shape).clone()
+        ordered, layout = _with_sizes(own, tuple(other.shape)), solve(Numbers(operand), Numbers(other))
+        return None if ordered is None or layout is None else layout.select(ordered).reshape(operand.shape).clone()
 
     def is_guessed(self, anchor: Anchor) -> bool:
         """Whether the order of the expected operand is not that of several operations of the same kind."""
