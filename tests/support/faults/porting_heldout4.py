@@ -799,6 +799,12 @@ BUGS: dict[str, PortingBug] = {
             [Bug("blocks.1", "normalize", LAYER_NORM)],
         ),
         (
+            "eps of the last norm",
+            "eps",
+            constant("norm", "eps", 1e-3),
+            [Bug("norm", "forward", LAYER_NORM)],
+        ),
+        (
             "residual of the norm in layer 0",
             "residual",
             code(
@@ -807,12 +813,6 @@ BUGS: dict[str, PortingBug] = {
                 ("x = x + self.time(self.normalize(0, x))", "x = self.normalize(0, x); x = x + self.time(x)"),
             ),
             [Bug("blocks.0", "forward", "add")],
-        ),
-        (
-            "eps of the last norm",
-            "eps",
-            constant("norm", "eps", 1e-3),
-            [Bug("norm", "forward", LAYER_NORM)],
         ),
     ),
     **named(
