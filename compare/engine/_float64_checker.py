@@ -3,12 +3,14 @@
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from types import MappingProxyType
 
 import torch
 
 from filch.export import Graph, Node
+from filch.steal import TF32_EPS, Product
 
 from ..float64 import (
     Compared,
@@ -21,8 +23,8 @@ from ..float64 import (
     flips_of,
     identical_verdict,
     is_decision,
-    is_product,
     largest_distance,
+    product_of,
     reduction_length,
     rounding_level,
     rounding_verdict,
@@ -67,6 +69,7 @@ class Float64Checker:
         exported: Graph,
         *,
         lower_precision: bool = False,
+        model_tf32: Collection[Product] = frozenset(),
         replaced: Collection[str] = frozenset(),
         compiled: Callable[[], Float64Values] | None = None,
         node_values: Callable[[TensorLookup], Float64Values] | None = None,
@@ -99,8 +102,9 @@ class Float64Checker:
         }
         if run.lowered is not None:
             own_units |= {name: max(own_units.get(name, 0.0), unit) for name, unit in run.lowered.units.items()}
-        self._units = _CoarsestUnits(graph, own_units, replaced, self._product_unit)
+        self._units = _CoarsestUnits(graph, own_units, replaced, partial(self._product_unit, run.compiled.tf32))
         self._model_units = _CoarsestUnits(graph, model_units, replaced)
+        self._reference_units = _CoarsestUnits(graph, model_units, replaced, partial(self._tf32_unit, model_tf32))
 
     def _model_unit(self, name: str) -> float:
         return self.float64.unit(self._run.exported_name(name))
@@ -112,13 +116,21 @@ class Float64Checker:
         model_unit = self._model_unit(name)
         self._units.add(node, name, unit_of(dtype) if self._lower_precision else model_unit)
         self._model_units.add(node, name, model_unit)
+        self._reference_units.add(node, name, model_unit)
 
-    def _product_unit(self, node: Node) -> float:
+    def _product_unit(self, tf32: Collection[Product], node: Node) -> float:
         """Return the unit to which the backend rounds the factors of the products of a node; 0 if it has none."""
-        input_eps, computes = self._run.compiled.matmul_input_eps, self._computes(node)
+        unit = self._tf32_unit(tf32, node)
+        return max(unit, *map(operand_unit, self._computes(node)), 0.0) if self._lower_precision else unit
+
+    def _tf32_unit(self, tf32: Collection[Product], node: Node) -> float:
         # A product of weights alone is a constant of the exported graph, which the compiled node has to compute.
-        unit = input_eps if input_eps and any(map(is_product, (node, *computes))) else 0.0
-        return max(unit, *map(operand_unit, computes), 0.0) if self._lower_precision else unit
+        return TF32_EPS if tf32 and any(product_of(item) in tf32 for item in (node, *self._computes(node))) else 0.0
+
+    def uses_tf32(self, name: str) -> bool:
+        """Return whether the run or the model may have rounded factors to TF32 on the way to a recorded value."""
+        units = self._units.get(name), self._reference_units.get(name)
+        return max(units) >= TF32_EPS > self._model_units.get(name)
 
     def _known_reads(self, node: Node) -> Iterator[str]:
         """Yield what a node reads; what has no dtype, such as a tuple, stands for what it was computed from."""
@@ -417,7 +429,14 @@ class Float64Checker:
         unit = self._units.get(value.name) or exact.unit
         length, sequential = (self._longest_sum(value.node, count) for count in (reduction_length, running_length))
         return rounding_verdict(
-            tensor, reference, exact, unit=unit, length=length, sequential=sequential, spread=spread
+            tensor,
+            reference,
+            exact,
+            unit=unit,
+            reference_unit=self._reference_units.get(value.name),
+            length=length,
+            sequential=sequential,
+            spread=spread,
         )
 
     def sums(self, node: Node) -> bool:

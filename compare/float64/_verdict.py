@@ -186,6 +186,7 @@ def rounding_verdict(
     truth: Float64Value,
     *,
     unit: float,
+    reference_unit: float = 0.0,
     length: int = 1,
     sequential: int = 1,
     spread: torch.Tensor | None = None,
@@ -197,6 +198,7 @@ def rounding_verdict(
         reference: the model's value, of the same shape.
         truth: the value in float64.
         unit: see `rounding_level`.
+        reference_unit: the same of the path to the reference, if it is coarser.
         length: see `rounding_level`.
         sequential: see `rounding_level`.
         spread: the largest difference of each element between runs; None for a single run.
@@ -210,7 +212,7 @@ def rounding_verdict(
     distance = largest_distance(spread)
     if not (actual.is_floating_point() or actual.is_complex()):
         return _integer_verdict(actual, reference, truth, distance)
-    errors = _Errors(actual, reference, truth, unit, length, sequential, spread)
+    errors = _Errors(actual, reference, truth, unit, length, sequential, spread, reference_unit)
     if distance and math.isinf(distance):
         return RoundingVerdict("unstable", math.inf, math.inf, spread=distance, note="not finite in some runs alone")
     if errors.nonfinite_note:
@@ -287,7 +289,9 @@ class _Errors:
         length: int,
         sequential: int,
         spread: torch.Tensor | None = None,
+        reference_unit: float = 0.0,
     ) -> None:
+        self._coarsest_unit = max(unit, reference_unit)
         self._spread = None if spread is None else spread.reshape(-1)
         self._actual, self._reference, self._value, self._noisy = (
             complex_as_real(tensor.detach()).reshape(-1) for tensor in (actual, reference, truth.value, truth.noisy)
@@ -324,15 +328,12 @@ class _Errors:
     def _explains_reference(self, largest: float, typical: float) -> bool:
         """Return whether rounding explains the reference's own error.
 
-        The model computes in its own dtypes, which may be finer than what the run computes in (TF32, float16). If it
-        has also run in such a precision, its error is at the rounding level of that.
+        It does so in the model's dtypes, or if the error is no larger than that of the coarsest precision in which the
+        model or the run may have computed (TF32, float16).
         """
-        in_units_of_model = self.reference_error.typical * self._noise_factor
-        is_as_coarse = (
-            self.reference_error.largest <= SUSPICIOUS * largest
-            and self.reference_error.typical <= SUSPICIOUS * typical
-        )
-        return is_as_coarse or in_units_of_model <= UNRELIABLE * typical
+        error, finer = self.reference_error, self._unit / self._coarsest_unit
+        is_as_coarse = error.largest * finer <= SUSPICIOUS * largest and error.typical * finer <= SUSPICIOUS * typical
+        return is_as_coarse or error.typical * self._noise_factor <= UNRELIABLE * typical
 
     @property
     def nonfinite_note(self) -> str:

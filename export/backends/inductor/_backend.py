@@ -10,6 +10,7 @@ import torch
 from torch import fx
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, OutputSpec
 
+from filch.steal import tf32_products
 from filch.steal.text import python_literal
 
 from ..._errors import BackendError
@@ -20,7 +21,6 @@ from ...graph._from_fx import graph_from_fx
 from ...program._program import Program
 from .._backend import Compiled, CompiledVariant, ReferenceLookup, Script, Stage, Switch, Values
 from .._eager import unchanged_export
-from .._tf32 import torch_matmul_input_eps
 from ._buffer_map import size_hint
 from ._kernel_graph import CompileTask, KernelGraphs
 from ._options import InductorOptions
@@ -66,9 +66,7 @@ class InductorBackend:
         }
         like = {name: _zeros_like(value) for name, value in traced.items() if isinstance(value, torch.Tensor)}
         compiled = graphs.compiled_for(placeholder_values(exported, like))
-        return _with_note(
-            replace(compiled, matmul_input_eps=torch_matmul_input_eps(task.device)), options, self.options
-        )
+        return _with_note(replace(compiled, tf32=tf32_products(task.device)), options, self.options)
 
     def compile_graph(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
         """See `CompilesTorch.compile_graph`."""

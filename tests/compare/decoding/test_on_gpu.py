@@ -53,7 +53,7 @@ def test_a_decode_on_the_device_is_right_at_each_position(name, cache):
     result = compare_decode(model, TOKENS, program=program, tokens=12, first=4, backend=backend_of(name))
     assert result.close, result
     assert len(result.positions) == TOKENS.shape[1]
-    assert result.judged > 50
+    assert result.judged >= 5, result  # the logits, and the keys and values of both layers
 
 
 @pytest.mark.parametrize("name", BACKENDS)

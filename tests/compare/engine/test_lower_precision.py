@@ -521,7 +521,7 @@ def test_a_wrong_weight_in_the_program_is_not_explained_by_what_a_coarser_run_ro
             return compare(capture, lower(program, run), lower_precision=True)
         return compare(capture, program, backend="eager")
 
-    monkeypatch.setattr("filch.export.backends._eager.torch_matmul_input_eps", lambda _: 2.0**-11)
+    monkeypatch.setattr("filch.export.backends._eager.tf32_products", lambda _: {"matmul"})
     wrong = copy.deepcopy(model)
     with torch.no_grad():
         wrong.last.weight.mul_(1.03)
