@@ -200,11 +200,12 @@ class ValueComparator:
         dtype = None if tensor is None else tensor.dtype
         own = self._limits.of(self._run.compiled.exported_name(name), dtype)
         limit = self._limits.of(self._run.exported_name(name), dtype) if own is None else own
-        if tensor is None or not tensor.is_floating_point() or isinstance(limit, float):
+        if tensor is None or not tensor.is_floating_point() or not (limit is None or isinstance(limit, Tolerance)):
             return limit
-        dtypes = [] if limit else [tensor.dtype, *filter(None, map(self._float_dtype, node.reads))]
+        dtypes = [] if limit is not None else [tensor.dtype, *filter(None, map(self._float_dtype, node.reads))]
         dtypes += [torch.float16] if self._checker is not None and self._checker.uses_tf32(name) else []
-        return max([*filter(None, [limit]), *map(default_tolerance, dtypes)], key=lambda item: item.harmonic)
+        tolerances = [*filter(None, [limit]), *map(default_tolerance, dtypes)]
+        return max(tolerances, key=lambda item: item.harmonic)
 
     def _float_dtype(self, name: str) -> torch.dtype | None:
         """Return the dtype of an available value or of a weight; None if it is not known or no floating-point type."""

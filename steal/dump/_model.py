@@ -252,5 +252,4 @@ def module_info(info: Mapping[str, Any]) -> ModuleInfo:
     texts = [info["class"], *info["parameters"], *info.get("tf32", ())]
     if any(type(text) is not str for text in texts):
         raise TypeError(f"{reprlib.repr(info)} does not describe a module")
-    tf32 = frozenset(product for product in PRODUCTS if product in info.get("tf32", ()))
-    return ModuleInfo(info["class"], tuple(info["parameters"]), tf32)
+    return ModuleInfo(info["class"], tuple(info["parameters"]), PRODUCTS.intersection(info.get("tf32", ())))
