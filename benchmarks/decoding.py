@@ -58,7 +58,7 @@ def decode_eagerly(model: nn.Module, tokens: torch.Tensor, first: int) -> None:
 
 def decode_program(program: Program, inputs: dict[str, torch.Tensor], first: int) -> Callable[[], None]:
     """Return a function that runs a program step by step in ONNX Runtime."""
-    backend = get_backend("onnxruntime-cpu")
+    backend = get_backend("onnxruntime-cpu", threads=1)
     compiled = backend.compile(program, optimize=True)
     past = [name for name in program.graph.inputs if name.startswith("past_key_values.")]
 
@@ -88,7 +88,10 @@ def measured(layers: int, length: int, width: int, repeats: int) -> tuple[object
     alone = seconds(run, repeats)
     results = []
     compared = seconds(
-        lambda: results.append(compare_decode(model, tokens, program=program, tokens=length, first=first)), repeats
+        lambda: results.append(
+            compare_decode(model, tokens, program=program, tokens=length, first=first, options={"threads": 1})
+        ),
+        repeats,
     )
     ratio = compared / (eager + alone)
     verdict = "close" if all(result.close for result in results) else "DIFFERENT"

@@ -87,6 +87,7 @@ def compare_decode(
         slots = tokens + _EXTRA_SLOTS if cache == "static" else 0
         program = export(model, (given,), cache=cache, slots=slots)
     else:
+        program = program.snapshot()
         slots = _slots(program)
     stepwise = Stepwise(resolve_backend(backend, options), count, slots)
     arguments = cached_call(model, given, slots=slots)

@@ -45,22 +45,30 @@ class PositionedRow:
         """
         if torch.equal(value, reference):
             return cls(row, (0.0,) * axes.spans.length)
-        actual, expected = (axes.split(item).double() for item in (value, reference))
+        is_float32 = value.dtype == reference.dtype == torch.float32  # near numbers have an exact difference
+        dtype = torch.float32 if is_float32 and not row.diverged else torch.float64
+        actual, expected = (axes.split(item).to(dtype) for item in (value, reference))
         axis = axes.key_axis if axes.query_axis is None else axes.query_axis
         if axis is None:
             actual, expected, axis = actual[None], expected[None], 0
-        actual, expected = (item.movedim(axis, 0)[: len(positions)] for item in (actual, expected))
-        distance = (actual - expected).abs().nan_to_num(nan=math.inf)
-        distance[(actual == expected) | (actual.isnan() & expected.isnan())] = 0.0
-        size = _typical(expected)
-        shown = distance.masked_fill((actual.abs() >= _MASKED) & (expected.abs() >= _MASKED), 0.0)
-        errors = shown.reshape(len(positions), -1).amax(-1) / (size or 1.0)
+        actual, expected = (item.narrow(axis, 0, len(positions)).movedim(axis, 0) for item in (actual, expected))
+        distance = (actual - expected).abs_()
+        low, high = expected.aminmax()
+        shown, size = distance, expected
+        if not -_MASKED < low <= high < _MASKED:  # few values have masks, infinite numbers or NaN
+            distance[(actual == expected) | (actual.isnan() & expected.isnan())] = 0.0
+            shown = distance.masked_fill((actual.abs() >= _MASKED) & (expected.abs() >= _MASKED), 0.0)
+            size = torch.where(expected.abs() < _MASKED, expected, 0.0)
+        typical = float(torch.linalg.vector_norm(size)) / math.sqrt(size.numel())
+        largest = shown.amax([*range(1, shown.dim())]) if shown.dim() > 1 else shown
+        errors = largest.nan_to_num(nan=math.inf).div(typical or 1.0)
         by_position = [0.0] * axes.spans.length
         for position, error in zip(positions, errors.tolist(), strict=True):
             by_position[position] = max(by_position[position], error)
         if not row.diverged:
             return cls(row, tuple(by_position))
-        wrong = distance > _limit(row, value.dtype) * expected.abs().clamp(min=size)
+        distance.nan_to_num_(nan=math.inf)
+        wrong = distance > _limit(row, value.dtype) * expected.abs().clamp(min=typical)
         if not bool(wrong.any()):
             wrong = distance == distance.max()
         tokens = wrong.reshape(len(positions), -1).any(-1).nonzero()[:, 0].tolist()
@@ -69,11 +77,6 @@ class PositionedRow:
         has_rows = rows.dim() > 0 and rows.shape[0] == axes.spans.rows and axis > 0
         sequence = int(rows.reshape(len(rows), -1).any(-1).nonzero()[0]) if has_rows else None
         return cls(row, tuple(by_position), positions[first], sequence)
-
-
-def _typical(values: torch.Tensor) -> float:
-    """Return the root mean square of numbers, with 0 in place of masks."""
-    return float(torch.where(values.abs() < _MASKED, values, 0.0).square().mean().sqrt())
 
 
 def _limit(row: Row, dtype: torch.dtype) -> float:
