@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from filch.export import Precision, Program, cached_call, export, lower
+from filch.export import Precision, Program, cached_call, export, has_recurrent_states, lower, stepwise_call
 from filch.export.backends import Backend, Stage
 from filch.steal import phase, steal_forward
 
@@ -78,8 +78,11 @@ def compare_decode(
     """
     if tokens < _LEAST:
         raise CompareError(f"decoding is compared for at least {_LEAST} tokens, not {tokens}")
-    count = max(2, tokens // 4) if first is None else first
-    if not 2 <= count <= tokens - 2:
+    is_recurrent = has_recurrent_states(model)
+    count = 1 if is_recurrent else max(2, tokens // 4) if first is None else first
+    if is_recurrent and first not in (None, 1):
+        raise CompareError("a program with recurrent states takes one token in each step, also in the first one")
+    if not is_recurrent and not 2 <= count <= tokens - 2:
         raise CompareError(f"the first step has 2 to {tokens - 2} tokens, not {count}")
     given, _ = given_tokens(Subject.of(model, () if args is None else args, kwargs), _SEQUENCES)
     given = given.repeat(1, -(-tokens // given.shape[1]))[:, :tokens]
@@ -89,23 +92,29 @@ def compare_decode(
     else:
         program = program.snapshot()
         slots = _slots(program)
-    stepwise = Stepwise(resolve_backend(backend, options), count, slots)
-    arguments = cached_call(model, given, slots=slots)
-    with (
-        implementation(model, "experts", EXPORTED_EXPERTS),
-        steal_forward(model, submodules=True, on_error="raise") as capture,
-        torch.no_grad(),
-    ):
-        expected = model(**arguments).logits
+    sequences = len(given) if is_recurrent else 0
+    stepwise = Stepwise(resolve_backend(backend, options), count, slots, sequences)
+    with implementation(model, "experts", EXPORTED_EXPERTS), torch.no_grad():
+        decoded = None
+        if is_recurrent:
+            with phase("decoding in eager PyTorch"):
+                arguments, decoded = stepwise_call(model, given)
+        else:
+            arguments = cached_call(model, given, slots=slots)
+        with steal_forward(model, submodules=True, on_error="raise") as capture:
+            expected = model(**arguments).logits.reshape(*given.shape, -1)
     judged = program if precision is None else lower(program, precision, simulate=precision == "bfloat16")
     wanted = stepwise.stages[-1:] if stages is None else stages
     report = compare(
         capture, judged, backend=stepwise, stages=wanted, lower_precision=precision is not None, buffer=buffer
     )
-    with phase("decoding in eager PyTorch"):
-        eager, consistent = _eager(model, given, count, expected)
+    with phase("decoding in eager PyTorch"), torch.no_grad():
+        if decoded is None:
+            consistency = _consistency(_eager(model, given, count), expected)
+        else:
+            consistency = _consistency(decoded, model(given, use_cache=False).logits)
     kind = "static" if slots else "dynamic"
-    return _result(model, stepwise, report, expected, (kind, precision or ""), (eager, consistent))
+    return _result(model, stepwise, report, expected, (kind, precision or ""), consistency)
 
 
 def _slots(program: Program) -> int:
@@ -114,24 +123,28 @@ def _slots(program: Program) -> int:
     Raises:
         CompareError: the program has no cache with the names that `export` gives it.
     """
-    names = [name for name in program.graph.outputs if name.startswith(PRESENT) and name.endswith(".key")]
+    names = [name for name in program.graph.outputs if name.startswith(PRESENT)]
     if not names:
         raise CompareError(f"the program returns no cache: it has no output {PRESENT}0.key; see export(cache=…)")
-    shape = program.graph.values[names[0]].shape
+    keys = [name for name in names if name.endswith(".key")]
+    shape = program.graph.values[keys[0]].shape if keys else None
     size = shape[2] if shape is not None and len(shape) > 2 else None
     return size if isinstance(size, int) else 0
 
 
-def _eager(model: nn.Module, tokens: torch.Tensor, first: int, expected: torch.Tensor) -> tuple[float, bool]:
-    """Return how far the model's logits, computed step by step, are from those of one call, and whether they are close.
-
-    The difference is relative to the root mean square; NaN if the model does not take a cache.
-    """
+def _eager(model: nn.Module, tokens: torch.Tensor, first: int) -> torch.Tensor | None:
+    """Return the model's logits, computed step by step; None if it does not take a cache."""
     plan = Plan(chunks(tokens, 1, first=first))
-    if unsupported(model, plan):
+    return None if unsupported(model, plan) else torch.cat(Decoder(model, plan, {}, len(tokens))(), 1)
+
+
+def _consistency(logits: torch.Tensor | None, expected: torch.Tensor) -> tuple[float, bool]:
+    """Return how far logits that were computed step by step are from those of one call, and whether they are close.
+
+    The difference is relative to the root mean square; NaN if it is not known.
+    """
+    if logits is None:
         return math.nan, True
-    with torch.no_grad():
-        logits = torch.cat(Decoder(model, plan, {}, len(tokens))(), 1)
     difference = compare_tensors(logits, expected)
     distance = float((logits.double() - expected.double()).abs().max() / expected.double().square().mean().sqrt())
     return distance, difference.close
@@ -218,6 +231,7 @@ def _flips(logits: torch.Tensor | None, expected: torch.Tensor) -> list[tuple[in
     """
     if logits is None:
         return [(0, None)] * expected.shape[1]
+    logits = logits.reshape(expected.shape)
     values = expected.double()
     top = values.topk(2, -1).values
     margins = (top[..., 0] - top[..., 1]) / values.square().mean().sqrt()

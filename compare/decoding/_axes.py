@@ -17,17 +17,29 @@ class Spans:
         rows: the number of sequences.
         all: the first position of each step, and the one after its last.
         slots: the number of slots of a static cache; 0 for a dynamic one.
+        in_rows: whether one call has the steps in its rows, all of a sequence one after the other (see
+            `filch.export.stepwise_call`), and not in a row of tokens. Keys are then the last ones.
     """
 
     rows: int
     all: tuple[tuple[int, int], ...]
-    slots: int
+    slots: int = 0
+    in_rows: bool = False
 
     @classmethod
     def of(cls, shape: Sequence[int], first: int, slots: int) -> "Spans":
         """Return the steps for tokens of a shape, [rows, length]: `first` tokens, then one each."""
         starts = [0, *range(first, shape[1])]
         return cls(shape[0], tuple(zip(starts, [*starts[1:], shape[1]], strict=True)), slots)
+
+    @classmethod
+    def in_rows_of(cls, rows: int, length: int) -> "Spans":
+        """Return the steps of one token each that one call has in its rows."""
+        return cls(rows, tuple((index, index + 1) for index in range(length)), in_rows=True)
+
+    def first_key(self, end: int) -> int:
+        """Return the index of the first key of a step that ends at a position, among those of one call."""
+        return self.length - end if self.in_rows else 0
 
     @property
     def length(self) -> int:
@@ -102,7 +114,7 @@ class Axes:
         if self.query_axis is not None:
             value = value.narrow(self.query_axis, start, end - start)
         if self.key_axis is not None and not self.spans.slots:
-            value = value.narrow(self.key_axis, 0, end)
+            value = value.narrow(self.key_axis, self.spans.first_key(end), end)
         if "joint" not in self.roles:
             return value
         axis = self.roles.index("joint")
@@ -123,7 +135,8 @@ class Axes:
         for step, ((start, end), part) in enumerate(zip(self.spans.all, parts, strict=True)):
             place, own = result.narrow(self.query_axis, start, end - start), self.split(part, step)
             if self.key_axis is not None:
-                place, own = (item.narrow(self.key_axis, 0, end) for item in (place, own))
+                place = place.narrow(self.key_axis, self.spans.first_key(end), end)
+                own = own.narrow(self.key_axis, 0, end)
             place.copy_(own)
         return Joined(result.reshape(self.shape), [*range(self.spans.length)])
 

@@ -16,6 +16,7 @@ from ._positioned_row import PositionedRow
 
 Values = Mapping[str, torch.Tensor]
 PAST, PRESENT = "past_key_values.", "present."  # what the names of the cache begin with, as inputs and outputs
+_GROWING = (".key", ".value")  # what the names end with that have a row for each token
 TOKENS, MASK, LOGITS = "input_ids", "attention_mask", "logits"
 
 
@@ -33,6 +34,8 @@ class Stepwise:
         backend: runs the program.
         first: the number of tokens of the first step.
         slots: the number of slots of a static cache; 0 for a dynamic one.
+        sequences: if one call has the steps in its rows (see `Spans.in_rows`), the number of sequences. Each step then
+            gets the cache of that call, because in recurrent states rounding errors add up.
 
     Attributes:
         records: where each compared value is wrong, by stage, kind of row and name.
@@ -42,6 +45,7 @@ class Stepwise:
     backend: Backend
     first: int
     slots: int = 0
+    sequences: int = 0
     name: str = field(init=False)
     stages: tuple[Stage, ...] = field(init=False)
     records: dict[tuple[Stage, str, str], PositionedRow] = field(default_factory=dict, init=False)
@@ -140,8 +144,15 @@ class Stepwise:
 
     def _run_steps(self, handle: "_Handle", inputs: Values) -> list[Values]:
         """Return the outputs of each step; the cache of the next one is what a step returns."""
-        handle.spans, handle.inputs = Spans.of(inputs[TOKENS].shape, self.first, self.slots), []
-        cache = {name: tensor for name, tensor in inputs.items() if name.startswith(PAST)}
+        shape = inputs[TOKENS].shape
+        in_rows = bool(self.sequences)
+        handle.inputs = []
+        handle.spans = (
+            Spans.in_rows_of(self.sequences, shape[0] // self.sequences)
+            if in_rows
+            else Spans.of(shape, self.first, self.slots)
+        )
+        cache = {name: tensor for name, tensor in inputs.items() if name.startswith(PAST) and not in_rows}
         outputs: list[Values] = []
         for start, end in handle.spans.all:
             handle.inputs.append(
@@ -155,6 +166,11 @@ class Stepwise:
         return outputs
 
     def _part(self, name: str, tensor: torch.Tensor, start: int, end: int) -> torch.Tensor:
+        if self.sequences:
+            rows = tensor.unflatten(0, (self.sequences, -1))[:, start]
+            if name == MASK:
+                return rows[:, rows.shape[1] - end :]
+            return rows[:, :, rows.shape[2] - start :] if name.endswith(_GROWING) else rows
         if name != MASK:
             return tensor[:, start:end]
         if not self.slots:
@@ -167,7 +183,7 @@ class Stepwise:
         self, handle: "_Handle", whole: Mapping[str, torch.Tensor], parts: Iterable[tuple[str, list[torch.Tensor]]]
     ) -> Iterator[tuple[str, torch.Tensor]]:
         for name, items in parts:
-            if name in handle.past:
+            if name in handle.past or (handle.spans.in_rows and name in handle.sizes):
                 continue
             axes = Axes.of(handle.spans, whole[name], items)
             if axes is not None:
@@ -211,6 +227,16 @@ class _Handle:
         cache = [name for name in graph.inputs if name.startswith(PAST)]
         others = [name for name in graph.inputs if name not in cache]
         return frozenset(graph.computed_from(cache)) - frozenset(graph.computed_from(others))
+
+    @cached_property
+    def sizes(self) -> frozenset[str]:
+        """The integers that are computed from shapes alone, such as the indices of all rows."""
+        graph, data = self.inner.graph, {*self.inner.graph.inputs}
+        for node in graph.nodes:
+            if node.op != "Shape" and not data.isdisjoint(node.reads):
+                data.update(node.outputs)
+        types = {name: getattr(torch, value.dtype or "", torch.float32) for name, value in graph.values.items()}
+        return frozenset(name for name in graph.producer if name not in data and not types[name].is_floating_point)
 
 
 def _together(

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import inspect
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,8 @@ CacheKind = Literal["dynamic", "static"]
 _PAST, _QUERIES = 5, 3  # tokens of the example: torch treats sizes of 0 and 1, and equal ones, as fixed
 _ROWS = 2
 _NAMES = {"keys": "key", "values": "value", "cumulative_length": "length"}  # of tensors of a layer, as in Optimum
+_NAMES |= {"conv_states": "conv", "recurrent_states": "recurrent"}
+_ARGUMENTS = ("past_key_values", "cache_params")  # what models call their cache
 
 
 def register_caches(model: nn.Module) -> None:
@@ -57,25 +60,49 @@ def cached_inputs(model: nn.Module, tokens: object, cache: CacheKind, slots: int
     if cache == "static" and slots < _PAST + _QUERIES:
         raise ExportError(f"give the number of slots of the static cache, at least {_PAST + _QUERIES}")
     register_caches(model)
+    is_recurrent = has_recurrent_states(model)
     count = _ROWS * (_PAST + _QUERIES)
     given = tokens.flatten().repeat(-(-count // tokens.numel()))[:count].reshape(_ROWS, -1)
-    arguments = step_arguments(given[:, :_PAST], empty_cache(model, slots, given), 0, slots)
+    filled = empty_cache(model, slots, given)
     with torch.no_grad():
-        filled = model(**arguments).past_key_values
-    kwargs = step_arguments(given[:, _PAST:], filled, _PAST, slots)
-    rows, queries = Dim.DYNAMIC, Dim.DYNAMIC
-    shapes = {"input_ids": {0: rows, 1: queries}, "position_ids": {0: rows, 1: queries}}
-    shapes["attention_mask"] = {0: rows} if slots else {0: rows, 1: Dim.DYNAMIC}
+        for start, end in [(index, index + 1) for index in range(_PAST)] if is_recurrent else [(0, _PAST)]:
+            filled = step_cache(model(**step_arguments(model, given[:, start:end], filled, start, slots)))
+    kwargs = step_arguments(model, given[:, _PAST : _PAST + (1 if is_recurrent else _QUERIES)], filled, _PAST, slots)
+    rows, dynamic = {0: Dim.DYNAMIC}, {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
+    shapes: dict[str, Any] = dict.fromkeys(("input_ids", "position_ids"), rows if is_recurrent else dynamic)
+    shapes["attention_mask"] = rows if slots else dynamic
+    growing = {id(item) for layer in filled.layers for item in (getattr(layer, "keys", None), getattr(layer, "values", None))}
+    past = rows if slots else {0: Dim.DYNAMIC, 2: Dim.DYNAMIC}
     leaves = pytree.tree_leaves(filled)
-    past = {0: rows} if slots else {0: rows, 2: Dim.DYNAMIC}
-    order = {name: shapes[name] for name in kwargs if name in shapes}
-    return kwargs, {**order, "past_key_values": [past if leaf.dim() == 4 else {} for leaf in leaves]}
+    of_cache = [past if id(leaf) in growing else rows if leaf.dim() > 1 else {} for leaf in leaves]
+    return kwargs, {name: shapes.get(name, of_cache) for name in kwargs}
 
 
-def step_arguments(tokens: torch.Tensor, cache: Any, past: int, slots: int) -> dict[str, Any]:
+def has_recurrent_states(model: nn.Module) -> bool:
+    """Return whether the cache of a model of transformers has states of convolutions or recurrent layers.
+
+    Such a model computes one token by other operations than several, so that its program takes one in each call.
+    """
+    if "transformers" not in sys.modules or (config := getattr(model, "config", None)) is None:
+        return False
+    module = importlib.import_module("transformers.cache_utils")
+    try:
+        layers = module.DynamicCache(config=config).layers
+    except (AttributeError, TypeError):  # a configuration of something else
+        return False
+    return any(hasattr(layer, "recurrent_states") for layer in layers)
+
+
+def step_cache(output: Any) -> Any:
+    """Return the cache among the results of a model of transformers."""
+    return next(cache for name in _ARGUMENTS if (cache := getattr(output, name, None)) is not None)
+
+
+def step_arguments(model: nn.Module, tokens: torch.Tensor, cache: Any, past: int, slots: int) -> dict[str, Any]:
     """Return the keyword arguments of a call.
 
     Args:
+        model: the model.
         tokens: those after the ones in the cache, int64 in the shape [rows, queries].
         cache: the cache.
         past: how many tokens are in it.
@@ -85,12 +112,17 @@ def step_arguments(tokens: torch.Tensor, cache: Any, past: int, slots: int) -> d
     places = torch.arange(past, past + queries, device=tokens.device)
     mask = torch.zeros(rows, slots or past + queries, dtype=torch.long, device=tokens.device)
     mask[:, : past + queries] = 1
-    return {
+    accepted = inspect.signature(model.forward).parameters
+    name = next((name for name in _ARGUMENTS if name in accepted), _ARGUMENTS[0])
+    given = {
         "input_ids": tokens.clone(),  # a view would have the size of its base as a further dimension
         "attention_mask": mask,
         "position_ids": places.expand(rows, -1).clone(),
-        "past_key_values": cache,
+        name: cache,
     }
+    if name == "cache_params":  # nothing but states, which need neither
+        return {"input_ids": given["input_ids"], name: cache}
+    return given
 
 
 def cached_call(model: nn.Module, tokens: torch.Tensor, *, slots: int = 0) -> dict[str, Any]:
@@ -106,13 +138,58 @@ def cached_call(model: nn.Module, tokens: torch.Tensor, *, slots: int = 0) -> di
     Raises:
         ExportError: the model fails, or keeps something else than keys and values in its cache.
     """
-    return step_arguments(tokens, empty_cache(model, slots, tokens), 0, slots)
+    return step_arguments(model, tokens, empty_cache(model, slots, tokens), 0, slots)
+
+
+def stepwise_call(model: nn.Module, tokens: torch.Tensor) -> tuple[dict[str, Any], torch.Tensor]:
+    """Return the keyword arguments of a call that computes each token of some sequences from the model's own cache.
+
+    Each step of each sequence has a row of its own, the steps of a sequence one after the other. Of keys and values,
+    which have a row for each earlier token, the last ones are used.
+
+    Args:
+        model: a causal language model of transformers with recurrent states.
+        tokens: int64 in the shape [sequences, length].
+
+    Returns:
+        the arguments, and the model's logits of the steps: float in the shape [sequences, length, words].
+
+    Raises:
+        ExportError: the model fails.
+    """
+    (rows, length), cache = tokens.shape, empty_cache(model, 0, tokens)
+    register_caches(model)
+    structure = pytree.tree_structure(cache)
+    states: list[list[torch.Tensor]] = []
+    logits = []
+    for step in range(length):
+        states.append([leaf.clone() for leaf in pytree.tree_leaves(cache)])
+        with torch.no_grad():
+            output = model(**step_arguments(model, tokens[:, step : step + 1], cache, step, 0))
+        cache = step_cache(output)
+        logits.append(output.logits)
+    stacked = [
+        torch.stack([_on_the_right(item, items[-1].shape) for item in items], 1).flatten(0, 1)
+        for items in zip(*states, strict=True)
+    ]
+    whole = pytree.tree_unflatten(stacked, structure)
+    arguments = step_arguments(model, tokens.reshape(-1, 1), whole, length - 1, 0)
+    places = torch.arange(length, device=tokens.device)
+    used = (places >= length - 1 - places[:, None]).long().repeat(rows, 1)
+    others = {"attention_mask": used, "position_ids": places.repeat(rows)[:, None]}
+    return arguments | {name: item for name, item in others.items() if name in arguments}, torch.cat(logits, 1)
+
+
+def _on_the_right(item: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """Return keys or values with further rows before them, up to a shape; states as they are."""
+    missing = 0 if item.shape == shape else shape[2] - item.shape[2]
+    return nn.functional.pad(item, (0, 0, missing, 0)) if missing else item
 
 
 def empty_cache(model: nn.Module, slots: int, tokens: torch.Tensor) -> Any:
     """Return a cache of transformers without tokens, which has all its tensors.
 
-    All its layers keep all tokens: those that attend to a window have a mask for that.
+    All its layers keep all tokens: those that attend to a window have a mask for that. Recurrent states are 0.
 
     Args:
         model: the model.
@@ -124,13 +201,19 @@ def empty_cache(model: nn.Module, slots: int, tokens: torch.Tensor) -> Any:
     """
     # The model is one of transformers, which takes seconds to import.
     module = importlib.import_module("transformers.cache_utils")
+    name, is_recurrent = type(model).__name__, has_recurrent_states(model)
+    if slots and is_recurrent:
+        raise ExportError(f"{name} has recurrent states, which have no static cache: use a dynamic one")
+    cache = module.DynamicCache(config=model.config) if is_recurrent else module.DynamicCache()
     try:
         with torch.no_grad():
-            used = model(**step_arguments(tokens[:, :1], module.DynamicCache(), 0, 0)).past_key_values
-        layers = [(layer.keys, layer.values) for layer in used.layers]
+            used = step_cache(model(**step_arguments(model, tokens[:, :1], cache, 0, 0)))
+        layers = [(layer.keys, layer.values) for layer in used.layers if not hasattr(layer, "recurrent_states")]
     except Exception as error:
-        name = type(model).__name__
         raise ExportError(f"{name} does not take the cache of a causal language model: {reason(error)}") from error
+    if is_recurrent:
+        used.layers = [_emptied(layer) for layer in used.layers]
+        return used
     if not slots:
         return module.DynamicCache([tuple(item[:, :, :0].clone() for item in layer) for layer in layers])
     static = module.StaticCache(config=model.config, max_cache_len=slots)
@@ -138,6 +221,20 @@ def empty_cache(model: nn.Module, slots: int, tokens: torch.Tensor) -> Any:
     for layer, states in zip(static.layers, layers, strict=True):
         layer.lazy_initialization(*states)
     return static
+
+
+def _emptied(layer: Any) -> Any:
+    """Return a layer of a cache without tokens, or with states that are 0."""
+    if not hasattr(layer, "recurrent_states"):
+        module = importlib.import_module("transformers.cache_utils")
+        states, layer = (layer.keys, layer.values), module.DynamicLayer()
+        layer.lazy_initialization(*states)
+        layer.keys, layer.values = (item[:, :, :0].clone() for item in states)
+        return layer
+    for states in (layer.conv_states, layer.recurrent_states):
+        for state in states.values():
+            state.zero_()
+    return layer
 
 
 @contextlib.contextmanager
@@ -160,7 +257,7 @@ def with_cache_names(program: Program) -> Program:
 
     They are `logits`, `past_key_values.0.key` and `present.0.key`, as in files of Optimum and ONNX Runtime GenAI.
     """
-    names = {name: new for name, path in program.inputs.items() if (new := _cache_name(path, "past_key_values"))}
+    names = {name: new for name, path in program.inputs.items() if (new := _cache_name(path, _ARGUMENTS[0]))}
     for port in program.module_calls["", 0].outputs:
         new = "logits" if port.path.endswith("logits") else _cache_name(port.path, "present")
         if port.value is not None and port.value not in names and new:
@@ -169,8 +266,10 @@ def with_cache_names(program: Program) -> Program:
 
 
 def _cache_name(path: str, prefix: str) -> str:
-    found = re.search(r"past_key_values\.layers\[(\d+)\]\.(\w+)$", path)
-    return f"{prefix}.{found[1]}.{_NAMES[found[2]]}" if found and found[2] in _NAMES else ""
+    found = re.search(r"(?:past_key_values|cache_params)\.layers\[(\d+)\]\.(\w+?)(?:\[0\]|\[(\d+)\])?$", path)
+    if found is None or found[2] not in _NAMES:
+        return ""
+    return f"{prefix}.{found[1]}.{_NAMES[found[2]]}{found[3] or ''}"
 
 
 def _renamed(program: Program, names: Mapping[str, str]) -> Program:
