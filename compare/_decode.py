@@ -17,7 +17,7 @@ from .decoding._decoder import Decoder, unsupported
 from .decoding._implementations import EXPORTED_EXPERTS, implementation
 from .decoding._plan import Plan, chunks
 from .decoding._positioned_row import PositionedRow
-from .decoding._stepwise import PRESENT, Stepwise
+from .decoding._stepwise import LOGITS, PRESENT, Stepwise
 from .decoding._tokens import given_tokens
 from .metrics._metrics import compare_tensors
 from .models._subject import Subject
@@ -78,17 +78,20 @@ def compare_decode(
     """
     if tokens < _LEAST:
         raise CompareError(f"decoding is compared for at least {_LEAST} tokens, not {tokens}")
+    has_encoder = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     is_recurrent = has_recurrent_states(model)
     count = 1 if is_recurrent else max(2, tokens // 4) if first is None else first
     if is_recurrent and first not in (None, 1):
         raise CompareError("a program with recurrent states takes one token in each step, also in the first one")
     if not is_recurrent and not 2 <= count <= tokens - 2:
         raise CompareError(f"the first step has 2 to {tokens - 2} tokens, not {count}")
-    given, _ = given_tokens(Subject.of(model, () if args is None else args, kwargs), _SEQUENCES)
+    given, others = given_tokens(Subject.of(model, () if args is None else args, kwargs), _SEQUENCES)
+    others = others if has_encoder else {}
     given = given.repeat(1, -(-tokens // given.shape[1]))[:, :tokens]
     if program is None:
         slots = tokens + _EXTRA_SLOTS if cache == "static" else 0
-        program = export(model, (given,), cache=cache, slots=slots)
+        names = {"decoder_input_ids": given} if has_encoder else {}
+        program = export(model, () if has_encoder else (given,), others | names, cache=cache, slots=slots)
     else:
         program = program.snapshot()
         slots = _slots(program)
@@ -100,7 +103,7 @@ def compare_decode(
             with phase("decoding in eager PyTorch"):
                 arguments, decoded = stepwise_call(model, given)
         else:
-            arguments = cached_call(model, given, slots=slots)
+            arguments = cached_call(model, given, others, slots=slots)
         with steal_forward(model, submodules=True, on_error="raise") as capture:
             expected = model(**arguments).logits.reshape(*given.shape, -1)
     judged = program if precision is None else lower(program, precision, simulate=precision == "bfloat16")
@@ -110,7 +113,7 @@ def compare_decode(
     )
     with phase("decoding in eager PyTorch"), torch.no_grad():
         if decoded is None:
-            consistency = _consistency(_eager(model, given, count), expected)
+            consistency = _consistency(_eager(model, given, others, count), expected)
         else:
             consistency = _consistency(decoded, model(given, use_cache=False).logits)
     kind = "static" if slots else "dynamic"
@@ -132,10 +135,10 @@ def _slots(program: Program) -> int:
     return size if isinstance(size, int) else 0
 
 
-def _eager(model: nn.Module, tokens: torch.Tensor, first: int) -> torch.Tensor | None:
+def _eager(model: nn.Module, tokens: torch.Tensor, others: Mapping[str, Any], first: int) -> torch.Tensor | None:
     """Return the model's logits, computed step by step; None if it does not take a cache."""
     plan = Plan(chunks(tokens, 1, first=first))
-    return None if unsupported(model, plan) else torch.cat(Decoder(model, plan, {}, len(tokens))(), 1)
+    return None if unsupported(model, plan) else torch.cat(Decoder(model, plan, others, len(tokens))(), 1)
 
 
 def _consistency(logits: torch.Tensor | None, expected: torch.Tensor) -> tuple[float, bool]:
@@ -173,7 +176,7 @@ def _result(  # noqa: PLR0917  called in one place
         DecodePosition(
             position,
             max(0, position - run.first + 1),
-            _largest(outputs[name].errors[position] for name in outputs if not name.startswith(PRESENT)),
+            _largest(item.errors[position] for name, item in outputs.items() if name == LOGITS),
             _largest(item.errors[position] for item in state),
             _largest(item.errors[position] for item in records),
             *flips[position],

@@ -63,13 +63,16 @@ class Axes:
     shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, spans: Spans, whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> "Axes | None":
+    def of(
+        cls, spans: Spans, whole: torch.Tensor, parts: Sequence[torch.Tensor], *, is_fixed: bool = False
+    ) -> "Axes | None":
         """Return the axes of a value; None if they are not known, or if it is another value in each step.
 
         Args:
             spans: the steps.
             whole: the value in one call with all tokens.
             parts: the value in each step.
+            is_fixed: whether it has to be the same in each step, because it does not depend on the tokens.
         """
         if any(part.dim() != whole.dim() for part in parts):
             return None
@@ -78,10 +81,10 @@ class Axes:
         known: tuple[Role, ...] = tuple(role for role in roles if role is not None)
         if len(known) < len(roles):
             return None
-        if {*known} <= {"fixed"} and not all(torch.equal(part, parts[-1]) for part in parts):
+        if {*known} <= {"fixed"} and not is_fixed and not all(torch.equal(part, parts[-1]) for part in parts):
             return None
-        counts_step = known == ("queries",) and not whole.is_floating_point()
-        if counts_step and all(torch.equal(part, whole[: len(part)]) for part in parts):
+        counts_step = "queries" in known and whole.numel() == spans.length and not whole.is_floating_point()
+        if counts_step and all(torch.equal(part.flatten(), whole.flatten()[: part.numel()]) for part in parts):
             return None  # the places of tokens in a step, which begin at 0 in each
         return cls(spans, known, tuple(whole.shape))
 
@@ -128,7 +131,9 @@ class Axes:
             parts: the value in each step.
         """
         if self.query_axis is None and self.key_axis is None:
-            return Joined(parts[-1], [self.spans.length - 1])
+            others = [step for step, part in enumerate(parts) if not torch.equal(part, parts[0])]
+            step = others[0] if others else len(parts) - 1
+            return Joined(parts[step], [self.spans.all[step][1] - 1])
         if self.query_axis is None:
             return self._farthest(whole, parts)
         result = self.split(whole.clone())

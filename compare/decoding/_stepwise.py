@@ -1,5 +1,6 @@
 """`Stepwise`: a backend that runs a program with a cache step by step, and returns its values by position."""
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,6 +18,7 @@ from ._positioned_row import PositionedRow
 Values = Mapping[str, torch.Tensor]
 PAST, PRESENT = "past_key_values.", "present."  # what the names of the cache begin with, as inputs and outputs
 _GROWING = (".key", ".value")  # what the names end with that have a row for each token
+_ENCODER = re.compile(r"encoder_|past_key_values\.\d+\.encoder\.")  # inputs that are the same in each step
 TOKENS, MASK, LOGITS = "input_ids", "attention_mask", "logits"
 
 
@@ -162,7 +164,7 @@ class Stepwise:
                 }
             )
             outputs.append(self.backend.run(handle.inner, handle.inputs[-1]))
-            cache = {name: outputs[-1][PRESENT + name.removeprefix(PAST)] for name in cache}
+            cache = {name: outputs[-1].get(PRESENT + name.removeprefix(PAST), item) for name, item in cache.items()}
         return outputs
 
     def _part(self, name: str, tensor: torch.Tensor, start: int, end: int) -> torch.Tensor:
@@ -171,6 +173,8 @@ class Stepwise:
             if name == MASK:
                 return rows[:, rows.shape[1] - end :]
             return rows[:, :, rows.shape[2] - start :] if name.endswith(_GROWING) else rows
+        if _ENCODER.match(name):
+            return tensor
         if name != MASK:
             return tensor[:, start:end]
         if not self.slots:
@@ -185,7 +189,7 @@ class Stepwise:
         for name, items in parts:
             if name in handle.past or (handle.spans.in_rows and name in handle.sizes):
                 continue
-            axes = Axes.of(handle.spans, whole[name], items)
+            axes = Axes.of(handle.spans, whole[name], items, is_fixed=name in handle.fixed)
             if axes is not None:
                 joined = axes.joined(whole[name], items)
                 handle.axes[name], self._places[name] = axes, (axes, joined.positions)
@@ -224,19 +228,33 @@ class _Handle:
     def past(self) -> frozenset[str]:
         """The values that are computed from the cache alone, before it has the tokens of a step."""
         graph = self.inner.graph
-        cache = [name for name in graph.inputs if name.startswith(PAST)]
+        cache = [name for name in graph.inputs if name.startswith(PAST) and not _ENCODER.match(name)]
         others = [name for name in graph.inputs if name not in cache]
         return frozenset(graph.computed_from(cache)) - frozenset(graph.computed_from(others))
 
     @cached_property
     def sizes(self) -> frozenset[str]:
         """The integers that are computed from shapes alone, such as the indices of all rows."""
-        graph, data = self.inner.graph, {*self.inner.graph.inputs}
-        for node in graph.nodes:
-            if node.op != "Shape" and not data.isdisjoint(node.reads):
-                data.update(node.outputs)
+        graph = self.inner.graph
         types = {name: getattr(torch, value.dtype or "", torch.float32) for name, value in graph.values.items()}
-        return frozenset(name for name in graph.producer if name not in data and not types[name].is_floating_point)
+        unknown = graph.producer.keys() - self._computed_from(graph.inputs)
+        return frozenset(name for name in unknown if not types[name].is_floating_point)
+
+    @cached_property
+    def fixed(self) -> frozenset[str]:
+        """The values that are computed from the states of an encoder alone."""
+        inputs = self.inner.graph.inputs
+        encoded = [name for name in inputs if _ENCODER.match(name)]
+        others = [name for name in inputs if name not in encoded]
+        return frozenset(self._computed_from(encoded) - self._computed_from(others))
+
+    def _computed_from(self, inputs: Iterable[str]) -> set[str]:
+        """Return the inputs, and what is computed from their numbers and not only from their shapes."""
+        found = {*inputs}
+        for node in self.inner.graph.nodes:
+            if node.op != "Shape" and not found.isdisjoint(node.reads):
+                found.update(node.outputs)
+        return found
 
 
 def _together(

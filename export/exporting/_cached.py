@@ -43,12 +43,15 @@ def register_caches(model: nn.Module) -> None:
         register_dynamic_cache_export_support()
 
 
-def cached_inputs(model: nn.Module, tokens: object, cache: CacheKind, slots: int) -> tuple[dict[str, Any], Any]:
+def cached_inputs(
+    model: nn.Module, tokens: object, others: Mapping[str, Any], cache: CacheKind, slots: int
+) -> tuple[dict[str, Any], Any]:
     """Return the keyword arguments of a call that continues a cache, and their dynamic shapes.
 
     Args:
-        model: a causal language model of transformers.
+        model: a language model of transformers.
         tokens: example tokens, int64 in the shape [sequences, length].
+        others: the inputs of its encoder, if it has one.
         cache: the kind of the cache.
         slots: the number of slots of a static cache.
 
@@ -63,19 +66,48 @@ def cached_inputs(model: nn.Module, tokens: object, cache: CacheKind, slots: int
     is_recurrent = has_recurrent_states(model)
     count = _ROWS * (_PAST + _QUERIES)
     given = tokens.flatten().repeat(-(-count // tokens.numel()))[:count].reshape(_ROWS, -1)
-    filled = empty_cache(model, slots, given)
+    encoded = encoder_states(model, others)
+    encoded = None if encoded is None else encoded[:1].repeat(_ROWS, 1, 1)
+    filled = empty_cache(model, slots, given, encoded)
     with torch.no_grad():
         for start, end in [(index, index + 1) for index in range(_PAST)] if is_recurrent else [(0, _PAST)]:
-            filled = step_cache(model(**step_arguments(model, given[:, start:end], filled, start, slots)))
-    kwargs = step_arguments(model, given[:, _PAST : _PAST + (1 if is_recurrent else _QUERIES)], filled, _PAST, slots)
+            filled = step_cache(model(**step_arguments(model, given[:, start:end], filled, start, slots, encoded)))
+    last = given[:, _PAST : _PAST + (1 if is_recurrent else _QUERIES)]
+    kwargs = step_arguments(model, last, filled, _PAST, slots, encoded)
     rows, dynamic = {0: Dim.DYNAMIC}, {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
     shapes: dict[str, Any] = dict.fromkeys(("input_ids", "position_ids"), rows if is_recurrent else dynamic)
     shapes["attention_mask"] = rows if slots else dynamic
-    growing = {id(item) for layer in filled.layers for item in (getattr(layer, "keys", None), getattr(layer, "values", None))}
+    shapes |= {f"decoder_{name}": shape for name, shape in shapes.items()} | {"encoder_outputs": (dynamic,)}
+    caches = [getattr(filled, name, None) for name in ("self_attention_cache", "cross_attention_cache")]
+    layers = [layer for cache in caches if cache is not None for layer in cache.layers] or filled.layers
+    growing = {id(getattr(layer, name, None)) for layer in layers for name in ("keys", "values")}
     past = rows if slots else {0: Dim.DYNAMIC, 2: Dim.DYNAMIC}
     leaves = pytree.tree_leaves(filled)
     of_cache = [past if id(leaf) in growing else rows if leaf.dim() > 1 else {} for leaf in leaves]
     return kwargs, {name: shapes.get(name, of_cache) for name in kwargs}
+
+
+def encoder_states(model: nn.Module, inputs: Mapping[str, Any]) -> torch.Tensor | None:
+    """Return what the encoder of an encoder-decoder model computes, float in the shape [rows, length, width].
+
+    Returns:
+        the states; None if the model has no encoder.
+
+    Raises:
+        ExportError: the inputs have padding, or the encoder fails.
+    """
+    if not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return None
+    mask = inputs.get("attention_mask")
+    if mask is not None and not bool(mask.all()):
+        raise ExportError("the inputs of the encoder must not have padding: a program with a cache has no mask for it")
+    encoder: Any = getattr(model, "get_encoder", lambda: None)()
+    try:
+        accepted = inspect.signature(encoder.forward).parameters
+        with torch.no_grad():
+            return encoder(**{name: item for name, item in inputs.items() if name in accepted})[0]
+    except Exception as error:
+        raise ExportError(f"the encoder of {type(model).__name__} fails on these inputs: {reason(error)}") from error
 
 
 def has_recurrent_states(model: nn.Module) -> bool:
@@ -98,7 +130,9 @@ def step_cache(output: Any) -> Any:
     return next(cache for name in _ARGUMENTS if (cache := getattr(output, name, None)) is not None)
 
 
-def step_arguments(model: nn.Module, tokens: torch.Tensor, cache: Any, past: int, slots: int) -> dict[str, Any]:
+def step_arguments(  # noqa: PLR0917  called in this file
+    model: nn.Module, tokens: torch.Tensor, cache: Any, past: int, slots: int, encoded: torch.Tensor | None = None
+) -> dict[str, Any]:
     """Return the keyword arguments of a call.
 
     Args:
@@ -107,6 +141,7 @@ def step_arguments(model: nn.Module, tokens: torch.Tensor, cache: Any, past: int
         cache: the cache.
         past: how many tokens are in it.
         slots: the number of slots of a static cache; 0 for a dynamic one.
+        encoded: see `encoder_states`.
     """
     rows, queries = tokens.shape
     places = torch.arange(past, past + queries, device=tokens.device)
@@ -114,31 +149,37 @@ def step_arguments(model: nn.Module, tokens: torch.Tensor, cache: Any, past: int
     mask[:, : past + queries] = 1
     accepted = inspect.signature(model.forward).parameters
     name = next((name for name in _ARGUMENTS if name in accepted), _ARGUMENTS[0])
-    given = {
+    given: dict[str, Any] = {
         "input_ids": tokens.clone(),  # a view would have the size of its base as a further dimension
         "attention_mask": mask,
         "position_ids": places.expand(rows, -1).clone(),
-        name: cache,
     }
     if name == "cache_params":  # nothing but states, which need neither
         return {"input_ids": given["input_ids"], name: cache}
-    return given
+    if encoded is None:
+        return {**given, name: cache}
+    given = {f"decoder_{key}": item for key, item in given.items() if f"decoder_{key}" in accepted}
+    return {**given, "encoder_outputs": (encoded,), name: cache}
 
 
-def cached_call(model: nn.Module, tokens: torch.Tensor, *, slots: int = 0) -> dict[str, Any]:
-    """Return the keyword arguments with which a causal language model of transformers fills an empty cache.
+def cached_call(
+    model: nn.Module, tokens: torch.Tensor, others: Mapping[str, Any] | None = None, *, slots: int = 0
+) -> dict[str, Any]:
+    """Return the keyword arguments with which a language model of transformers fills an empty cache.
 
     They are what a program takes that was exported with `export(..., cache=...)`.
 
     Args:
         model: the model.
         tokens: int64 in the shape [sequences, length].
+        others: the inputs of its encoder, if it has one, by name; its cache then has the keys and values of these.
         slots: the number of slots of a static cache; 0 for a dynamic one.
 
     Raises:
         ExportError: the model fails, or keeps something else than keys and values in its cache.
     """
-    return step_arguments(model, tokens, empty_cache(model, slots, tokens), 0, slots)
+    encoded = encoder_states(model, others or {})
+    return step_arguments(model, tokens, empty_cache(model, slots, tokens, encoded), 0, slots, encoded)
 
 
 def stepwise_call(model: nn.Module, tokens: torch.Tensor) -> tuple[dict[str, Any], torch.Tensor]:
@@ -186,7 +227,7 @@ def _on_the_right(item: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     return nn.functional.pad(item, (0, 0, missing, 0)) if missing else item
 
 
-def empty_cache(model: nn.Module, slots: int, tokens: torch.Tensor) -> Any:
+def empty_cache(model: nn.Module, slots: int, tokens: torch.Tensor, encoded: torch.Tensor | None = None) -> Any:
     """Return a cache of transformers without tokens, which has all its tensors.
 
     All its layers keep all tokens: those that attend to a window have a mask for that. Recurrent states are 0.
@@ -195,6 +236,7 @@ def empty_cache(model: nn.Module, slots: int, tokens: torch.Tensor) -> Any:
         model: the model.
         slots: the number of slots of a static cache; 0 for a dynamic one.
         tokens: of as many sequences as the cache will have, int64 in the shape [rows, any length].
+        encoded: see `encoder_states`; the keys and values of these stay in the cache.
 
     Raises:
         ExportError: the model fails, or keeps something else than keys and values in its cache.
@@ -204,18 +246,23 @@ def empty_cache(model: nn.Module, slots: int, tokens: torch.Tensor) -> Any:
     name, is_recurrent = type(model).__name__, has_recurrent_states(model)
     if slots and is_recurrent:
         raise ExportError(f"{name} has recurrent states, which have no static cache: use a dynamic one")
+    if slots and encoded is not None:
+        raise ExportError(f"{name} has an encoder: it is exported with a dynamic cache, not with a static one")
     cache = module.DynamicCache(config=model.config) if is_recurrent else module.DynamicCache()
+    cache = cache if encoded is None else module.EncoderDecoderCache(cache, module.DynamicCache())
     try:
         with torch.no_grad():
-            used = step_cache(model(**step_arguments(model, tokens[:, :1], cache, 0, 0)))
-        layers = [(layer.keys, layer.values) for layer in used.layers if not hasattr(layer, "recurrent_states")]
+            used = step_cache(model(**step_arguments(model, tokens[:, :1], cache, 0, 0, encoded)))
+        own = used if encoded is None else used.self_attention_cache
+        layers = [(layer.keys, layer.values) for layer in own.layers if not hasattr(layer, "recurrent_states")]
     except Exception as error:
         raise ExportError(f"{name} does not take the cache of a causal language model: {reason(error)}") from error
     if is_recurrent:
         used.layers = [_emptied(layer) for layer in used.layers]
         return used
     if not slots:
-        return module.DynamicCache([tuple(item[:, :, :0].clone() for item in layer) for layer in layers])
+        empty = module.DynamicCache([tuple(item[:, :, :0].clone() for item in layer) for layer in layers])
+        return empty if encoded is None else module.EncoderDecoderCache(empty, used.cross_attention_cache)
     static = module.StaticCache(config=model.config, max_cache_len=slots)
     static.layers = [module.StaticLayer(max_cache_len=slots) for _ in layers]
     for layer, states in zip(static.layers, layers, strict=True):
@@ -255,9 +302,10 @@ def exportable_experts(model: nn.Module) -> Iterator[None]:
 def with_cache_names(program: Program) -> Program:
     """Return a program whose inputs and outputs have the names that runtimes expect.
 
-    They are `logits`, `past_key_values.0.key` and `present.0.key`, as in files of Optimum and ONNX Runtime GenAI.
+    They are `logits`, `past_key_values.0.key` and `present.0.key`, as in files of Optimum and ONNX Runtime GenAI; with
+    an encoder, `encoder_hidden_states`, `past_key_values.0.decoder.key` and `past_key_values.0.encoder.key`.
     """
-    names = {name: new for name, path in program.inputs.items() if (new := _cache_name(path, _ARGUMENTS[0]))}
+    names = {name: new for name, path in program.inputs.items() if (new := _input_name(path))}
     for port in program.module_calls["", 0].outputs:
         new = "logits" if port.path.endswith("logits") else _cache_name(port.path, "present")
         if port.value is not None and port.value not in names and new:
@@ -265,11 +313,21 @@ def with_cache_names(program: Program) -> Program:
     return _renamed(program, names)
 
 
+def _input_name(path: str) -> str:
+    if path.startswith("encoder_outputs"):
+        return "encoder_hidden_states"
+    return path.removeprefix("decoder_") if path.startswith("decoder_") else _cache_name(path, _ARGUMENTS[0])
+
+
+_OF_CACHE = re.compile(r"(?:past_key_values|cache_params)(\.\w+_cache)?\.layers\[(\d+)\]\.(\w+?)(?:\[0\]|\[(\d+)\])?$")
+_SIDES = {"": "", ".self_attention_cache": "decoder.", ".cross_attention_cache": "encoder."}
+
+
 def _cache_name(path: str, prefix: str) -> str:
-    found = re.search(r"(?:past_key_values|cache_params)\.layers\[(\d+)\]\.(\w+?)(?:\[0\]|\[(\d+)\])?$", path)
-    if found is None or found[2] not in _NAMES:
+    found = _OF_CACHE.search(path)
+    if found is None or found[3] not in _NAMES:
         return ""
-    return f"{prefix}.{found[1]}.{_NAMES[found[2]]}{found[3] or ''}"
+    return f"{prefix}.{found[2]}.{_SIDES[found[1] or '']}{_NAMES[found[3]]}{found[4] or ''}"
 
 
 def _renamed(program: Program, names: Mapping[str, str]) -> Program:

@@ -77,15 +77,17 @@ def export(
         raise ExportError(f"export takes a torch.nn.Module, not {type(model).__name__}")
     args, kwargs = tuple(args) if not isinstance(args, torch.Tensor) else (args,), dict(kwargs or {})
     if cache is not None:
-        return _export_with_cache(model, args, cache, slots)
+        return _export_with_cache(model, args, kwargs, cache, slots)
     with phase("export: step", len(_STEPS), work=sum(_STEPS.values())) as steps:
         return _export(model, args, kwargs, dynamic_shapes, lambda name: steps.next(name, _STEPS[name]))
 
 
-def _export_with_cache(model: nn.Module, args: tuple[Any, ...], cache: CacheKind, slots: int) -> Program:
-    tokens = args[0] if len(args) == 1 else None
+def _export_with_cache(
+    model: nn.Module, args: tuple[Any, ...], others: dict[str, Any], cache: CacheKind, slots: int
+) -> Program:
+    tokens = args[0] if len(args) == 1 else others.pop("decoder_input_ids", None)
     with exportable_experts(model):
-        kwargs, shapes = cached_inputs(model, tokens, cache, slots if cache == "static" else 0)
+        kwargs, shapes = cached_inputs(model, tokens, others, cache, slots if cache == "static" else 0)
         return with_cache_names(export(model, (), kwargs, dynamic_shapes=shapes))
 
 
