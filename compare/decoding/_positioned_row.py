@@ -53,6 +53,9 @@ class PositionedRow:
             actual, expected, axis = actual[None], expected[None], 0
         actual, expected = (item.narrow(axis, 0, len(positions)).movedim(axis, 0) for item in (actual, expected))
         distance = (actual - expected).abs_()
+        if axes.spans.in_rows and axes.key_axis is not None and axes.query_axis is not None:
+            for end, places in enumerate(distance, 1):  # what is before the keys of a step is no result of it
+                places.narrow(axes.key_axis - 1, 0, axes.spans.first_key(end)).zero_()
         low, high = expected.aminmax()
         shown, size = distance, expected
         if not -_MASKED < low <= high < _MASKED:  # few values have masks, infinite numbers or NaN
@@ -69,6 +72,8 @@ class PositionedRow:
             return cls(row, tuple(by_position))
         distance.nan_to_num_(nan=math.inf)
         wrong = distance > _limit(row, value.dtype) * expected.abs().clamp(min=typical)
+        if not bool(distance.any()):
+            return cls(row, tuple(by_position))
         if not bool(wrong.any()):
             wrong = distance == distance.max()
         tokens = wrong.reshape(len(positions), -1).any(-1).nonzero()[:, 0].tolist()

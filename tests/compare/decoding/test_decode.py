@@ -14,6 +14,7 @@ from filch.compare.cli._app import app
 from filch.compare.testing._artifacts import ArtifactStore
 from filch.compare.testing._checks import Checks
 from filch.export import ExportError, Program, export, load_program
+from support.faults.decoding import change_late, exchanged
 
 TOKENS = torch.randint(3, 96, (2, 9), generator=torch.Generator().manual_seed(0))
 FIRST, PAST = 3, "past_key_values.0.key"
@@ -67,37 +68,7 @@ def test_a_right_program_is_silent(model, programs, cache, stage):
 
 
 def changed(program: Program, name: str, start: int, change, past: str = PAST) -> Program:
-    """Return a program in which `change` computes a value again, in calls with at least `start` tokens in the cache."""
-    graph = program.model.graph
-    values = {value.name: value for value in (*graph.inputs, *(item for node in graph for item in node.outputs))}
-    value = values[name]
-    nodes = []
-
-    def add(operator, inputs, **attributes):
-        inputs = [constant(item) if isinstance(item, list | int) else item for item in inputs]
-        nodes.append(ir.node(operator, inputs, attributes))
-        return nodes[-1].outputs[0]
-
-    def constant(content):
-        return add("Constant", [], value=ir.tensor(content, dtype=ir.DataType.INT64))
-
-    length = add("Shape", [values[past]], start=2, end=3) if past == PAST else values[past]
-    is_late = add("GreaterOrEqual", [length, [start]])
-    users = value.uses()
-    result = add("Where", [is_late, change(add, value), value])
-    for node, index in users:
-        node.replace_input_with(index, result)
-    result.dtype, result.shape = value.dtype, value.shape
-    producer = value.producer()
-    if producer is None:
-        graph.insert_before(graph[0], nodes)
-        return program
-    for index, output in enumerate(graph.outputs):
-        if output is value:
-            graph.outputs[index] = result
-    value.name, result.name = f"{name}_before", name
-    graph.insert_after(producer, nodes)
-    return program
+    return change_late(program, name, start, change, past)
 
 
 def stale_slot(add, value):
@@ -108,10 +79,6 @@ def stale_slot(add, value):
 def rolled(add, value):
     last, rest = add("Slice", [value, [-1], [99], [2]]), add("Slice", [value, [0], [-1], [2]])
     return add("Concat", [last, rest], axis=2)
-
-
-def exchanged(add, value):
-    return add("Gather", [value, [1, 0]], axis=0)
 
 
 def unrotated(add, value):
