@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -19,9 +20,10 @@ from .decoding._plan import Plan, chunks
 from .decoding._positioned_row import PositionedRow
 from .decoding._stepwise import LOGITS, PRESENT, Stepwise
 from .decoding._tokens import given_tokens
+from .float64 import Flips
 from .metrics._metrics import compare_tensors
 from .models._subject import Subject
-from .results._decoding import DecodeBreak, DecodePosition, Decoding, LayerErrors
+from .results._decoding import DecodeBreak, DecodeDecision, DecodePosition, Decoding, LayerErrors
 from .results._report import Report
 from .results._rows import STAGES, Row
 
@@ -169,8 +171,14 @@ def _result(  # noqa: PLR0917  called in one place
         (item for item in nodes if item.position is not None and rows[_key(item)].diverged),
         key=lambda item: (item.position, STAGES.index(item.row.stage), item.row.index),
     )
+    decisions = _decisions(nodes, rows)
+    first_of = {item.value: item.position for item in decisions}
+    records, nodes = ([_before_decisions(item, first_of) for item in items] for items in (records, nodes))
     outputs = {item.row.value: item for item in records if item.row.kind == "output"}
     flips = _flips(run.logits, expected)
+    logits = outputs.get(LOGITS)
+    if logits is not None and logits.row.float64 is not None and not (logits.row.diverged or logits.row.follows):
+        decisions += _tokens(run.logits, expected, logits.row)
     state = [item for name, item in outputs.items() if name.startswith(PRESENT)]
     positions = tuple(
         DecodePosition(
@@ -195,6 +203,7 @@ def _result(  # noqa: PLR0917  called in one place
         run.first,
         positions,
         tuple(_break(item, rows[_key(item)]) for item in wrong),
+        tuple(sorted(decisions, key=lambda item: item.position)),
         tuple(LayerErrors(name, item) for name, item in errors.items()),
         sum(row.judged for row in report.rows),
         len(report.rows),
@@ -205,6 +214,40 @@ def _result(  # noqa: PLR0917  called in one place
 
 def _key(item: PositionedRow) -> tuple[Stage, str, str]:
     return item.row.stage, item.row.kind, item.row.value
+
+
+def _decisions(records: Iterable[PositionedRow], rows: Mapping[tuple[Stage, str, str], Row]) -> list[DecodeDecision]:
+    """Return the decisions that are not the model's because rounding decides them."""
+    found = []
+    for item in records:
+        row = rows[_key(item)]
+        if item.position is not None and row.decides and row.float64 is not None and row.float64.flips is not None:
+            at = item.position, item.sequence, row.node, row.op, row.value, row.module
+            found.append(DecodeDecision(*at, row.float64.flips))
+    return found
+
+
+def _before_decisions(item: PositionedRow, first_of: Mapping[str, int]) -> PositionedRow:
+    """Return a row without the differences of decisions, and of positions from which on it follows from such."""
+    follows = () if item.row.float64 is None else item.row.float64.follows
+    first = min((first_of[name] for name in follows if name in first_of), default=len(item.errors))
+    first = 0 if item.row.decides else first
+    return replace(item, errors=tuple(0.0 if index >= first else error for index, error in enumerate(item.errors)))
+
+
+def _tokens(logits: torch.Tensor | None, expected: torch.Tensor, row: Row) -> list[DecodeDecision]:
+    """Return the choice of the next token as a decision, if it differs: all logits are right up to rounding."""
+    verdict, values = row.float64, expected.double()
+    if logits is None or verdict is None:
+        return []
+    chosen = logits.reshape(expected.shape).argmax(-1, keepdim=True)
+    margins = (values.amax(-1, keepdim=True) - values.gather(-1, chosen))[..., 0]
+    flipped = chosen[..., 0] != expected.argmax(-1)
+    if not bool(flipped.any()):
+        return []
+    position, sequence = min((place, index) for index, place in flipped.nonzero().tolist())
+    flips = Flips(int(flipped.sum()), flipped.numel(), float(margins[flipped].max()), 2 * verdict.rounding)
+    return [DecodeDecision(position, sequence, row.node, "next token", row.value, row.module, flips)]
 
 
 def _largest(values: Iterable[float]) -> float:

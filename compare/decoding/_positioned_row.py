@@ -21,8 +21,8 @@ class PositionedRow:
         row: the row.
         errors: for each position, the largest difference, relative to the root mean square of the value; masks have
             none.
-        position: the first position at which it is wrong; None if it is not.
-        sequence: the first sequence that is wrong there; None if it is the same for all.
+        position: the first position at which it is wrong, or decides otherwise than the model; None if there is none.
+        sequence: the first sequence in which it is or does; None if the value is the same for all.
     """
 
     row: Row
@@ -47,6 +47,7 @@ class PositionedRow:
             return cls(row, (0.0,) * axes.spans.length)
         is_float32 = value.dtype == reference.dtype == torch.float32  # near numbers have an exact difference
         dtype = torch.float32 if is_float32 and not row.diverged else torch.float64
+        differs = row.diverged or row.decides
         actual, expected = (axes.split(item).to(dtype) for item in (value, reference))
         axis = axes.key_axis if axes.query_axis is None else axes.query_axis
         if axis is None:
@@ -68,7 +69,7 @@ class PositionedRow:
         by_position = [0.0] * axes.spans.length
         for position, error in zip(positions, errors.tolist(), strict=True):
             by_position[position] = max(by_position[position], error)
-        if not row.diverged:
+        if not differs:
             return cls(row, tuple(by_position))
         distance.nan_to_num_(nan=math.inf)
         wrong = distance > _limit(row, value.dtype) * expected.abs().clamp(min=typical)
