@@ -54,19 +54,24 @@ def compare_decode(
     in one call: in the same way as `compare`, by their distance from float64. Values without tokens, such as sizes, are
     not judged.
 
+    The program of a model with recurrent states takes one token in each step, and continues the model's own state:
+    rounding errors add up in a state. Its values are compared with those of all steps of the model.
+
     Whether the model itself computes the same step by step as in one call is checked in eager PyTorch by its logits.
+    An integer, a router or the next token that differs because rounding decides it is a decision and not wrong.
 
     Args:
-        model: a causal language model of transformers, in eval mode.
+        model: a language model of transformers, in eval mode.
         args: the tokens, int64 in the shape [sequences, length], or a tuple with them; None if they are in `kwargs`.
             Of one sequence, a second one is made by rotating it, and those shorter than `tokens` are repeated.
-        kwargs: keyword arguments of a call; only `input_ids` is used.
+        kwargs: keyword arguments of a call: `input_ids`; or `decoder_input_ids` and the inputs of an encoder.
         program: the result of `export(..., cache=...)`, optimized or changed since, or such a file; None exports the
             model. Its inputs and outputs have the names that `export` gives them.
         backend: see `compare`.
         options: see `compare`.
         tokens: the number of tokens of each sequence, at least 6.
-        first: the number of tokens of the first step, at least 2; None is a quarter of `tokens`.
+        first: the number of tokens of the first step, at least 2; None is a quarter of `tokens`, or 1 with recurrent
+            states.
         cache: the kind of the cache, if the model is exported here.
         precision: lowers the precision of the program: `"float16"` or `"bfloat16"`.
         stages: see `compare`; None is the last stage that the backend has: the graph that it optimized.
@@ -171,7 +176,7 @@ def _result(  # noqa: PLR0917  called in one place
         (item for item in nodes if item.position is not None and rows[_key(item)].diverged),
         key=lambda item: (item.position, STAGES.index(item.row.stage), item.row.index),
     )
-    decisions = _decisions(nodes, rows)
+    decisions = [found for item in nodes if (found := _decision(item, rows[_key(item)])) is not None]
     first_of = {item.value: item.position for item in decisions}
     records, nodes = ([_before_decisions(item, first_of) for item in items] for items in (records, nodes))
     outputs = {item.row.value: item for item in records if item.row.kind == "output"}
@@ -216,15 +221,12 @@ def _key(item: PositionedRow) -> tuple[Stage, str, str]:
     return item.row.stage, item.row.kind, item.row.value
 
 
-def _decisions(records: Iterable[PositionedRow], rows: Mapping[tuple[Stage, str, str], Row]) -> list[DecodeDecision]:
-    """Return the decisions that are not the model's because rounding decides them."""
-    found = []
-    for item in records:
-        row = rows[_key(item)]
-        if item.position is not None and row.decides and row.float64 is not None and row.float64.flips is not None:
-            at = item.position, item.sequence, row.node, row.op, row.value, row.module
-            found.append(DecodeDecision(*at, row.float64.flips))
-    return found
+def _decision(item: PositionedRow, row: Row) -> DecodeDecision | None:
+    """Return a decision that is not the model's because rounding decides it; None if a value is none."""
+    flips = None if row.float64 is None or row.diverged else row.float64.flips
+    if flips is None or item.position is None:
+        return None
+    return DecodeDecision(item.position, item.sequence, row.node, row.op, row.value, row.module, flips)
 
 
 def _before_decisions(item: PositionedRow, first_of: Mapping[str, int]) -> PositionedRow:

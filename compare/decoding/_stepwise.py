@@ -169,7 +169,7 @@ class Stepwise:
 
     def _part(self, name: str, tensor: torch.Tensor, start: int, end: int) -> torch.Tensor:
         if self.sequences:
-            rows = tensor.unflatten(0, (self.sequences, -1))[:, start]
+            rows = tensor.reshape(self.sequences, -1, *tensor.shape[1:])[:, start]
             if name == MASK:
                 return rows[:, rows.shape[1] - end :]
             return rows[:, :, rows.shape[2] - start :] if name.endswith(_GROWING) else rows

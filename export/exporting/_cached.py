@@ -105,9 +105,10 @@ def encoder_states(model: nn.Module, inputs: Mapping[str, Any]) -> torch.Tensor 
     try:
         accepted = inspect.signature(encoder.forward).parameters
         with torch.no_grad():
-            return encoder(**{name: item for name, item in inputs.items() if name in accepted})[0]
+            states: torch.Tensor = encoder(**{name: item for name, item in inputs.items() if name in accepted})[0]
     except Exception as error:
         raise ExportError(f"the encoder of {type(model).__name__} fails on these inputs: {reason(error)}") from error
+    return states
 
 
 def has_recurrent_states(model: nn.Module) -> bool:
