@@ -103,6 +103,20 @@ class Axes:
         axis = self.roles.index("keys")
         return axis + 2 if "joint" in self.roles[:axis] else axis
 
+    @property
+    def uncomputed(self) -> torch.Tensor | None:
+        """Which keys no step has for its queries, for values with the axis of queries in front; None without both."""
+        query, key = self.query_axis, self.key_axis
+        if query is None or key is None:
+            return None
+        split = self.split(torch.empty(self.shape, device="meta"))
+        ends = torch.tensor([end for start, end in self.spans.all for _ in range(start, end)])[:, None]
+        keys = torch.arange(split.shape[key])
+        found = keys < self.spans.length - ends if self.spans.in_rows else keys >= ends
+        shape = [1] * split.dim()
+        shape[0], shape[key if key > query else key + 1] = found.shape
+        return found.reshape(shape)
+
     def split(self, value: torch.Tensor, step: int | None = None) -> torch.Tensor:
         """Return a value with an axis of its own for the tokens; of a step, or of one call."""
         if "joint" not in self.roles:
