@@ -296,7 +296,7 @@ def main() -> int:
     print(table(("planted in", *RESULTS), rows), end="\n\n")
     print(f"{len(runs) - len(noisy)} of {len(runs)} clean runs are silent {noisy or ''}")
     print(f"{time.perf_counter() - start:.0f} s", end="\n\n")
-    print(describe_environment("torch", "transformers", "onnxruntime"))
+    print(describe_environment("torch", "transformers", "onnxruntime-gpu"))
     named_exactly = counts["all"]["node"] + counts["all"]["operation"]
     return int(named_exactly < 0.95 * counts["all"].total() or bool(noisy))
 
