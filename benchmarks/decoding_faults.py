@@ -74,9 +74,10 @@ def steps(program: Program, runner: Runner | None = None, *, watched: int | None
     logits, seen = [], dict[str, torch.Tensor]()
     for start, end in ((0, FIRST), *((position, position + 1) for position in range(FIRST, LENGTH))):
         length = SLOTS if "past_key_values.0.length" in state else end
+        mask = (torch.arange(length) < end).long().expand(2, -1).contiguous()
         inputs = {
             "input_ids": TOKENS[:, start:end],
-            "attention_mask": torch.ones(2, length, dtype=torch.int64),
+            "attention_mask": mask,
             "position_ids": torch.arange(start, end).expand(2, -1).contiguous(),
             **state,
         }

@@ -95,9 +95,15 @@ def masks(owner: Any, name: str, change: Callable[..., torch.Tensor]) -> Patch:
 
 def without_padding(owner: Any, name: str) -> Patch:
     """Make a mask as if there were no padding."""
-    return function(
-        owner, name, lambda create: lambda *args, **options: create(*args, **{**options, "attention_mask": None})
-    )
+
+    def make(create: Function) -> Function:
+        def changed(*args: Any, attention_mask: torch.Tensor | None, **options: Any) -> Any:
+            full = None if attention_mask is None else torch.ones_like(attention_mask)
+            return create(*args, attention_mask=full, **options)
+
+        return changed
+
+    return function(owner, name, make)
 
 
 def hide_oldest(mask: torch.Tensor, **_: object) -> torch.Tensor:
@@ -476,7 +482,7 @@ PATCHED = (
         "reused static cache",
         function(cache_utils.StaticLayer, "reset", kept_length),
         (_ATTENTION, "model", "model.rotary_emb"),
-        f"{_READS} {_MASK} _to_copy mul cos",
+        f"{_READS} {_MASK} where _to_copy mul cos",
         0,
     ),
     Patched(
@@ -530,7 +536,7 @@ def logits_of(model: Any, relation: str, arguments: Mapping[str, torch.Tensor]) 
             tokens = torch.stack(
                 [torch.cat([tokens.new_zeros(row), tokens[row, : length - row]]) for row in range(rows)]
             )
-        cache = None
+        cache = False if relation == "padding on the left" else None
         if "static" in relation:
             cache = cache_utils.StaticCache(config=model.config, max_cache_len=length + 4)
         if "reused" in relation:
@@ -554,15 +560,16 @@ def _row(encoder: Mapping[str, Any], row: int) -> dict[str, Any]:
 
 
 def _call(
-    model: Any, name: str, tokens: torch.Tensor, encoder: Mapping[str, Any], *, cache: Any = None, mask: Any = None
+    model: Any, name: str, tokens: torch.Tensor, encoder: Mapping[str, Any], *, cache: Any = False, mask: Any = None
 ) -> tuple[torch.Tensor, Any]:
+    """Return the logits and the cache; False is none, None a new one."""
     parameters = inspect.signature(model.forward).parameters
-    options: dict[str, Any] = {name: tokens, **encoder, "use_cache": mask is not None}
-    if mask is not None:
+    options: dict[str, Any] = {name: tokens, **encoder, "use_cache": cache is not False}
+    if cache:
         options["cache_params" if "cache_params" in parameters else "past_key_values"] = cache
-        if not encoder:
-            options["attention_mask"] = mask
-        if "position_ids" in parameters:
-            options["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)[:, -tokens.shape[1] :]
+    if mask is not None and not encoder:
+        options["attention_mask"] = mask
+    if mask is not None and "position_ids" in parameters:
+        options["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)[:, -tokens.shape[1] :]
     result = model(**options)
     return result.logits, getattr(result, "past_key_values", None) or getattr(result, "cache_params", None)

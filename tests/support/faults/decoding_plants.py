@@ -827,7 +827,7 @@ PLANTED = (
     Planted("LlamaForCausalLM", "slots repeat after 8", 8, slot("value", applied("Mod", 8)), layer=1, cache="static"),
     Planted("LlamaForCausalLM", "first slot", 4, slot("key", applied("Mul", 0)), start=4, cache="static"),
     Planted("LlamaForCausalLM", "length not counted", 6, same_length, start=6, shows=7, cache="static"),
-    Planted("LlamaForCausalLM", "empty slot is seen", 7, compared("LessOrEqual", query=1), start=7, cache="static"),
+    Planted("LlamaForCausalLM", "empty slots are seen", 7, no_mask, layer=1, start=7, cache="static"),
     Planted("LlamaForCausalLM", "sequences exchanged", 5, cache("value", taken([1, 0], 0)), start=5, cache="static"),
     Planted("MistralForCausalLM", "window of 4", 4, window_of(4), cache="static"),
     Planted("MistralForCausalLM", "key not rotated", 6, unrotated(key), layer=1, start=6, cache="static"),
