@@ -243,9 +243,9 @@ def judge_patched(fault: Patched) -> tuple[str, str]:
         return ("silent" if row.verdict == "holds" else "elsewhere"), f"{row.verdict} {row.note}"
     if (first.position, first.sequence) != (fault.position, fault.sequence):
         return "elsewhere", str(first)
-    if first.module not in fault.modules:
-        return "position", str(first)
-    return "node" if first.operator in fault.operators.split() else "module", str(first)
+    if first.module in fault.modules and first.operator in fault.operators.split():
+        return "node", str(first)
+    return "module" if {first.module, *first.before} & {*fault.modules} else "position", str(first)
 
 
 def clean_runs() -> Iterator[tuple[str, bool]]:
