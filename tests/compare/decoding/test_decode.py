@@ -9,11 +9,12 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
 
-from filch.compare import CompareError, compare_decode
+from filch.compare import CompareError, compare_decode, map_to_export
 from filch.compare.cli._app import app
 from filch.compare.testing._artifacts import ArtifactStore
 from filch.compare.testing._checks import Checks
-from filch.export import ExportError, Program, export, load_program
+from filch.export import ExportError, Program, cached_call, export, load_program
+from filch.steal import steal_forward
 from support.faults.decoding import change_late, exchanged
 
 TOKENS = torch.randint(3, 96, (2, 9), generator=torch.Generator().manual_seed(0))
@@ -143,6 +144,24 @@ def test_a_number_without_an_effect_is_not_wrong_before_it_has_one(model, progra
     name = value.name
     first = decoded(model, changed(program, name, 0, harmless_at_first), stages=["exported"]).first_break
     assert (first.position, first.value) == (5, name)
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_a_file_of_another_tool_is_decoded(model, programs, is_wrong):
+    """Its values are found in a program of the model, though nothing in it says what they are."""
+    file, exported = (load_program(programs["dynamic"]) for _ in range(2))
+    if is_wrong:
+        changed(file, "present.0.value", 6, exchanged)
+    for item in (file.model, file.model.graph, *file.model.graph):
+        item.metadata_props.clear()
+    with torch.no_grad(), steal_forward(model, submodules=True) as reference:
+        model(**cached_call(model, TOKENS))
+    foreign = ir.serde.serialize_model(file.model)
+    program = map_to_export(foreign, exported=exported, reference=reference)
+    result = decoded(model, program, stages=["exported"])
+    first = result.first_break
+    assert (first and (first.position, first.module)) == ((6, "model.layers.0.self_attn") if is_wrong else None)
+    assert result.judged > 0.8 * result.values
 
 
 def test_a_fault_is_found_in_the_optimized_graph_too(model, programs):
