@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .precision._precision import keep_precise
     from .repro import Repro, write_repro
     from .results._alignment import Alignment
-    from .results._decoding import DecodeBreak, DecodePosition, Decoding, LayerErrors
+    from .results._decoding import DecodeBreak, DecodeDecision, DecodePosition, Decoding, LayerErrors
     from .results._dump_diff import DiffRow, DumpDiff
     from .results._explanation import Explanation
     from .results._invariance import Invariance, InvarianceBreak, InvarianceRow
@@ -51,6 +51,7 @@ __all__ = [
     "CompareError",
     "CompareInstrument",
     "DecodeBreak",
+    "DecodeDecision",
     "DecodePosition",
     "Decoding",
     "DiffRow",
@@ -128,7 +129,7 @@ _NAMES_BY_MODULE = {
     "repro": ("Repro", "write_repro"),
     "results._alignment": ("Alignment",),
     "results._invariance": ("InvarianceBreak", "Invariance", "InvarianceRow"),
-    "results._decoding": ("DecodeBreak", "DecodePosition", "Decoding", "LayerErrors"),
+    "results._decoding": ("DecodeBreak", "DecodeDecision", "DecodePosition", "Decoding", "LayerErrors"),
     "results._dump_diff": ("DiffRow", "DumpDiff"),
     "results._explanation": ("Explanation",),
     "results._load_report": ("load_report",),

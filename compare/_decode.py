@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from filch.export import Precision, Program, cached_call, export, lower
+from filch.export import Precision, Program, cached_call, export, has_recurrent_states, lower, stepwise_call
 from filch.export.backends import Backend, Stage
 from filch.steal import phase, steal_forward
 
@@ -17,11 +18,12 @@ from .decoding._decoder import Decoder, unsupported
 from .decoding._implementations import EXPORTED_EXPERTS, implementation
 from .decoding._plan import Plan, chunks
 from .decoding._positioned_row import PositionedRow
-from .decoding._stepwise import PRESENT, Stepwise
+from .decoding._stepwise import LOGITS, PRESENT, Stepwise
 from .decoding._tokens import given_tokens
+from .float64 import Flips
 from .metrics._metrics import compare_tensors
 from .models._subject import Subject
-from .results._decoding import DecodeBreak, DecodePosition, Decoding, LayerErrors
+from .results._decoding import DecodeBreak, DecodeDecision, DecodePosition, Decoding, LayerErrors
 from .results._report import Report
 from .results._rows import STAGES, Row
 
@@ -52,19 +54,24 @@ def compare_decode(
     in one call: in the same way as `compare`, by their distance from float64. Values without tokens, such as sizes, are
     not judged.
 
+    The program of a model with recurrent states takes one token in each step, and continues the model's own state:
+    rounding errors add up in a state. Its values are compared with those of all steps of the model.
+
     Whether the model itself computes the same step by step as in one call is checked in eager PyTorch by its logits.
+    An integer, a router or the next token that differs because rounding decides it is a decision and not wrong.
 
     Args:
-        model: a causal language model of transformers, in eval mode.
+        model: a language model of transformers, in eval mode.
         args: the tokens, int64 in the shape [sequences, length], or a tuple with them; None if they are in `kwargs`.
             Of one sequence, a second one is made by rotating it, and those shorter than `tokens` are repeated.
-        kwargs: keyword arguments of a call; only `input_ids` is used.
+        kwargs: keyword arguments of a call: `input_ids`; or `decoder_input_ids` and the inputs of an encoder.
         program: the result of `export(..., cache=...)`, optimized or changed since, or such a file; None exports the
             model. Its inputs and outputs have the names that `export` gives them.
         backend: see `compare`.
         options: see `compare`.
         tokens: the number of tokens of each sequence, at least 6.
-        first: the number of tokens of the first step, at least 2; None is a quarter of `tokens`.
+        first: the number of tokens of the first step, at least 2; None is a quarter of `tokens`, or 1 with recurrent
+            states.
         cache: the kind of the cache, if the model is exported here.
         precision: lowers the precision of the program: `"float16"` or `"bfloat16"`.
         stages: see `compare`; None is the last stage that the backend has: the graph that it optimized.
@@ -78,33 +85,46 @@ def compare_decode(
     """
     if tokens < _LEAST:
         raise CompareError(f"decoding is compared for at least {_LEAST} tokens, not {tokens}")
-    count = max(2, tokens // 4) if first is None else first
-    if not 2 <= count <= tokens - 2:
+    has_encoder = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+    is_recurrent = has_recurrent_states(model)
+    count = 1 if is_recurrent else max(2, tokens // 4) if first is None else first
+    if is_recurrent and first not in (None, 1):
+        raise CompareError("a program with recurrent states takes one token in each step, also in the first one")
+    if not is_recurrent and not 2 <= count <= tokens - 2:
         raise CompareError(f"the first step has 2 to {tokens - 2} tokens, not {count}")
-    given, _ = given_tokens(Subject.of(model, () if args is None else args, kwargs), _SEQUENCES)
+    given, others = given_tokens(Subject.of(model, () if args is None else args, kwargs), _SEQUENCES)
+    others = others if has_encoder else {}
     given = given.repeat(1, -(-tokens // given.shape[1]))[:, :tokens]
     if program is None:
         slots = tokens + _EXTRA_SLOTS if cache == "static" else 0
-        program = export(model, (given,), cache=cache, slots=slots)
+        names = {"decoder_input_ids": given} if has_encoder else {}
+        program = export(model, () if has_encoder else (given,), others | names, cache=cache, slots=slots)
     else:
+        program = program.snapshot()
         slots = _slots(program)
-    stepwise = Stepwise(resolve_backend(backend, options), count, slots)
-    arguments = cached_call(model, given, slots=slots)
-    with (
-        implementation(model, "experts", EXPORTED_EXPERTS),
-        steal_forward(model, submodules=True, on_error="raise") as capture,
-        torch.no_grad(),
-    ):
-        expected = model(**arguments).logits
+    sequences = len(given) if is_recurrent else 0
+    stepwise = Stepwise(resolve_backend(backend, options), count, slots, sequences)
+    with implementation(model, "experts", EXPORTED_EXPERTS), torch.no_grad():
+        decoded = None
+        if is_recurrent:
+            with phase("decoding in eager PyTorch"):
+                arguments, decoded = stepwise_call(model, given)
+        else:
+            arguments = cached_call(model, given, others, slots=slots)
+        with steal_forward(model, submodules=True, on_error="raise") as capture:
+            expected = model(**arguments).logits.reshape(*given.shape, -1)
     judged = program if precision is None else lower(program, precision, simulate=precision == "bfloat16")
     wanted = stepwise.stages[-1:] if stages is None else stages
     report = compare(
         capture, judged, backend=stepwise, stages=wanted, lower_precision=precision is not None, buffer=buffer
     )
-    with phase("decoding in eager PyTorch"):
-        eager, consistent = _eager(model, given, count, expected)
+    with phase("decoding in eager PyTorch"), torch.no_grad():
+        if decoded is None:
+            consistency = _consistency(_eager(model, given, others, count), expected)
+        else:
+            consistency = _consistency(decoded, model(given, use_cache=False).logits)
     kind = "static" if slots else "dynamic"
-    return _result(model, stepwise, report, expected, (kind, precision or ""), (eager, consistent))
+    return _result(model, stepwise, report, expected, (kind, precision or ""), consistency)
 
 
 def _slots(program: Program) -> int:
@@ -113,24 +133,28 @@ def _slots(program: Program) -> int:
     Raises:
         CompareError: the program has no cache with the names that `export` gives it.
     """
-    names = [name for name in program.graph.outputs if name.startswith(PRESENT) and name.endswith(".key")]
+    names = [name for name in program.graph.outputs if name.startswith(PRESENT)]
     if not names:
         raise CompareError(f"the program returns no cache: it has no output {PRESENT}0.key; see export(cache=…)")
-    shape = program.graph.values[names[0]].shape
+    keys = [name for name in names if name.endswith(".key")]
+    shape = program.graph.values[keys[0]].shape if keys else None
     size = shape[2] if shape is not None and len(shape) > 2 else None
     return size if isinstance(size, int) else 0
 
 
-def _eager(model: nn.Module, tokens: torch.Tensor, first: int, expected: torch.Tensor) -> tuple[float, bool]:
-    """Return how far the model's logits, computed step by step, are from those of one call, and whether they are close.
-
-    The difference is relative to the root mean square; NaN if the model does not take a cache.
-    """
+def _eager(model: nn.Module, tokens: torch.Tensor, others: Mapping[str, Any], first: int) -> torch.Tensor | None:
+    """Return the model's logits, computed step by step; None if it does not take a cache."""
     plan = Plan(chunks(tokens, 1, first=first))
-    if unsupported(model, plan):
+    return None if unsupported(model, plan) else torch.cat(Decoder(model, plan, others, len(tokens))(), 1)
+
+
+def _consistency(logits: torch.Tensor | None, expected: torch.Tensor) -> tuple[float, bool]:
+    """Return how far logits that were computed step by step are from those of one call, and whether they are close.
+
+    The difference is relative to the root mean square; NaN if it is not known.
+    """
+    if logits is None:
         return math.nan, True
-    with torch.no_grad():
-        logits = torch.cat(Decoder(model, plan, {}, len(tokens))(), 1)
     difference = compare_tensors(logits, expected)
     distance = float((logits.double() - expected.double()).abs().max() / expected.double().square().mean().sqrt())
     return distance, difference.close
@@ -148,18 +172,21 @@ def _result(  # noqa: PLR0917  called in one place
     records = [item for key, item in run.records.items() if key in rows]
     nodes = [item for item in records if item.row.kind != "output"]
     length = expected.shape[1]
-    wrong = sorted(
-        (item for item in nodes if item.position is not None and rows[_key(item)].diverged),
-        key=lambda item: (item.position, STAGES.index(item.row.stage), item.row.index),
-    )
+    wrong = _ordered([item for item in nodes if item.position is not None and rows[_key(item)].diverged], run.first)
+    decisions = [found for item in nodes if (found := _decision(item, rows[_key(item)])) is not None]
+    first_of = {item.value: item.position for item in decisions}
+    records, nodes = ([_before_decisions(item, first_of) for item in items] for items in (records, nodes))
     outputs = {item.row.value: item for item in records if item.row.kind == "output"}
     flips = _flips(run.logits, expected)
+    logits = outputs.get(LOGITS)
+    if logits is not None and logits.row.float64 is not None and not (logits.row.diverged or logits.row.follows):
+        decisions += _tokens(run.logits, expected, logits.row)
     state = [item for name, item in outputs.items() if name.startswith(PRESENT)]
     positions = tuple(
         DecodePosition(
             position,
             max(0, position - run.first + 1),
-            _largest(outputs[name].errors[position] for name in outputs if not name.startswith(PRESENT)),
+            _largest(item.errors[position] for name, item in outputs.items() if name == LOGITS),
             _largest(item.errors[position] for item in state),
             _largest(item.errors[position] for item in records),
             *flips[position],
@@ -178,6 +205,7 @@ def _result(  # noqa: PLR0917  called in one place
         run.first,
         positions,
         tuple(_break(item, rows[_key(item)]) for item in wrong),
+        tuple(sorted(decisions, key=lambda item: item.position)),
         tuple(LayerErrors(name, item) for name, item in errors.items()),
         sum(row.judged for row in report.rows),
         len(report.rows),
@@ -186,8 +214,57 @@ def _result(  # noqa: PLR0917  called in one place
     )
 
 
+def _ordered(wrong: Sequence[PositionedRow], first: int) -> list[PositionedRow]:
+    """Return wrong values by step and, in each, in the order of execution, which is that of cause and effect.
+
+    Integers and masks may be wrong without an effect, such as the start of a window that hides nothing yet: they count
+    from the first position at which a number is wrong.
+    """
+
+    def counts(item: PositionedRow) -> bool:
+        return (item.row.dtype or "").startswith(("float", "bfloat")) or item.row.value.startswith(PRESENT)
+
+    def step_of(item: PositionedRow) -> int:
+        return max(0, (item.position or 0) - first + 1)
+
+    shown = min((item.position or 0 for item in wrong if counts(item)), default=0)
+    items = [item if counts(item) else replace(item, position=max(item.position or 0, shown)) for item in wrong]
+    return sorted(items, key=lambda item: (step_of(item), STAGES.index(item.row.stage), item.row.index))
+
+
 def _key(item: PositionedRow) -> tuple[Stage, str, str]:
     return item.row.stage, item.row.kind, item.row.value
+
+
+def _decision(item: PositionedRow, row: Row) -> DecodeDecision | None:
+    """Return a decision that is not the model's because rounding decides it; None if a value is none."""
+    flips = None if row.float64 is None or row.diverged else row.float64.flips
+    if flips is None or item.position is None:
+        return None
+    return DecodeDecision(item.position, item.sequence, row.node, row.op, row.value, row.module, flips)
+
+
+def _before_decisions(item: PositionedRow, first_of: Mapping[str, int]) -> PositionedRow:
+    """Return a row without the differences of decisions, and of positions from which on it follows from such."""
+    follows = () if item.row.float64 is None else item.row.float64.follows
+    first = min((first_of[name] for name in follows if name in first_of), default=len(item.errors))
+    first = 0 if item.row.decides else first
+    return replace(item, errors=tuple(0.0 if index >= first else error for index, error in enumerate(item.errors)))
+
+
+def _tokens(logits: torch.Tensor | None, expected: torch.Tensor, row: Row) -> list[DecodeDecision]:
+    """Return the choice of the next token as a decision, if it differs: all logits are right up to rounding."""
+    verdict, values = row.float64, expected.double()
+    if logits is None or verdict is None:
+        return []
+    chosen = logits.reshape(expected.shape).argmax(-1, keepdim=True)
+    margins = (values.amax(-1, keepdim=True) - values.gather(-1, chosen))[..., 0]
+    flipped = chosen[..., 0] != expected.argmax(-1)
+    if not bool(flipped.any()):
+        return []
+    position, sequence = min((place, index) for index, place in flipped.nonzero().tolist())
+    flips = Flips(int(flipped.sum()), flipped.numel(), float(margins[flipped].max()), 2 * verdict.rounding)
+    return [DecodeDecision(position, sequence, row.node, "next token", row.value, row.module, flips)]
 
 
 def _largest(values: Iterable[float]) -> float:
@@ -217,6 +294,7 @@ def _flips(logits: torch.Tensor | None, expected: torch.Tensor) -> list[tuple[in
     """
     if logits is None:
         return [(0, None)] * expected.shape[1]
+    logits = logits.reshape(expected.shape)
     values = expected.double()
     top = values.topk(2, -1).values
     margins = (top[..., 0] - top[..., 1]) / values.square().mean().sqrt()

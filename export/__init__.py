@@ -12,7 +12,7 @@ from .evaluation._unpredictable import (
     returns_uninitialized,
     uninitialized_nodes,
 )
-from .exporting._cached import cached_call
+from .exporting._cached import cached_call, has_recurrent_states, stepwise_call
 from .exporting._export import export
 from .graph._arguments import written_arguments
 from .graph._cutting import AGAIN, Cutter
@@ -79,6 +79,7 @@ __all__ = [
     "graph_from_fx",
     "graph_from_json",
     "graph_to_json",
+    "has_recurrent_states",
     "load_program",
     "load_trace",
     "lower",
@@ -90,6 +91,7 @@ __all__ = [
     "returns_uninitialized",
     "save_trace",
     "shared_calls",
+    "stepwise_call",
     "trace",
     "trace_graph",
     "uninitialized_nodes",

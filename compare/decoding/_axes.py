@@ -17,17 +17,29 @@ class Spans:
         rows: the number of sequences.
         all: the first position of each step, and the one after its last.
         slots: the number of slots of a static cache; 0 for a dynamic one.
+        in_rows: whether one call has the steps in its rows, all of a sequence one after the other (see
+            `filch.export.stepwise_call`), and not in a row of tokens. Keys are then the last ones.
     """
 
     rows: int
     all: tuple[tuple[int, int], ...]
-    slots: int
+    slots: int = 0
+    in_rows: bool = False
 
     @classmethod
     def of(cls, shape: Sequence[int], first: int, slots: int) -> "Spans":
         """Return the steps for tokens of a shape, [rows, length]: `first` tokens, then one each."""
         starts = [0, *range(first, shape[1])]
         return cls(shape[0], tuple(zip(starts, [*starts[1:], shape[1]], strict=True)), slots)
+
+    @classmethod
+    def in_rows_of(cls, rows: int, length: int) -> "Spans":
+        """Return the steps of one token each that one call has in its rows."""
+        return cls(rows, tuple((index, index + 1) for index in range(length)), in_rows=True)
+
+    def first_key(self, end: int) -> int:
+        """Return the index of the first key of a step that ends at a position, among those of one call."""
+        return self.length - end if self.in_rows else 0
 
     @property
     def length(self) -> int:
@@ -51,13 +63,16 @@ class Axes:
     shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, spans: Spans, whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> "Axes | None":
+    def of(
+        cls, spans: Spans, whole: torch.Tensor, parts: Sequence[torch.Tensor], *, is_fixed: bool = False
+    ) -> "Axes | None":
         """Return the axes of a value; None if they are not known, or if it is another value in each step.
 
         Args:
             spans: the steps.
             whole: the value in one call with all tokens.
             parts: the value in each step.
+            is_fixed: whether it has to be the same in each step, because it does not depend on the tokens.
         """
         if any(part.dim() != whole.dim() for part in parts):
             return None
@@ -66,10 +81,10 @@ class Axes:
         known: tuple[Role, ...] = tuple(role for role in roles if role is not None)
         if len(known) < len(roles):
             return None
-        if {*known} <= {"fixed"} and not all(torch.equal(part, parts[-1]) for part in parts):
+        if {*known} <= {"fixed"} and not is_fixed and not all(torch.equal(part, parts[-1]) for part in parts):
             return None
-        counts_step = known == ("queries",) and not whole.is_floating_point()
-        if counts_step and all(torch.equal(part, whole[: len(part)]) for part in parts):
+        counts_step = "queries" in known and whole.numel() == spans.length and not whole.is_floating_point()
+        if counts_step and all(torch.equal(part.flatten(), whole.flatten()[: part.numel()]) for part in parts):
             return None  # the places of tokens in a step, which begin at 0 in each
         return cls(spans, known, tuple(whole.shape))
 
@@ -88,6 +103,20 @@ class Axes:
         axis = self.roles.index("keys")
         return axis + 2 if "joint" in self.roles[:axis] else axis
 
+    @property
+    def uncomputed(self) -> torch.Tensor | None:
+        """Which keys no step has for its queries, for values with the axis of queries in front; None without both."""
+        query, key = self.query_axis, self.key_axis
+        if query is None or key is None:
+            return None
+        split = self.split(torch.empty(self.shape, device="meta"))
+        ends = torch.tensor([end for start, end in self.spans.all for _ in range(start, end)])[:, None]
+        keys = torch.arange(split.shape[key])
+        found = keys < self.spans.length - ends if self.spans.in_rows else keys >= ends
+        shape = [1] * split.dim()
+        shape[0], shape[key if key > query else key + 1] = found.shape
+        return found.reshape(shape)
+
     def split(self, value: torch.Tensor, step: int | None = None) -> torch.Tensor:
         """Return a value with an axis of its own for the tokens; of a step, or of one call."""
         if "joint" not in self.roles:
@@ -102,7 +131,7 @@ class Axes:
         if self.query_axis is not None:
             value = value.narrow(self.query_axis, start, end - start)
         if self.key_axis is not None and not self.spans.slots:
-            value = value.narrow(self.key_axis, 0, end)
+            value = value.narrow(self.key_axis, self.spans.first_key(end), end)
         if "joint" not in self.roles:
             return value
         axis = self.roles.index("joint")
@@ -116,14 +145,17 @@ class Axes:
             parts: the value in each step.
         """
         if self.query_axis is None and self.key_axis is None:
-            return Joined(parts[-1], [self.spans.length - 1])
+            others = [step for step, part in enumerate(parts) if not torch.equal(part, parts[0])]
+            step = others[0] if others else len(parts) - 1
+            return Joined(parts[step], [self.spans.all[step][1] - 1])
         if self.query_axis is None:
             return self._farthest(whole, parts)
         result = self.split(whole.clone())
         for step, ((start, end), part) in enumerate(zip(self.spans.all, parts, strict=True)):
             place, own = result.narrow(self.query_axis, start, end - start), self.split(part, step)
             if self.key_axis is not None:
-                place, own = (item.narrow(self.key_axis, 0, end) for item in (place, own))
+                place = place.narrow(self.key_axis, self.spans.first_key(end), end)
+                own = own.narrow(self.key_axis, 0, end)
             place.copy_(own)
         return Joined(result.reshape(self.shape), [*range(self.spans.length)])
 

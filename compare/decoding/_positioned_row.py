@@ -21,8 +21,8 @@ class PositionedRow:
         row: the row.
         errors: for each position, the largest difference, relative to the root mean square of the value; masks have
             none.
-        position: the first position at which it is wrong; None if it is not.
-        sequence: the first sequence that is wrong there; None if it is the same for all.
+        position: the first position at which it is wrong, or decides otherwise than the model; None if there is none.
+        sequence: the first sequence in which it is or does; None if the value is the same for all.
     """
 
     row: Row
@@ -45,22 +45,33 @@ class PositionedRow:
         """
         if torch.equal(value, reference):
             return cls(row, (0.0,) * axes.spans.length)
-        actual, expected = (axes.split(item).double() for item in (value, reference))
+        is_float32 = value.dtype == reference.dtype == torch.float32  # near numbers have an exact difference
+        dtype = torch.float32 if is_float32 and not row.diverged else torch.float64
+        differs = row.diverged or row.decides
+        actual, expected = (axes.split(item).to(dtype) for item in (value, reference))
         axis = axes.key_axis if axes.query_axis is None else axes.query_axis
         if axis is None:
             actual, expected, axis = actual[None], expected[None], 0
-        actual, expected = (item.movedim(axis, 0)[: len(positions)] for item in (actual, expected))
-        distance = (actual - expected).abs().nan_to_num(nan=math.inf)
-        distance[(actual == expected) | (actual.isnan() & expected.isnan())] = 0.0
-        size = _typical(expected)
-        shown = distance.masked_fill((actual.abs() >= _MASKED) & (expected.abs() >= _MASKED), 0.0)
-        errors = shown.reshape(len(positions), -1).amax(-1) / (size or 1.0)
+        actual, expected = (item.narrow(axis, 0, len(positions)).movedim(axis, 0) for item in (actual, expected))
+        distance = (actual - expected).abs_()
+        if (uncomputed := axes.uncomputed) is not None:
+            distance.masked_fill_(uncomputed, 0.0)
+        low, high = expected.aminmax()
+        shown, size = distance, expected
+        if not -_MASKED < low <= high < _MASKED:  # few values have masks, infinite numbers or NaN
+            distance[(actual == expected) | (actual.isnan() & expected.isnan())] = 0.0
+            shown = distance.masked_fill((actual.abs() >= _MASKED) & (expected.abs() >= _MASKED), 0.0)
+            size = torch.where(expected.abs() < _MASKED, expected, 0.0)
+        typical = float(torch.linalg.vector_norm(size)) / math.sqrt(size.numel())
+        largest = shown.amax([*range(1, shown.dim())]) if shown.dim() > 1 else shown
+        errors = largest.nan_to_num(nan=math.inf).div(typical or 1.0)
         by_position = [0.0] * axes.spans.length
         for position, error in zip(positions, errors.tolist(), strict=True):
             by_position[position] = max(by_position[position], error)
-        if not row.diverged:
+        if not differs or not bool(distance.any()):
             return cls(row, tuple(by_position))
-        wrong = distance > _limit(row, value.dtype) * expected.abs().clamp(min=size)
+        distance.nan_to_num_(nan=math.inf)
+        wrong = distance > _limit(row, value.dtype) * expected.abs().clamp(min=typical)
         if not bool(wrong.any()):
             wrong = distance == distance.max()
         tokens = wrong.reshape(len(positions), -1).any(-1).nonzero()[:, 0].tolist()
@@ -71,17 +82,12 @@ class PositionedRow:
         return cls(row, tuple(by_position), positions[first], sequence)
 
 
-def _typical(values: torch.Tensor) -> float:
-    """Return the root mean square of numbers, with 0 in place of masks."""
-    return float(torch.where(values.abs() < _MASKED, values, 0.0).square().mean().sqrt())
-
-
 def _limit(row: Row, dtype: torch.dtype) -> float:
     """Return the relative difference from which on a number of a wrong value is wrong."""
     if not dtype.is_floating_point:
         return 0.0
     verdict = row.float64
-    if verdict is not None and verdict.magnitude and math.isfinite(verdict.rounding):
+    if verdict is not None and 0 < verdict.magnitude < _MASKED and math.isfinite(verdict.rounding):
         return max(WRONG * verdict.rounding / verdict.magnitude, _UNITS * unit_of(dtype))
     return default_tolerance(dtype).harmonic
 

@@ -1,5 +1,6 @@
 """`Stepwise`: a backend that runs a program with a cache step by step, and returns its values by position."""
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,7 +17,9 @@ from ._positioned_row import PositionedRow
 
 Values = Mapping[str, torch.Tensor]
 PAST, PRESENT = "past_key_values.", "present."  # what the names of the cache begin with, as inputs and outputs
-TOKENS, MASK, LOGITS = "input_ids", "attention_mask", "logits"
+_GROWING = (".key", ".value")  # what the names end with that have a row for each token
+_ENCODER = re.compile(r"encoder_|past_key_values\.\d+\.encoder\.")  # inputs that are the same in each step
+TOKENS, MASK, LOGITS, LENGTH = "input_ids", "attention_mask", "logits", ".length"
 
 
 @dataclass
@@ -33,6 +36,8 @@ class Stepwise:
         backend: runs the program.
         first: the number of tokens of the first step.
         slots: the number of slots of a static cache; 0 for a dynamic one.
+        sequences: if one call has the steps in its rows (see `Spans.in_rows`), the number of sequences. Each step then
+            gets the cache of that call, because in recurrent states rounding errors add up.
 
     Attributes:
         records: where each compared value is wrong, by stage, kind of row and name.
@@ -42,6 +47,7 @@ class Stepwise:
     backend: Backend
     first: int
     slots: int = 0
+    sequences: int = 0
     name: str = field(init=False)
     stages: tuple[Stage, ...] = field(init=False)
     records: dict[tuple[Stage, str, str], PositionedRow] = field(default_factory=dict, init=False)
@@ -140,8 +146,15 @@ class Stepwise:
 
     def _run_steps(self, handle: "_Handle", inputs: Values) -> list[Values]:
         """Return the outputs of each step; the cache of the next one is what a step returns."""
-        handle.spans, handle.inputs = Spans.of(inputs[TOKENS].shape, self.first, self.slots), []
-        cache = {name: tensor for name, tensor in inputs.items() if name.startswith(PAST)}
+        shape = inputs[TOKENS].shape
+        in_rows = bool(self.sequences)
+        handle.inputs = []
+        handle.spans = (
+            Spans.in_rows_of(self.sequences, shape[0] // self.sequences)
+            if in_rows
+            else Spans.of(shape, self.first, self.slots)
+        )
+        cache = {name: tensor for name, tensor in inputs.items() if name.startswith(PAST) and not in_rows}
         outputs: list[Values] = []
         for start, end in handle.spans.all:
             handle.inputs.append(
@@ -151,10 +164,17 @@ class Stepwise:
                 }
             )
             outputs.append(self.backend.run(handle.inner, handle.inputs[-1]))
-            cache = {name: outputs[-1][PRESENT + name.removeprefix(PAST)] for name in cache}
+            cache = {name: outputs[-1].get(PRESENT + name.removeprefix(PAST), item) for name, item in cache.items()}
         return outputs
 
     def _part(self, name: str, tensor: torch.Tensor, start: int, end: int) -> torch.Tensor:
+        if self.sequences:
+            rows = tensor.reshape(self.sequences, -1, *tensor.shape[1:])[:, start]
+            if name == MASK:
+                return rows[:, rows.shape[1] - end :]
+            return rows[:, :, rows.shape[2] - start :] if name.endswith(_GROWING) else rows
+        if _ENCODER.match(name):
+            return tensor
         if name != MASK:
             return tensor[:, start:end]
         if not self.slots:
@@ -167,14 +187,18 @@ class Stepwise:
         self, handle: "_Handle", whole: Mapping[str, torch.Tensor], parts: Iterable[tuple[str, list[torch.Tensor]]]
     ) -> Iterator[tuple[str, torch.Tensor]]:
         for name, items in parts:
-            if name in handle.past:
+            if name in handle.past or (handle.spans.in_rows and name in handle.sizes):
                 continue
-            axes = Axes.of(handle.spans, whole[name], items)
+            axes = Axes.of(handle.spans, whole[name], items, is_fixed=name in handle.fixed)
             if axes is not None:
                 joined = axes.joined(whole[name], items)
                 handle.axes[name], self._places[name] = axes, (axes, joined.positions)
                 yield name, joined.value
             elif name in handle.inner.graph.outputs and items[-1].shape == whole[name].shape:
+                ends = [end for _, end in handle.spans.all]
+                steps = zip(ends, items, strict=True)
+                wrong = (end for end, item in steps if name.endswith(LENGTH) and int(item) != end)
+                self._places[name] = Axes(handle.spans, (), ()), [next(wrong, ends[-1]) - 1]
                 yield name, items[-1]  # such as the number of tokens in a cache
 
 
@@ -208,9 +232,33 @@ class _Handle:
     def past(self) -> frozenset[str]:
         """The values that are computed from the cache alone, before it has the tokens of a step."""
         graph = self.inner.graph
-        cache = [name for name in graph.inputs if name.startswith(PAST)]
+        cache = [name for name in graph.inputs if name.startswith(PAST) and not _ENCODER.match(name)]
         others = [name for name in graph.inputs if name not in cache]
         return frozenset(graph.computed_from(cache)) - frozenset(graph.computed_from(others))
+
+    @cached_property
+    def sizes(self) -> frozenset[str]:
+        """The integers that are computed from shapes alone, such as the indices of all rows."""
+        graph = self.inner.graph
+        types = {name: getattr(torch, value.dtype or "", torch.float32) for name, value in graph.values.items()}
+        unknown = graph.producer.keys() - self._computed_from(graph.inputs)
+        return frozenset(name for name in unknown if not types[name].is_floating_point)
+
+    @cached_property
+    def fixed(self) -> frozenset[str]:
+        """The values that are computed from the states of an encoder alone."""
+        inputs = self.inner.graph.inputs
+        encoded = [name for name in inputs if _ENCODER.match(name)]
+        others = [name for name in inputs if name not in encoded]
+        return frozenset(self._computed_from(encoded) - self._computed_from(others))
+
+    def _computed_from(self, inputs: Iterable[str]) -> set[str]:
+        """Return the inputs, and what is computed from their numbers and not only from their shapes."""
+        found = {*inputs}
+        for node in self.inner.graph.nodes:
+            if node.op != "Shape" and not found.isdisjoint(node.reads):
+                found.update(node.outputs)
+        return found
 
 
 def _together(

@@ -8,7 +8,7 @@ from typing import Any
 from filch.steal.text import short_line
 
 from ..common._source import short_source
-from ..float64 import RoundingVerdict
+from ..float64 import Flips, RoundingVerdict
 from ..rendering._html import as_page
 from ..rendering._result import Result, written
 from ..rendering._show import show_page
@@ -52,6 +52,29 @@ class DecodeBreak:
 
 
 @dataclass(frozen=True)
+class DecodeDecision:
+    """A decision that is not the model's because rounding decides it, such as that of a router or the next token.
+
+    Attributes:
+        position: the first position at which it differs.
+        sequence: the first sequence in which it differs there; None if it is the same for all.
+        node: the node that computes it; of the next token, the node that computes the logits.
+        op: its operator; `next token` for that.
+        value: its name.
+        module: the path of its module; None if not known.
+        flips: how many differ at all positions, and how near the compared numbers are to each other.
+    """
+
+    position: int
+    sequence: int | None
+    node: str
+    op: str
+    value: str
+    module: str | None
+    flips: Flips
+
+
+@dataclass(frozen=True)
 class DecodePosition:
     """One position, in all sequences.
 
@@ -60,7 +83,7 @@ class DecodePosition:
         step: the index of the step that computes it.
         logits: the largest difference of a logit from the model's, relative to the root mean square of all.
         state: likewise of the keys and values in the cache.
-        worst: likewise of all values.
+        worst: likewise of all values. What follows from another decision than the model's is not in these differences.
         flips: in how many sequences the most likely next token is another one.
         margin: the difference of the model's two largest logits where it flips, the largest one, relative as `logits`;
             None if it does not.
@@ -101,7 +124,8 @@ class Decoding(Result):
         sequences: the number of sequences.
         first: the number of tokens of the first step; the others have one each.
         positions: one row for each position.
-        breaks: the values that are wrong, by position and in the order of execution; the first one is the cause.
+        breaks: the values that are wrong, by step and in the order of execution; the first one is the cause.
+        decisions: those that are not the model's because rounding decides them, by position.
         layers: the differences in each module by position.
         judged: how many values were judged.
         values: how many values the program computes from the tokens.
@@ -119,6 +143,7 @@ class Decoding(Result):
     first: int
     positions: tuple[DecodePosition, ...]
     breaks: tuple[DecodeBreak, ...]
+    decisions: tuple[DecodeDecision, ...]
     layers: tuple[LayerErrors, ...]
     judged: int
     values: int
@@ -158,12 +183,15 @@ class Decoding(Result):
         if flips := sum(item.flips for item in self.positions):
             places = len(self.positions) * self.sequences
             yield f"the most likely next token is another one at {flips} of {places} places"
+        for item in self.decisions:
+            place = f"`{item.node}` ({item.op}, {item.module or 'the model'})"
+            yield f"rounding decides otherwise at {place} from position {item.position} on: {item.flips}"
         for note in self.notes:
             yield f"note: {note}"
         if self.breaks:
             shown = self.breaks if wide else self.breaks[:_SHOWN]
             yield ""
-            yield Line("Wrong values, by position and in the order of execution:", "heading")
+            yield Line("Wrong values, by step and in the order of execution:", "heading")
             yield table_of(_BREAKS, shown, skip_empty=not wide)
             if len(shown) < len(self.breaks):
                 yield f"and {len(self.breaks) - len(shown)} more"

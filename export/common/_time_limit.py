@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
@@ -165,8 +165,9 @@ def _deliver_interruption() -> None:
             pass
 
 
-@contextmanager
-def limited(what: str, doing: str, *, times: float = 1.0, error: type[FilchError] = BackendError) -> Iterator[None]:
+def limited(
+    what: str, doing: str, *, times: float = 1.0, error: type[FilchError] = BackendError
+) -> AbstractContextManager[None]:
     """Limit the block by the enclosing `TimeLimit`, if there is one.
 
     Args:
@@ -177,13 +178,10 @@ def limited(what: str, doing: str, *, times: float = 1.0, error: type[FilchError
     """
     limit = _current.get()
     if limit is None:
-        yield
-        return
-    seconds = limit.seconds * times
-    more = f"{10 * limit.seconds:g}"
-    text = f"{what} took longer than {seconds:g} seconds {doing}, its limit; limit={more} (--limit {more}) allows more"
-    with limit.step(lambda: error(text), seconds):
-        yield
+        return nullcontext()
+    seconds, more = limit.seconds * times, f"{10 * limit.seconds:g}"
+    text = "{} took longer than {:g} seconds {}, its limit; limit={} (--limit {}) allows more"
+    return limit.step(lambda: error(text.format(what, seconds, doing, more, more)), seconds)
 
 
 def limited_steps(steps: Iterable[T], what: str, doing: str, *, error: type[FilchError] = BackendError) -> Iterator[T]:

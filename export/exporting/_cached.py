@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import inspect
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,8 @@ CacheKind = Literal["dynamic", "static"]
 _PAST, _QUERIES = 5, 3  # tokens of the example: torch treats sizes of 0 and 1, and equal ones, as fixed
 _ROWS = 2
 _NAMES = {"keys": "key", "values": "value", "cumulative_length": "length"}  # of tensors of a layer, as in Optimum
+_NAMES |= {"conv_states": "conv", "recurrent_states": "recurrent"}
+_ARGUMENTS = ("past_key_values", "cache_params")  # what models call their cache
 
 
 def register_caches(model: nn.Module) -> None:
@@ -40,12 +43,15 @@ def register_caches(model: nn.Module) -> None:
         register_dynamic_cache_export_support()
 
 
-def cached_inputs(model: nn.Module, tokens: object, cache: CacheKind, slots: int) -> tuple[dict[str, Any], Any]:
+def cached_inputs(
+    model: nn.Module, tokens: object, others: Mapping[str, Any], cache: CacheKind, slots: int
+) -> tuple[dict[str, Any], Any]:
     """Return the keyword arguments of a call that continues a cache, and their dynamic shapes.
 
     Args:
-        model: a causal language model of transformers.
+        model: a language model of transformers.
         tokens: example tokens, int64 in the shape [sequences, length].
+        others: the inputs of its encoder, if it has one.
         cache: the kind of the cache.
         slots: the number of slots of a static cache.
 
@@ -57,87 +63,226 @@ def cached_inputs(model: nn.Module, tokens: object, cache: CacheKind, slots: int
     if cache == "static" and slots < _PAST + _QUERIES:
         raise ExportError(f"give the number of slots of the static cache, at least {_PAST + _QUERIES}")
     register_caches(model)
+    is_recurrent = has_recurrent_states(model)
     count = _ROWS * (_PAST + _QUERIES)
     given = tokens.flatten().repeat(-(-count // tokens.numel()))[:count].reshape(_ROWS, -1)
-    arguments = step_arguments(given[:, :_PAST], empty_cache(model, slots, given), 0, slots)
+    encoded = encoder_states(model, others)
+    encoded = None if encoded is None else encoded[:1].repeat(_ROWS, 1, 1)
+    filled = empty_cache(model, slots, given, encoded)
     with torch.no_grad():
-        filled = model(**arguments).past_key_values
-    kwargs = step_arguments(given[:, _PAST:], filled, _PAST, slots)
-    rows, queries = Dim.DYNAMIC, Dim.DYNAMIC
-    shapes = {"input_ids": {0: rows, 1: queries}, "position_ids": {0: rows, 1: queries}}
-    shapes["attention_mask"] = {0: rows} if slots else {0: rows, 1: Dim.DYNAMIC}
+        for start, end in [(index, index + 1) for index in range(_PAST)] if is_recurrent else [(0, _PAST)]:
+            filled = step_cache(model(**step_arguments(model, given[:, start:end], filled, start, slots, encoded)))
+    last = given[:, _PAST : _PAST + (1 if is_recurrent else _QUERIES)]
+    kwargs = step_arguments(model, last, filled, _PAST, slots, encoded)
+    rows, dynamic = {0: Dim.DYNAMIC}, {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
+    shapes: dict[str, Any] = dict.fromkeys(("input_ids", "position_ids"), rows if is_recurrent else dynamic)
+    shapes["attention_mask"] = rows if slots else dynamic
+    shapes |= {f"decoder_{name}": shape for name, shape in shapes.items()} | {"encoder_outputs": (dynamic,)}
+    caches = [getattr(filled, name, None) for name in ("self_attention_cache", "cross_attention_cache")]
+    layers = [layer for cache in caches if cache is not None for layer in cache.layers] or filled.layers
+    growing = {id(getattr(layer, name, None)) for layer in layers for name in ("keys", "values")}
+    past = rows if slots else {0: Dim.DYNAMIC, 2: Dim.DYNAMIC}
     leaves = pytree.tree_leaves(filled)
-    past = {0: rows} if slots else {0: rows, 2: Dim.DYNAMIC}
-    order = {name: shapes[name] for name in kwargs if name in shapes}
-    return kwargs, {**order, "past_key_values": [past if leaf.dim() == 4 else {} for leaf in leaves]}
+    of_cache = [past if id(leaf) in growing else rows if leaf.dim() > 1 else {} for leaf in leaves]
+    return kwargs, {name: shapes.get(name, of_cache) for name in kwargs}
 
 
-def step_arguments(tokens: torch.Tensor, cache: Any, past: int, slots: int) -> dict[str, Any]:
+def encoder_states(model: nn.Module, inputs: Mapping[str, Any]) -> torch.Tensor | None:
+    """Return what the encoder of an encoder-decoder model computes, float in the shape [rows, length, width].
+
+    Returns:
+        the states; None if the model has no encoder.
+
+    Raises:
+        ExportError: the inputs have padding, or the encoder fails.
+    """
+    if not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return None
+    mask = inputs.get("attention_mask")
+    if mask is not None and not bool(mask.all()):
+        raise ExportError("the inputs of the encoder must not have padding: a program with a cache has no mask for it")
+    encoder: Any = getattr(model, "get_encoder", lambda: None)()
+    try:
+        accepted = inspect.signature(encoder.forward).parameters
+        with torch.no_grad():
+            states: torch.Tensor = encoder(**{name: item for name, item in inputs.items() if name in accepted})[0]
+    except Exception as error:
+        raise ExportError(f"the encoder of {type(model).__name__} fails on these inputs: {reason(error)}") from error
+    return states
+
+
+def has_recurrent_states(model: nn.Module) -> bool:
+    """Return whether the cache of a model of transformers has states of convolutions or recurrent layers.
+
+    Such a model computes one token by other operations than several, so that its program takes one in each call.
+    """
+    if "transformers" not in sys.modules or (config := getattr(model, "config", None)) is None:
+        return False
+    module = importlib.import_module("transformers.cache_utils")
+    try:
+        layers = module.DynamicCache(config=config).layers
+    except (AttributeError, TypeError):  # a configuration of something else
+        return False
+    return any(hasattr(layer, "recurrent_states") for layer in layers)
+
+
+def step_cache(output: Any) -> Any:
+    """Return the cache among the results of a model of transformers."""
+    return next(cache for name in _ARGUMENTS if (cache := getattr(output, name, None)) is not None)
+
+
+def step_arguments(  # noqa: PLR0917  called in this file
+    model: nn.Module, tokens: torch.Tensor, cache: Any, past: int, slots: int, encoded: torch.Tensor | None = None
+) -> dict[str, Any]:
     """Return the keyword arguments of a call.
 
     Args:
+        model: the model.
         tokens: those after the ones in the cache, int64 in the shape [rows, queries].
         cache: the cache.
         past: how many tokens are in it.
         slots: the number of slots of a static cache; 0 for a dynamic one.
+        encoded: see `encoder_states`.
     """
     rows, queries = tokens.shape
     places = torch.arange(past, past + queries, device=tokens.device)
     mask = torch.zeros(rows, slots or past + queries, dtype=torch.long, device=tokens.device)
     mask[:, : past + queries] = 1
-    return {
+    accepted = inspect.signature(model.forward).parameters
+    name = next((name for name in _ARGUMENTS if name in accepted), _ARGUMENTS[0])
+    given: dict[str, Any] = {
         "input_ids": tokens.clone(),  # a view would have the size of its base as a further dimension
         "attention_mask": mask,
         "position_ids": places.expand(rows, -1).clone(),
-        "past_key_values": cache,
     }
+    if name == "cache_params":  # nothing but states, which need neither
+        return {"input_ids": given["input_ids"], name: cache}
+    if encoded is None:
+        return {**given, name: cache}
+    given = {f"decoder_{key}": item for key, item in given.items() if f"decoder_{key}" in accepted}
+    return {**given, "encoder_outputs": (encoded,), name: cache}
 
 
-def cached_call(model: nn.Module, tokens: torch.Tensor, *, slots: int = 0) -> dict[str, Any]:
-    """Return the keyword arguments with which a causal language model of transformers fills an empty cache.
+def cached_call(
+    model: nn.Module, tokens: torch.Tensor, others: Mapping[str, Any] | None = None, *, slots: int = 0
+) -> dict[str, Any]:
+    """Return the keyword arguments with which a language model of transformers fills an empty cache.
 
     They are what a program takes that was exported with `export(..., cache=...)`.
 
     Args:
         model: the model.
         tokens: int64 in the shape [sequences, length].
+        others: the inputs of its encoder, if it has one, by name; its cache then has the keys and values of these.
         slots: the number of slots of a static cache; 0 for a dynamic one.
 
     Raises:
         ExportError: the model fails, or keeps something else than keys and values in its cache.
     """
-    return step_arguments(tokens, empty_cache(model, slots, tokens), 0, slots)
+    encoded = encoder_states(model, others or {})
+    return step_arguments(model, tokens, empty_cache(model, slots, tokens, encoded), 0, slots, encoded)
 
 
-def empty_cache(model: nn.Module, slots: int, tokens: torch.Tensor) -> Any:
+def stepwise_call(model: nn.Module, tokens: torch.Tensor) -> tuple[dict[str, Any], torch.Tensor]:
+    """Return the keyword arguments of a call that computes each token of some sequences from the model's own cache.
+
+    Each step of each sequence has a row of its own, the steps of a sequence one after the other. Of keys and values,
+    which have a row for each earlier token, the last ones are used.
+
+    Args:
+        model: a causal language model of transformers with recurrent states.
+        tokens: int64 in the shape [sequences, length].
+
+    Returns:
+        the arguments, and the model's logits of the steps: float in the shape [sequences, length, words].
+
+    Raises:
+        ExportError: the model fails.
+    """
+    (rows, length), cache = tokens.shape, empty_cache(model, 0, tokens)
+    register_caches(model)
+    structure = pytree.tree_structure(cache)
+    states: list[list[torch.Tensor]] = []
+    logits = []
+    for step in range(length):
+        states.append([leaf.clone() for leaf in pytree.tree_leaves(cache)])
+        with torch.no_grad():
+            output = model(**step_arguments(model, tokens[:, step : step + 1], cache, step, 0))
+        cache = step_cache(output)
+        logits.append(output.logits)
+    stacked = [
+        torch.stack([_on_the_right(item, items[-1].shape) for item in items], 1).flatten(0, 1)
+        for items in zip(*states, strict=True)
+    ]
+    whole = pytree.tree_unflatten(stacked, structure)
+    arguments = step_arguments(model, tokens.reshape(-1, 1), whole, length - 1, 0)
+    places = torch.arange(length, device=tokens.device)
+    used = (places >= length - 1 - places[:, None]).long().repeat(rows, 1)
+    others = {"attention_mask": used, "position_ids": places.repeat(rows)[:, None]}
+    return arguments | {name: item for name, item in others.items() if name in arguments}, torch.cat(logits, 1)
+
+
+def _on_the_right(item: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """Return keys or values with further rows before them, up to a shape; states as they are."""
+    missing = 0 if item.shape == shape else shape[2] - item.shape[2]
+    return nn.functional.pad(item, (0, 0, missing, 0)) if missing else item
+
+
+def empty_cache(model: nn.Module, slots: int, tokens: torch.Tensor, encoded: torch.Tensor | None = None) -> Any:
     """Return a cache of transformers without tokens, which has all its tensors.
 
-    All its layers keep all tokens: those that attend to a window have a mask for that.
+    All its layers keep all tokens: those that attend to a window have a mask for that. Recurrent states are 0.
 
     Args:
         model: the model.
         slots: the number of slots of a static cache; 0 for a dynamic one.
         tokens: of as many sequences as the cache will have, int64 in the shape [rows, any length].
+        encoded: see `encoder_states`; the keys and values of these stay in the cache.
 
     Raises:
         ExportError: the model fails, or keeps something else than keys and values in its cache.
     """
     # The model is one of transformers, which takes seconds to import.
     module = importlib.import_module("transformers.cache_utils")
+    name, is_recurrent = type(model).__name__, has_recurrent_states(model)
+    if slots and is_recurrent:
+        raise ExportError(f"{name} has recurrent states, which have no static cache: use a dynamic one")
+    if slots and encoded is not None:
+        raise ExportError(f"{name} has an encoder: it is exported with a dynamic cache, not with a static one")
+    cache = module.DynamicCache(config=model.config) if is_recurrent else module.DynamicCache()
+    cache = cache if encoded is None else module.EncoderDecoderCache(cache, module.DynamicCache())
     try:
         with torch.no_grad():
-            used = model(**step_arguments(tokens[:, :1], module.DynamicCache(), 0, 0)).past_key_values
-        layers = [(layer.keys, layer.values) for layer in used.layers]
+            used = step_cache(model(**step_arguments(model, tokens[:, :1], cache, 0, 0, encoded)))
+        own = used if encoded is None else used.self_attention_cache
+        layers = [(layer.keys, layer.values) for layer in own.layers if not hasattr(layer, "recurrent_states")]
     except Exception as error:
-        name = type(model).__name__
         raise ExportError(f"{name} does not take the cache of a causal language model: {reason(error)}") from error
+    if is_recurrent:
+        used.layers = [_emptied(layer) for layer in used.layers]
+        return used
     if not slots:
-        return module.DynamicCache([tuple(item[:, :, :0].clone() for item in layer) for layer in layers])
+        empty = module.DynamicCache([tuple(item[:, :, :0].clone() for item in layer) for layer in layers])
+        return empty if encoded is None else module.EncoderDecoderCache(empty, used.cross_attention_cache)
     static = module.StaticCache(config=model.config, max_cache_len=slots)
     static.layers = [module.StaticLayer(max_cache_len=slots) for _ in layers]
     for layer, states in zip(static.layers, layers, strict=True):
         layer.lazy_initialization(*states)
     return static
+
+
+def _emptied(layer: Any) -> Any:
+    """Return a layer of a cache without tokens, or with states that are 0."""
+    if not hasattr(layer, "recurrent_states"):
+        module = importlib.import_module("transformers.cache_utils")
+        states, layer = (layer.keys, layer.values), module.DynamicLayer()
+        layer.lazy_initialization(*states)
+        layer.keys, layer.values = (item[:, :, :0].clone() for item in states)
+        return layer
+    for states in (layer.conv_states, layer.recurrent_states):
+        for state in states.values():
+            state.zero_()
+    return layer
 
 
 @contextlib.contextmanager
@@ -158,9 +303,10 @@ def exportable_experts(model: nn.Module) -> Iterator[None]:
 def with_cache_names(program: Program) -> Program:
     """Return a program whose inputs and outputs have the names that runtimes expect.
 
-    They are `logits`, `past_key_values.0.key` and `present.0.key`, as in files of Optimum and ONNX Runtime GenAI.
+    They are `logits`, `past_key_values.0.key` and `present.0.key`, as in files of Optimum and ONNX Runtime GenAI; with
+    an encoder, `encoder_hidden_states`, `past_key_values.0.decoder.key` and `past_key_values.0.encoder.key`.
     """
-    names = {name: new for name, path in program.inputs.items() if (new := _cache_name(path, "past_key_values"))}
+    names = {name: new for name, path in program.inputs.items() if (new := _input_name(path))}
     for port in program.module_calls["", 0].outputs:
         new = "logits" if port.path.endswith("logits") else _cache_name(port.path, "present")
         if port.value is not None and port.value not in names and new:
@@ -168,9 +314,21 @@ def with_cache_names(program: Program) -> Program:
     return _renamed(program, names)
 
 
+def _input_name(path: str) -> str:
+    if path.startswith("encoder_outputs"):
+        return "encoder_hidden_states"
+    return path.removeprefix("decoder_") if path.startswith("decoder_") else _cache_name(path, _ARGUMENTS[0])
+
+
+_OF_CACHE = re.compile(r"(?:past_key_values|cache_params)(\.\w+_cache)?\.layers\[(\d+)\]\.(\w+?)(?:\[0\]|\[(\d+)\])?$")
+_SIDES = {"": "", ".self_attention_cache": "decoder.", ".cross_attention_cache": "encoder."}
+
+
 def _cache_name(path: str, prefix: str) -> str:
-    found = re.search(r"past_key_values\.layers\[(\d+)\]\.(\w+)$", path)
-    return f"{prefix}.{found[1]}.{_NAMES[found[2]]}" if found and found[2] in _NAMES else ""
+    found = _OF_CACHE.search(path)
+    if found is None or found[3] not in _NAMES:
+        return ""
+    return f"{prefix}.{found[2]}.{_SIDES[found[1] or '']}{_NAMES[found[3]]}{found[4] or ''}"
 
 
 def _renamed(program: Program, names: Mapping[str, str]) -> Program:

@@ -59,11 +59,14 @@ def export(
         args: its positional arguments: tensors, or nested structures of tensors.
         kwargs: its keyword arguments.
         dynamic_shapes: see `torch.export.export`; dimensions may also be given by name, as for `torch.onnx.export`.
-        cache: `"dynamic"` or `"static"` exports a causal language model of transformers as one program for prefill and
+        cache: `"dynamic"` or `"static"` exports a language model of transformers as one program for prefill and
             decode. `args` are example tokens then, int64 in the shape [sequences, length]. The program takes
             `input_ids`, `position_ids`, an `attention_mask` of past and new tokens, and the cache as
             `past_key_values.0.key`, `past_key_values.0.value` and so on, and returns `logits`, `present.0.key` and so
             on, with any number of sequences and tokens. A dynamic cache has any number of past tokens; 0 is prefill.
+            With recurrent states, which are `past_key_values.0.conv` and `past_key_values.0.recurrent`, it takes one
+            token. Of a model with an encoder, `kwargs` are the inputs of the encoder and `decoder_input_ids`; its
+            decoder is exported, with `encoder_hidden_states` and `past_key_values.0.encoder.key` as further inputs.
         slots: the number of slots of a static cache, which is also the length of its mask. How many of them are used
             is in `past_key_values.0.length` and so on.
 
@@ -77,15 +80,17 @@ def export(
         raise ExportError(f"export takes a torch.nn.Module, not {type(model).__name__}")
     args, kwargs = tuple(args) if not isinstance(args, torch.Tensor) else (args,), dict(kwargs or {})
     if cache is not None:
-        return _export_with_cache(model, args, cache, slots)
+        return _export_with_cache(model, args, kwargs, cache, slots)
     with phase("export: step", len(_STEPS), work=sum(_STEPS.values())) as steps:
         return _export(model, args, kwargs, dynamic_shapes, lambda name: steps.next(name, _STEPS[name]))
 
 
-def _export_with_cache(model: nn.Module, args: tuple[Any, ...], cache: CacheKind, slots: int) -> Program:
-    tokens = args[0] if len(args) == 1 else None
+def _export_with_cache(
+    model: nn.Module, args: tuple[Any, ...], others: dict[str, Any], cache: CacheKind, slots: int
+) -> Program:
+    tokens = args[0] if len(args) == 1 else others.pop("decoder_input_ids", None)
     with exportable_experts(model):
-        kwargs, shapes = cached_inputs(model, tokens, cache, slots if cache == "static" else 0)
+        kwargs, shapes = cached_inputs(model, tokens, others, cache, slots if cache == "static" else 0)
         return with_cache_names(export(model, (), kwargs, dynamic_shapes=shapes))
 
 

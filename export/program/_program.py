@@ -212,6 +212,9 @@ class _Snapshot(Program):
     def graph(self) -> Graph:  # pyright: ignore[reportIncompatibleMethodOverride]
         return super().graph
 
+    def snapshot(self) -> Program:
+        return self
+
 
 def _equal(value: ir.Value, other: ir.Value) -> bool:
     a, b = value.const_value, other.const_value

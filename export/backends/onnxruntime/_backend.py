@@ -226,7 +226,8 @@ class OnnxRuntimeBackend:
             session = self._part_session(handle, part, feeds, specs, keep=keep)
             results = run(session, {entry.name: feeds[entry.name] for entry in session.get_inputs()}, self._device)
             values = {name.removesuffix(AGAIN): value for name, value in results.items()}
-            handle.specs |= {name: spec_of(to_torch(value)) for name, value in values.items() if is_plain(value)}
+            changed = values if references else values.keys() - handle.specs.keys()
+            handle.specs |= {name: spec_of(to_torch(values[name])) for name in changed if is_plain(values[name])}
             replaced = handle.to_ort_values(references)
             if specs == {name: handle.specs[name] for name in replaced if name in read}:
                 break
@@ -352,7 +353,7 @@ class _Handle:
         forms: the forms of the values that the exported graph has in another form, by name.
         parts: sessions that observe parts of it, by the indices of their nodes and the names of the references.
         running: the session that runs the graph without watched values, if there is one at the moment.
-        specs: dtype and shape of each value when it was last computed, by name.
+        specs: dtype and shape of each value when it was first computed, or last computed from references, by name.
         given: the weights that sessions of the graph or of a part of it are given, by name; the file has the others.
     """
 

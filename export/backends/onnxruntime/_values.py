@@ -1,5 +1,7 @@
 """Convert between torch's tensors and ONNX Runtime's values."""
 
+from functools import cache
+
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
@@ -35,8 +37,13 @@ def array_to_ort(array: np.ndarray) -> ort.OrtValue:
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, ir.DataType.from_numpy(array.dtype).value)
 
 
+@cache
+def _torch_dtype(element_type: int) -> torch.dtype:
+    return tensor_adapters.to_torch_dtype(ir.DataType(element_type))
+
+
 def to_torch(value: ort.OrtValue) -> torch.Tensor:
     """Convert a value to a tensor, which shares its memory."""
-    dtype = tensor_adapters.to_torch_dtype(ir.DataType(value.element_type()))
+    dtype = _torch_dtype(value.element_type())
     raw = dlpack.from_dlpack(value._ortvalue.to_dlpack())  # noqa: SLF001  the public class has no way to these bits
     return raw if raw.dtype == dtype else raw.view(dtype)
