@@ -164,7 +164,7 @@ class Stepwise:
                 }
             )
             outputs.append(self.backend.run(handle.inner, handle.inputs[-1]))
-            cache = {name: outputs[-1].get(PRESENT + name.removeprefix(PAST), item) for name, item in cache.items()}
+            cache = {name: _next_state(name, item, outputs[-1]) for name, item in cache.items()}
         return outputs
 
     def _part(self, name: str, tensor: torch.Tensor, start: int, end: int) -> torch.Tensor:
@@ -255,6 +255,12 @@ class _Handle:
             if node.op != "Shape" and not found.isdisjoint(node.reads):
                 found.update(node.outputs)
         return found
+
+
+def _next_state(name: str, past: torch.Tensor, outputs: Values) -> torch.Tensor:
+    """Return what the next step gets as an input of the cache; a program may leave out what an encoder computed."""
+    present = PRESENT + name.removeprefix(PAST)
+    return past if present not in outputs and _ENCODER.match(name) else outputs[present]
 
 
 def _together(
