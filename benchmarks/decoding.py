@@ -15,7 +15,7 @@ from typing import Literal
 
 import torch
 from _measure import describe_environment, table
-from invariance import MODELS, arguments, build
+from invariance import GROUPED, MAMBA, MODELS, arguments, build
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -24,6 +24,16 @@ from filch.export import Program, cached_call, export
 from filch.export.backends import get_backend
 
 ROWS = 2
+FAMILIES = MODELS | {
+    "FalconH1ForCausalLM": GROUPED | MAMBA | {"mamba_d_ssm": 64, "head_dim": 8},
+    "Lfm2ForCausalLM": GROUPED | {"layer_types": ["conv", "full_attention"]},
+}
+STATIC = ("LlamaForCausalLM", "Gemma2ForCausalLM", "MistralForCausalLM", "MixtralForCausalLM")
+RUNS: list[tuple[str, Literal["dynamic", "static"], str]] = [
+    *((name, "dynamic", "onnxruntime-cpu") for name in FAMILIES),
+    *((name, "static", "onnxruntime-cpu") for name in STATIC),
+    ("LlamaForCausalLM", "static", "inductor"),
+]
 
 
 def llama(layers: int, width: int) -> nn.Module:
@@ -164,13 +174,13 @@ def costs(options: argparse.Namespace) -> bool:
 def families(options: argparse.Namespace) -> bool:
     """Print what is judged of the programs of small models of several families; return whether all are close."""
     rows, close = [], True
-    for name, cache, backend in FAMILIES:
+    for name, cache, backend in RUNS:
         if options.only and name not in options.only:
             continue
         start = time.perf_counter()
         one = {"threads": 1} if backend.startswith("onnxruntime") else None
         result = compare_decode(
-            build(name, MODELS[name]), kwargs=arguments(name), tokens=32, cache=cache, backend=backend, options=one
+            build(name, FAMILIES[name]), kwargs=arguments(name), tokens=32, cache=cache, backend=backend, options=one
         )
         close &= result.close
         positions = sum(item.worst > 0 for item in result.positions)
@@ -184,19 +194,11 @@ def families(options: argparse.Namespace) -> bool:
     return close
 
 
-STATIC = ("LlamaForCausalLM", "Gemma2ForCausalLM", "MistralForCausalLM", "MixtralForCausalLM")
-FAMILIES: list[tuple[str, Literal["dynamic", "static"], str]] = [
-    *((name, "dynamic", "onnxruntime-cpu") for name in MODELS),
-    *((name, "static", "onnxruntime-cpu") for name in STATIC),
-    ("LlamaForCausalLM", "static", "inductor"),
-]
-
-
 def main() -> int:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--families", action="store_true", help="judge small models of several families instead")
-    parser.add_argument("--only", nargs="+", choices=MODELS, metavar="MODEL", help="some of the families")
+    parser.add_argument("--only", nargs="+", choices=FAMILIES, metavar="MODEL", help="some of the families")
     parser.add_argument("--width", type=int, default=1024, help="hidden size")
     parser.add_argument("--layers", type=int, nargs="+", default=[2, 4, 8], help="numbers of layers")
     parser.add_argument("--tokens", type=int, nargs="+", default=[32, 64, 128], help="numbers of tokens")

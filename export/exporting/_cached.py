@@ -127,8 +127,15 @@ def has_recurrent_states(model: nn.Module) -> bool:
 
 
 def step_cache(output: Any) -> Any:
-    """Return the cache among the results of a model of transformers."""
-    return next(cache for name in _ARGUMENTS if (cache := getattr(output, name, None)) is not None)
+    """Return the cache among the results of a model of transformers.
+
+    Raises:
+        ExportError: there is none.
+    """
+    caches = [cache for name in _ARGUMENTS if (cache := getattr(output, name, None)) is not None]
+    if not caches:
+        raise ExportError("it returns no cache")
+    return caches[0]
 
 
 def step_arguments(  # noqa: PLR0917  called in this file
@@ -259,6 +266,8 @@ def empty_cache(model: nn.Module, slots: int, tokens: torch.Tensor, encoded: tor
     except Exception as error:
         raise ExportError(f"{name} does not take the cache of a causal language model: {reason(error)}") from error
     if is_recurrent:
+        if any(hasattr(layer, "recurrent_states") and getattr(layer, "is_sliding", False) for layer in used.layers):
+            raise ExportError(f"{name} has layers with recurrent states and a window of keys, which are not exported")
         used.layers = [_emptied(layer) for layer in used.layers]
         return used
     if not slots:
@@ -273,15 +282,16 @@ def empty_cache(model: nn.Module, slots: int, tokens: torch.Tensor, encoded: tor
 
 def _emptied(layer: Any) -> Any:
     """Return a layer of a cache without tokens, or with states that are 0."""
+    keys = getattr(layer, "keys", None), getattr(layer, "values", None)
     if not hasattr(layer, "recurrent_states"):
-        module = importlib.import_module("transformers.cache_utils")
-        states, layer = (layer.keys, layer.values), module.DynamicLayer()
-        layer.lazy_initialization(*states)
-        layer.keys, layer.values = (item[:, :, :0].clone() for item in states)
-        return layer
-    for states in (layer.conv_states, layer.recurrent_states):
+        layer = importlib.import_module("transformers.cache_utils").DynamicLayer()
+        layer.lazy_initialization(*keys)
+    if keys[0] is not None:
+        layer.keys, layer.values = (item[:, :, :0].clone() for item in keys)
+    for states in (getattr(layer, "conv_states", {}), getattr(layer, "recurrent_states", {})):
         for state in states.values():
-            state.zero_()
+            if state is not None:
+                state.zero_()
     return layer
 
 
