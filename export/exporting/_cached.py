@@ -287,7 +287,7 @@ def _emptied(layer: Any) -> Any:
         layer = importlib.import_module("transformers.cache_utils").DynamicLayer()
         layer.lazy_initialization(*keys)
     if keys[0] is not None:
-        layer.keys, layer.values = (item[:, :, :0].clone() for item in keys)
+        layer.keys, layer.values = (item[:, :, :0].clone() for item in keys if item is not None)
     for states in (getattr(layer, "conv_states", {}), getattr(layer, "recurrent_states", {})):
         for state in states.values():
             if state is not None:
