@@ -272,5 +272,6 @@ def test_a_wrong_lowering_is_found_in_its_triton_kernel(monkeypatch):
     assert not report.close
     assert "Sigmoid" in report.first_divergence.operators, report
     assert report.first_divergence.node.startswith("triton_")
-    wrong = {row.node for row in report.rows if row.isolated is not None and row.isolated.verdict == "wrong"}
-    assert wrong == {report.first_divergence.node}
+    wrong = [row for row in report.rows if row.isolated is not None and row.isolated.verdict == "wrong"]
+    assert report.first_divergence.node in {row.node for row in wrong}
+    assert all("Sigmoid" in row.operators for row in wrong), wrong  # several kernels may compute it
