@@ -12,15 +12,17 @@ import argparse
 import copy
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
+from _backends import BACKENDS, available_backends
 
 from filch.compare import Report, compare
 from filch.export import export
-from filch.export.backends import Backend, get_backend
 from filch.steal import FilchError, steal_forward
 
 # The models live with the tests, which are no package and are not installed.
@@ -28,18 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from support.models.zoo import MODELS
 
-LEVELS = ("basic", "extended", "layout", "all")
-BACKENDS = {
-    "eager": lambda: get_backend("eager"),
-    "reference": lambda: get_backend("reference"),
-    **{f"onnxruntime-{level}": lambda level=level: get_backend("onnxruntime-cpu", level=level) for level in LEVELS},
-    "openvino": lambda: get_backend("openvino"),
-    "inductor": lambda: get_backend("inductor"),
-    "eager-cuda": lambda: get_backend("eager", device="cuda"),
-    "inductor-cuda": lambda: get_backend("inductor", device="cuda"),
-    "onnxruntime-cuda": lambda: get_backend("onnxruntime-cuda"),
-    "onnxruntime-cuda-float32": lambda: get_backend("onnxruntime-cuda", tf32=False),
-}
+DEFAULT = [label for label in BACKENDS if label != "onnxruntime-cpu"]  # which is that of all levels
 MODES: dict[str, dict[str, Any]] = {
     "tolerance": {"tolerance": "default"},
     "default": {},
@@ -48,50 +39,67 @@ MODES: dict[str, dict[str, Any]] = {
 SHOWN = 3  # flagged rows to print of each comparison
 
 
-def available_backends(labels: Sequence[str]) -> dict[str, Backend]:
-    """Return the backends by label; print which ones are skipped because their library or device is missing."""
-    backends: dict[str, Backend] = {}
-    for label in labels:
-        try:
-            backends[label] = BACKENDS[label]()
-        except FilchError as error:
-            print(f"{label}: skipped: {error}", flush=True)
-    return backends
+Counts = Counter[tuple[str, str, str]]  # by backend, mode and kind
 
 
 def main() -> int:
     """Print the flagged rows of each comparison, and a table of all comparisons; return 1 if there is no backend."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS])
-    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=[*BACKENDS])
+    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=[*DEFAULT])
     parser.add_argument("--modes", nargs="+", choices=MODES, default=[*MODES])
+    parser.add_argument("--jobs", type=int, default=1, help="models to check at the same time")
     options = parser.parse_args()
-    backends = available_backends(options.backends)
-    counts = Counter[tuple[str, str, str]]()
-    for name in options.models:
-        model, args, kwargs = MODELS[name]()
-        program = export(model, args, kwargs)
-        with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-            model(*copy.deepcopy(args), **copy.deepcopy(kwargs))
-        for label, backend in backends.items():
-            for mode in options.modes:
-                try:
-                    report = compare(capture, program, backend=backend, **MODES[mode])
-                except FilchError as error:
-                    print(f"{name} on {label} by {mode}: refused: {error}", flush=True)
-                    counts[label, mode, "refused"] += 1
-                    continue
-                for kind, count in count_rows(report).items():
-                    counts[label, mode, kind] += count
-                print_flagged(f"{name} on {label} by {mode}", report)
+    labels = available_backends(options.backends)
+    counts, models = Counts(), 0
+    for found in checked(options.models, labels, options.modes, options.jobs):
+        counts += found
+        models += 1
     print()
+    print(f"{models} models")
     print("| backend | judged by | judged rows | different or wrong | suspicious | interface | refused |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
-    for label in backends:
+    for label in labels:
         for mode in options.modes:
             kinds = ("judged", "flagged", "suspicious", "interface", "refused")
             print(f"| {label} | {mode} | {' | '.join(f'{counts[label, mode, kind]:,}' for kind in kinds)} |")
-    return int(not backends)
+    return int(not labels)
+
+
+def checked(models: Sequence[str], labels: Sequence[str], modes: Sequence[str], jobs: int) -> Iterator[Counts]:
+    """Yield the counts of each model; those of one job at a time are made in this process."""
+    if jobs == 1:
+        yield from (check_model(name, labels, modes) for name in models)
+        return
+    context = get_context("spawn")  # CUDA does not work after a fork
+    with ProcessPoolExecutor(jobs, context) as pool:
+        pending = {pool.submit(check_model, name, labels, modes): name for name in models}
+        for future in as_completed(pending):
+            try:
+                yield future.result()
+            except Exception as error:  # noqa: BLE001  the other models are checked all the same
+                print(f"{pending[future]}: failed: {type(error).__name__}: {error}", flush=True)
+
+
+def check_model(name: str, labels: Sequence[str], modes: Sequence[str]) -> Counts:
+    """Compare a model with its own eager run on each backend; print the false alarms, and return the counts."""
+    model, args, kwargs = MODELS[name]()
+    program = export(model, args, kwargs)
+    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
+        model(*copy.deepcopy(args), **copy.deepcopy(kwargs))
+    counts = Counts()
+    for label in labels:
+        for mode in modes:
+            try:
+                report = compare(capture, program, backend=BACKENDS[label](), **MODES[mode])
+            except FilchError as error:
+                print(f"{name} on {label} by {mode}: refused: {error}", flush=True)
+                counts[label, mode, "refused"] += 1
+                continue
+            for kind, count in count_rows(report).items():
+                counts[label, mode, kind] += count
+            print_flagged(f"{name} on {label} by {mode}", report)
+    return counts
 
 
 def count_rows(report: Report) -> Counter[str]:

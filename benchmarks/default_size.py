@@ -21,6 +21,7 @@ from random import Random
 from typing import Any
 
 import torch
+from _backends import BACKENDS
 from _default_models import MODELS, WEIGHTS
 from _measure import GIB, limit_memory, peak_memory, table
 from onnx import ModelProto, helper, numpy_helper
@@ -36,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from support.faults.plants import KINDS, MUL, Planter
 
-BACKENDS = ("onnxruntime-cpu", "inductor", "openvino")
+CPU_BACKENDS = ("onnxruntime-cpu", "inductor", "openvino")
 DTYPES = ("float32", "float16", "bfloat16")
 PLANTED_MODELS = ("resnet50", "gpt2", "bert", "vit", "t5")
 SMALL, SMALL_RATIO = "small factor", 3.0  # a factor whose error is so many times the rounding level of the value
@@ -49,6 +50,7 @@ TIMEOUT_S = 1800
 def capture_and_export(options: argparse.Namespace) -> tuple[Capture, Program, dict[str, torch.Tensor]]:
     """Return the capture and the program of the model of a child process, and the program's inputs."""
     model, inputs = MODELS[options.models[0]].make(options.weights[0], getattr(torch, options.dtypes[0]))
+    model, inputs = model.to(options.device), {name: x.to(options.device) for name, x in inputs.items()}
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
         model(**copy.deepcopy(inputs))
     program = export(model, (), inputs)
@@ -62,7 +64,7 @@ def judge_clean(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for backend in options.backends:
         start = time.perf_counter()
         try:
-            report = compare_export(capture, program, backend=backend)
+            report = compare_export(capture, program, backend=BACKENDS[backend]())
         except FilchError as error:
             yield {"backend": backend, "failed": " ".join(str(error).split())[:200]}
             continue
@@ -183,8 +185,9 @@ def measure_clean(options: argparse.Namespace) -> int:
         for weights in options.weights:
             for dtype in options.dtypes:
                 label = f"{model} {weights} {dtype}"
-                arguments = ["--models", model, "--weights", weights, "--dtypes", dtype, "--backends"]
-                for result in results_of([*arguments, *options.backends, "--memory", str(options.memory)]):
+                arguments = ["--models", model, "--weights", weights, "--dtypes", dtype, "--device", options.device]
+                arguments += ["--memory", str(options.memory), "--backends", *options.backends]
+                for result in results_of(arguments):
                     print(label, json.dumps(result), flush=True)
                     backend = result.get("backend", "")
                     if "failed" in result:
@@ -227,11 +230,12 @@ def main() -> int:
     parser.add_argument("--models", nargs="+", choices=MODELS, metavar="MODEL", help="some of: %(choices)s")
     parser.add_argument("--weights", nargs="+", choices=WEIGHTS, default=[*WEIGHTS])
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=[*DTYPES])
-    parser.add_argument("--backends", nargs="+", default=[*BACKENDS], metavar="BACKEND")
+    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=[*CPU_BACKENDS], metavar="BACKEND")
     parser.add_argument("--plants", type=int, default=0, help="attempts to plant a fault in each model")
     parser.add_argument("--kinds", nargs="+", choices=[SMALL, *KINDS], metavar="KIND", help="some of: %(choices)s")
+    parser.add_argument("--device", default="cpu", help="of the model whose values are the reference")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--memory", type=float, default=18, help="GiB of private memory that a process may use")
+    parser.add_argument("--memory", type=float, default=18, help="GiB of private memory that a process may use; 0: all")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:

@@ -35,7 +35,7 @@ from filch.compare import Report, Row, compare, load_quantized, map_to_export
 from filch.export import export
 from filch.steal import steal_forward
 
-_SIZES: dict[str, Any] = {
+SIZES: dict[str, Any] = {
     "vocab_size": 100,
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -49,16 +49,16 @@ _SIZES: dict[str, Any] = {
     "initializer_range": 0.1,
     "tie_word_embeddings": False,
 }
-_PHI = {**_SIZES, "num_key_value_heads": 4, "hidden_size": 128}  # half of 32 numbers are rotated: a multiple of 16
+_PHI = {**SIZES, "num_key_value_heads": 4, "hidden_size": 128}  # half of 32 numbers are rotated: a multiple of 16
 WRONG = "phi-1e5"  # the builder takes 1e-6, as it does not read the epsilon of this model
 CONFIGS: dict[str, PreTrainedConfig] = {
-    "llama": LlamaConfig(**_SIZES),
-    "qwen2": Qwen2Config(**_SIZES),
-    "qwen3": Qwen3Config(**_SIZES, head_dim=16),
+    "llama": LlamaConfig(**SIZES),
+    "qwen2": Qwen2Config(**SIZES),
+    "qwen3": Qwen3Config(**SIZES, head_dim=16),
     "phi": PhiConfig(**_PHI, layer_norm_eps=1e-6),
     WRONG: PhiConfig(**_PHI, layer_norm_eps=1e-5),
-    "tied": LlamaConfig(**{**_SIZES, "tie_word_embeddings": True}),  # so that the embedding is quantized, too
-    "phi3": Phi3Config(**_SIZES, original_max_position_embeddings=64),
+    "tied": LlamaConfig(**{**SIZES, "tie_word_embeddings": True}),  # so that the embedding is quantized, too
+    "phi3": Phi3Config(**SIZES, original_max_position_embeddings=64),
 }
 PRECISIONS = {"fp32": "cpu", "fp16": "cuda", "int4": "cpu"}  # for which provider; all run on that of the CPU
 FLOAT16 = ("llama", "phi3")  # the file of qwen3 needs CUDA: its attention has norms inside
@@ -78,9 +78,8 @@ def make(config: PreTrainedConfig) -> torch.nn.Module:
     return model
 
 
-def build(name: str, folder: Path) -> dict[str, onnx.ModelProto]:
+def build(config: PreTrainedConfig, folder: Path, precisions: Sequence[str]) -> dict[str, onnx.ModelProto]:
     """Return what the builder makes of a model, by precision."""
-    config, precisions = CONFIGS[name], [item for item in PRECISIONS if item != "fp16" or name in FLOAT16]
     make(config).save_pretrained(folder / "model")
     words = Tokenizer(models.WordLevel({f"t{index}": index for index in range(config.vocab_size)}))
     PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder / "model")  # the builder wants one
@@ -230,7 +229,8 @@ def main() -> int:
     print("model   precision  values  judged  inferred  flagged  faults named               values judged behind them")
     for name in options.models:
         with tempfile.TemporaryDirectory() as folder:
-            files = build(name, Path(folder))
+            precisions = [item for item in PRECISIONS if item != "fp16" or name in FLOAT16]
+            files = build(CONFIGS[name], Path(folder), precisions)
         for precision, file in files.items():
             judge = Judge(CONFIGS[name])
             report, _ = judge.report(file, precision)

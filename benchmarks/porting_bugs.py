@@ -20,10 +20,15 @@ from filch.compare import Alignment, align
 # The models and the bugs live with the tests, which are no package and are not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from support.faults import porting_heldout, porting_heldout2, porting_heldout3
+from support.faults import porting_heldout, porting_heldout2, porting_heldout3, porting_heldout4
 from support.faults.porting import STYLES, PortingBug, Style, make
 
-SETS = {"first": porting_heldout, "second": porting_heldout2, "third": porting_heldout3}
+SETS = {
+    "first": porting_heldout,
+    "second": porting_heldout2,
+    "third": porting_heldout3,
+    "fourth": porting_heldout4,
+}
 
 OUTCOMES = OPERATION, MODULE, ELSEWHERE, UNNAMED, PASSED = ("operation", "module", "elsewhere", "unnamed", "passed")
 LEAST_CHANGE = 1e-5  # of the outputs, in float64

@@ -24,12 +24,12 @@ from filch.compare import Report, Row, compare
 from filch.compare.float64 import Float64Evaluator, Float64Value, reduction_length, rounding_level, running_length
 from filch.export import Program, lower
 from filch.export.backends import Compiled, Stage, get_backend
-from filch.steal import FilchError
+from filch.steal import PRODUCTS, FilchError
 
 NOISE_FACTOR = 3.0
 NODE_STEP = 7
 MAX_FALSE_ALARM_RATE, MIN_DETECTION_RATE = 0.005, 0.95
-TF32_EPS, FLOAT32_EPS = 2.0**-11, 2.0**-24
+FLOAT32_EPS = 2.0**-24
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum"})
 Values = Mapping[str, torch.Tensor]
 ReferenceOf = Callable[[str], torch.Tensor | None]
@@ -90,7 +90,7 @@ class Tf32OnnxRuntime:
         """Compile the program with rounded inputs of products."""
         compiled = self.inner.compile(replace(program, model=round_factors(program.model)), optimize=optimize)
         self.compiled_programs.append(compiled)  # its files exist as long as this object
-        return replace(compiled, matmul_input_eps=TF32_EPS)
+        return replace(compiled, tf32=PRODUCTS)
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Any:
         """Run with ONNX Runtime."""

@@ -1,5 +1,6 @@
 """Align two implementations of the same model, and find where the second one leaves the first."""
 
+import copy
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
 from filch.export import Program, TraceError, optimize, release_memory
 from filch.export.backends import get_backend, limit_backend
@@ -84,11 +86,12 @@ def align(
     far rounding takes each value from float64. A conversion of a checkpoint is compared by its weights alone.
 
     Args:
-        a: the reference implementation: a module, in the mode in which to run it; an ONNX program, as the path of its
-            file, a model of onnx or onnx-ir, or a `Program`; a mapping from names to tensors or arrays (of NumPy, JAX,
-            MLX), which may be nested and have lists, in the order in which they were computed; a `Capture` or `Dump`;
-            or the path of a dump, of a file `.npz`, `.safetensors`, `.pt` or `.gguf` (with the package `gguf`), or of
-            the folder or index (`model.safetensors.index.json`) of a Hugging Face checkpoint.
+        a: the reference implementation: a module, in the mode in which to run it (a copy on the CPU, if it is on a
+            GPU); an ONNX program, as the path of its file, a model of onnx or onnx-ir, or a `Program`; a mapping from
+            names to tensors or arrays (of NumPy, JAX, MLX), which may be nested and have lists, in the order in which
+            they were computed; a `Capture` or `Dump`; or the path of a dump, of a file `.npz`, `.safetensors`, `.pt` or
+            `.gguf` (with the package `gguf`), or of the folder or index (`model.safetensors.index.json`) of a Hugging
+            Face checkpoint.
         b: the other implementation, likewise.
         args: the positional arguments of A, or its only one, or a mapping of its arguments by name; None if A is no
             module and no program, or only weights are compared. Inputs in which many numbers are equal say little.
@@ -128,12 +131,12 @@ def align(
 def _source(given: Implementation, args: Any, kwargs: Mapping[str, Any] | None, parameters: Sequence[str]) -> Source:
     """Return an implementation with its arguments; `parameters` are the names of those of an ONNX program."""
     has_arguments = args is not None or kwargs is not None
-    args, kwargs = as_tensors((args, kwargs))
+    args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.cpu, as_tensors((args, kwargs)))
     if isinstance(args, Mapping):
         args, kwargs = (), {**args, **(kwargs or {})}
     if isinstance(given, nn.Module):
         if has_arguments:
-            return Subject.of(given, () if args is None else args, kwargs)
+            return Subject.of(_on_cpu(given), () if args is None else args, kwargs)
         return NamedArrays.of_state(given.state_dict(), type(given).__name__)
     if isinstance(given, str | os.PathLike):
         source = read_source(given)
@@ -148,6 +151,12 @@ def _source(given: Implementation, args: Any, kwargs: Mapping[str, Any] | None, 
         positional = () if args is None else args if isinstance(args, Sequence) else (args,)
         return _with_inputs(source, argument_tensors(parameters, positional, kwargs or {}))
     return source
+
+
+def _on_cpu(model: nn.Module) -> nn.Module:
+    """Return the model if it is on the CPU, where all values are compared, or else a copy that is."""
+    tensors = (*model.parameters(), *model.buffers())
+    return model if all(tensor.device.type == "cpu" for tensor in tensors) else copy.deepcopy(model).cpu()
 
 
 def read_source(path: str | os.PathLike[str]) -> NamedArrays | ProgramSource:

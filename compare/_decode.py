@@ -172,10 +172,7 @@ def _result(  # noqa: PLR0917  called in one place
     records = [item for key, item in run.records.items() if key in rows]
     nodes = [item for item in records if item.row.kind != "output"]
     length = expected.shape[1]
-    wrong = sorted(
-        (item for item in nodes if item.position is not None and rows[_key(item)].diverged),
-        key=lambda item: (item.position, STAGES.index(item.row.stage), item.row.index),
-    )
+    wrong = _ordered([item for item in nodes if item.position is not None and rows[_key(item)].diverged], run.first)
     decisions = [found for item in nodes if (found := _decision(item, rows[_key(item)])) is not None]
     first_of = {item.value: item.position for item in decisions}
     records, nodes = ([_before_decisions(item, first_of) for item in items] for items in (records, nodes))
@@ -215,6 +212,24 @@ def _result(  # noqa: PLR0917  called in one place
         *eager,
         report.failed,
     )
+
+
+def _ordered(wrong: Sequence[PositionedRow], first: int) -> list[PositionedRow]:
+    """Return wrong values by step and, in each, in the order of execution, which is that of cause and effect.
+
+    Integers and masks may be wrong without an effect, such as the start of a window that hides nothing yet: they count
+    from the first position at which a number is wrong.
+    """
+
+    def counts(item: PositionedRow) -> bool:
+        return (item.row.dtype or "").startswith(("float", "bfloat")) or item.row.value.startswith(PRESENT)
+
+    def step_of(item: PositionedRow) -> int:
+        return max(0, (item.position or 0) - first + 1)
+
+    shown = min((item.position or 0 for item in wrong if counts(item)), default=0)
+    items = [item if counts(item) else replace(item, position=max(item.position or 0, shown)) for item in wrong]
+    return sorted(items, key=lambda item: (step_of(item), STAGES.index(item.row.stage), item.row.index))
 
 
 def _key(item: PositionedRow) -> tuple[Stage, str, str]:

@@ -216,14 +216,33 @@ class _Checker:
         right = {name for name, mismatch in found.items() if mismatch is None}
         wrong = {*run.judged_logits} - right
         suspects = first_wrong(_Judged(run.execution, found.keys()), right, frozenset(), wrong)
-        breaks = [item for node in suspects if (item := _break_at(node, found)) is not None]
+        breaks = [item for node in suspects if (item := _break_at(run.execution, node, found)) is not None]
         first = breaks[0] if breaks else None
         return InvarianceRow(relation.name, "breaks", difference, first, max(len(breaks) - 1, 0), len(found))
 
 
-def _break_at(node: Node, found: Mismatches) -> InvarianceBreak | None:
+def _break_at(execution: Execution, node: Node, found: Mismatches) -> InvarianceBreak | None:
     mismatch = next((item for name in node.outputs if (item := found.get(name)) is not None), None)
     if mismatch is None:
         return None
     place = module_of(node), operator_name(node.op), line_of(node)
-    return InvarianceBreak(*place, mismatch.sequence, mismatch.position, mismatch.difference)
+    size = mismatch.sequence, mismatch.position, mismatch.difference
+    return InvarianceBreak(*place, *size, _before(execution, node, found))
+
+
+def _before(execution: Execution, node: Node, found: Mismatches) -> tuple[str, ...]:
+    """Return the other modules with the operations between a node and the values before it that were compared."""
+    between, pending = set[str](), [*node.reads]
+    while pending:
+        name = pending.pop()
+        producer = execution.graph.producer.get(name)
+        if producer is not None and producer.name not in between and execution.roots.get(name, name) not in found:
+            between.add(producer.name)
+            pending += producer.reads
+    numbers = execution.values
+    modules = dict.fromkeys(
+        module_of(item)
+        for item in execution.graph.nodes
+        if item.name in between and any(name in numbers and numbers[name].is_floating_point() for name in item.outputs)
+    )
+    return tuple(module for module in modules if module != module_of(node))

@@ -12,6 +12,7 @@ from ._key import Key
 from ._phases import Phase, is_watched, phase, watch_phases
 from ._records import Call, ModuleInfo, Origin, Record, Records, Totals
 from ._steal import Capture, is_stealing, steal_append, steal_forward
+from ._tf32 import PRODUCTS, TF32_EPS, Product, has_tf32, tf32_products
 from .dump._dump import Dump, add_properties, restore
 from .dump._environment import environment
 from .dump._recover import recover
@@ -35,6 +36,8 @@ from .values._structure import missing_tensors, structure, tensors
 from .values._tensors import unexpand
 
 __all__ = [
+    "PRODUCTS",
+    "TF32_EPS",
     "AssembledRecords",
     "Call",
     "Capture",
@@ -55,6 +58,7 @@ __all__ = [
     "Part",
     "Phase",
     "Placement",
+    "Product",
     "Record",
     "Records",
     "Scratch",
@@ -67,6 +71,7 @@ __all__ = [
     "assemble",
     "describe",
     "environment",
+    "has_tf32",
     "is_stealing",
     "is_watched",
     "load_layouts",
@@ -89,6 +94,7 @@ __all__ = [
     "string_type",
     "structure",
     "tensors",
+    "tf32_products",
     "unexpand",
     "watch_phases",
     "write_assembled",

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ._key import Key
+from ._tf32 import Product, tf32_products
 from .text import for_html, html_table
 from .values._decode import decode
 from .values._describe import describe
@@ -64,17 +65,21 @@ class ModuleInfo:
     Attributes:
         type_name: its class as `"module:QualifiedName"`.
         parameters: the parameter names of its `forward`, with `*name` and `**name` for the variadic ones.
+        tf32: the products whose float32 factors the GPU may round to TF32 that its first weight is on.
     """
 
     type_name: str
     parameters: tuple[str, ...] = ()
+    tf32: frozenset[Product] = frozenset()
 
     @classmethod
     def of(cls, module: nn.Module) -> "ModuleInfo":
         """Return the information about `module`."""
         kind = type(module)
         is_method = getattr(module.forward, "__func__", None) is kind.forward
-        return cls(type_name(kind), _method_parameters(kind.forward) if is_method else _parameters(module.forward))
+        parameters = _method_parameters(kind.forward) if is_method else _parameters(module.forward)
+        weight = next(module.parameters(), None)
+        return cls(type_name(kind), parameters, tf32_products(None if weight is None else weight.device))
 
 
 @dataclass(frozen=True)

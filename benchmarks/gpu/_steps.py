@@ -73,9 +73,9 @@ class Budget:
         """The seconds since the start."""
         return time.monotonic() - self._start
 
-    def left(self, share: float = 1.0) -> float:
-        """Return the seconds that are left of a share of the total."""
-        return self.total * share - self.used
+    def left(self) -> float:
+        """Return the seconds that are left of the total."""
+        return self.total - self.used
 
 
 def run_step(step: Step, left: float) -> Result:

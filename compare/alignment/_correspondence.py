@@ -276,9 +276,19 @@ def _view_of(execution: Execution, node: Node, weight: str) -> range:
     """Return the indices of the elements of a weight that a node reads, as the range that they are in."""
     for read in node.reads:
         if execution.roots[read] == weight:
-            start = execution.offsets.get(read, 0)
+            start = execution.offsets.get(_before_copy(execution, read), 0)
             return range(start, start + max(_size(execution, read), 1))
     return range(0)
+
+
+def _before_copy(execution: Execution, name: str) -> str:
+    """Return the view of a weight from which a tensor was moved to other memory; the tensor itself if it is a view."""
+    while name not in execution.offsets and (producer := execution.graph.producer.get(name)) is not None:
+        moved = moved_value(producer)
+        if moved is None:
+            break
+        name = moved
+    return name
 
 
 def _uses(execution: Execution) -> dict[str, list[Node]]:

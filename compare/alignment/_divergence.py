@@ -122,9 +122,15 @@ class Divergence:
     def _likeliest(self, nodes: Sequence[Node]) -> Sequence[Node]:
         """Return the first operation that computes values of A in another layer; else the first one, if there is one.
 
-        Another implementation computes some values in other steps in all layers, which says nothing.
+        Another implementation computes some values in other steps in all layers, which says nothing. A product with a
+        weight into which A's factor was folded is no value of A either, and the last one to choose.
         """
-        return ([node for node in nodes if self._has_right_peer(node)] or nodes)[:1]
+        return sorted(nodes, key=lambda node: (not self._has_right_peer(node), node.name in self._folded))[:1]
+
+    @cached_property
+    def _folded(self) -> frozenset[str]:
+        """The operations of B that read a weight with a factor which A applies elsewhere."""
+        return frozenset(anchor.node.name for anchor in self._pairs.anchors if anchor.folded)
 
     def _has_right_peer(self, node: Node) -> bool:
         return any(self._is_right(peer.outputs[0]) for peer in self._peers[node.name])
@@ -185,13 +191,48 @@ class Divergence:
 
     def _counterpart(self, node: Node) -> Node | None:
         """Return the operation of A that reads the same weight, or computes the same from the same values."""
-        for anchor in self._pairs.anchors:
-            if anchor.node.name == node.name and anchor.whole:
-                users = self._users.get(anchor.reference.outputs[0], ())
-                return users[0] if anchor.folded and len(users) == 1 else anchor.reference
+        for anchor in self._anchors.get(node.name, ()):
+            if self._is_odd(anchor) and (reference := self._with_other_weights(anchor)) is not None:
+                return reference
+            return self._after_factor(anchor.reference) if anchor.folded else anchor.reference
         for read in node.reads:
             if (before := self._before_bias.get(self._other.roots[read])) is not None and family(node) in SUMS:
                 return before.reference
+        return self._same_operation(node)
+
+    def _after_factor(self, node: Node) -> Node:
+        """Return the operation of A that applies a factor to a result; the one that computes it if there is none."""
+        users = self._users.get(node.outputs[0], ())
+        return users[0] if len(users) == 1 else node
+
+    def _is_odd(self, anchor: Anchor) -> bool:
+        """Whether an operation may read the weight of another one: others read it, too, or it is elsewhere in A."""
+        readers = {item.node.name for item in self._pairs.anchors if item.reference is anchor.reference and item.whole}
+        places = self._usual_places(anchor.node)
+        return len(readers) > 1 or bool(places and place_of(anchor.reference.module or "") not in places)
+
+    def _usual_places(self, node: Node) -> set[str]:
+        """Return where the operations of A are that read the weights of the same operation of other layers."""
+        references = [item.reference for peer in self._peers[node.name] for item in self._anchors.get(peer.name, ())]
+        return {place_of(reference.module or "") for reference in references}
+
+    @cached_property
+    def _anchors(self) -> Mapping[str, list[Anchor]]:
+        """The anchors with whole weights, by the name of the operation of B."""
+        found: dict[str, list[Anchor]] = {}
+        for anchor in self._pairs.anchors:
+            if anchor.whole:
+                found.setdefault(anchor.node.name, []).append(anchor)
+        return found
+
+    def _with_other_weights(self, anchor: Anchor) -> Node | None:
+        """Return the operation of A that reads what that of B reads, if the one with the same weights does not."""
+        owners = self._owners.get(self._other.roots[anchor.operand], frozenset())
+        is_usual = not owners or self._own.roots[anchor.reference_operand] in owners
+        return None if is_usual else self._same_operation(anchor.node)
+
+    def _same_operation(self, node: Node) -> Node | None:
+        """Return the operation of A that computes the same from the same values, with whatever weights."""
         owned = [self._owners.get(self._other.roots[read], frozenset()) for read in node.reads]
         own = self._own
         candidates = []
@@ -207,11 +248,23 @@ class Divergence:
             if item.outputs[0] in own.values
             and own.values[item.outputs[0]].numel() == size
             and all(
-                any(own.roots[read] in items for items in owned) or not self._is_known(own.roots[read])
-                for read in item.reads
+                root in own.weights or any(root in items for items in owned) or not self._is_known(root)
+                for root in self._roots_of(item)
             )
         ]
-        return candidates[0] if len(candidates) == 1 else None
+        if len(candidates) > 1:
+            places = self._usual_places(node)
+            candidates = [item for item in candidates if place_of(item.module or "") in places]
+        if len(candidates) != 1:
+            return None
+        norm = self._after_factor(candidates[0])
+        weights = (root for root in self._roots_of(norm) if root in own.weights)
+        is_folded = family(norm) == "batch_norm" and not any(map(self._is_known, weights))
+        return norm if is_folded else candidates[0]
+
+    def _roots_of(self, node: Node) -> Iterator[str]:
+        """Yield the values and weights that an operation of A reads, in whatever order of their elements."""
+        return map(self._own.roots.__getitem__, node.reads)
 
     @cached_property
     def _before_bias(self) -> Mapping[str, Anchor]:
@@ -236,6 +289,8 @@ class Divergence:
         """Let each operation that reads a weight of A read A's operand, where B's is not known to be right."""
         for anchor in self._pairs.anchors:
             if anchor.folded and family(anchor.node) == "matmul":  # A's operand may have the factor
+                continue
+            if self._is_odd(anchor):  # A's operand may be that of another layer
                 continue
             if self._is_right(anchor.operand) or self._is_confirmed(anchor) or anchor.operand in self._routed:
                 continue

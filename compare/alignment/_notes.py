@@ -36,6 +36,7 @@ def difference_of(pairs: Correspondence, operands: Operands, owners: Owners, nod
         notes.append("its weight is arranged in another way than in the other layers")
     notes += _other_weights(pairs, node)
     if reference is not None:
+        notes += _weights_of_others(pairs, owners, node, reference)
         notes += _settings(node, reference)
     if reference is not None and family(node) == family(reference):
         notes += _reads(pairs, owners, node, reference)
@@ -47,6 +48,16 @@ def _other_weights(pairs: Correspondence, node: Node) -> Iterator[str]:
     roots = dict.fromkeys(pairs.other.execution.roots[read] for read in node.reads)
     for name in (root for root in roots if root in pairs.weights.missing):
         yield f"reads {name}, whose numbers are not all in weights of A"
+
+
+def _weights_of_others(pairs: Correspondence, owners: Owners, node: Node, reference: Node) -> Iterator[str]:
+    """Yield which weights that an operation of B reads are A's, but not those of the same operation of A."""
+    own, other = pairs.reference.execution, pairs.other.execution
+    wanted = {root for root in map(own.roots.__getitem__, reference.reads) if root in own.weights}
+    for name in dict.fromkeys(map(other.roots.__getitem__, node.reads)):
+        items = owners.get(name, frozenset()) & own.weights.keys()
+        if name in other.weights and items and not items & wanted:
+            yield f"reads {name}, which is {min(items)} of A"
 
 
 def _settings(node: Node, reference: Node) -> Iterator[str]:

@@ -1,5 +1,8 @@
 """The operands of the operations that read the same weights in two executions, and how they are arranged."""
 
+import itertools
+import math
+import operator
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -12,10 +15,11 @@ from ..layouts._layout import Layout
 from ..layouts._numbers import Numbers
 from ..layouts._solve import solve
 from ._correspondence import Anchor, Correspondence
-from ._operators import family
 
 Shape = tuple[int, ...]
-Orders = Mapping[tuple[str, Shape, Shape], Layout | None]  # by a place in B and both shapes; None if they differ
+Key = tuple[str, Shape, Shape]  # a place in B and both shapes
+Orders = Mapping[Key, Layout | None]  # None if they differ
+_ENOUGH = 2  # operations whose operands are arranged alike: the order of a single one may be wrong
 
 
 class Operands:
@@ -53,7 +57,13 @@ class Operands:
     @cached_property
     def orders(self) -> Orders:
         """How operands of A are arranged in B, from the anchors at which B is right."""
-        seen: dict[tuple[str, Shape, Shape], Counter[Layout]] = {}
+        usual = {key: counts.most_common(1)[0][0] for key, counts in self._seen.items()}
+        return {key: layout if key[0] or len(self._seen[key]) == 1 else None for key, layout in usual.items()}
+
+    @cached_property
+    def _seen(self) -> Mapping[Key, Counter[Layout]]:
+        """How many operands of the anchors at which B is right are arranged in each way."""
+        seen: dict[Key, dict[str, Layout]] = {}
         roots = self._pairs.other.execution.roots
         for anchor in self._pairs.anchors:
             pair = self._pair(anchor)
@@ -62,52 +72,32 @@ class Operands:
             layout = solve(Numbers(pair[1]), Numbers(pair[0])) if pair[0].numel() == pair[1].numel() else None
             if layout is not None:
                 for key in self._keys(anchor, *pair):
-                    seen.setdefault(key, Counter())[layout] += 1
-        usual = {key: counts.most_common(1)[0][0] for key, counts in seen.items()}
-        return {key: layout if key[0] or len(seen[key]) == 1 else None for key, layout in usual.items()}
+                    seen.setdefault(key, {})[anchor.operand] = layout
+        return {key: Counter(layouts.values()) for key, layouts in seen.items()}
 
     def expected(self, anchor: Anchor) -> torch.Tensor | None:
         """Return the operand of A in the shape and order of B; None if the order is not known."""
         pair = self._pair(anchor)
         if pair is None:
             return None
-        kinds = family(anchor.node), family(anchor.reference)
-        if kinds[0] != kinds[1] and self.is_guessed(anchor):
-            return _with_channels_moved(*pair, first=kinds[0] == "convolution")
-        own, other = pair
-        rows = self._row_orders.get(own.numel() // own.shape[-1]) if own.dim() > 1 else None
-        if rows is not None and own.shape[-1] == other.shape[-1] and self.is_guessed(anchor):
-            order = rows.select(torch.arange(rows.numel)).reshape(-1)
-            return own.reshape(len(order), -1)[order].reshape(other.shape)
-        return arranged(own, other, self.orders, place_of(anchor.weight))
+        moved = self._moved(anchor, pair[1]) if self.is_guessed(anchor) else None
+        return arranged(*pair, self.orders, place_of(anchor.weight)) if moved is None else moved
 
-    @cached_property
-    def _row_orders(self) -> Mapping[int, Layout]:
-        """How the rows of most values of A are arranged in B, by their number, where that is another order."""
-        seen: dict[int, Counter[Layout]] = {}
-        for name, matches in self._pairs.from_reference.items():
-            value = self._pairs.other.execution.values[name]
-            layout = next((match.layout for match in matches if match.whole), None)
-            if layout is None or value.dim() < 2 or not value.numel():
-                continue
-            width = value.shape[-1]
-            count, digits = value.numel() // width, [*zip(layout.sizes, layout.strides, strict=True)]
-            if layout.is_contiguous:
-                seen.setdefault(count, Counter())[Layout.of(0, [(count, 1)])] += 1
-            elif digits[-1] == (width, 1) and all(stride % width == 0 for _, stride in digits[:-1]):
-                rows = Layout.of(layout.offset // width, [(size, stride // width) for size, stride in digits[:-1]])
-                seen.setdefault(count, Counter())[rows] += 1
-        usual = {count: orders.most_common(1)[0] for count, orders in seen.items()}
-        return {
-            count: rows
-            for count, (rows, times) in usual.items()
-            if 2 * times > seen[count].total() and not rows.is_contiguous and rows.numel == count > rows.last
-        }
+    def _moved(self, anchor: Anchor, operand: torch.Tensor) -> torch.Tensor | None:
+        """Return the value of A that is read, as B moves its own; None if the sizes do not tell how it is arranged."""
+        sides = self._pairs.reference.execution, self._pairs.other.execution
+        names = anchor.reference_operand, anchor.operand
+        own, other = (side.values.get(side.roots[name]) for side, name in zip(sides, names, strict=True))
+        if own is None or other is None:
+            return None
+        ordered, layout = _with_sizes(own, tuple(other.shape)), solve(Numbers(operand), Numbers(other))
+        return None if ordered is None or layout is None else layout.select(ordered).reshape(operand.shape).clone()
 
     def is_guessed(self, anchor: Anchor) -> bool:
-        """Whether the order of the expected operand is not confirmed by an operation of the same kind."""
+        """Whether the order of the expected operand is not that of several operations of the same kind."""
         pair = self._pair(anchor)
-        return pair is None or self._keys(anchor, *pair)[0] not in self.orders
+        counts = Counter() if pair is None else self._seen.get(self._keys(anchor, *pair)[0], Counter())
+        return max(counts.values(), default=0) < _ENOUGH
 
     def is_misplaced(self, anchor: Anchor) -> bool:
         """Whether the operand of B has the numbers of A, but in another order than it is expected to have."""
@@ -135,24 +125,25 @@ class Operands:
             return None
         return own, other
 
-    def _keys(self, anchor: Anchor, own: torch.Tensor, other: torch.Tensor) -> list[tuple[str, Shape, Shape]]:
+    def _keys(self, anchor: Anchor, own: torch.Tensor, other: torch.Tensor) -> list[Key]:
         return [(place, tuple(own.shape), tuple(other.shape)) for place in (place_of(anchor.weight), "")]
 
 
-def _with_channels_moved(own: torch.Tensor, other: torch.Tensor, *, first: bool) -> torch.Tensor | None:
-    """Return the operand of a product in the shape of that of a convolution, or the reverse; None if they don't fit.
-
-    Args:
-        own: the operand of A.
-        other: that of B.
-        first: whether that of B has its channels first: `[batch, channels, ...]`, and that of A `[..., channels]`.
-    """
-    convolved, multiplied = (other, own) if first else (own, other)
-    if own.numel() != other.numel() or convolved.dim() < 3 or convolved.shape[1] != multiplied.shape[-1]:
+def _with_sizes(tensor: torch.Tensor, shape: Shape) -> torch.Tensor | None:
+    """Return a tensor in a shape: with some dimensions joined or split, or else permuted, if the sizes tell how."""
+    if tensor.numel() != math.prod(shape):
         return None
-    if first:
-        return own.reshape(len(other), -1, own.shape[-1]).movedim(-1, 1).reshape(other.shape)
-    return own.flatten(2).movedim(1, -1).reshape(other.shape)
+    sizes, wanted = (tuple(size for size in item if size > 1) for item in (tensor.shape, shape))
+    if not _ends(sizes) - _ends(wanted) or not _ends(wanted) - _ends(sizes):
+        return tensor.reshape(shape).clone()
+    if sorted(sizes) != sorted(wanted) or len({*sizes}) < len(sizes):
+        return None
+    return tensor.reshape(sizes).permute([sizes.index(size) for size in wanted]).reshape(shape)
+
+
+def _ends(sizes: Shape) -> set[int]:
+    """Return the numbers of elements of the last dimensions, of one of them to all."""
+    return {*itertools.accumulate(reversed(sizes), operator.mul)}
 
 
 def place_of(name: str) -> str:
@@ -169,7 +160,4 @@ def arranged(own: torch.Tensor, other: torch.Tensor, orders: Orders, place: str 
         if key in orders:
             layout = orders[key]
             return None if layout is None else layout.select(own).reshape(other.shape).clone()
-    sizes = [size for size in own.shape if size > 1], [size for size in other.shape if size > 1]
-    if sizes[0] == sizes[1] or len(sizes[0]) != len(sizes[1]):
-        return own.reshape(other.shape).clone()
-    return None
+    return _with_sizes(own, tuple(other.shape))

@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 
 Role = Literal["queries", "keys", "fixed", "joint"]
+_ROUNDING = 1e-3  # a mean difference relative to the mean size, which rounding may cause
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ class Axes:
         known: tuple[Role, ...] = tuple(role for role in roles if role is not None)
         if len(known) < len(roles):
             return None
+        if spans.slots and "keys" in known:
+            known = _with_one_key_axis(spans, known, whole, parts)
         if {*known} <= {"fixed"} and not is_fixed and not all(torch.equal(part, parts[-1]) for part in parts):
             return None
         counts_step = "queries" in known and whole.numel() == spans.length and not whole.is_floating_point()
@@ -102,6 +105,20 @@ class Axes:
             return None
         axis = self.roles.index("keys")
         return axis + 2 if "joint" in self.roles[:axis] else axis
+
+    @property
+    def uncomputed(self) -> torch.Tensor | None:
+        """Which keys no step has for its queries, for values with the axis of queries in front; None without both."""
+        query, key = self.query_axis, self.key_axis
+        if query is None or key is None:
+            return None
+        split = self.split(torch.empty(self.shape, device="meta"))
+        ends = torch.tensor([end for start, end in self.spans.all for _ in range(start, end)])[:, None]
+        keys = torch.arange(split.shape[key])
+        found = keys < self.spans.length - ends if self.spans.in_rows else keys >= ends
+        shape = [1] * split.dim()
+        shape[0], shape[key if key > query else key + 1] = found.shape
+        return found.reshape(shape)
 
     def split(self, value: torch.Tensor, step: int | None = None) -> torch.Tensor:
         """Return a value with an axis of its own for the tokens; of a step, or of one call."""
@@ -185,6 +202,34 @@ class Joined:
 
     value: torch.Tensor
     positions: list[int]
+
+
+def _with_one_key_axis(
+    spans: Spans, roles: tuple[Role, ...], whole: torch.Tensor, parts: Sequence[torch.Tensor]
+) -> tuple[Role, ...]:
+    """Return the roles with at most one axis of slots: other axes may have the same size, such as that of a head.
+
+    Slots that a step has not written have other numbers than in one call, or masked ones. So it is the axis along which
+    the numbers up to the end of each step are most like those of one call, if there are unlike ones behind.
+    """
+    candidates = [axis for axis, role in enumerate(roles) if role == "keys"]
+
+    def with_keys(axis: int | None) -> tuple[Role, ...]:
+        return tuple("fixed" if role == "keys" and index != axis else role for index, role in enumerate(roles))
+
+    def distance(axis: int | None) -> float:
+        axes, total = Axes(spans, with_keys(axis), tuple(whole.shape)), 0.0
+        for step, part in enumerate(parts[:-1]):
+            expected, own, end = axes.part(whole, step), part, spans.all[step][1]
+            if axis is not None:
+                expected, own = (item.narrow(axis, 0, end) for item in (expected, own))
+            difference = (expected.double() - own.double()).nan_to_num(nan=0.0).abs()
+            total = max(total, float(difference.mean()) if difference.numel() else 0.0)
+        return total
+
+    best = min(candidates, key=distance)
+    size = float(whole.double().abs().nan_to_num(posinf=0.0).mean())
+    return with_keys(None) if distance(None) <= 2 * distance(best) + _ROUNDING * size else with_keys(best)
 
 
 def _role(spans: Spans, whole: int, parts: Sequence[int]) -> Role | None:

@@ -54,9 +54,8 @@ class PositionedRow:
             actual, expected, axis = actual[None], expected[None], 0
         actual, expected = (item.narrow(axis, 0, len(positions)).movedim(axis, 0) for item in (actual, expected))
         distance = (actual - expected).abs_()
-        if axes.spans.in_rows and axes.key_axis is not None and axes.query_axis is not None:
-            for end, places in enumerate(distance, 1):  # what is before the keys of a step is no result of it
-                places.narrow(axes.key_axis - 1, 0, axes.spans.first_key(end)).zero_()
+        if (uncomputed := axes.uncomputed) is not None:
+            distance.masked_fill_(uncomputed, 0.0)
         low, high = expected.aminmax()
         shown, size = distance, expected
         if not -_MASKED < low <= high < _MASKED:  # few values have masks, infinite numbers or NaN
@@ -69,12 +68,10 @@ class PositionedRow:
         by_position = [0.0] * axes.spans.length
         for position, error in zip(positions, errors.tolist(), strict=True):
             by_position[position] = max(by_position[position], error)
-        if not differs:
+        if not differs or not bool(distance.any()):
             return cls(row, tuple(by_position))
         distance.nan_to_num_(nan=math.inf)
         wrong = distance > _limit(row, value.dtype) * expected.abs().clamp(min=typical)
-        if not bool(distance.any()):
-            return cls(row, tuple(by_position))
         if not bool(wrong.any()):
             wrong = distance == distance.max()
         tokens = wrong.reshape(len(positions), -1).any(-1).nonzero()[:, 0].tolist()
@@ -90,7 +87,7 @@ def _limit(row: Row, dtype: torch.dtype) -> float:
     if not dtype.is_floating_point:
         return 0.0
     verdict = row.float64
-    if verdict is not None and verdict.magnitude and math.isfinite(verdict.rounding):
+    if verdict is not None and 0 < verdict.magnitude < _MASKED and math.isfinite(verdict.rounding):
         return max(WRONG * verdict.rounding / verdict.magnitude, _UNITS * unit_of(dtype))
     return default_tolerance(dtype).harmonic
 

@@ -19,7 +19,7 @@ Values = Mapping[str, torch.Tensor]
 PAST, PRESENT = "past_key_values.", "present."  # what the names of the cache begin with, as inputs and outputs
 _GROWING = (".key", ".value")  # what the names end with that have a row for each token
 _ENCODER = re.compile(r"encoder_|past_key_values\.\d+\.encoder\.")  # inputs that are the same in each step
-TOKENS, MASK, LOGITS = "input_ids", "attention_mask", "logits"
+TOKENS, MASK, LOGITS, LENGTH = "input_ids", "attention_mask", "logits", ".length"
 
 
 @dataclass
@@ -195,6 +195,10 @@ class Stepwise:
                 handle.axes[name], self._places[name] = axes, (axes, joined.positions)
                 yield name, joined.value
             elif name in handle.inner.graph.outputs and items[-1].shape == whole[name].shape:
+                ends = [end for _, end in handle.spans.all]
+                steps = zip(ends, items, strict=True)
+                wrong = (end for end, item in steps if name.endswith(LENGTH) and int(item) != end)
+                self._places[name] = Axes(handle.spans, (), ()), [next(wrong, ends[-1]) - 1]
                 yield name, items[-1]  # such as the number of tokens in a cache
 
 

@@ -123,7 +123,7 @@ class GraphCheck:
         compiled = self.compile(module, copies(inputs))
         with _same_random_numbers():
             values = compiled(*copies(inputs))
-        return {name: complex_as_real(value.detach()) for name, value in zip(names, values, strict=True)}
+        return {name: complex_as_real(value.detach().cpu()) for name, value in zip(names, values, strict=True)}
 
 
 def _compare_kernels(  # noqa: PLR0917  called in one place
@@ -212,7 +212,9 @@ def copies(values: Any) -> Any:
 def _eager_values(
     module: fx.GraphModule, inputs: Sequence[Any], decisions: Mapping[str, torch.Tensor] | None = None
 ) -> dict[str, torch.Tensor]:
-    """Return every tensor that the graph computes in eager PyTorch from copies, copied before in-place operations.
+    """Return every tensor that the graph computes in eager PyTorch from copies, copied to the CPU.
+
+    It is copied before a later operation changes it in place.
 
     Later nodes read `decisions` in place of the integers that a node of this name returns.
     """
@@ -223,9 +225,11 @@ def _eager_values(
             value = super().run_node(n)
             if not n.op.startswith("call_") or not isinstance(value, torch.Tensor):
                 return value
-            values[n.name] = value.detach().clone()
+            values[n.name] = value.detach().to("cpu", copy=True)
             other = (decisions or {}).get(n.name)
-            return value if other is None or (other.shape, other.dtype) != (value.shape, value.dtype) else other.clone()
+            if other is None or (other.shape, other.dtype) != (value.shape, value.dtype):
+                return value
+            return other.to(value.device, copy=True)
 
     Recorder(module).run(*copies(inputs))
     return values
@@ -235,11 +239,11 @@ def _node_results(module: fx.GraphModule, returned: Sequence[Any]) -> list[Any]:
     """Return the results that are nodes of the graph, without the constants among them."""
     results: Any = module.graph.output_node().args[0]
     values = [value for value, result in zip(returned, results, strict=True) if isinstance(result, fx.Node)]
-    return [complex_as_real(value.detach()) if isinstance(value, torch.Tensor) else value for value in values]
+    return [complex_as_real(value.detach().cpu()) if isinstance(value, torch.Tensor) else value for value in values]
 
 
 def _tensors_only(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    return {name: value.detach() for name, value in values.items() if isinstance(value, torch.Tensor)}
+    return {name: value.detach().cpu() for name, value in values.items() if isinstance(value, torch.Tensor)}
 
 
 @contextlib.contextmanager

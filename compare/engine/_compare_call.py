@@ -294,6 +294,7 @@ class _CallComparison:
             computes,
             graph,
             lower_precision=lower,
+            model_tf32=frozenset().union(*(info.tf32 for info in self._prepared.records.modules.values())),
             replaced=replaced,
             compiled=compiled,
             node_values=None if evaluator is None else partial(evaluator.isolated, run.inputs),

@@ -3,12 +3,14 @@
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from types import MappingProxyType
 
 import torch
 
 from filch.export import Graph, Node
+from filch.steal import TF32_EPS, Product
 
 from ..float64 import (
     Compared,
@@ -21,8 +23,8 @@ from ..float64 import (
     flips_of,
     identical_verdict,
     is_decision,
-    is_product,
     largest_distance,
+    product_of,
     reduction_length,
     rounding_level,
     rounding_verdict,
@@ -67,6 +69,7 @@ class Float64Checker:
         exported: Graph,
         *,
         lower_precision: bool = False,
+        model_tf32: Collection[Product] = frozenset(),
         replaced: Collection[str] = frozenset(),
         compiled: Callable[[], Float64Values] | None = None,
         node_values: Callable[[TensorLookup], Float64Values] | None = None,
@@ -99,8 +102,9 @@ class Float64Checker:
         }
         if run.lowered is not None:
             own_units |= {name: max(own_units.get(name, 0.0), unit) for name, unit in run.lowered.units.items()}
-        self._units = _CoarsestUnits(graph, own_units, replaced)
+        self._units = _CoarsestUnits(graph, own_units, replaced, partial(self._product_unit, run.compiled.tf32))
         self._model_units = _CoarsestUnits(graph, model_units, replaced)
+        self._reference_units = _CoarsestUnits(graph, model_units, replaced, partial(self._tf32_unit, model_tf32))
 
     def _model_unit(self, name: str) -> float:
         return self.float64.unit(self._run.exported_name(name))
@@ -110,13 +114,23 @@ class Float64Checker:
         self._recorded.add(name)
         self._others.follow(name, [*self._known_reads(node)], dtype)
         model_unit = self._model_unit(name)
-        input_eps = self._run.compiled.matmul_input_eps
-        computes = self._computes(node)
-        product_unit = input_eps if input_eps and any(map(is_product, computes)) else 0.0
-        if self._lower_precision:
-            product_unit = max(product_unit, *map(operand_unit, computes), 0.0)
-        self._units.add(node, name, unit_of(dtype) if self._lower_precision else model_unit, product_unit)
+        self._units.add(node, name, unit_of(dtype) if self._lower_precision else model_unit)
         self._model_units.add(node, name, model_unit)
+        self._reference_units.add(node, name, model_unit)
+
+    def _product_unit(self, tf32: Collection[Product], node: Node) -> float:
+        """Return the unit to which the backend rounds the factors of the products of a node; 0 if it has none."""
+        unit = self._tf32_unit(tf32, node)
+        return max(unit, *map(operand_unit, self._computes(node)), 0.0) if self._lower_precision else unit
+
+    def _tf32_unit(self, tf32: Collection[Product], node: Node) -> float:
+        # A product of weights alone is a constant of the exported graph, which the compiled node has to compute.
+        return TF32_EPS if tf32 and any(product_of(item) in tf32 for item in (node, *self._computes(node))) else 0.0
+
+    def uses_tf32(self, name: str) -> bool:
+        """Return whether the run or the model may have rounded factors to TF32 on the way to a recorded value."""
+        units = self._units.get(name), self._reference_units.get(name)
+        return max(units) >= TF32_EPS > self._model_units.get(name)
 
     def _known_reads(self, node: Node) -> Iterator[str]:
         """Yield what a node reads; what has no dtype, such as a tuple, stands for what it was computed from."""
@@ -415,7 +429,14 @@ class Float64Checker:
         unit = self._units.get(value.name) or exact.unit
         length, sequential = (self._longest_sum(value.node, count) for count in (reduction_length, running_length))
         return rounding_verdict(
-            tensor, reference, exact, unit=unit, length=length, sequential=sequential, spread=spread
+            tensor,
+            reference,
+            exact,
+            unit=unit,
+            reference_unit=self._reference_units.get(value.name),
+            length=length,
+            sequential=sequential,
+            spread=spread,
         )
 
     def sums(self, node: Node) -> bool:
@@ -451,38 +472,44 @@ class _CoarsestUnits:
         graph: the graph that runs.
         units: the units of its inputs and weights.
         replaced: the names of the values whose consumers read the reference, which has only the value's own unit.
+        minimum: returns the least unit of what a node computes.
     """
 
-    def __init__(self, graph: Graph, units: Mapping[str, float], replaced: Collection[str]) -> None:
-        self._graph, self._replaced = graph, replaced
+    def __init__(
+        self,
+        graph: Graph,
+        units: Mapping[str, float],
+        replaced: Collection[str],
+        minimum: Callable[[Node], float] = lambda _: 0.0,
+    ) -> None:
+        self._graph, self._replaced, self._minimum = graph, replaced, minimum
         self._own, self._coarsest = dict(units), dict(units)
 
-    def add(self, node: Node, name: str, unit: float, minimum: float = 0.0) -> None:
+    def add(self, node: Node, name: str, unit: float) -> None:
         """Add a value that a node computes, after the values that the node reads.
 
         Args:
             node: the node.
             name: the name of the value.
             unit: the unit of its dtype.
-            minimum: the least unit of the value itself.
         """
         self._own[name] = unit
         inherited = [
             self._own.get(item, 0.0) if item in self._replaced else self._of_ancestors(item) for item in node.reads
         ]
-        self._coarsest[name] = max(unit, minimum, *inherited, 0.0)
+        self._coarsest[name] = max(unit, self._minimum(node), *inherited, 0.0)
 
     def get(self, name: str) -> float:
         """Return the coarsest unit of a value that was added; 0 if it has none."""
         return self._coarsest.get(name, 0.0)
 
     def _of_ancestors(self, name: str) -> float:
-        """Return the coarsest unit of a value; a sequence has that of its elements."""
+        """Return the coarsest unit of a value, which the run may not show; a sequence has that of its elements."""
         if name not in self._coarsest:
             node = self._graph.producer.get(name)
             self._coarsest[name] = 0.0  # of an omitted input
             if node is not None:
-                self._coarsest[name] = max(map(self._of_ancestors, node.reads), default=0.0)
+                self._coarsest[name] = max(self._minimum(node), *map(self._of_ancestors, node.reads), 0.0)
         return self._coarsest[name]
 
 

@@ -195,15 +195,17 @@ class ValueComparator:
         """Return the tolerance of a value: its own, else that of the exported value that it stands for.
 
         A value that only the compiled graph has gets the tolerance of the coarsest dtype among it and what its node
-        reads: the float32 mean of float16 numbers, for example.
+        reads: the float32 mean of float16 numbers, for example. TF32 is as coarse as float16.
         """
         dtype = None if tensor is None else tensor.dtype
         own = self._limits.of(self._run.compiled.exported_name(name), dtype)
         limit = self._limits.of(self._run.exported_name(name), dtype) if own is None else own
-        if limit is not None or tensor is None or not tensor.is_floating_point():
+        if tensor is None or not tensor.is_floating_point() or not (limit is None or isinstance(limit, Tolerance)):
             return limit
-        dtypes = [tensor.dtype, *filter(None, map(self._float_dtype, node.reads))]
-        return max(map(default_tolerance, dtypes), key=lambda item: item.harmonic)
+        dtypes = [] if limit is not None else [tensor.dtype, *filter(None, map(self._float_dtype, node.reads))]
+        dtypes += [torch.float16] if self._checker is not None and self._checker.uses_tf32(name) else []
+        tolerances = [*filter(None, [limit]), *map(default_tolerance, dtypes)]
+        return max(tolerances, key=lambda item: item.harmonic)
 
     def _float_dtype(self, name: str) -> torch.dtype | None:
         """Return the dtype of an available value or of a weight; None if it is not known or no floating-point type."""

@@ -8,7 +8,7 @@ from ._margins import Compared, deciding_node, flips_of, margins_of, nearest_alt
 from ._measured_levels import measured_levels
 from ._mode import float64_values
 from ._noise import unit_of
-from ._reductions import is_product, reduction_length, running_length
+from ._reductions import product_of, reduction_length, running_length
 from ._stored_level import StoredLevel, stored_level
 from ._values import Float64Values, RecordedValues
 from ._verdict import (
@@ -45,12 +45,12 @@ __all__ = [
     "format_ratio",
     "identical_verdict",
     "is_decision",
-    "is_product",
     "largest_distance",
     "levels_of",
     "margins_of",
     "measured_levels",
     "nearest_alternative",
+    "product_of",
     "reduction_length",
     "rounding_level",
     "rounding_verdict",

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from filch.export import Graph, Node
+from filch.steal import Product
 
 Shapes = Sequence[tuple[int, ...]]
 
@@ -47,12 +48,15 @@ _RUNNING = frozenset(
 )
 
 
-def is_product(node: Node) -> bool:
-    """Return whether a node is a matrix product or convolution, whose factors GPU tensor cores may round."""
-    return node.op in _PRODUCTS
+def product_of(node: Node) -> Product | None:
+    """Return the kind of product that a node computes, whose factors a GPU may round to TF32; None if it is none."""
+    return _PRODUCTS.get(node.op.rpartition("::")[2])
 
 
-_PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Attention", "LSTM", "GRU", "RNN"})
+_PRODUCTS: Mapping[str, Product] = {
+    **dict.fromkeys(("MatMul", "Gemm", "FusedMatMul", "FusedGemm", "Einsum", "Attention"), "matmul"),
+    **dict.fromkeys(("Conv", "FusedConv", "ConvTranspose", "LSTM", "GRU", "RNN"), "convolution"),
+}
 
 
 def _shape(graph: Graph, name: str) -> tuple[int, ...]:

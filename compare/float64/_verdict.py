@@ -20,7 +20,7 @@ _CONFIRMED, _CONFIRMED_SUM, _CONFIRMED_PRODUCT = 2.5, 6.0, 7.5
 _COARSER = 2.0**10  # between the rounding levels of two precisions
 MIN_LARGEST, MIN_TYPICAL = 3.0, 0.5  # the least rounding levels: correct functions have errors of so many units
 _MAX_COPIED = 2.0  # units by which noise may change a number that is only moved or selected: up to 1.43
-UNRELIABLE = 64.0  # times the typical rounding level: eager PyTorch itself computes something else
+UNRELIABLE = 64.0  # times the typical rounding level of the model: eager PyTorch itself computes something else
 SMALLEST_UNIT = {2.0**-11: 2.0**-25}  # absolute: half of float16's smallest number
 _DTYPES = {2.0**-11: torch.float16, 2.0**-8: torch.bfloat16}  # of coarse units
 _TINY = torch.finfo(torch.float64).tiny
@@ -186,6 +186,7 @@ def rounding_verdict(
     truth: Float64Value,
     *,
     unit: float,
+    reference_unit: float = 0.0,
     length: int = 1,
     sequential: int = 1,
     spread: torch.Tensor | None = None,
@@ -197,6 +198,7 @@ def rounding_verdict(
         reference: the model's value, of the same shape.
         truth: the value in float64.
         unit: see `rounding_level`.
+        reference_unit: the same of the path to the reference, if it is coarser.
         length: see `rounding_level`.
         sequential: see `rounding_level`.
         spread: the largest difference of each element between runs; None for a single run.
@@ -210,7 +212,7 @@ def rounding_verdict(
     distance = largest_distance(spread)
     if not (actual.is_floating_point() or actual.is_complex()):
         return _integer_verdict(actual, reference, truth, distance)
-    errors = _Errors(actual, reference, truth, unit, length, sequential, spread)
+    errors = _Errors(actual, reference, truth, unit, length, sequential, spread, reference_unit)
     if distance and math.isinf(distance):
         return RoundingVerdict("unstable", math.inf, math.inf, spread=distance, note="not finite in some runs alone")
     if errors.nonfinite_note:
@@ -287,7 +289,9 @@ class _Errors:
         length: int,
         sequential: int,
         spread: torch.Tensor | None = None,
+        reference_unit: float = 0.0,
     ) -> None:
+        self._coarsest_unit = max(unit, reference_unit)
         self._spread = None if spread is None else spread.reshape(-1)
         self._actual, self._reference, self._value, self._noisy = (
             complex_as_real(tensor.detach()).reshape(-1) for tensor in (actual, reference, truth.value, truth.noisy)
@@ -316,10 +320,20 @@ class _Errors:
             growth, running = max(1.0, math.sqrt(length) / 4), math.sqrt(sequential)
             largest = max(growth * self.noise_change.largest, running, MIN_LARGEST)
             typical = max(growth * self.noise_change.typical, running / 4, MIN_TYPICAL)
-        self.reference_is_unreliable = self.reference_error.typical > UNRELIABLE * typical
+        self.reference_is_unreliable = not self._explains_reference(largest, typical)
         if not self._is_exact:
             largest, typical = max(self.reference_error.largest, largest), max(self.reference_error.typical, typical)
         self.level = largest, typical
+
+    def _explains_reference(self, largest: float, typical: float) -> bool:
+        """Return whether rounding explains the reference's own error.
+
+        It does so in the model's dtypes, or if the error is no larger than that of the coarsest precision in which the
+        model or the run may have computed (TF32, float16).
+        """
+        error, finer = self.reference_error, self._unit / self._coarsest_unit
+        is_as_coarse = error.largest * finer <= SUSPICIOUS * largest and error.typical * finer <= SUSPICIOUS * typical
+        return is_as_coarse or error.typical * self._noise_factor <= UNRELIABLE * typical
 
     @property
     def nonfinite_note(self) -> str:

@@ -9,6 +9,7 @@ from ._fibers import Fibers, order_free_statistics
 from ._layout import Shape
 
 FINE = 1e-5  # differences above this are those of a low precision
+_FEW = 4  # different numbers, as in masks
 
 
 class Numbers:
@@ -52,6 +53,12 @@ class Numbers:
         """The least and the largest finite number."""
         low, high = self.finite.aminmax() if self.finite.numel() else (torch.zeros(()), torch.zeros(()))
         return float(low), float(high)
+
+    @cached_property
+    def has_few(self) -> bool:
+        """Whether only a few of the finite numbers differ, so that they fit in many places, as those of masks do."""
+        flat = self.finite.reshape(-1)
+        return all(int(part.sort().values.diff().count_nonzero()) < _FEW for part in (flat[: _FEW**4], flat))
 
     @cached_property
     def statistics(self) -> torch.Tensor:

@@ -57,6 +57,8 @@ def solve(numbers: Numbers, source: Numbers, relative: float = RELATIVE) -> Layo
     slack = relative * max(-low, high, source.scale)
     if least < min(low, 0) - slack or largest > max(high, 0) + slack:
         return None
+    if numbers.has_few:
+        return usual_layout(numbers, source, relative)
     pairs = [*_pairs_of_dimensions(shape, other)]
     if max(numbers.tensor.numel(), source.tensor.numel()) <= _MAX_ELEMENTS:
         pairs.append(((*shape, 1), len(shape), (*other, 1), len(other)))

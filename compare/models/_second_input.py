@@ -32,7 +32,8 @@ def _with_other_numbers(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.dtype == torch.bool:
         return tensor
     values, places = torch.unique(tensor, return_inverse=True)
-    is_range = tensor.numel() > 1 and torch.equal(tensor.reshape(-1).sort().values, torch.arange(tensor.numel()))
+    ascending = torch.arange(tensor.numel(), device=tensor.device)
+    is_range = tensor.numel() > 1 and torch.equal(tensor.reshape(-1).sort().values, ascending)
     if len(values) <= _FEW or (tensor.dim() and is_range):  # positions
         return tensor
     other: torch.Tensor = values.roll(1)[places]

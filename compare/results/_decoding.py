@@ -124,7 +124,7 @@ class Decoding(Result):
         sequences: the number of sequences.
         first: the number of tokens of the first step; the others have one each.
         positions: one row for each position.
-        breaks: the values that are wrong, by position and in the order of execution; the first one is the cause.
+        breaks: the values that are wrong, by step and in the order of execution; the first one is the cause.
         decisions: those that are not the model's because rounding decides them, by position.
         layers: the differences in each module by position.
         judged: how many values were judged.
@@ -191,7 +191,7 @@ class Decoding(Result):
         if self.breaks:
             shown = self.breaks if wide else self.breaks[:_SHOWN]
             yield ""
-            yield Line("Wrong values, by position and in the order of execution:", "heading")
+            yield Line("Wrong values, by step and in the order of execution:", "heading")
             yield table_of(_BREAKS, shown, skip_empty=not wide)
             if len(shown) < len(self.breaks):
                 yield f"and {len(self.breaks) - len(shown)} more"

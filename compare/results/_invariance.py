@@ -26,6 +26,8 @@ class InvarianceBreak:
         sequence: the index of the first sequence with other numbers.
         position: the first position in it, from 0.
         difference: the largest difference there, relative to the size of the number or of a typical one of the value.
+        before: the other modules with operations that it depends on and that could not be compared, as the two ways of
+            calling the model run different ones: the first wrong number may be theirs.
     """
 
     module: str
@@ -34,9 +36,12 @@ class InvarianceBreak:
     sequence: int
     position: int
     difference: float
+    before: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         place = f"{self.operator} in {self.module or 'the model'}"
+        if self.before:
+            place += f" or before it in {', '.join(name or 'the model' for name in self.before)}"
         at = f"sequence {self.sequence}, position {self.position}"
         return short_line(", ".join(filter(None, (place, self.source, at))))
 

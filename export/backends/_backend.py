@@ -7,6 +7,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import fx
 
+from filch.steal import Product
+
 from ..graph._graph import Graph
 from ..program._program import Program
 
@@ -26,8 +28,7 @@ class Compiled:
             backend reports them. The origins of other nodes are inferred from the values that they read and write.
         value_aliases: maps the name of a value of `graph` to the exported value that it equals, if their names differ.
         notes: remarks for the report, for example a precision that the backend chose itself.
-        matmul_input_eps: relative rounding error of the inputs of matrix products and convolutions, if the backend
-            rounds them to fewer bits than their dtype has (TF32: 2**-11); otherwise 0.
+        tf32: the products whose float32 factors the backend may round to TF32.
         intermediate_graphs: returns the graphs between the program and `graph` by name, if the backend exposes any.
             Called only when they are needed.
     """
@@ -37,7 +38,7 @@ class Compiled:
     origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     value_aliases: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    matmul_input_eps: float = 0.0
+    tf32: frozenset[Product] = frozenset()
     intermediate_graphs: Callable[[], Mapping[str, Graph]] = dict
 
     def exported_name(self, name: str) -> str:

@@ -10,6 +10,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from filch.steal import tf32_products
+
 from .._errors import BackendError, reason
 from ..common._suggestions import hint
 from ..evaluation._devices import program_on
@@ -17,7 +19,6 @@ from ..evaluation._eager import Replace, walk_eager
 from ..program._program import Program
 from ._backend import Compiled, ReferenceLookup, Stage, Values
 from ._forms import spec_of
-from ._tf32 import torch_matmul_input_eps
 
 T = TypeVar("T")
 _ATTENTION = {
@@ -52,9 +53,7 @@ class EagerBackend:
         """See `Backend.compile`."""
         exported = unchanged_export(program, self.name)
         self._refuse_options_without_effect(exported)
-        return Compiled(
-            program.graph, self._moved_program(exported), matmul_input_eps=torch_matmul_input_eps(self.device)
-        )
+        return Compiled(program.graph, self._moved_program(exported), tf32=tf32_products(self.device))
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`."""

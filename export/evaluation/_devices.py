@@ -27,7 +27,8 @@ def program_on(program: ExportedProgram, device: torch.device) -> ExportedProgra
 def module_on(module: fx.GraphModule, device: torch.device) -> fx.GraphModule:
     """Return a copy of a graph module that creates its tensors on a device; the export wrote the model's device."""
     moved = fx.GraphModule(module, copy.deepcopy(module.graph))
-    for node in moved.graph.nodes:
+    for node, original in zip(moved.graph.nodes, module.graph.nodes, strict=True):
+        node.name = original.name  # a copy renames what is no identifier, or is called like a builtin
         node.args, node.kwargs = (
             map_aggregate(items, lambda item: device if isinstance(item, torch.device) else item)
             for items in (node.args, node.kwargs)

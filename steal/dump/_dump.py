@@ -16,7 +16,7 @@ from onnx import StringStringEntryProto
 
 from .._errors import DAMAGE, DumpError, NotADumpError, one_line, os_error_reason
 from .._key import Key
-from .._records import ModuleInfo, Origin, Record, Records
+from .._records import Origin, Record, Records
 from ..files._untrusted import parse_index, read_untrusted
 from ..text import short_line
 from ..values._decode import decode
@@ -24,6 +24,7 @@ from ..values._foreign import MAX_EXACT_INT, Spec
 from ..values._sharding import Sharding
 from . import _format as form
 from ._files import unfinished_hint
+from ._model import module_info
 from ._protobuf import Span, field, fields, graph_and_metadata
 from ._reader import Reader
 
@@ -124,7 +125,7 @@ def _parse_index(path: Path, contents: bytes, graph: Span, props: dict[str, str]
         records = _unique_dict(map(_parse_record, lines))
         failed = _unique_dict(map(_parse_failure, parse_index(props.get(form.FAILED_KEY, "[]"))))
         grown = parse_index(props.get(form.GROWN_KEY, "[]"))
-        modules = {name: _parse_module(info) for name, info in infos.items()}
+        modules = {name: module_info(info) for name, info in infos.items()}
         environment = {name: str(value) for name, value in versions.items()}
         layouts = parse_index(props.get(form.SHARDINGS_KEY, "{}"))
         shardings = {int(reference): Sharding.from_json(spec) for reference, spec in layouts.items()}
@@ -213,10 +214,6 @@ def _parse_failure(row: Spec) -> tuple[Key, str]:
 
 def _are_counts(values: tuple[int, ...]) -> bool:
     return min(values) >= 0 and max(values) < MAX_EXACT_INT  # larger ones can be chosen to have equal hashes
-
-
-def _parse_module(info: Spec) -> ModuleInfo:
-    return ModuleInfo(_check_text(info["class"]), tuple(map(_check_text, info["parameters"])))
 
 
 def _check_text(value: Spec) -> str:

@@ -11,12 +11,11 @@ from typing import Any
 
 from .._errors import DAMAGE, DumpError, one_line
 from .._key import Key
-from .._records import ModuleInfo
 from ..files._untrusted import parse_index, parse_json
 from ..values._dtypes import dtype_name, dtype_of
 from ..values._packed import unpack
 from . import _format as form
-from ._model import Entry, Index, modules_json
+from ._model import Entry, Index, module_info, modules_json
 
 _FAILED_LENGTH = 3  # length of the row of a call that raised
 _MAX_ROWS = 64  # rows per line: few enough that the objects of a line are freed before the garbage collector runs
@@ -77,7 +76,7 @@ def read(lines: Iterable[bytes], size: int, name: str) -> Index | None:
         version, environment, modules = parse_json(first)
         if version != form.VERSION:
             raise DumpError(f"{name!r} has format {version!r}; this Filch reads format {form.VERSION}")
-        infos = {str(key): ModuleInfo(str(info["class"]), tuple(info["parameters"])) for key, info in modules.items()}
+        infos = {str(key): module_info(info) for key, info in modules.items()}
         index = Index(infos, {str(key): str(value) for key, value in environment.items()})
         for line in rows:
             if not line.endswith(b"\n"):

@@ -4,7 +4,8 @@ import bisect
 import functools
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import reprlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from onnx import AttributeProto, TensorProto, helper
 
 from .._key import Key
 from .._records import ModuleInfo
+from .._tf32 import PRODUCTS
 from ..values._dtypes import CARRIERS, dtype_name
 from ..values._sharding import Sharding
 from . import _format as form
@@ -233,4 +235,21 @@ def _external(key: str, value: str) -> bytes:
 
 def modules_json(modules: dict[str, ModuleInfo]) -> dict[str, Any]:
     """Return the value of `filch.modules`."""
-    return {name: {"class": info.type_name, "parameters": info.parameters} for name, info in modules.items()}
+    tf32 = {name: {"tf32": sorted(info.tf32)} for name, info in modules.items() if info.tf32}
+    return {
+        name: {"class": info.type_name, "parameters": info.parameters, **tf32.get(name, {})}
+        for name, info in modules.items()
+    }
+
+
+def module_info(info: Mapping[str, Any]) -> ModuleInfo:
+    """Return what `modules_json` has written of a module.
+
+    Raises:
+        TypeError: a text is none.
+        KeyError: an entry is missing.
+    """
+    texts = [info["class"], *info["parameters"], *info.get("tf32", ())]
+    if any(type(text) is not str for text in texts):
+        raise TypeError(f"{reprlib.repr(info)} does not describe a module")
+    return ModuleInfo(info["class"], tuple(info["parameters"]), PRODUCTS.intersection(info.get("tf32", ())))

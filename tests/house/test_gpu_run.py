@@ -212,7 +212,7 @@ def test_a_run_ends_with_the_file_and_a_status(tmp_path, wrong, status):
     runner = tmp_path / "benchmarks" / "gpu"
     shutil.copytree(RUNNER, runner, ignore=shutil.ignore_patterns("__pycache__"))
     (runner / "_probe.py").write_text(FAKE_PROBE)
-    for name in ("capture", "clean_runs", "planted_compiled"):
+    for name in ("capture", "clean_runs", "planted_compiled", "default_size"):
         (runner.parent / f"{name}.py").write_text("print('a table of rows')\n")
     (tmp_path / "tests").mkdir()
     test = f"import pytest\n@pytest.mark.gpu\ndef test_it(): assert not {wrong}\n"
@@ -224,7 +224,7 @@ def test_a_run_ends_with_the_file_and_a_status(tmp_path, wrong, status):
     assert done.returncode == status, done.stderr
     assert "| device | made up |" in written and "a table of rows" in written
     assert (
-        "| clean_runs.py --backends onnxruntime-cuda --models bert resnet llama | skipped | 0 | ONNX Runtime" in written
+        "| clean_runs.py --backends onnxruntime-cuda --modes default --jobs 4 | skipped | 0 | ONNX Runtime" in written
     )
     assert f"test_it | {'failed' if wrong else 'passed'} |" in written
 

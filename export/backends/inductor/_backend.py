@@ -10,6 +10,7 @@ import torch
 from torch import fx
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, OutputSpec
 
+from filch.steal import tf32_products
 from filch.steal.text import python_literal
 
 from ..._errors import BackendError
@@ -20,7 +21,6 @@ from ...graph._from_fx import graph_from_fx
 from ...program._program import Program
 from .._backend import Compiled, CompiledVariant, ReferenceLookup, Script, Stage, Switch, Values
 from .._eager import unchanged_export
-from .._tf32 import torch_matmul_input_eps
 from ._buffer_map import size_hint
 from ._kernel_graph import CompileTask, KernelGraphs
 from ._options import InductorOptions
@@ -46,8 +46,9 @@ class InductorBackend:
         exported = unchanged_export(program, self.name)
         inputs, specs = exported.graph_signature.input_specs, exported.graph_signature.output_specs
         device = None if self.device is None else torch.device(self.device)
+        module = exported.graph_module if device is None else _with_reshapes(module_on(exported.graph_module, device))
         task = CompileTask(
-            _without_prims_var(exported.graph_module if device is None else module_on(exported.graph_module, device)),
+            _without_prims_var(module),
             program.graph,
             partial(placeholder_values, exported),
             exported_names=weight_names(exported),
@@ -65,9 +66,7 @@ class InductorBackend:
         }
         like = {name: _zeros_like(value) for name, value in traced.items() if isinstance(value, torch.Tensor)}
         compiled = graphs.compiled_for(placeholder_values(exported, like))
-        return _with_note(
-            replace(compiled, matmul_input_eps=torch_matmul_input_eps(task.device)), options, self.options
-        )
+        return _with_note(replace(compiled, tf32=tf32_products(task.device)), options, self.options)
 
     def compile_graph(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
         """See `CompilesTorch.compile_graph`."""
@@ -177,6 +176,17 @@ def _without_prims_var(module: fx.GraphModule) -> fx.GraphModule:
         node.args, node.kwargs = (values, dims), {"correction": correction[0] if correction else 1}
     copied.recompile()
     return copied
+
+
+def _with_reshapes(module: fx.GraphModule) -> fx.GraphModule:
+    """Replace `view` by `reshape` in a module that was exported on another device, and return it.
+
+    Attention, for example, returns other strides on CUDA than on the CPU.
+    """
+    for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+        node.target = torch.ops.aten.reshape.default
+    module.recompile()
+    return module
 
 
 def _zeros_like(value: torch.Tensor) -> torch.Tensor:

@@ -19,6 +19,8 @@ import onnxruntime as ort
 import torch
 from onnx_ir.passes.common import ShapeInferencePass
 
+from filch.steal import PRODUCTS, Product, has_tf32
+
 from ..._errors import BackendError
 from ...common._memory import release_memory
 from ...common._quiet import quiet
@@ -32,7 +34,6 @@ from .._backend import Compiled, CompiledVariant, ReferenceLookup, Script, Stage
 from .._files import DATA, first_line, in_folder, write_model, write_without_weights
 from .._forms import Form, FormFinder, TensorSpec, spec_of
 from .._nchwc import DOMAIN
-from .._tf32 import tf32_input_eps
 from ._log import record_transformers
 from ._options import CPU, TENSORRT, OrtOptions
 from ._probe import block_size
@@ -87,10 +88,10 @@ class OnnxRuntimeBackend:
         return None if self.provider == CPU else "cuda"
 
     @property
-    def _matmul_input_eps(self) -> float:
-        """See `Compiled.matmul_input_eps`: the CUDA and TensorRT providers use TF32 unless `use_tf32` is 0."""
+    def _tf32(self) -> frozenset[Product]:
+        """See `Compiled.tf32`: the CUDA and TensorRT providers use TF32 unless `use_tf32` is 0."""
         use_tf32 = self.options.provider_settings(replay=False).get("use_tf32")
-        return 0.0 if self.provider == CPU or use_tf32 == "0" else tf32_input_eps()
+        return PRODUCTS if self.provider != CPU and use_tf32 != "0" and has_tf32() else frozenset()
 
     def _compile(
         self, program: Program, folder: Path, *, optimize: bool, changed: dict[str, None] | None = None
@@ -101,7 +102,7 @@ class OnnxRuntimeBackend:
             given = self._write_source(program.model, source)
             start = partial(self._session, source, _OFF, weights=given)
             handle = _Handle(exported, start, source, [*range(len(exported.nodes))], given=given, running=start())
-            return Compiled(exported, handle, matmul_input_eps=self._matmul_input_eps)
+            return Compiled(exported, handle, tf32=self._tf32)
         write_model(program.model, source)
         optimized = folder / "optimized.onnx"
         start = partial(self._session, source, self.options.graph_level, replay=True)
@@ -117,7 +118,7 @@ class OnnxRuntimeBackend:
         order = order_like(graph, list(exported.producer))
         handle = _Handle(graph, start, optimized, order, forms, running=session)
         value_aliases = {name: form.value for name, form in forms.items()}
-        return Compiled(graph, handle, value_aliases=value_aliases, matmul_input_eps=self._matmul_input_eps)
+        return Compiled(graph, handle, value_aliases=value_aliases, tf32=self._tf32)
 
     def _write_source(self, model: ir.Model, path: Path) -> dict[str, ort.OrtValue]:
         """Write a model that runs without optimization; return the weights that its sessions are to be given.

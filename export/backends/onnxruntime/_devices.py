@@ -80,7 +80,10 @@ def _without_gpu() -> str:
 
 def _missing(library: str) -> str:
     """Return the first missing library that a provider needs."""
-    (provider,) = (Path(ort.__file__).parent / "capi").glob(f"*onnxruntime_providers_{library}.*")
+    providers = [*(Path(ort.__file__).parent / "capi").glob(f"*onnxruntime_providers_{library}.*")]
+    if not providers:
+        return f"onnxruntime_providers_{library}, which it was installed without"
+    (provider,) = providers
     try:
         ctypes.CDLL(str(provider))
     except OSError as error:

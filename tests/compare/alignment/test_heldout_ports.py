@@ -34,23 +34,25 @@ NAMED = {
     "roberta: variance divided by one less in layer 3": "operation",  # convolutions in place of linear layers
     "bloom: no bias of the output in layer 3": "operation",  # a bias, and not the residual sum
     "gemma2: logits not capped": "operation",  # an output that the model computes on from
+    "gemma2: gelu without tanh in layer 0": "operation",  # stacked weights, copied in another order
     "mamba: softplus of the decay in layer 3": "operation",  # a table beside large numbers
-    "wav2vec2: no activation of the positions": "module",  # rows by length, with a bug before the first layer
+    "wav2vec2: frames backwards": "operation",  # rows by length, with a bug before the first layer
+    "swin: windows by columns in layer 3": "operation",  # another order of rows in a single layer
+    "convnext: layer of another block in stage 1": "operation",  # a weight that another operation reads, too
 }
 BUGS = porting_heldout2.BUGS | porting_heldout3.BUGS
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_a_bug_is_named_first_and_alone(name):
-    style = "trained" if name.startswith(("mamba", "roberta")) else "fresh"
+    style = "fresh" if name.startswith(("opt", "gptj", "bloom", "gemma2")) else "trained"
     bug = BUGS[name]
 
     result = align(*make((bug,), bug.port, style))
 
     first, *further = result.departures
     assert bug.found(first) == NAMED[name], str(result)
-    expected = {"opt: eps of the last norm": 1, "gptj: branches one after the other in layer 0": 1}  # claims elsewhere
-    assert sum(bug.found(item) == "elsewhere" for item in further) == expected.get(name, 0)
+    assert sum(bug.found(item) == "elsewhere" for item in further) == (name == "opt: eps of the last norm")
 
 
 @pytest.mark.parametrize("style", STYLES)

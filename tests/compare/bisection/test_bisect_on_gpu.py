@@ -42,7 +42,8 @@ class WrongAlgorithm(OnnxRuntimeBackend):
 
     def run(self, compiled, inputs, watch=()):
         values = super().run(compiled, inputs, watch)
-        wrong = self.options.search_space != 0
+        options = compiled.handle.session.get_provider_options()["CUDAExecutionProvider"]
+        wrong = options["cudnn_conv_algo_search"] != "HEURISTIC"
         return {name: tensor * 1.01 if wrong else tensor for name, tensor in values.items()}
 
 

@@ -9,11 +9,12 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
 
-from filch.compare import CompareError, compare_decode
+from filch.compare import CompareError, compare_decode, map_to_export
 from filch.compare.cli._app import app
 from filch.compare.testing._artifacts import ArtifactStore
 from filch.compare.testing._checks import Checks
-from filch.export import ExportError, Program, export, load_program
+from filch.export import ExportError, Program, cached_call, export, load_program
+from filch.steal import steal_forward
 from support.faults.decoding import change_late, exchanged
 
 TOKENS = torch.randint(3, 96, (2, 9), generator=torch.Generator().manual_seed(0))
@@ -91,34 +92,76 @@ def earlier(add, value):
     return add("Sub", [value, [1]])
 
 
+def at_most_6(add, value):
+    return add("Min", [value, [6]])
+
+
+def harmless_at_first(add, value):
+    """Let the last query of the first call see a key that no call has yet, and one from 5 on not see itself."""
+    harmless, late = (add("Cast", [add(*item)], to=7) for item in (("Equal", [value, 2]), ("Greater", [value, 4])))
+    return add("Sub", [add("Add", [value, harmless]), late])
+
+
 def without_first(add, value):
     first, rest = add("Slice", [value, [0], [1], [1]]), add("Slice", [value, [1], [99], [1]])
     return add("Concat", [add("Sub", [first, first]), rest], axis=1)
 
 
-# The value that is changed, from which number of tokens in the cache on, how, and the module that reads it first.
+# The value that is changed, from which number of tokens in the cache on, how, the module that reads it first, and the
+# position at which that shows.
 FAULTS = {
-    "a stale slot": ("present.0.key", 5, stale_slot, ""),
-    "slots in another order": ("present.0.value", 4, rolled, ""),
-    "sequences exchanged": ("present.0.value", 6, exchanged, ""),
-    "a key that is not rotated": ("present.0.key", 3, unrotated, ""),
-    "a position too early": ("position_ids", 4, earlier, "model.rotary_emb"),
-    "a mask without the first token": ("attention_mask", 7, without_first, "model"),
+    "a stale slot": ("present.0.key", 5, stale_slot, "", 5),
+    "slots in another order": ("present.0.value", 4, rolled, "", 4),
+    "sequences exchanged": ("present.0.value", 6, exchanged, "", 6),
+    "a key that is not rotated": ("present.0.key", 3, unrotated, "", 3),
+    "a key that is never rotated": ("present.0.key", 0, unrotated, "", 1),
+    "a position too early": ("position_ids", 4, earlier, "model.rotary_emb", 4),
+    "positions that end": ("position_ids", 0, at_most_6, "model.rotary_emb", 7),
+    "a mask without the first token": ("attention_mask", 7, without_first, "model", 7),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_named_with_its_position(model, programs, fault):
-    name, start, change, module = FAULTS[fault]
+    name, start, change, module, position = FAULTS[fault]
     result = decoded(model, changed(load_program(programs["dynamic"]), name, start, change), stages=["exported"])
     first = result.first_break
-    assert (first.position, first.module or "") == (start, module), result.table(wide=True)
+    assert (first.position, first.module or "") == (position, module), result.table(wide=True)
     assert first.introduced
     assert first.value == name or not name.startswith("present")  # inputs have no row
-    before, after = result.positions[:start], result.positions[start:]
+    before, after = result.positions[:position], result.positions[position:]
     assert max(item.logits for item in before) < 1e-5 < after[0].logits
     assert not result.close
-    assert json.loads(result.to_json())["breaks"][0]["position"] == start
+    assert json.loads(result.to_json())["breaks"][0]["position"] == position
+
+
+def test_a_number_without_an_effect_is_not_wrong_before_it_has_one(model, programs):
+    program = load_program(programs["dynamic"])
+    node = next(node for node in program.model.graph if node.op_type == "LessOrEqual")
+    value = node.inputs[1]  # the positions of queries, of which the mask is made
+    while value.producer().op_type != "Add":
+        value = value.producer().inputs[0]
+    name = value.name
+    first = decoded(model, changed(program, name, 0, harmless_at_first), stages=["exported"]).first_break
+    assert (first.position, first.value) == (5, name)
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_a_file_of_another_tool_is_decoded(model, programs, is_wrong):
+    """Its values are found in a program of the model, though nothing in it says what they are."""
+    file, exported = (load_program(programs["dynamic"]) for _ in range(2))
+    if is_wrong:
+        changed(file, "present.0.value", 6, exchanged)
+    for item in (file.model, file.model.graph, *file.model.graph):
+        item.metadata_props.clear()
+    with torch.no_grad(), steal_forward(model, submodules=True) as reference:
+        model(**cached_call(model, TOKENS))
+    foreign = ir.serde.serialize_model(file.model)
+    program = map_to_export(foreign, exported=exported, reference=reference)
+    result = decoded(model, program, stages=["exported"])
+    first = result.first_break
+    assert (first and (first.position, first.module)) == ((6, "model.layers.0.self_attn") if is_wrong else None)
+    assert result.judged > 0.8 * result.values
 
 
 def test_a_fault_is_found_in_the_optimized_graph_too(model, programs):
@@ -138,6 +181,14 @@ def test_a_slot_of_a_static_cache_that_changes_later_is_named_where_it_does(mode
     late = changed(program, "present.0.key", 5, zeroed, past="past_key_values.0.length")
     first = decoded(model, late, stages=["exported"]).first_break
     assert (first.position, first.value) == (5, "present.0.key")
+
+    def uncounted(add, value):
+        return add("Identity", [value.producer().inputs[0]])
+
+    program = load_program(programs["static"])
+    late = changed(program, "present.0.length", 5, uncounted, past="past_key_values.0.length")
+    first = decoded(model, late, stages=["exported"]).first_break
+    assert (first.position, first.value) == (5, "present.0.length")
 
 
 def test_lower_precision_is_no_fault(model, programs):

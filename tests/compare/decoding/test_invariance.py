@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers.cache_utils import DynamicLayer, StaticLayer
+from transformers.cache_utils import Cache, DynamicLayer, StaticLayer
 from transformers.models.llama import modeling_llama
 
 from filch.compare import CompareError, check_invariance
@@ -151,6 +151,26 @@ def test_a_fault_is_named_at_its_operation_and_position(
     assert row.first.module == fault.module
     assert row.first.operator in fault.operators.split()
     assert (row.first.sequence, row.first.position) == (fault.sequence, fault.position)
+    assert row.first.before == ()
+
+
+def test_the_module_is_named_whose_operations_are_others_token_by_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scan of a sequence has other operations than the update of a state, which is not stored here."""
+    sizes = {"num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 4, "state_size": 8}
+    common = {name: SETTINGS[name] for name in ("hidden_size", "vocab_size", "pad_token_id")}
+    model = build("Mamba2ForCausalLM", {**common, **sizes, "num_hidden_layers": 1})
+    get = Cache.get_recurrent_state
+
+    def copied(*args: Any, **kwargs: Any) -> torch.Tensor | None:
+        state = get(*args, **kwargs)
+        return state if state is None else state.clone()
+
+    monkeypatch.setattr(Cache, "get_recurrent_state", copied)
+    (row,) = check_invariance(model, TOKENS, only=["decode"]).rows
+    assert row.first is not None
+    assert (row.first.module, row.first.before) == ("backbone.layers.0.mixer.norm", ("backbone.layers.0.mixer",))
+    assert row.first.position == FIRST + 1  # the state of the first call is stored
+    assert "or before it in backbone.layers.0.mixer," in str(row.first)
 
 
 def test_a_clean_model_keeps_all_relations(llama: nn.Module) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 from filch.compare import CompareError, compare
 from filch.export import Program, export
 from filch.export.backends import get_backend
-from filch.steal import Capture, argument_tensors, steal_forward
+from filch.steal import PRODUCTS, Capture, argument_tensors, steal_forward
 from support.faults.fakes import WrongBackend
 
 WIDTH = 32
@@ -322,3 +322,38 @@ def test_isolation_of_some_nodes_gives_the_same_values_as_of_all(optimize: bool)
 def fresh_isolate(backend, compiled, inputs, observed, name):
     """Run one node in isolation."""
     return backend.isolate(compiled, inputs, observed.get, nodes={name}, buffer=2**20)
+
+
+class Tf32Linear(nn.Linear):
+    """Rounds its factors to 10 mantissa bits, as a GPU does, unless it is being exported."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if torch.compiler.is_exporting():
+            return super().forward(x)
+        factors = [(item.view(torch.int32) + 0x1000 & -0x2000).view(torch.float32) for item in (x, self.weight)]
+        return nn.functional.linear(*factors, self.bias)
+
+
+@pytest.mark.parametrize("backend", ["eager", "onnxruntime-cpu"])
+def test_a_model_that_ran_in_tf32_is_as_exact_as_that(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program in float32 is right then, and one with another weight is wrong; without TF32 the model is off."""
+
+    def capture_of(model: nn.Module, x: torch.Tensor, tf32: frozenset[str]) -> Capture:
+        monkeypatch.setattr("filch.steal._records.tf32_products", lambda _: tf32)
+        with torch.no_grad(), steal_forward(model, submodules=True) as capture:
+            model(x)
+        return capture
+
+    torch.manual_seed(0)
+    model = nn.Sequential(Tf32Linear(64, 128), nn.GELU(), Tf32Linear(128, 64), nn.Softmax(-1)).eval()
+    wrong, x = copy.deepcopy(model), torch.randn(4, 64)
+    with torch.no_grad():
+        wrong[2].weight.mul_(1.03)
+    captures = {is_known: capture_of(model, x, PRODUCTS if is_known else frozenset()) for is_known in (True, False)}
+
+    program = export(model, (x,))
+    assert compare(captures[True], program, backend=backend).close
+    assert not compare(captures[False], program, backend=backend).close
+    report = compare(captures[True], export(wrong, (x,)), backend=backend)
+    assert report.first_divergence is not None, report
+    assert report.first_divergence.module == "2"

@@ -71,10 +71,28 @@ def test_what_is_before_a_value_that_was_given_explains_nothing():
 @pytest.mark.parametrize(("operator", "verdict"), [("MatMul", "rounding"), ("Relu", "wrong")])
 def test_a_backend_that_rounds_the_inputs_of_products_may_be_off_by_that_in_products(operator, verdict):
     """TF32 does so; any other operation has the rounding of its dtype."""
-    one = checker(operator, made={"matmul_input_eps": HALF / 2})
+    one = checker(operator, made={"tf32": {"matmul"}})
     node = chain(operator).nodes[0]
     one.record_output_dtype(node, "a", torch.float32)
     assert one.verdict("a", node, X, X * (1 + HALF)).verdict == verdict
+
+
+def test_a_product_that_the_run_does_not_show_is_rounded_too():
+    """Eager PyTorch computes the product and the sum of a linear layer in one operation; the graph has both."""
+    one = checker("MatMul", "Add", made={"tf32": {"matmul"}})
+    node = chain("MatMul", "Add").producer["b"]
+    one.record_output_dtype(node, "b", torch.float32)
+    assert one.verdict("b", node, X, X * (1 + HALF)).verdict == "rounding"
+
+
+def test_a_compiled_product_of_constants_is_rounded_too():
+    """The exported graph has no node for it, because it computes it once."""
+    node = chain("Gemm").nodes[0]
+    graph = chain("Gemm")
+    run = run_of(graph, {"x": X}, tf32={"matmul"})
+    one = Float64Checker(float64_values({"x": X, "a": X}), run, lambda _: chain("Add").nodes, graph)
+    one.record_output_dtype(node, "a", torch.float32)
+    assert one.verdict("a", node, X, X * (1 + HALF)).verdict == "rounding"
 
 
 def test_a_verdict_decides_the_status_of_a_row_but_not_of_one_with_another_shape():

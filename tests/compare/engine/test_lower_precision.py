@@ -507,3 +507,26 @@ def test_the_command_line_allows_lower_precision(
             app(arguments)
         codes.append(ended.value.code)
     assert codes == [1, 0]
+
+
+@pytest.mark.parametrize("run", ["float16", "TF32"])
+def test_a_wrong_weight_in_the_program_is_not_explained_by_what_a_coarser_run_rounds(
+    run, model, capture, inputs, monkeypatch
+):
+    """The model ran in float32: its distance from what float64 computes with the wrong weight is no rounding."""
+
+    def report_of(subject: nn.Module) -> Report:
+        program = export(subject, (inputs,))
+        if run == "float16":
+            return compare(capture, lower(program, run), lower_precision=True)
+        return compare(capture, program, backend="eager")
+
+    monkeypatch.setattr("filch.export.backends._eager.tf32_products", lambda _: {"matmul"})
+    wrong = copy.deepcopy(model)
+    with torch.no_grad():
+        wrong.last.weight.mul_(1.03)
+
+    assert report_of(model).close
+    report = report_of(wrong)
+    assert report.first_divergence is not None, report
+    assert report.first_divergence.module == "last"

@@ -74,6 +74,20 @@ def test_a_reference_that_needs_gradients_is_judged_without_a_warning() -> None:
     assert found.verdict == "rounding"
 
 
+@pytest.mark.parametrize("coarse", [2.0**-11, 2.0**-8])
+def test_a_reference_is_as_exact_as_the_dtypes_of_the_model_or_of_the_run(coarse: float) -> None:
+    """If its error is neither, float64 computes something else than the model did, and there is no verdict."""
+    eager, truth = sums()
+    rounded = truth.value + truth.value.abs() * coarse * torch.linspace(-0.5, 0.5, truth.value.shape[1])
+
+    for reference, is_judged in ((eager, True), (rounded, True), (eager * (1 + 20 * coarse), False)):
+        found = rounding_verdict(rounded.float(), reference.float(), truth, unit=coarse, length=64)
+        assert (found is not None and found.sound) == is_judged
+    one = eager.clone()
+    one[0, 0] += 1000 * coarse
+    assert rounding_verdict(one, one, truth, unit=coarse, length=64) is None
+
+
 def test_far_off_is_wrong_and_says_by_how_much() -> None:
     """The verdict has the largest distance of an element."""
     eager, truth = sums()

@@ -74,6 +74,15 @@ def test_elements_in_no_regular_order_have_no_layout():
     assert not have_same_rows(Numbers(MATRIX[order] + 1e-3), Numbers(MATRIX))
 
 
+def test_two_different_numbers_are_found_in_usual_orders_only():
+    """They fit in many places, so that a mask would be looked for in vain in all others."""
+    mask = numbers(4, 9, 9).sign()
+    assert solved(mask, mask) == Layout.of(0, [(324, 1)])
+    assert solved(mask.mT, mask) == Layout.of(0, [(4, 81), (9, 1), (9, 9)])
+    assert solved(mask.repeat(2, 1, 1), mask) is None
+    assert solved(mask.mT, numbers(4, 9, 9).sign()) is None
+
+
 def test_a_mixture_of_two_tensors_has_no_layout():
     """`relu(y) + r` has elements of r where y is negative, which are not all of its elements."""
     other = numbers(48, 64)

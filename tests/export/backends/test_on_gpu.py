@@ -105,8 +105,11 @@ def test_a_clean_run_is_close_and_a_wrong_module_is_found(name, options, model):
     assert all(row.judged for row in clean.rows if row.kind == "output")
 
     wrong = compare(case.capture, case.wrong_program(), backend=backend, tolerance=tolerance)
-    assert wrong.first_divergence is not None
-    assert "second" in (wrong.first_divergence.module or ""), wrong
+    first = wrong.first_divergence
+    assert first is not None, wrong
+    # Inductor fuses the bias of `second`, of which there is no value without it, with what follows.
+    products = {"Gemm", "Conv"} if name == "inductor" else set()
+    assert "second" in (first.module or "") or products.intersection(first.operators), wrong
 
 
 @pytest.mark.parametrize(("name", "options"), BACKENDS)
@@ -128,7 +131,7 @@ def test_float64_judges_each_node_alone(name, options):
 def test_a_model_on_the_device_is_compared_with_programs_everywhere():
     """Its export names the device in the graph and has its weights there; captures are on the CPU."""
     case = Case()
-    model, x = case.model.cuda(), case.x.cuda()
+    model, x = copy.deepcopy(case.model).cuda(), case.x.cuda()
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
         model(x)
     program = export(model, (x,))
@@ -150,14 +153,17 @@ def test_fusions_of_onnx_runtime_are_judged():
     assert report.undisturbed
 
 
-def test_the_layout_of_convolutions_is_changed_back():
-    """With channels last, the values in the other layout are compared in the exported one."""
+def test_a_model_with_channels_last_is_close():
+    """ONNX Runtime changes the layout back behind the last operation only; values in the other one are not judged."""
     case, backend = Case("images"), ort_cuda(provider_options={"prefer_nhwc": True})
     report = compare(case.capture, case.program, backend=backend)
     assert report.close, report
     convolutions = [row for row in report.rows if row.stage == "compiled" and "Conv" in (row.op or "")]
     assert any("nhwc" in row.op.lower() for row in convolutions), [row.op for row in convolutions]
-    assert all(row.judged for row in convolutions)
+    assert all(row.judged or "no such value" in row.reason for row in convolutions)
+    assert all(row.judged for row in report.rows if row.kind == "output")
+    wrong = compare(case.capture, case.wrong_program(), backend=backend)
+    assert not wrong.close
 
 
 def _product_error(backend):
@@ -177,7 +183,7 @@ def test_tf32_is_what_the_option_says():
     coarse, with_tf32 = _product_error(ort_cuda(tf32=True))
     fine, without = _product_error(ort_cuda(tf32=False))
     assert fine < 1e-5 < coarse < 1e-2
-    assert (with_tf32.matmul_input_eps, without.matmul_input_eps) == (2.0**-11, 0.0)
+    assert (with_tf32.tf32, without.tf32) == ({"matmul", "convolution"}, frozenset())
     options = without.handle.session.get_provider_options()
     assert options[CUDA]["use_tf32"] == "0"
 
@@ -258,7 +264,7 @@ def test_a_wrong_lowering_is_found_in_its_triton_kernel(monkeypatch):
 
     sigmoid = torch.ops.aten.sigmoid.default
     right = lowering.lowerings[sigmoid]
-    monkeypatch.setitem(lowering.lowerings, sigmoid, lambda x: lowering.mul(right(x), 1.01))
+    monkeypatch.setitem(lowering.lowerings, sigmoid, lambda x: lowering.add(right(x), 0.01))
     case = Case()
 
     report = compare(case.capture, case.program, backend=get_backend("inductor", device="cuda"), truth="float64")

@@ -56,6 +56,21 @@ def test_everything_runs_on_the_device(case):
         original.graph_module(*arguments)
 
 
+class Renamed(nn.Module):
+    """Its input is called like a builtin, which a copied graph renames."""
+
+    def forward(self, input):  # noqa: A002  as in torch's own modules
+        return input + torch.ones(3, 4)
+
+
+def test_names_are_kept():
+    """Those of inputs and outputs are what a backend is given, and returns."""
+    original = export(Renamed().eval(), (torch.randn(3, 4),)).original.program
+    names = [node.name for node in original.graph.nodes]
+    assert "input" in names or "input_1" in names
+    assert [node.name for node in module_on(original.graph_module, META).graph.nodes] == names
+
+
 def test_branches_are_moved():
     """They are graphs of their own."""
     original = export(Branches().eval(), (torch.randn(3, 4),)).original.program

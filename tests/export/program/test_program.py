@@ -218,7 +218,7 @@ def test_backends_go_by_name() -> None:
 @pytest.mark.gpu
 def test_the_cuda_backend_runs_the_tiny_llm(program: Program, captured: Capture) -> None:
     """The session reports that it runs on the device."""
-    report = compare(captured, program, backend=ort_cuda(), tolerance=1e-4)
+    report = compare(captured, program, backend=ort_cuda(tf32=False), tolerance=1e-4)
 
     assert report.close
 

@@ -28,8 +28,10 @@ def change_late(program: Program, name: str, start: int, change, past: str) -> P
     def constant(content):
         return add("Constant", [], value=ir.tensor(content, dtype=ir.DataType.INT64))
 
-    length = add("Shape", [values[past]], start=2, end=3) if past.endswith((".key", ".value")) else values[past]
-    is_late = add("GreaterOrEqual", [length, [start]])
+    length = values[past]
+    if past.endswith((".key", ".value")):
+        length = add("Squeeze", [add("Shape", [length], start=2, end=3)])
+    is_late = add("GreaterOrEqual", [length, start])
     users = value.uses()
     result = add("Where", [is_late, change(add, value), value])
     for node, index in users:

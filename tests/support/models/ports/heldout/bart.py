@@ -124,6 +124,8 @@ def side_truth(name: str, other: str) -> dict[str, str | None]:
         **attention_truth(f"{layer}.self_attn", f"{target}.attention"),
         f"{layer}.self_attn_layer_norm": f"{target}.norm_a",
         **attention_truth(f"{layer}.encoder_attn", f"{target}.cross"),
+        **dict.fromkeys((f"{layer}.encoder_attn.{part}_proj" for part in "qkv"), f"{target}.cross/add"),
+        f"{layer}.encoder_attn[1]": f"{target}.cross/_safe_softmax",
         f"{layer}.encoder_attn_layer_norm": f"{target}.norm_c",
         f"{layer}.fc1": f"{target}.mlp.0",
         f"{layer}.activation_fn": f"{target}/gelu",

@@ -184,8 +184,8 @@ PORT = Port(
     make,
     {
         "model.embed_tokens": "embed",
-        "model.rotary_emb[0]": "/cos",
-        "model.rotary_emb[1]": "/sin",
+        "model.rotary_emb[0]": ("/cos", "/stack"),
+        "model.rotary_emb[1]": ("/sin", "/stack"),
         LAYER + ".input_layernorm": OTHER + ".norm_a",
         LAYER + ".self_attn.q_a_proj": OTHER + ".attention.shrink",
         LAYER + ".self_attn.q_a_layernorm": OTHER + ".attention.norm_q",
@@ -202,8 +202,8 @@ PORT = Port(
         LAYER + ".mlp.gate[0]": OTHER + ".mlp.router",
         LAYER + ".mlp.gate[1]": None,  # B has a weight for each expert
         LAYER + ".mlp.gate[2]": OTHER + ".mlp/topk",
-        LAYER + ".mlp.experts.act_fn": None,  # of the tokens of one expert
-        **{f"{LAYER}.mlp.experts.act_fn@{index}": None for index in range(1, 8)},
+        LAYER + ".mlp.experts.act_fn": OTHER + ".mlp/silu",  # of the tokens of one expert
+        LAYER + ".mlp.experts.act_fn@#": OTHER + ".mlp/silu",
         LAYER + ".mlp.experts": OTHER + ".mlp/bmm",
         LAYER + ".mlp": OTHER + ".mlp",
         LAYER: OTHER,

@@ -150,7 +150,7 @@ def layer_truth(name: str, block: str) -> dict[str, str | None]:
         f"{name}.attention[0]": f"{block}.attention.out",
         f"{name}.attention[1]": f"{block}.attention/_safe_softmax",
         f"{name}.dropout": f"{block}.attention.out",
-        f"{name}.drop_path": f"{block}.attention.out",
+        f"{name}.drop_path": (f"{block}.attention.out", f"{block}/roll"),
         f"{name}.layernorm_after": f"{block}.between",
         f"{name}.mlp.fc1": f"{block}.up",
         f"{name}.mlp.activation_fn": f"{block}/gelu",
@@ -195,6 +195,6 @@ PORT = Port(
     {
         "eps": Bug("layers.0.between", "forward", "native_layer_norm"),
         "no mask": Bug("layers.1.attention", "forward", "add _safe_softmax _softmax"),
-        "order of neighbors": Bug("layers.2.norm", "forward", "native_layer_norm"),
+        "order of neighbors": Bug("layers.2", "forward", "permute clone _unsafe_view view"),
     },
 )

@@ -132,9 +132,9 @@ PORT = Port(
         FIRST: "features/gelu",
         "wav2vec2.feature_extractor.conv_layers.1.conv": "features.convolutions.0",
         "wav2vec2.feature_extractor.conv_layers.2.conv": "features.convolutions.1",
-        "wav2vec2.feature_extractor.conv_layers.#.activation": "features/gelu",
-        "wav2vec2.feature_extractor.conv_layers.#": "features/gelu",
-        "wav2vec2.feature_extractor": "features/gelu",
+        "wav2vec2.feature_extractor.conv_layers.#.activation": ("features/gelu", "features"),
+        "wav2vec2.feature_extractor.conv_layers.#": ("features/gelu", "features"),
+        "wav2vec2.feature_extractor": ("features/gelu", "features"),
         "wav2vec2.feature_projection.layer_norm": "norm_in",
         "wav2vec2.feature_projection.projection": "project",
         "wav2vec2.feature_projection.dropout": "project",
@@ -142,10 +142,10 @@ PORT = Port(
         "wav2vec2.feature_projection[1]": "norm_in",
         "wav2vec2.encoder.pos_conv_embed.conv.parametrizations.weight.0": None,  # B has it as a parameter
         "wav2vec2.encoder.pos_conv_embed.conv.parametrizations.weight": None,
-        "wav2vec2.encoder.pos_conv_embed.conv": None,  # of one more place
+        "wav2vec2.encoder.pos_conv_embed.conv": "positions/convolution",  # which lacks one place
         "wav2vec2.encoder.pos_conv_embed.padding": "positions/convolution",
-        "wav2vec2.encoder.pos_conv_embed.activation": "positions/gelu",
-        "wav2vec2.encoder.pos_conv_embed": "positions/gelu",
+        "wav2vec2.encoder.pos_conv_embed.activation": ("positions/gelu", "positions"),
+        "wav2vec2.encoder.pos_conv_embed": ("positions/gelu", "positions"),
         "wav2vec2.encoder.layer_norm": "norm",
         "wav2vec2.encoder.dropout": "norm",
         LAYER + ".attention.q_proj": OTHER + ".attention.qkv",

@@ -1,0 +1,38 @@
+"""Which axis of a value has the slots of a static cache, if others have the same size."""
+
+import pytest
+import torch
+
+from filch.compare.decoding._axes import Axes, Spans
+
+LENGTH, SIZE = 3, 4  # tokens; slots, and the size of a head
+SPANS = Spans.of((1, LENGTH), 1, SIZE)
+ENDS = [end for _, end in SPANS.all]
+
+
+def written(numbers, end):
+    """Return slots of which those of the tokens up to an end are written."""
+    return torch.where(torch.arange(SIZE)[:, None] < end, numbers, 0.0)
+
+
+@pytest.mark.parametrize("error", [0.0, 0.5], ids=["right", "wrong"])
+def test_the_slots_are_the_axis_that_fills_up(error):
+    """Also if a number of the first slot is wrong in the last step."""
+    numbers = torch.randn(SIZE, SIZE, generator=torch.Generator().manual_seed(0))
+    whole, parts = written(numbers, LENGTH), [written(numbers, end) for end in ENDS]
+    parts[-1][0, 1] += error
+
+    axes = Axes.of(SPANS, whole[None, None], [part[None, None] for part in parts])
+    assert axes is not None
+    assert axes.roles == ("fixed", "fixed", "keys", "fixed")
+    turned = Axes.of(SPANS, whole.T[None, None], [part.T[None, None] for part in parts])
+    assert turned is not None
+    assert turned.roles == ("fixed", "fixed", "fixed", "keys")
+
+
+def test_what_has_no_slots_has_no_axis_of_them():
+    """The queries of a head have its size, which is that of the cache."""
+    queries = torch.randn(1, 1, LENGTH, SIZE, generator=torch.Generator().manual_seed(0))
+    axes = Axes.of(SPANS, queries, [queries[:, :, start:end] for start, end in SPANS.all])
+    assert axes is not None
+    assert axes.roles == ("fixed", "fixed", "queries", "fixed")

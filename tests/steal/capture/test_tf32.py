@@ -1,0 +1,44 @@
+"""What a capture knows of TF32; the device and its settings are made up."""
+
+import pytest
+import torch
+from torch import nn
+
+from filch.steal import PRODUCTS, TF32_EPS, ModuleInfo, restore, steal_forward, tf32_products
+
+CUDA = torch.device("cuda")
+
+
+@pytest.fixture
+def ampere(monkeypatch):
+    """A GPU with TF32, and torch's default settings."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+
+
+def test_by_default_convolutions_use_tf32(ampere, monkeypatch):
+    """Matrix products do so on request, and nothing does on the CPU or on an older GPU."""
+    assert tf32_products(CUDA) == {"convolution"}
+    assert tf32_products(torch.device("cpu")) == tf32_products(None) == frozenset()
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    assert tf32_products(CUDA) == PRODUCTS
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+    assert tf32_products(CUDA) == frozenset()
+
+
+def test_a_dump_says_which_products_of_the_model_were_rounded(tmp_path, monkeypatch):
+    """As does a capture in memory; nothing is written of a model that used no TF32."""
+    model, x = nn.Linear(3, 2), torch.ones(1, 3)
+    for file, tf32 in ((tmp_path / "none.onnx", frozenset()), (tmp_path / "all.onnx", PRODUCTS)):
+        monkeypatch.setattr("filch.steal._records.tf32_products", lambda _, tf32=tf32: tf32)
+        with steal_forward(("m", model), dump_file=file) as capture:
+            model(x)
+        assert capture.modules["m"].tf32 == restore(file).modules["m"].tf32 == tf32
+        assert (b'"tf32"' in file.read_bytes()) == bool(tf32)
+
+
+def test_the_first_weight_tells_the_device():
+    """A module without weights runs where its inputs are."""
+    assert ModuleInfo.of(nn.ReLU()).tf32 == ModuleInfo.of(nn.Linear(1, 1)).tf32 == frozenset()
+    assert torch.tensor(1.0 + TF32_EPS).bfloat16() == 1
