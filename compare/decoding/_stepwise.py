@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import zip_longest
 
 import torch
 
@@ -270,6 +271,13 @@ def _next_state(name: str, past: torch.Tensor, outputs: Values) -> torch.Tensor:
 def _together(
     runs: Sequence[Iterable[tuple[str, torch.Tensor]]],
 ) -> Iterator[tuple[str, list[torch.Tensor]]]:
-    """Yield each value of several runs of a program, which compute the values in the same order."""
-    for items in zip(*runs, strict=True):
-        yield items[0][0], [tensor for _, tensor in items]
+    """Yield each value of several runs of a program, which compute the values in the same order.
+
+    A backend that compiles again for other shapes may fuse differently. Then names stand for other values from there
+    on, and nothing more is yielded.
+    """
+    for items in zip_longest(*runs, fillvalue=None):
+        known = [item for item in items if item is not None]
+        if len(known) < len(items) or len({name for name, _ in known}) > 1:
+            return
+        yield known[0][0], [tensor for _, tensor in known]
