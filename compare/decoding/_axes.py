@@ -210,26 +210,29 @@ def _with_one_key_axis(
     """Return the roles with at most one axis of slots: other axes may have the same size, such as that of a head.
 
     Slots that a step has not written have other numbers than in one call, or masked ones. So it is the axis along which
-    the numbers up to the end of each step are most like those of one call, if there are unlike ones behind.
+    the numbers up to the end of each step are most like those of one call, if there are unlike ones behind in any step:
+    a fault may make all of them unlike in some.
     """
     candidates = [axis for axis, role in enumerate(roles) if role == "keys"]
 
     def with_keys(axis: int | None) -> tuple[Role, ...]:
         return tuple("fixed" if role == "keys" and index != axis else role for index, role in enumerate(roles))
 
-    def distance(axis: int | None) -> float:
-        axes, total = Axes(spans, with_keys(axis), tuple(whole.shape)), 0.0
+    def distances(axis: int | None) -> list[float]:
+        axes, found = Axes(spans, with_keys(axis), tuple(whole.shape)), []
         for step, part in enumerate(parts[:-1]):
             expected, own, end = axes.part(whole, step), part, spans.all[step][1]
             if axis is not None:
                 expected, own = (item.narrow(axis, 0, end) for item in (expected, own))
             difference = (expected.double() - own.double()).nan_to_num(nan=0.0).abs()
-            total = max(total, float(difference.mean()) if difference.numel() else 0.0)
-        return total
+            found.append(float(difference.mean()) if difference.numel() else 0.0)
+        return found
 
-    best = min(candidates, key=distance)
+    best = min(candidates, key=lambda axis: sum(distances(axis)))
     size = float(whole.double().abs().nan_to_num(posinf=0.0).mean())
-    return with_keys(None) if distance(None) <= 2 * distance(best) + _ROUNDING * size else with_keys(best)
+    pairs = zip(distances(None), distances(best), strict=True)
+    is_fixed = all(fixed <= 2 * keys + _ROUNDING * size for fixed, keys in pairs)
+    return with_keys(None if is_fixed else best)
 
 
 def _role(spans: Spans, whole: int, parts: Sequence[int]) -> Role | None:

@@ -282,12 +282,12 @@ def empty_cache(model: nn.Module, slots: int, tokens: torch.Tensor, encoded: tor
 
 def _emptied(layer: Any) -> Any:
     """Return a layer of a cache without tokens, or with states that are 0."""
-    keys = getattr(layer, "keys", None), getattr(layer, "values", None)
+    keys = [item for name in ("keys", "values") if (item := getattr(layer, name, None)) is not None]
     if not hasattr(layer, "recurrent_states"):
         layer = importlib.import_module("transformers.cache_utils").DynamicLayer()
         layer.lazy_initialization(*keys)
-    if keys[0] is not None:
-        layer.keys, layer.values = (item[:, :, :0].clone() for item in keys if item is not None)
+    if keys:
+        layer.keys, layer.values = (item[:, :, :0].clone() for item in keys)
     for states in (getattr(layer, "conv_states", {}), getattr(layer, "recurrent_states", {})):
         for state in states.values():
             if state is not None:
