@@ -13,7 +13,8 @@ under these keys of `metadata_props`:
   order of the run; null values at the end are omitted.
 - `filch.failed`: `[name, iteration, exception]` of each call that raised.
 - `filch.shardings`: the layout of each plain tensor that a DTensor was made of or converted to, by the tensor's index.
-- `filch.modules`: the class and parameter names of each captured module, by name.
+- `filch.modules`: the class and parameter names of each captured module, by name; with `tf32`, the products (`matmul`,
+  `convolution`) that it may have computed in TF32.
 - `filch.environment`: versions, processor, settings and time, for information (see `_environment`).
 
 Other keys that begin with `filch.` belong to whoever adds them (`add_properties`); a reader that does not know them
