@@ -24,7 +24,7 @@ from filch.compare import Report, Row, compare
 from filch.compare.float64 import Float64Evaluator, Float64Value, reduction_length, rounding_level, running_length
 from filch.export import Program, lower
 from filch.export.backends import Compiled, Stage, get_backend
-from filch.steal import PRODUCTS, FilchError
+from filch.steal import FilchError, Product
 
 NOISE_FACTOR = 3.0
 NODE_STEP = 7
@@ -90,7 +90,7 @@ class Tf32OnnxRuntime:
         """Compile the program with rounded inputs of products."""
         compiled = self.inner.compile(replace(program, model=round_factors(program.model)), optimize=optimize)
         self.compiled_programs.append(compiled)  # its files exist as long as this object
-        return replace(compiled, tf32=PRODUCTS)
+        return replace(compiled, tf32=frozenset(Product))
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Any:
         """Run with ONNX Runtime."""

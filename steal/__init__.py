@@ -12,7 +12,7 @@ from ._key import Key
 from ._phases import Phase, is_watched, phase, watch_phases
 from ._records import Call, ModuleInfo, Origin, Record, Records, Totals
 from ._steal import Capture, is_stealing, steal_append, steal_forward
-from ._tf32 import PRODUCTS, TF32_EPS, Product, has_tf32, tf32_products
+from ._tf32 import Product, has_tf32, tf32_products
 from .dump._dump import Dump, add_properties, restore
 from .dump._environment import environment
 from .dump._recover import recover
@@ -36,8 +36,6 @@ from .values._structure import missing_tensors, structure, tensors
 from .values._tensors import unexpand
 
 __all__ = [
-    "PRODUCTS",
-    "TF32_EPS",
     "AssembledRecords",
     "Call",
     "Capture",

@@ -16,6 +16,7 @@ from .text import for_html, html_table
 from .values._decode import decode
 from .values._describe import describe
 from .values._foreign import Spec, type_name
+from .values._raw import no_modes_or_grad
 
 _SHOWN = 50  # records in a notebook
 
@@ -79,7 +80,9 @@ class ModuleInfo:
         is_method = getattr(module.forward, "__func__", None) is kind.forward
         parameters = _method_parameters(kind.forward) if is_method else _parameters(module.forward)
         weight = next(module.parameters(), None)
-        return cls(type_name(kind), parameters, tf32_products(None if weight is None else weight.device))
+        with no_modes_or_grad():
+            device = None if weight is None else weight.device
+        return cls(type_name(kind), parameters, tf32_products(device))
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,15 @@
 """Which products of float32 numbers a GPU may compute in TF32, by its generation and the settings of torch."""
 
-from typing import Literal
+from enum import StrEnum
 
 import torch
 
-Product = Literal["matmul", "convolution"]
-TF32_EPS = 2.0**-11  # half a unit in the last place, relative: TF32 has 10 mantissa bits, like float16
-PRODUCTS: frozenset[Product] = frozenset(("matmul", "convolution"))
+
+class Product(StrEnum):
+    """A kind of product whose float32 factors a GPU may round to TF32."""
+
+    MATMUL = "matmul"
+    CONVOLUTION = "convolution"
 
 
 def tf32_products(device: torch.device | None) -> frozenset[Product]:
@@ -14,12 +17,12 @@ def tf32_products(device: torch.device | None) -> frozenset[Product]:
     if device is None or device.type != "cuda" or not has_tf32():
         return frozenset()
     try:
-        settings: dict[Product, bool] = {
-            "matmul": torch.get_float32_matmul_precision() != "highest",
-            "convolution": torch.backends.cudnn.allow_tf32,
+        settings = {
+            Product.MATMUL: torch.get_float32_matmul_precision() != "highest",
+            Product.CONVOLUTION: torch.backends.cudnn.allow_tf32,
         }
     except RuntimeError:  # set by the new names (`fp32_precision`), which the old ones can't read
-        return PRODUCTS
+        return frozenset(Product)
     return frozenset(product for product, is_allowed in settings.items() if is_allowed)
 
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import torch
 
 from filch.export import Graph, Node
-from filch.steal import TF32_EPS, Product
+from filch.steal import Product
 
 from ..float64 import (
     Compared,
@@ -31,6 +31,7 @@ from ..float64 import (
     running_length,
     unit_of,
 )
+from ..float64._reductions import TF32_UNIT
 from ..float64._ties import selecting_node, with_ties
 from ..float64._verdict import SUSPICIOUS, WRONG
 from ..metrics._metrics import replace_masks
@@ -125,12 +126,12 @@ class Float64Checker:
 
     def _tf32_unit(self, tf32: Collection[Product], node: Node) -> float:
         # A product of weights alone is a constant of the exported graph, which the compiled node has to compute.
-        return TF32_EPS if tf32 and any(product_of(item) in tf32 for item in (node, *self._computes(node))) else 0.0
+        return TF32_UNIT if tf32 and any(product_of(item) in tf32 for item in (node, *self._computes(node))) else 0.0
 
     def uses_tf32(self, name: str) -> bool:
         """Return whether the run or the model may have rounded factors to TF32 on the way to a recorded value."""
         units = self._units.get(name), self._reference_units.get(name)
-        return max(units) >= TF32_EPS > self._model_units.get(name)
+        return max(units) >= TF32_UNIT > self._model_units.get(name)
 
     def _known_reads(self, node: Node) -> Iterator[str]:
         """Yield what a node reads; what has no dtype, such as a tuple, stands for what it was computed from."""

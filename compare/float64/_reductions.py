@@ -8,6 +8,7 @@ from filch.export import Graph, Node
 from filch.steal import Product
 
 Shapes = Sequence[tuple[int, ...]]
+TF32_UNIT = 2.0**-11  # half a unit in the last place, relative: TF32 has 10 mantissa bits, like float16
 
 
 def reduction_length(node: Node, graph: Graph) -> int:
@@ -54,8 +55,8 @@ def product_of(node: Node) -> Product | None:
 
 
 _PRODUCTS: Mapping[str, Product] = {
-    **dict.fromkeys(("MatMul", "Gemm", "FusedMatMul", "FusedGemm", "Einsum", "Attention"), "matmul"),
-    **dict.fromkeys(("Conv", "FusedConv", "ConvTranspose", "LSTM", "GRU", "RNN"), "convolution"),
+    **dict.fromkeys(("MatMul", "Gemm", "FusedMatMul", "FusedGemm", "Einsum", "Attention"), Product.MATMUL),
+    **dict.fromkeys(("Conv", "FusedConv", "ConvTranspose", "LSTM", "GRU", "RNN"), Product.CONVOLUTION),
 }
 
 

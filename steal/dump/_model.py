@@ -16,7 +16,7 @@ from onnx import AttributeProto, TensorProto, helper
 
 from .._key import Key
 from .._records import ModuleInfo
-from .._tf32 import PRODUCTS
+from .._tf32 import Product
 from ..values._dtypes import CARRIERS, dtype_name
 from ..values._sharding import Sharding
 from . import _format as form
@@ -252,4 +252,8 @@ def module_info(info: Mapping[str, Any]) -> ModuleInfo:
     texts = [info["class"], *info["parameters"], *info.get("tf32", ())]
     if any(type(text) is not str for text in texts):
         raise TypeError(f"{reprlib.repr(info)} does not describe a module")
-    return ModuleInfo(info["class"], tuple(info["parameters"]), PRODUCTS.intersection(info.get("tf32", ())))
+    return ModuleInfo(
+        info["class"],
+        tuple(info["parameters"]),
+        frozenset(product for product in Product if product in info.get("tf32", ())),
+    )

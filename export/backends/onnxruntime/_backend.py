@@ -19,7 +19,7 @@ import onnxruntime as ort
 import torch
 from onnx_ir.passes.common import ShapeInferencePass
 
-from filch.steal import PRODUCTS, Product, has_tf32
+from filch.steal import Product, has_tf32
 
 from ..._errors import BackendError
 from ...common._memory import release_memory
@@ -91,7 +91,7 @@ class OnnxRuntimeBackend:
     def _tf32(self) -> frozenset[Product]:
         """See `Compiled.tf32`: the CUDA and TensorRT providers use TF32 unless `use_tf32` is 0."""
         use_tf32 = self.options.provider_settings(replay=False).get("use_tf32")
-        return PRODUCTS if self.provider != CPU and use_tf32 != "0" and has_tf32() else frozenset()
+        return frozenset(Product) if self.provider != CPU and use_tf32 != "0" and has_tf32() else frozenset()
 
     def _compile(
         self, program: Program, folder: Path, *, optimize: bool, changed: dict[str, None] | None = None

@@ -12,7 +12,7 @@ from torch import nn
 from filch.compare import CompareError, compare
 from filch.export import Program, export
 from filch.export.backends import get_backend
-from filch.steal import PRODUCTS, Capture, argument_tensors, steal_forward
+from filch.steal import Capture, Product, argument_tensors, steal_forward
 from support.faults.fakes import WrongBackend
 
 WIDTH = 32
@@ -349,7 +349,9 @@ def test_a_model_that_ran_in_tf32_is_as_exact_as_that(backend: str, monkeypatch:
     wrong, x = copy.deepcopy(model), torch.randn(4, 64)
     with torch.no_grad():
         wrong[2].weight.mul_(1.03)
-    captures = {is_known: capture_of(model, x, PRODUCTS if is_known else frozenset()) for is_known in (True, False)}
+    captures = {
+        is_known: capture_of(model, x, frozenset(Product) if is_known else frozenset()) for is_known in (True, False)
+    }
 
     program = export(model, (x,))
     assert compare(captures[True], program, backend=backend).close
