@@ -112,7 +112,7 @@ def compare_decode(
         else:
             arguments = cached_call(model, given, others, slots=slots)
         with steal_forward(model, submodules=True, on_error="raise") as capture:
-            expected = model(**arguments).logits.reshape(*given.shape, -1)
+            expected = model(**arguments).logits.reshape(*given.shape, -1).cpu()
     judged = program if precision is None else lower(program, precision, simulate=precision == "bfloat16")
     wanted = stepwise.stages[-1:] if stages is None else stages
     report = compare(
@@ -122,7 +122,7 @@ def compare_decode(
         if decoded is None:
             consistency = _consistency(_eager(model, given, others, count), expected)
         else:
-            consistency = _consistency(decoded, model(given, use_cache=False).logits)
+            consistency = _consistency(decoded, model(given, use_cache=False).logits.cpu())
     kind = "static" if slots else "dynamic"
     return _result(model, stepwise, report, expected, (kind, precision or ""), consistency)
 
@@ -155,6 +155,7 @@ def _consistency(logits: torch.Tensor | None, expected: torch.Tensor) -> tuple[f
     """
     if logits is None:
         return math.nan, True
+    logits = logits.cpu()
     difference = compare_tensors(logits, expected)
     distance = float((logits.double() - expected.double()).abs().max() / expected.double().square().mean().sqrt())
     return distance, difference.close

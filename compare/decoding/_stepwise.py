@@ -120,7 +120,7 @@ class Stepwise:
             )
             for index, step in enumerate(handle.inputs)
         ]
-        for name, parts in _together(runs):
+        for name, parts in _same_nodes(runs):
             expected = whole(name)
             if expected is not None:
                 yield name, handle.axes[name].joined(expected, parts).value
@@ -129,8 +129,9 @@ class Stepwise:
         if not handle.inputs:
             raise CompareError("a program with a cache is run before its values are observed")
         runs = self._values(handle, [inputs, *handle.inputs], buffer)
-        for name, (whole, *parts) in _together(runs):
-            yield from self._joined(handle, {name: whole}, [(name, parts)])
+        for items in zip(*runs, strict=True):
+            (name, whole), *parts = items
+            yield from self._joined(handle, {name: whole}, [(name, [tensor for _, tensor in parts])])
 
     def _values(
         self, handle: "_Handle", inputs: Sequence[Values], buffer: int
@@ -268,13 +269,13 @@ def _next_state(name: str, past: torch.Tensor, outputs: Values) -> torch.Tensor:
     return past if present not in outputs and _ENCODER.match(name) else outputs[present]
 
 
-def _together(
+def _same_nodes(
     runs: Sequence[Iterable[tuple[str, torch.Tensor]]],
 ) -> Iterator[tuple[str, list[torch.Tensor]]]:
-    """Yield each value of several runs of a program, which compute the values in the same order.
+    """Yield the values of the nodes that run in isolation in each step, as long as these are the same nodes.
 
     A backend that compiles again for other shapes may fuse differently. Then names stand for other values from there
-    on, and nothing more is yielded.
+    on, which are not judged by their nodes.
     """
     for items in zip_longest(*runs, fillvalue=None):
         known = [item for item in items if item is not None]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from filch.compare.decoding._axes import Axes, Spans
-from filch.compare.decoding._stepwise import _together
+from filch.compare.decoding._stepwise import _same_nodes
 
 LENGTH, SIZE = 3, 4  # tokens; slots, and the size of a head
 SPANS = Spans.of((1, LENGTH), 1, SIZE)
@@ -39,9 +39,9 @@ def test_what_has_no_slots_has_no_axis_of_them():
     assert axes.roles == ("fixed", "fixed", "queries", "fixed")
 
 
-def test_values_of_steps_are_joined_as_long_as_they_are_the_same():
+def test_nodes_of_steps_are_judged_as_long_as_they_are_the_same():
     """Inductor compiles again for another number of tokens, and its buffers have other meanings then."""
     first, other = ([(name, torch.ones(1)) for name in names] for names in ("abc", "adc"))
-    assert [name for name, _ in _together([first, first])] == ["a", "b", "c"]
-    assert [name for name, _ in _together([first, other])] == ["a"]
-    assert [(name, len(parts)) for name, parts in _together([first, first[:2]])] == [("a", 2), ("b", 2)]
+    assert [name for name, _ in _same_nodes([first, first])] == ["a", "b", "c"]
+    assert [name for name, _ in _same_nodes([first, other])] == ["a"]
+    assert [(name, len(parts)) for name, parts in _same_nodes([first, first[:2]])] == [("a", 2), ("b", 2)]

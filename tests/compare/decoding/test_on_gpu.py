@@ -69,6 +69,11 @@ def test_a_wrong_layer_is_found_in_a_decode_on_the_device(name):
         assert "layers.1.mlp" in str(result.breaks[0]), result
 
 
+def test_a_model_on_the_device_is_decoded_as_its_program():
+    result = compare_decode(llama().cuda(), TOKENS.cuda(), tokens=12, first=4, backend=backend_of("onnxruntime"))
+    assert result.close, result
+
+
 def test_a_model_on_the_device_gives_the_same_numbers_however_it_is_called():
     result = check_invariance(llama().cuda(), TOKENS.cuda())
     assert result.close, result
