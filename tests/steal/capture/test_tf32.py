@@ -1,10 +1,13 @@
 """What a capture knows of TF32; the device and its settings are made up."""
 
+import json
+
+import onnx
 import pytest
 import torch
 from torch import nn
 
-from filch.steal import ModuleInfo, Product, restore, steal_forward, tf32_products
+from filch.steal import DumpError, ModuleInfo, Product, restore, steal_forward, tf32_products
 
 CUDA = torch.device("cuda")
 
@@ -41,3 +44,20 @@ def test_a_dump_says_which_products_of_the_model_were_rounded(tmp_path, monkeypa
 def test_the_first_weight_tells_the_device():
     """A module without weights runs where its inputs are."""
     assert ModuleInfo.of(nn.ReLU()).tf32 == ModuleInfo.of(nn.Linear(1, 1)).tf32 == frozenset()
+
+
+@pytest.mark.parametrize("damaged", [5, None, [5], [["matmul"]]])
+def test_a_damaged_entry_is_refused(tmp_path, damaged):
+    """In one sentence; the file comes from outside."""
+    with steal_forward(("m", nn.Identity()), dump_file=tmp_path / "dump.onnx"):
+        pass
+    model = onnx.load(tmp_path / "dump.onnx")
+    (entry,) = (item for item in model.metadata_props if item.key == "filch.modules")
+    modules = json.loads(entry.value)
+    modules["m"]["tf32"] = damaged
+    entry.value = json.dumps(modules)
+    onnx.save(model, tmp_path / "damaged.onnx")
+
+    assert restore(tmp_path / "dump.onnx").modules["m"].tf32 == frozenset()
+    with pytest.raises(DumpError, match="the index of .* is damaged"):
+        restore(tmp_path / "damaged.onnx")
