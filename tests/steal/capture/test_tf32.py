@@ -59,5 +59,5 @@ def test_a_damaged_entry_is_refused(tmp_path, damaged):
     onnx.save(model, tmp_path / "damaged.onnx")
 
     assert restore(tmp_path / "dump.onnx").modules["m"].tf32 == frozenset()
-    with pytest.raises(DumpError, match="the index of .* is damaged"):
+    with pytest.raises(DumpError, match=r"the index of .* is damaged"):
         restore(tmp_path / "damaged.onnx")
