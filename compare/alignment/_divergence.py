@@ -22,7 +22,8 @@ from ..layouts._closeness import RELATIVE
 from ..layouts._numbers import Numbers
 from ..layouts._solve import have_same_rows, solve
 from ._correspondence import Anchor, Correspondence
-from ._execution import label_of, moved_value
+from ._exact import equal_values, matched_values
+from ._execution import Tensors, label_of, moved_value
 from ._first_wrong import OtherSteps, first_wrong, is_right
 from ._notes import difference_of, misplacing_node, odd_weight
 from ._operands import Operands, arranged, place_of
@@ -30,6 +31,7 @@ from ._operators import SUMS, family
 from ._values import match_values
 
 _MOST = 16  # suspects to find
+_EXACT = 1e-10  # differences above this are no rounding of float64
 _SELECTS = frozenset({"NonZero", "argsort", "nonzero", "sort"})
 _RETURNS = frozenset({"ScatterElements", "ScatterND", "index_add", "index_put", "scatter", "scatter_add"})
 
@@ -62,6 +64,7 @@ class Divergence:
         self._pairs = correspondence
         self._own, self._other = correspondence.reference.execution, correspondence.other.execution
         self._found = set(correspondence.found)
+        self._matches = dict(correspondence.from_reference)
         self._values: dict[str, torch.Tensor] = dict(self._other.values)
         self._forced: dict[str, torch.Tensor] = {}
         self._guessed: dict[str, torch.Tensor] = {}  # forced in an order that no other place confirms
@@ -95,7 +98,7 @@ class Divergence:
             operands = Operands(self._pairs, self._found, self._replayed)
             found = {name: self._explained(suspect, operands) for name, suspect in found.items()}
         indices = self._other.graph.node_indices
-        ordered = sorted(found.values(), key=lambda suspect: indices[suspect.node.name])
+        ordered = [*self._still_wrong(sorted(found.values(), key=lambda suspect: indices[suspect.node.name]))]
         return [*{suspect.place.name: suspect for suspect in reversed(ordered)}.values()][::-1]
 
     def _last_steps(self) -> Iterator[Suspect]:
@@ -106,6 +109,22 @@ class Divergence:
             if node is not None and further:
                 what = label_of(self._own, further[0].outputs[0])
                 yield Suspect(node, node, note=f"is an output, where A goes on with {what}")
+
+    def _still_wrong(self, suspects: Sequence[Suspect]) -> Iterator[Suspect]:
+        """Yield the suspects that are wrong even if the earlier ones have A's results, and nothing else has A's numbers.
+
+        Args:
+            suspects: in the order of B.
+        """
+        self._forced, self._guessed, wrong = {}, {}, [*self._outputs]
+        for suspect in suspects:
+            if self._forced and (not wrong or self._is_right(suspect.node.outputs[0])):
+                continue
+            yield suspect
+            count = len(self._forced)
+            self._force_results([suspect])
+            if len(suspects) > 1 and len(self._forced) > count:
+                wrong = self._replay()
 
     def _next(self, wrong: Collection[str], found: Collection[str]) -> Suspect | None:
         """Return the first suspect that explains a wrong value which those that were found do not explain."""
@@ -316,19 +335,33 @@ class Divergence:
         return frozenset(routed)
 
     def _replay(self) -> list[str]:
-        """Run B again with the forced numbers, and return the values that are wrong."""
+        """Run B again with the forced numbers, and return the values that are wrong.
+
+        If some are, it runs with the numbers of A in place of all that are equal, until no more are: see `_exact`.
+        """
+        wrong, count = self._run_again({}), 0
+        while wrong and len(self._found) > count:
+            count = len(self._found)
+            exact = equal_values(matched_values(self._matches, self._own.values), self._values)
+            if all(Numbers(number).closeness(_EXACT).holds(self._values[name], number) for name, number in exact.items()):
+                break
+            wrong = self._run_again(exact)
+        return wrong
+
+    def _run_again(self, given: Tensors) -> list[str]:
+        """Run B again with the forced numbers, and others if these are not forced; return the values that are wrong."""
         run_again = self._other.run_again
         if run_again is None:
             return []
         operands = {anchor.operand for anchor in self._pairs.anchors}
         wanted = {*self._pairs.other.recognizable, *self._forced, *operands}
-        values = run_again(self._forced, wanted)
+        values = run_again({**given, **self._forced}, wanted)
         while reordered := [
             name for name in self._guessed if name in values and self._is_reordered(name, values[name])
         ]:
             for name in reordered:  # B's order is as good as the guess
                 del self._forced[name], self._guessed[name]
-            values = run_again(self._forced, wanted)
+            values = run_again({**given, **self._forced}, wanted)
         changed = {
             name: Numbers(value)
             for name, value in values.items()
@@ -339,8 +372,10 @@ class Divergence:
         left = {name: numbers for name, numbers in changed.items() if name not in self._found}
         self._found.update(self._pairs.without_bias(left))
         self._owners |= {name: frozenset(match.source for match in found) for name, found in matches.items()}
+        self._matches |= matches
         for name in changed.keys() - matches.keys():
             self._owners.pop(name, None)
+            self._matches.pop(name, None)
         self._replayed = {name: value for name, value in values.items() if name in operands}
         self._values |= {name: numbers.tensor for name, numbers in changed.items()}
         wrong = [name for name, number in self._forced.items() if name in values and not _equal(values[name], number)]
