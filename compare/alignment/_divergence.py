@@ -8,6 +8,7 @@ What is behind the first of them is wrong because of it. To judge it by itself, 
 reads a weight of A gets A's numbers as its operand; later differences then show wherever they are.
 """
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,13 +22,13 @@ from ..common._operators import operator_name
 from ..layouts._closeness import RELATIVE
 from ..layouts._numbers import Numbers
 from ..layouts._solve import have_same_rows, solve
-from ._correspondence import Anchor, Correspondence
+from ._correspondence import Anchor, Correspondence, size_of
 from ._exact import equal_values, matched_values
 from ._execution import Tensors, label_of, moved_value
 from ._first_wrong import OtherSteps, first_wrong, is_right
 from ._notes import difference_of, misplacing_node, odd_weight
-from ._operands import Operands, arranged, place_of
-from ._operators import SUMS, family
+from ._operands import Operands, arranged
+from ._operators import PRODUCTS, SUMS, family, place_of, same_operations
 from ._values import match_values
 
 _MOST = 16  # suspects to find
@@ -99,13 +100,31 @@ class Divergence:
             found = {name: self._explained(suspect, operands) for name, suspect in found.items()}
         indices = self._other.graph.node_indices
         ordered = [*self._still_wrong(sorted(found.values(), key=lambda suspect: indices[suspect.node.name]))]
-        return [*{suspect.place.name: suspect for suspect in reversed(ordered)}.values()][::-1]
+        places = {suspect.place.name: suspect for suspect in reversed(self._without_step(ordered))}
+        return [*places.values()][::-1]
+
+    def _without_step(self, suspects: Sequence[Suspect]) -> list[Suspect]:
+        """Return suspects; if several read a value with which A goes on in a step that B lacks, the value in place of them."""
+        readers: dict[str, list[Suspect]] = {}
+        for suspect in suspects:
+            for root in dict.fromkeys(self._roots(suspect.node)):
+                readers.setdefault(root, []).append(suspect)
+        found = [*suspects]
+        for root, group in readers.items():
+            node = self._other.graph.producer.get(root)
+            further = [user for item in sorted(self._owners.get(root, ())) for user in self._own.readers.get(item, ())]
+            if node is None or len(group) < 2 or not further or any(self._is_known(user.outputs[0]) for user in further):
+                continue
+            note = f"A goes on with {label_of(self._own, further[0].outputs[0])}, which B lacks"
+            found = [item for item in found if item not in group[1:]]
+            found[found.index(group[0])] = Suspect(node, node, further[0], note)
+        return found
 
     def _last_steps(self) -> Iterator[Suspect]:
         """Yield the operations whose results B returns, and with which A goes on."""
         for name in self._pairs.unfinished_outputs:
             node = self._other.graph.producer.get(name)
-            further = [user for item in sorted(self._owners[name]) for user in self._users.get(item, ())]
+            further = [user for item in sorted(self._owners[name]) for user in self._own.readers.get(item, ())]
             if node is not None and further:
                 what = label_of(self._own, further[0].outputs[0])
                 yield Suspect(node, node, note=f"is an output, where A goes on with {what}")
@@ -116,15 +135,36 @@ class Divergence:
         Args:
             suspects: in the order of B.
         """
-        self._forced, self._guessed, wrong = {}, {}, [*self._outputs]
+        operands, self._forced, self._guessed = self._forced, {}, {}
         for suspect in suspects:
-            if self._forced and (not wrong or self._is_right(suspect.node.outputs[0])):
+            if self._forced and (self._found.issuperset(self._outputs) or self._is_right(suspect.node.outputs[0])):
                 continue
             yield suspect
             count = len(self._forced)
-            self._force_results([suspect])
+            self._repair(suspect, operands)
             if len(suspects) > 1 and len(self._forced) > count:
-                wrong = self._replay()
+                self._replay()
+
+    def _repair(self, suspect: Suspect, operands: Tensors) -> None:
+        """Put A's numbers in place of the result of a suspect, or of the first known ones that are computed from it.
+
+        Args:
+            suspect: an operation that is wrong.
+            operands: A's numbers for operands of anchors.
+        """
+        pending, seen = [suspect], set[str]()
+        while pending:
+            item = pending.pop()
+            name, count = item.node.outputs[0], len(self._forced)
+            self._force_results([item])
+            if len(self._forced) == count and name in operands:
+                self._forced[name] = operands[name]
+            if len(self._forced) > count:
+                continue
+            users = [user for output in item.node.outputs for user in self._other.graph.consumers.get(output, ())]
+            users = [user for user in users if _layer(user) == _layer(suspect.node)]
+            pending += [Suspect(user, user, self._by_layer(user)) for user in users if user.name not in seen]
+            seen.update(user.name for user in users)
 
     def _next(self, wrong: Collection[str], found: Collection[str]) -> Suspect | None:
         """Return the first suspect that explains a wrong value which those that were found do not explain."""
@@ -157,17 +197,15 @@ class Divergence:
     @cached_property
     def _peers(self) -> Mapping[str, list[Node]]:
         """The same operations of other layers, or else of other calls of the same code, by the name of each one."""
-        groups: dict[tuple[object, ...], list[Node]] = {}
-        calls: Counter[tuple[object, ...]] = Counter()
-        keys: dict[str, tuple[tuple[object, ...], ...]] = {}
-        for node in self._other.graph.nodes:
-            calls[node.module, node.op, node.source] += 1
-            code = node.op, node.source, calls[node.module, node.op, node.source]
-            keys[node.name] = (place_of(node.module or ""), *code), code
-            for key in keys[node.name]:
-                groups.setdefault(key, []).append(node)
-        found = {name: next((groups[key] for key in own if len(groups[key]) > 1), []) for name, own in keys.items()}
-        return {name: [node for node in group if node.name != name] for name, group in found.items()}
+        return {name: [node for node in group if node.name != name] for name, group in self._groups.items()}
+
+    @cached_property
+    def _groups(self) -> Mapping[str, Sequence[Node]]:
+        return same_operations(self._other.graph)
+
+    @cached_property
+    def _own_groups(self) -> Mapping[str, Sequence[Node]]:
+        return same_operations(self._own.graph)
 
     def missing(self) -> list[Node]:
         """Return the operations of A whose results B lacks, although B has what they are computed from."""
@@ -179,14 +217,52 @@ class Divergence:
         return first_wrong(self._pairs.reference, found, frozenset(), seeds)
 
     def _other_steps(self) -> OtherSteps:
-        return OtherSteps(self._pairs.other, self._found, self._forced, self._peers)
+        sure = [anchor.operand for anchor in self._pairs.anchors if self._has_right_operand(anchor)]
+        return OtherSteps(self._pairs.other, self._found, self._forced, self._peers, sure)
+
+    def _has_right_operand(self, anchor: Anchor) -> bool:
+        """Whether an operation returns numbers of A that tell all numbers of its operand, so that this must be right."""
+        other, root = self._other, self._other.roots[anchor.operand]
+        if family(anchor.node) not in PRODUCTS or anchor.operand in self._forced:
+            return False
+        sizes = [size_of(other, name) for name in (root, anchor.operand, anchor.node.outputs[0])]
+        return sizes[0] == sizes[1] <= sizes[2] and any(map(self._is_right, self._with_bias(anchor.node)))
+
+    def _with_bias(self, node: Node) -> Iterator[str]:
+        """Yield the result of an operation of B, and those of sums with weights that read it."""
+        result, other = node.outputs[0], self._other
+        yield result
+        for user in other.readers.get(result, ()):
+            if family(user) in SUMS and all(root in (result, *other.weights) for root in self._roots(user)):
+                yield user.outputs[0]
+
+    def _roots(self, node: Node) -> Iterator[str]:
+        return map(self._other.roots.__getitem__, node.reads)
 
     def _is_right(self, name: str) -> bool:
         return is_right(self._other, self._found, name)
 
     def _suspect(self, node: Node, steps: OtherSteps) -> Suspect:
-        reference = self._as_in_peers(node, self._counterpart(node))
+        reference = self._by_layer(node) or self._as_in_peers(node, self._counterpart(node))
         return self._explained(Suspect(node, steps.to_blame(node), reference), self._operands)
+
+    def _by_layer(self, node: Node) -> Node | None:
+        """Return the operation of A in the same layer, if those of the other layers are A's in the same layers."""
+        group = self._groups[node.name]
+        index = {item.name: number for number, item in enumerate(group)}
+        right = [peer for peer in self._peers[node.name] if self._is_right(peer.outputs[0])]
+        found: Counter[str] = Counter()
+        for peer in right:
+            owners = self._owners.get(self._other.roots[peer.outputs[0]], frozenset())
+            items = [self._own.graph.producer[item] for item in sorted(owners) if item in self._own.graph.producer]
+            groups = {tuple(item.outputs[0] for item in self._own_groups[producer.name]) for producer in items}
+            found.update(
+                names[index[node.name]]
+                for names in groups
+                if len(names) == len(group) and names[index[peer.name]] in owners
+            )
+        names = [name for name, count in found.items() if count == len(right)]
+        return self._own.graph.producer[names[0]] if len(names) == 1 else None
 
     def _as_in_peers(self, node: Node, reference: Node | None) -> Node | None:
         """Return the operation of A, or the later one whose result the same operation of other layers computes."""
@@ -194,7 +270,7 @@ class Divergence:
         owners = {item for name in right for item in self._owners.get(name, ())}
         kinds = {family(self._own.graph.producer[item]) for item in owners if item in self._own.graph.producer}
         while reference is not None and kinds and family(reference) not in kinds:
-            users = self._users.get(reference.outputs[0], [])
+            users = self._own.readers.get(reference.outputs[0], [])
             reference = users[0] if len(users) == 1 else None
         return reference
 
@@ -221,7 +297,7 @@ class Divergence:
 
     def _after_factor(self, node: Node) -> Node:
         """Return the operation of A that applies a factor to a result; the one that computes it if there is none."""
-        users = self._users.get(node.outputs[0], ())
+        users = self._own.readers.get(node.outputs[0], ())
         return users[0] if len(users) == 1 else node
 
     def _is_odd(self, anchor: Anchor) -> bool:
@@ -257,7 +333,7 @@ class Divergence:
         candidates = []
         for items in owned:
             for item in items:
-                for user in self._users.get(item, ()):
+                for user in self._own.readers.get(item, ()):
                     if family(user) == family(node) and user not in candidates:
                         candidates.append(user)
         size = self._values[node.outputs[0]].numel() if node.outputs[0] in self._values else 0
@@ -293,16 +369,6 @@ class Divergence:
     def _is_known(self, name: str) -> bool:
         """Whether a value of A is in B, as B has computed it."""
         return any(name in items for items in self._owners.values())
-
-    @cached_property
-    def _users(self) -> Mapping[str, list[Node]]:
-        """The operations of A that read each value or what was moved from it, by its name."""
-        users: dict[str, list[Node]] = {}
-        for node in self._own.graph.nodes:
-            if moved_value(node) is None:
-                for root in dict.fromkeys(self._own.roots[read] for read in node.reads):
-                    users.setdefault(root, []).append(node)
-        return users
 
     def _force_operands(self) -> None:
         """Let each operation that reads a weight of A read A's operand, where B's is not known to be right."""
@@ -406,9 +472,24 @@ class Divergence:
             name = suspect.node.outputs[0]
             own = None if suspect.reference is None else self._own.values.get(suspect.reference.outputs[0])
             if own is not None and name in self._values and name not in self._routed:
-                number = arranged(own, self._values[name], {})
+                number = self._as_in_layers(suspect.node, own)
                 if number is not None:
                     self._forced[name] = number
+
+    def _as_in_layers(self, node: Node, own: torch.Tensor) -> torch.Tensor | None:
+        """Return a value of A in the order of the result of an operation, which may be that of its peers."""
+        value = self._values[node.outputs[0]]
+        matches = (match for peer in self._peers[node.name] for match in self._matches.get(peer.outputs[0], ()))
+        for layout in (match.layout for match in matches):
+            if layout is not None and layout.numel == value.numel() and layout.last < own.numel() == value.numel():
+                return layout.select(own).reshape(value.shape).clone()
+        return arranged(own, value, {})
+
+
+def _layer(node: Node) -> str | None:
+    """Return the first number in the name of the module of an operation, which is that of its layer."""
+    number = re.search(r"\d+", node.module or "")
+    return None if number is None else number[0]
 
 
 def _line(node: Node) -> tuple[str, str | None]:
