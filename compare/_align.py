@@ -28,7 +28,7 @@ from .alignment._correspondence import Correspondence
 from .alignment._divergence import Divergence
 from .alignment._exact import computed_tables, exact_run, exact_tables, exact_values, tables_of
 from .alignment._execution import Execution, Tensors
-from .alignment._folded import folded_vectors
+from .alignment._folded import folded_weights
 from .alignment._program_run import ProgramSource
 from .alignment._result import alignment
 from .alignment._value_map import ValueMap, load_value_map
@@ -279,7 +279,7 @@ def _align_runs(own: Runnable, other: Runnable, given: ValueMap) -> Alignment:
     with phase("running B in float64"):
         second, second_again = _runs(other)
     with phase("matching weights"):
-        weights = match_weights(first.weights, second.weights, folded_vectors(first))
+        weights = match_weights(first.weights, second.weights, folded_weights(first))
         release_memory()
     with phase("matching values"):
         tables = tables_of(first, weights.unused)

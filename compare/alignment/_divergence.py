@@ -24,7 +24,7 @@ from ..layouts._numbers import Numbers
 from ..layouts._solve import have_same_rows, solve
 from ._correspondence import Anchor, Correspondence, size_of
 from ._exact import equal_values, matched_values
-from ._execution import Tensors, label_of, moved_value
+from ._execution import Tensors, label_of
 from ._first_wrong import OtherSteps, first_wrong, is_right
 from ._notes import difference_of, misplacing_node, odd_weight
 from ._operands import Operands, arranged
@@ -99,12 +99,12 @@ class Divergence:
             operands = Operands(self._pairs, self._found, self._replayed)
             found = {name: self._explained(suspect, operands) for name, suspect in found.items()}
         indices = self._other.graph.node_indices
-        ordered = [*self._still_wrong(sorted(found.values(), key=lambda suspect: indices[suspect.node.name]))]
+        ordered = self._still_wrong(sorted(found.values(), key=lambda suspect: indices[suspect.node.name]))
         places = {suspect.place.name: suspect for suspect in reversed(self._without_step(ordered))}
         return [*places.values()][::-1]
 
     def _without_step(self, suspects: Sequence[Suspect]) -> list[Suspect]:
-        """Return suspects; if several read a value with which A goes on in a step that B lacks, the value in place of them."""
+        """Return suspects, with the operation before a step that B lacks in place of several that read its result."""
         readers: dict[str, list[Suspect]] = {}
         for suspect in suspects:
             for root in dict.fromkeys(self._roots(suspect.node)):
@@ -113,7 +113,12 @@ class Divergence:
         for root, group in readers.items():
             node = self._other.graph.producer.get(root)
             further = [user for item in sorted(self._owners.get(root, ())) for user in self._own.readers.get(item, ())]
-            if node is None or len(group) < 2 or not further or any(self._is_known(user.outputs[0]) for user in further):
+            if (
+                node is None
+                or len(group) < 2
+                or not further
+                or any(self._is_known(user.outputs[0]) for user in further)
+            ):
                 continue
             note = f"A goes on with {label_of(self._own, further[0].outputs[0])}, which B lacks"
             found = [item for item in found if item not in group[1:]]
@@ -129,21 +134,28 @@ class Divergence:
                 what = label_of(self._own, further[0].outputs[0])
                 yield Suspect(node, node, note=f"is an output, where A goes on with {what}")
 
-    def _still_wrong(self, suspects: Sequence[Suspect]) -> Iterator[Suspect]:
-        """Yield the suspects that are wrong even if the earlier ones have A's results, and nothing else has A's numbers.
+    def _still_wrong(self, suspects: Sequence[Suspect]) -> list[Suspect]:
+        """Return the suspects that are wrong even if the earlier ones, and nothing else, have A's results.
+
+        One whose results are not known in A is left out if all outputs are right when the others have theirs.
 
         Args:
             suspects: in the order of B.
         """
+        if len(suspects) < 2:
+            return [*suspects]
         operands, self._forced, self._guessed = self._forced, {}, {}
+        wrong, repaired = [], []
         for suspect in suspects:
             if self._forced and (self._found.issuperset(self._outputs) or self._is_right(suspect.node.outputs[0])):
                 continue
-            yield suspect
+            wrong.append(suspect)
             count = len(self._forced)
             self._repair(suspect, operands)
-            if len(suspects) > 1 and len(self._forced) > count:
+            if len(self._forced) > count:
+                repaired.append(suspect)
                 self._replay()
+        return repaired if repaired and self._found.issuperset(self._outputs) else wrong
 
     def _repair(self, suspect: Suspect, operands: Tensors) -> None:
         """Put A's numbers in place of the result of a suspect, or of the first known ones that are computed from it.
@@ -218,15 +230,33 @@ class Divergence:
 
     def _other_steps(self) -> OtherSteps:
         sure = [anchor.operand for anchor in self._pairs.anchors if self._has_right_operand(anchor)]
+        sure += [node.outputs[0] for node in self._of_products if all(map(self._is_right, self._data_of(node)))]
         return OtherSteps(self._pairs.other, self._found, self._forced, self._peers, sure)
 
     def _has_right_operand(self, anchor: Anchor) -> bool:
-        """Whether an operation returns numbers of A that tell all numbers of its operand, so that this must be right."""
+        """Whether an operation returns numbers of A from which all numbers of its operand follow."""
         other, root = self._other, self._other.roots[anchor.operand]
         if family(anchor.node) not in PRODUCTS or anchor.operand in self._forced:
             return False
         sizes = [size_of(other, name) for name in (root, anchor.operand, anchor.node.outputs[0])]
         return sizes[0] == sizes[1] <= sizes[2] and any(map(self._is_right, self._with_bias(anchor.node)))
+
+    @cached_property
+    def _of_products(self) -> Sequence[Node]:
+        """The operations of B that read a product of weights of A, whose results A does not compute."""
+        matches = self._pairs.weights.by_weight
+        weights = {
+            name for name, match in matches.items() if any(part.weight not in self._own.weights for part in match.parts)
+        }
+        return [
+            node
+            for node in self._other.graph.nodes
+            if family(node) in PRODUCTS
+            and any(root in weights and len(matches[root].shape) > 1 for root in self._roots(node))
+        ]
+
+    def _data_of(self, node: Node) -> Iterator[str]:
+        return (root for root in self._roots(node) if root not in self._other.weights)
 
     def _with_bias(self, node: Node) -> Iterator[str]:
         """Yield the result of an operation of B, and those of sums with weights that read it."""
@@ -409,7 +439,9 @@ class Divergence:
         while wrong and len(self._found) > count:
             count = len(self._found)
             exact = equal_values(matched_values(self._matches, self._own.values), self._values)
-            if all(Numbers(number).closeness(_EXACT).holds(self._values[name], number) for name, number in exact.items()):
+            if all(
+                Numbers(number).closeness(_EXACT).holds(self._values[name], number) for name, number in exact.items()
+            ):
                 break
             wrong = self._run_again(exact)
         return wrong

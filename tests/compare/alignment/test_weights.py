@@ -6,7 +6,7 @@ import torch
 
 from filch.compare import align
 from filch.compare.alignment._execution import run_model
-from filch.compare.alignment._folded import folded_vectors
+from filch.compare.alignment._folded import folded_weights
 from filch.compare.alignment._weights import match_weights
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -119,7 +119,7 @@ def test_the_bias_of_a_norm_is_found_in_the_layer_after_it():
     norm.weight.data, norm.bias.data = numbers(8).exp(), numbers(8)
     names = {"0.weight": norm.weight, "0.bias": norm.bias, "1.weight": linear.weight, "1.bias": linear.bias}
     reference = {name: parameter.detach() for name, parameter in names.items()}
-    folded = folded_vectors(run_model(model, (numbers(5, 8),), {}))
+    folded = folded_weights(run_model(model, (numbers(5, 8),), {}))
     weight = (linear.weight * norm.weight).detach().view(3, 4, 8).transpose(1, 2).contiguous()
     bias = (linear.bias + linear.weight @ norm.bias).detach().view(3, 4)
 
