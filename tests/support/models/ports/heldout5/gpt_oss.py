@@ -142,6 +142,8 @@ def make(_: str | None = None) -> Pair:
     copy(b.norm, a.model.norm)
     copy(b.head, a.lm_head)
     for own, layer in zip(a.model.layers, b.layers, strict=True):
+        for stacked in (own.mlp.experts.gate_up_proj, own.mlp.experts.down_proj):  # `build` has small ones
+            stacked.mul_(stacked.shape[-1] ** 0.5)
         copy(layer.attention_norm, own.input_layernorm)
         copy(layer.experts_norm, own.post_attention_layernorm)
         attention = own.self_attn
