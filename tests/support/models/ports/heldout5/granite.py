@@ -96,14 +96,14 @@ PORT = Port(
         "model.embed_tokens": None,  # scaled
         "model.rotary_emb[0]": "/cos",
         "model.rotary_emb[1]": "/sin",  # the half with the same signs
-        LAYER + ".input_layernorm": OTHER + "/_fused_rms_norm",
+        LAYER + ".input_layernorm": (OTHER + "/_fused_rms_norm", OTHER + "/mul"),
         LAYER + ".self_attn.q_proj": OTHER + ".packed",
         LAYER + ".self_attn.k_proj": OTHER + ".packed",
         LAYER + ".self_attn.v_proj": OTHER + ".packed",
         LAYER + ".self_attn.o_proj": OTHER + ".merge",
         LAYER + ".self_attn[0]": OTHER + ".merge",
         LAYER + ".self_attn[1]": (OTHER + "/_safe_softmax", OTHER + "/_softmax"),
-        LAYER + ".post_attention_layernorm": OTHER + "/_fused_rms_norm",
+        LAYER + ".post_attention_layernorm": (OTHER + "/_fused_rms_norm", OTHER + "/mul"),
         LAYER + ".mlp.gate_proj": OTHER + ".gate_up",
         LAYER + ".mlp.up_proj": OTHER + ".gate_up",
         LAYER + ".mlp.act_fn": OTHER + "/silu",
