@@ -25,7 +25,6 @@ from ._compare_programs import in_dtype
 from .alignment._array_alignment import Runnable, Source, align_arrays, align_weights, run
 from .alignment._arrays import NamedArrays, as_tensors
 from .alignment._correspondence import Correspondence
-from .alignment._divergence import Divergence
 from .alignment._exact import computed_tables, exact_run, exact_tables, exact_values, tables_of
 from .alignment._execution import Execution, Tensors
 from .alignment._folded import folded_weights
@@ -35,6 +34,7 @@ from .alignment._value_map import ValueMap, load_value_map
 from .alignment._values import Side
 from .alignment._weights import match_weights
 from .common._errors import CompareError
+from .divergence._divergence import Divergence
 from .layouts._closeness import RELATIVE
 from .layouts._numbers import Numbers
 from .models._array_files import has_only_weights, is_array_file, load_arrays

@@ -13,7 +13,6 @@ from filch.steal import phase
 from filch.steal.text import short_line
 
 from .alignment._execution import Execution, line_of, run_model
-from .alignment._first_wrong import first_wrong
 from .common._errors import CompareError
 from .common._operators import operator_name
 from .decoding._decoder import Decoder, unsupported
@@ -22,6 +21,7 @@ from .decoding._plan import Plan
 from .decoding._positions import Mismatches, PositionedRun, mismatches, module_of
 from .decoding._relations import Relation, relations
 from .decoding._tokens import given_tokens
+from .divergence._first_wrong import first_wrong
 from .layouts._closeness import RELATIVE
 from .layouts._numbers import Numbers
 from .models._subject import Subject

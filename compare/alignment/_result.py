@@ -13,8 +13,8 @@ from ..layouts._numbers import Numbers
 from ..layouts._solve import holds, solve
 from ..results._alignment import AlignedValue, AlignedWeight, Alignment, Departure, Evidence, LinkedValue, SideName
 from ._correspondence import Correspondence
-from ._divergence import Suspect
 from ._execution import Tensors, label_of, line_of
+from ._suspect import Suspect
 from ._value_map import ValueMap
 from ._weights import WeightMatch
 

@@ -9,12 +9,12 @@ from functools import cached_property
 
 import torch
 
+from ..alignment._correspondence import Anchor, Correspondence
+from ..alignment._operators import place_of
 from ..layouts._closeness import RELATIVE
 from ..layouts._layout import Layout
 from ..layouts._numbers import Numbers
 from ..layouts._solve import solve
-from ._correspondence import Anchor, Correspondence
-from ._operators import place_of
 
 Shape = tuple[int, ...]
 Key = tuple[str, Shape, Shape]  # a place in B and both shapes

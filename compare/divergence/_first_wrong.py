@@ -13,7 +13,7 @@ from typing import Protocol
 
 from filch.export import Node
 
-from ._execution import Execution, moved_value
+from ..alignment._execution import Execution, moved_value
 
 Peers = Mapping[str, Sequence[Node]]
 _ENOUGH = 2  # peers that agree
