@@ -46,6 +46,11 @@ def place_of(name: str) -> str:
     return re.sub(r"\d+", "#", name)
 
 
+def code_of(node: Node) -> tuple[str, str | None]:
+    """Return the module of an operation, in whichever of its calls, and its line."""
+    return (node.module or "").partition("@")[0], node.source
+
+
 def same_operations(graph: Graph) -> Mapping[str, Sequence[Node]]:
     """Return the same operations of all layers, or else of all calls of the same code, by the name of each one."""
     groups: dict[tuple[object, ...], list[Node]] = {}

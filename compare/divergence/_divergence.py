@@ -18,8 +18,8 @@ from functools import cached_property
 from filch.export import Node
 
 from ..alignment._correspondence import Anchor, Correspondence, size_of
-from ..alignment._execution import Tensors, label_of
-from ..alignment._operators import PRODUCTS, SUMS, family
+from ..alignment._execution import Tensors, label_of, moved_value
+from ..alignment._operators import PRODUCTS, SUMS, code_of, family
 from ..alignment._suspect import Suspect
 from ._counterparts import Counterparts
 from ._first_wrong import OtherSteps, first_wrong
@@ -66,7 +66,7 @@ class Divergence:
             found = {name: self._explained(suspect, operands) for name, suspect in found.items()}
         indices = self._other.graph.node_indices
         ordered = self._still_wrong(sorted(found.values(), key=lambda suspect: indices[suspect.node.name]))
-        places = {suspect.place.name: suspect for suspect in reversed(self._before_missing_steps(ordered))}
+        places = {suspect.place.name: suspect for suspect in reversed(self._without_further_readers(ordered))}
         return [*places.values()][::-1]
 
     def missing(self) -> list[Node]:
@@ -124,8 +124,10 @@ class Divergence:
         for name in sorted(wrong, key=lambda name: order[self._other.graph.producer[name].name]):
             first = first_wrong(steps, self._run.found, self._run.forced, [name])
             if any(node.name in found for node in first):  # which may explain it; others need evidence of their own
-                lines = {_line(node) for node in first if node.name in found}
-                first = [node for node in first if _line(node) not in lines and self._counterparts.has_right_peer(node)]
+                lines = {code_of(node) for node in first if node.name in found}
+                first = [
+                    node for node in first if code_of(node) not in lines and self._counterparts.has_right_peer(node)
+                ]
             for node in self._likeliest(first):
                 return self._suspect(node, steps)
         return None
@@ -201,7 +203,9 @@ class Divergence:
         operands, run.forced, run.guessed = run.forced, {}, {}
         wrong, repaired = [], []
         for suspect in suspects:
-            if run.forced and (run.found.issuperset(run.outputs) or run.is_right(suspect.node.outputs[0])):
+            is_computed = moved_value(suspect.node) is None  # else its numbers are A's, in another order or step
+            is_right = is_computed and run.is_right(suspect.node.outputs[0])
+            if run.forced and (is_right or run.found.issuperset(run.outputs)):
                 continue
             wrong.append(suspect)
             if self._repair(suspect, operands):
@@ -235,18 +239,18 @@ class Divergence:
             seen.update(user.name for user in users)
         return len(forced) > count
 
-    def _before_missing_steps(self, suspects: Sequence[Suspect]) -> list[Suspect]:
-        """Return suspects, with the operation before a step that B lacks in place of several that read its result."""
+    def _without_further_readers(self, suspects: Sequence[Suspect]) -> list[Suspect]:
+        """Return suspects, with one in place of several that read the value before a step of A which B lacks."""
         found = [*suspects]
         for root in dict.fromkeys(root for suspect in suspects for root in self._run.roots(suspect.node)):
             readers = [suspect for suspect in found if root in self._run.roots(suspect.node)]
-            node, steps = self._other.graph.producer.get(root), self._next_in_own(root)
-            if node is None or len(readers) < 2 or any(self._run.is_known(step.outputs[0]) for step in steps):
+            steps = self._next_in_own(root) if root in self._other.graph.producer else []
+            if len(readers) < 2 or not steps or any(self._run.is_known(step.outputs[0]) for step in steps):
                 continue
-            if steps:
-                note = f"A goes on with {label_of(self._own, steps[0].outputs[0])}, which B lacks"
-                found[found.index(readers[0])] = Suspect(node, node, steps[0], note)
-                found = [suspect for suspect in found if suspect not in readers[1:]]
+            before, after = label_of(self._other, root), label_of(self._own, steps[0].outputs[0])
+            note = f"reads {before}, where A goes on with {after}, which B lacks"
+            found[found.index(readers[0])] = replace(readers[0], reference=steps[0], note=note)
+            found = [suspect for suspect in found if suspect not in readers[1:]]
         return found
 
 
@@ -254,8 +258,3 @@ def _layer(node: Node) -> str | None:
     """Return the first number in the name of the module of an operation, which is that of its layer."""
     number = re.search(r"\d+", node.module or "")
     return None if number is None else number[0]
-
-
-def _line(node: Node) -> tuple[str, str | None]:
-    """Return the module of an operation, in whichever of its calls, and its line."""
-    return (node.module or "").partition("@")[0], node.source

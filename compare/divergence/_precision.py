@@ -4,6 +4,7 @@ from filch.export import Node
 
 from ..alignment._correspondence import Correspondence
 from ..alignment._execution import moved_value
+from ..alignment._operators import code_of
 from ..alignment._suspect import Suspect
 from ..float64 import unit_of
 
@@ -23,7 +24,7 @@ def coarser_operations(pairs: Correspondence) -> list[Suspect]:
     units = {name: unit_of(tensor.dtype) for name, tensor in other.weights.items() if tensor.is_floating_point()}
     units |= other.units
     origins: dict[str, Node] = {}  # the operation that rounds each value to its dtype
-    found: dict[str, Suspect] = {}
+    found: dict[tuple[str, str | None], Suspect] = {}  # one for each line of code
     for node in other.graph.nodes:
         before = max(node.reads, key=lambda read: units.get(read, 0.0), default="")
         for name in node.outputs:
@@ -32,11 +33,11 @@ def coarser_operations(pairs: Correspondence) -> list[Suspect]:
                 origins[name] = origin
             owners = sorted(item for item in pairs.owners.get(other.roots[name], ()) if item in own.units)
             is_judged = moved_value(node) is None or name in other.graph.outputs
-            if origin is None or origin.name in found or not owners or not is_judged:
+            if origin is None or code_of(origin) in found or not owners or not is_judged:
                 continue
             finest = max(owners, key=own.units.__getitem__)
             if units[name] > _FACTOR * max(own.units[finest], usual):
                 coarse, fine = other.graph.values[origin.outputs[0]].dtype, own.graph.values[finest].dtype
                 note = f"rounds to {coarse}, where A has {fine}"
-                found[origin.name] = Suspect(origin, origin, own.graph.producer.get(finest), note)
+                found[code_of(origin)] = Suspect(origin, origin, own.graph.producer.get(finest), note)
     return [*found.values()]

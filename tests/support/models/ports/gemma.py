@@ -112,7 +112,7 @@ PORT = Port(
         ".logits": "head",
     },
     {
-        "embeddings": Bug("embed", "forward", "embedding"),  # A has them before it scales them
+        "embeddings": Bug("layers.0.norm_a", "forward", "pow mul"),  # A has the embeddings before it scales them
         "gains": Bug("layers.0.norm_m", "forward", "mul _fused_rms_norm"),
         "activation": Bug("layers.0", "forward", "gelu"),
     },
