@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import gc
 import json
 import os
 import runpy
@@ -56,6 +57,8 @@ def serve():
 
     with quick_exports():
         _export_something()
+        gc.collect()
+        gc.freeze()  # forks don't visit what was there before
         for line in sys.stdin:
             pid = os.fork()
             if not pid:
