@@ -11,6 +11,7 @@ from weakref import ref
 import torch
 from torch._decomp.decompositions import native_batch_norm
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -171,8 +172,10 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def value(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a copy of the float64 counterpart of a tensor, complex numbers as pairs; integers in their dtype."""
-        shadow = self._shadow(tensor)
-        return complex_as_real(tensor.detach() if shadow is None else shadow.view(tensor)).clone()
+        if (shadow := self._shadow(tensor)) is None:
+            return complex_as_real(tensor.detach()).clone()
+        with no_dispatch():  # this mode would follow the copy, where another mode within it asks
+            return complex_as_real(shadow.view(tensor)).clone()
 
     def unit(self, tensor: torch.Tensor) -> float:
         """Return half a unit in the last place of the coarsest dtype on the way to a tensor, relative."""
