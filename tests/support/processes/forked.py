@@ -57,6 +57,7 @@ def serve():
 
     with quick_exports():
         _export_something()
+        gc.set_threshold(100_000, 20, 50)  # as tests/conftest.py
         gc.collect()
         gc.freeze()  # forks don't visit what was there before
         for line in sys.stdin:
