@@ -11,8 +11,6 @@ PINS := pyproject.toml constraints.txt
 PAGE := $(if $(shell command -v npm),page,no-page)
 
 CASES ?= 20000
-# It uses timer signals, which would end the workers of pytest-xdist. pytest exits with 5 if ARGS selects no test.
-ALONE := tests/steal/dump/test_fuzz.py
 # Tests of one file share their models, so a file stays in one process. Left to itself, pytest-xdist runs the files with
 # the fewest tests last, and some of these take long; tests/conftest.py knows the order.
 XDIST := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
@@ -31,8 +29,7 @@ demo: $(VENV)/.installed ## record, export and compare a tiny language model
 	$(BIN)/filch demo
 
 test: test-$(PAGE) $(VENV)/.installed-test ## run the tests; `make test ARGS="-k dump"` runs some of them
-	$(BIN)/python -m pytest $(XDIST) --ignore $(ALONE) $(ARGS) || [ $$? = 5 ]
-	$(BIN)/python -m pytest $(ALONE) $(ARGS) || [ $$? = 5 ]
+	$(BIN)/python -m pytest $(XDIST) $(ARGS)
 
 test-fleet: $(VENV)/.installed-fleet ## run fleets on Ray and submitit, whose nodes and jobs are killed
 	$(BIN)/python -m pytest -m fleet tests/compare/fleet $(ARGS)
@@ -62,7 +59,7 @@ test-no-page lint-no-page fix-no-page:
 
 coverage: $(VENV)/.installed-test ## list the lines that no test runs; fail below the floor in pyproject.toml
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest $(XDIST) --ignore $(ALONE) $(ARGS)
+	$(BIN)/coverage run -m pytest $(XDIST) $(ARGS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 

@@ -14,7 +14,7 @@ from .evaluation._unpredictable import (
 )
 from .exporting._cached import cached_call, has_recurrent_states, stepwise_call
 from .exporting._export import export
-from .graph._arguments import written_arguments
+from .graph._arguments import leaves_of, map_leaves, written_arguments
 from .graph._cutting import AGAIN, Cutter
 from .graph._finding import Finding, Histogram
 from .graph._fingerprint import fingerprint
@@ -80,9 +80,11 @@ __all__ = [
     "graph_from_json",
     "graph_to_json",
     "has_recurrent_states",
+    "leaves_of",
     "load_program",
     "load_trace",
     "lower",
+    "map_leaves",
     "optimize",
     "random_nodes",
     "read_graph",

@@ -12,7 +12,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # transformers reads it when it is
 # The processes that share out the tests keep all cores busy; more threads in each wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Exporting creates many objects that live long: with Python's thresholds, 8 % of its time goes to looking for garbage.
-gc.set_threshold(20_000, 20, 50)
+gc.set_threshold(100_000, 20, 50)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

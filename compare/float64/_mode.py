@@ -4,17 +4,18 @@ import contextlib
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from weakref import ref
 
 import torch
 from torch._decomp.decompositions import native_batch_norm
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils import _pytree as pytree
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from filch.export import Graph, draws_random, returns_uninitialized, written_arguments
+from filch.export import Graph, draws_random, leaves_of, map_leaves, returns_uninitialized, written_arguments
 
 from ..common._complex import complex_as_real
 from ..common._operators import CHOICES, MOVES, operator_name
@@ -171,8 +172,10 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def value(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a copy of the float64 counterpart of a tensor, complex numbers as pairs; integers in their dtype."""
-        shadow = self._shadow(tensor)
-        return complex_as_real(tensor.detach() if shadow is None else shadow.view(tensor)).clone()
+        if (shadow := self._shadow(tensor)) is None:
+            return complex_as_real(tensor.detach()).clone()
+        with no_dispatch():  # this mode would follow the copy, where another mode within it asks
+            return complex_as_real(shadow.view(tensor)).clone()
 
     def unit(self, tensor: torch.Tensor) -> float:
         """Return half a unit in the last place of the coarsest dtype on the way to a tensor, relative."""
@@ -346,24 +349,22 @@ class _Call:
 
     def __init__(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self.func, self.args, self.kwargs = func, args, kwargs
-        self.name = operator_name(func._schema.name).removesuffix("_")  # noqa: SLF001  it has no other access
-        self.read = _tensors((args, kwargs))
+        self.name = _name(func)
+        self.read = _tensors((*args, *kwargs.values()))
         self.written = _tensors(written_arguments(func, args, kwargs))
         self.is_random = draws_random(func, args, kwargs)
 
     @property
     def returns_views(self) -> bool:
         """Whether it computes nothing: it returns views of its arguments, or changes how they view their storage."""
-        returns = [item.alias_info for item in self.func._schema.returns]  # noqa: SLF001  as above
-        is_view = bool(returns) and all(info is not None and not info.is_write for info in returns)
-        return is_view or torch.Tag.inplace_view in self.func.tags
+        return _returns_views(self.func)
 
     @property
     def _accumulates(self) -> bool:
         """Whether it adds to numbers, although others of its name only move them."""
         accumulate = self.args[3] if len(self.args) > 3 else self.kwargs.get("accumulate")
         is_put = self.name in ("index_put", "_index_put_impl")
-        return bool(is_put and accumulate) or "reduce" in self.func._overloadname  # noqa: SLF001  as above
+        return bool(is_put and accumulate) or "reduce" in self.func._overloadname  # noqa: SLF001  it has no other access
 
     def in_float64(self, read: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         """Call the operator with float64 in place of each dtype, and with what `read` returns for each tensor."""
@@ -373,7 +374,7 @@ class _Call:
                 return torch.float64 if item.is_floating_point else torch.complex128 if item.is_complex else item
             return read(item) if isinstance(item, torch.Tensor) else item
 
-        args, kwargs = pytree.tree_map(convert, (tuple(self.args), dict(self.kwargs)))
+        args, kwargs = map_leaves(convert, (tuple(self.args), dict(self.kwargs)))
         if self.name in ("_softmax", "_log_softmax"):
             args = (*args[:2], False)  # whether to convert float16 to float32
         return self.func(*args, **kwargs)
@@ -396,6 +397,18 @@ class _Call:
         return 0.0 if self.name in _ROUND_NOTHING and not self._accumulates and own <= min(read) else own
 
 
+@lru_cache(maxsize=4096)  # torch makes new objects each time that a schema is read
+def _name(func: Any) -> str:
+    return operator_name(func._schema.name).removesuffix("_")  # noqa: SLF001  it has no other access
+
+
+@lru_cache(maxsize=4096)  # as above
+def _returns_views(func: Any) -> bool:
+    returns = [item.alias_info for item in func._schema.returns]  # noqa: SLF001  as above
+    is_view = bool(returns) and all(info is not None and not info.is_write for info in returns)
+    return is_view or torch.Tag.inplace_view in func.tags
+
+
 @contextlib.contextmanager
 def native_kernels() -> Iterator[None]:
     """Let PyTorch choose kernels that exist for float64: those of oneDNN and cuDNN for LSTMs do not."""
@@ -408,7 +421,7 @@ def native_kernels() -> Iterator[None]:
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
-    return [item for item in pytree.tree_leaves(values) if isinstance(item, torch.Tensor)]
+    return [item for item in leaves_of(values) if isinstance(item, torch.Tensor)]
 
 
 def _is_float(tensor: torch.Tensor) -> bool:

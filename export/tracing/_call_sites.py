@@ -71,8 +71,7 @@ def lines_within(frame: FrameType | None, run: CodeType) -> list[str]:
     """
     lines: list[str] = []
     while frame is not None and frame.f_code is not run:
-        line = line_of(frame)
-        if not is_machinery(frame.f_code.co_filename) and line not in lines[-1:]:
+        if not is_machinery(frame.f_code.co_filename) and (line := line_of(frame)) not in lines[-1:]:
             lines.append(line)
         frame = frame.f_back
     return lines if frame is not None else []

@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..graph._arguments import named_arguments, settings_of, tensors_of, written_arguments
+from ..graph._arguments import leaves_of, named_arguments, settings_of, tensors_of, written_arguments
 from ..graph._from_fx import GRADIENT, operator_name
 from ..graph._graph import Graph
 from ..graph._nodes import Frame, Node, Value
@@ -119,7 +118,7 @@ class DispatchTracer(Tracer):
         """Add a node for a call that has run, and the values that it computed or changed in place."""
         op = operator_name(operator)
         name = self.recording.unique(op)
-        results = [item for item in pytree.tree_leaves(output) if isinstance(item, torch.Tensor)]
+        results = [item for item in leaves_of(output) if isinstance(item, torch.Tensor)]
         results += [tensor for tensor in written if not any(tensor is item for item in results)]
         names = [name if len(results) == 1 else f"{name}:{index}" for index in range(len(results))]
         written_ids = {id(tensor) for tensor in written}

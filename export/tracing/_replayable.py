@@ -3,16 +3,16 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
 from filch.steal import tensors
 
-from ..graph._arguments import tensors_of, written_arguments
+from ..graph._arguments import leaves_of, map_leaves, tensors_of, written_arguments
 from ..graph._graph import Graph
 from ._dispatched import DispatchTracer, TracingMode
 from ._module_calls import ModuleCallStack
@@ -51,11 +51,11 @@ class RecordedCall:
     kwargs: Mapping[str, Any]
     results: tuple[tuple[int, str], ...]
 
-    @property
-    def reads(self) -> Iterator[int]:
+    @cached_property
+    def reads(self) -> tuple[int, ...]:
         """The handles of the tensors among its arguments."""
-        items = pytree.tree_leaves((self.args, dict(self.kwargs)))
-        return (item.handle for item in items if isinstance(item, TensorReference))
+        items = leaves_of((*self.args, *self.kwargs.values()))
+        return tuple(item.handle for item in items if isinstance(item, TensorReference))
 
 
 @dataclass(frozen=True)
@@ -159,9 +159,7 @@ class _ReplayTracer(DispatchTracer):
         count = len(self.recording.nodes)
         references: Any = (tuple(args), dict(kwargs))
         if not self.paused:
-            references = pytree.tree_map_only(
-                torch.Tensor, lambda item: TensorReference(self._handle(item)), references
-            )
+            references = map_leaves(self._reference, references)
         output = super().call(operator, args, kwargs)
         if len(self.recording.nodes) > count:
             node = next(reversed(self.recording.nodes.values()))
@@ -190,6 +188,9 @@ class _ReplayTracer(DispatchTracer):
         label = self.calls.innermost_path or ""
         for path, tensor in tensors(output).items():
             self.outputs.append(ModuleOutput(label, path, self.recording.names_of(tensor)[0]))
+
+    def _reference(self, item: Any) -> Any:
+        return TensorReference(self._handle(item)) if isinstance(item, torch.Tensor) else item
 
     def _handle(self, tensor: torch.Tensor) -> int:
         """Return the handle of a tensor; one that no call has returned is a source."""

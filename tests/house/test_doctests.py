@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import linecache
 import pkgutil
 
 import pytest
@@ -32,5 +33,6 @@ def test_docstring_examples(name, tmp_path, monkeypatch):
     runner = doctest.DocTestRunner(optionflags=flags)
     report: list[str] = []
     for test in doctest.DocTestFinder(exclude_empty=True).find(module, name):
+        linecache.clearcache()  # its debugger asks the file system whether one of these files has changed
         runner.run(test, out=report.append)
     assert not runner.failures, "".join(report)

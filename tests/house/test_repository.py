@@ -15,6 +15,7 @@ from support.processes.forked import run_python
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+SLOW_EXAMPLES = {"hidet_dynamo.py", "trace_training.py"}
 # stories.md has a test of its own, which skips what was mended since.
 PAGES = [
     page
@@ -72,6 +73,8 @@ def _left(folder):
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_examples_run_and_clear_up(example, tmp_path):
     """Each example runs by itself, and leaves nothing: not where it is called, not beside itself."""
+    if example.name in SLOW_EXAMPLES and "FILCH_ALL_STORIES" not in os.environ:
+        pytest.skip("compiles ResNet-18 with Inductor for half a minute: FILCH_ALL_STORIES=1 runs it")
     terminal = {"COLUMNS", "LINES", "FORCE_COLOR", "TTY_COMPATIBLE"}
     environment = {name: value for name, value in os.environ.items() if name not in terminal}
     before = _left(example.parent)

@@ -193,6 +193,8 @@ def test_a_report_with_something_else_in_any_place_is_refused_or_can_be_drawn(
     found = whole | {name: whole[name][:3] for name in ("rows", "modules", "outcomes")} | {"operators": []}
     path = tmp_path / "report.json"
     refused: list[str] = []
+    path.write_text(json.dumps(found))
+    as_it_was = load_report(path).graph
     for place in [*places(found)]:
         *way, last = place
         around = reduce(operator.getitem, way, found)
@@ -204,7 +206,8 @@ def test_a_report_with_something_else_in_any_place_is_refused_or_can_be_drawn(
         except CompareError as error:
             refused.append(str(error))
         else:
-            assert draw(read.graph, "html").content and draw(read.graph, "text").content, place
+            if read.graph != as_it_was:
+                assert draw(read.graph, "html").content and draw(read.graph, "text").content, place
             assert str(read)
 
     assert len(refused) > 50

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from html import unescape
@@ -19,6 +17,7 @@ from filch.compare.testing._artifacts import ArtifactStore
 from filch.export import BackendError, export
 from filch.export.backends import _registry
 from filch.steal import steal_forward
+from support.processes.forked import run_python
 
 pytest_plugins = "pytester"
 
@@ -253,7 +252,7 @@ def test_a_failure_shows_all_that_differs_and_leaves_a_report_and_a_repro(projec
     assert "_checks.py" not in found.stdout.str(), "our own frames stand in the traceback"
     assert "torch.__trace" not in found.stdout.str()
     script = Path(re.search(r"repro: python (\S+)", found.stdout.str())[1])
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, cwd=project.path)
+    done = run_python(script, cwd=project.path)
     assert done.returncode == 1, done.stderr
     assert "Divergence starts at `node_gelu`" in " ".join(done.stdout.split())
 
@@ -276,7 +275,7 @@ def test_too_far(filch):
 
     found.assert_outcomes(passed=1, failed=2)
     for script in re.findall(r"repro: python (\S+)", found.stdout.str()):
-        done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, cwd=project.path)
+        done = run_python(script, cwd=project.path)
         assert done.returncode == 1, done.stderr
         assert ("the dtype differs" in done.stdout) == ("refused" in script)
 

@@ -1,6 +1,5 @@
 """Backends of other packages: that of docs/guides/write_a_backend.md works, and a broken one is one sentence."""
 
-import os
 import re
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 
 from filch.export import BackendError
 from filch.export.backends import get_backend
+from support.processes.forked import run_python
 
 DOCS = (Path(__file__).resolve().parents[3] / "docs" / "guides" / "write_a_backend.md").read_text()
 USE = """
@@ -51,14 +51,8 @@ def test_the_backend_in_the_docs_is_installed_and_finds_its_own_fault(tmp_path: 
     install = [sys.executable, "-m", "pip", "install", *offline, "--target", str(site), str(tmp_path)]
     subprocess.run(install, check=True, capture_output=True, text=True)
 
-    done = subprocess.run(
-        [sys.executable, "-c", USE],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path / "site",
-        env={**os.environ, "PYTHONPATH": str(site)},
-    )
+    (site / "use.py").write_text(USE)
+    done = run_python(site / "use.py", cwd=site)
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["tiny True True {'same'}", "False Relu 1"]
@@ -69,13 +63,7 @@ def test_the_backend_in_the_docs_passes_the_tests_in_the_docs(tmp_path: Path) ->
     (tmp_path / "filch_tiny.py").write_text(block("python", "class Tiny"))
     (tmp_path / "test_filch_tiny.py").write_text(block("python", "class TestTiny"))
 
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
+    done = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", cwd=tmp_path)
 
     assert done.returncode == 0, done.stdout
     assert re.search(r"^1\d passed, \d skipped", done.stdout, re.MULTILINE), done.stdout

@@ -1,8 +1,6 @@
 """Export of models with shared modules, buffers, autocast, string arguments and complex numbers."""
 
 import copy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from torch import nn
 from filch.compare import compare
 from filch.export import export, optimize
 from filch.steal import Capture, steal_forward
+from support.processes.forked import run_python
 
 
 def captured(model: nn.Module, *args: object, dump_file: Path | None = None, **kwargs: object) -> Capture:
@@ -182,7 +181,8 @@ def test_a_saved_program_with_a_cache_is_compared_where_its_library_is_not_impor
         "import sys; from filch.compare import compare; report = compare('ref.onnx', 'model.onnx'); "
         "assert 'transformers' not in sys.modules; print(report.headline, report.close, report.notes)"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    (tmp_path / "script.py").write_text(script)
+    done = run_python(tmp_path / "script.py", cwd=tmp_path)
 
     assert done.stdout.startswith("judged 460 of 460 exported values")
     assert done.stdout.strip().endswith("True ()")

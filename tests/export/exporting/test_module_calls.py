@@ -1,6 +1,7 @@
 """Every module call is resolved to the right values of the exported graph."""
 
 import copy
+import os
 import re
 from pathlib import Path
 
@@ -15,11 +16,15 @@ from support.models.module_calls import measure
 from support.models.zoo import MODELS
 
 EVIDENCE = Path(__file__).parents[3] / "docs" / "evidence.md"
+# What is like these up to a few operations: Llama, Qwen3 and Gemma 2; BERT and ALBERT; ViT; CLIP.
+ALIKE = {"mistral", "qwen2", "gemma", "roberta", "electra", "distilbert", "dinov2", "yolos", "siglip"}
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_module_call_of_an_architecture_is_resolved_and_none_is_wrong(name: str) -> None:
     """An output is exact, an alias or dead; after optimization, a removed one names the node it went into."""
+    if name in ALIKE and "FILCH_ALL_STORIES" not in os.environ:
+        pytest.skip("others are like this one: FILCH_ALL_STORIES=1 runs it")
     line = measure(name)
 
     rows = [row for row in line.report.modules if row.side == "output"]

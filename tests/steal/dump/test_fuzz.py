@@ -506,8 +506,8 @@ def _import():
         (_two_lines, "its message is not one short printable line"),
         (_import, r"it imported \['planted'\]"),
         (lambda: Watched(1), "it ran the attribute of a class"),
-        (lambda: time.sleep(2), "it takes more than 1 s"),
-        (lambda: sum(range(4 * 10**8)), "it takes "),
+        (lambda: time.sleep(2), r"it takes more than 0\.2 s"),
+        (lambda: sum(range(5 * 10**7)), r"it takes \d+\.\d s|it takes more than 0\.2 s"),
         (lambda: bytearray(2**28), r"it takes \d+ MB"),
         (lambda: torch.ones(2**25), r"it takes 1\d\d MB"),
         (_reserve, r"it takes \d+ MB \(VmPeak\)"),
@@ -519,7 +519,7 @@ def test_the_fuzzer_detects_every_planted_fault(monkeypatch, step, message):
     del sys.modules["planted"]
 
     with pytest.raises(FaultError, match=message):
-        check_steps([step], seconds=1)
+        check_steps([step], seconds=0.2 if message.endswith(" s") else 30)  # other processes may keep this one waiting
 
 
 def test_the_fuzzer_detects_memory_below_the_peak_of_the_process():
@@ -527,7 +527,7 @@ def test_the_fuzzer_detects_memory_below_the_peak_of_the_process():
     torch.empty(2**29, device="cpu")
 
     with pytest.raises(FaultError, match=r"it takes 12\d MB \(VmHWM\)"):
-        check_steps([lambda: torch.ones(2**25)], seconds=1)
+        check_steps([lambda: torch.ones(2**25)], seconds=30)
 
 
 def test_the_fuzzer_accepts_refusals():

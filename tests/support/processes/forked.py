@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import gc
 import json
 import os
 import runpy
@@ -56,6 +57,9 @@ def serve():
 
     with quick_exports():
         _export_something()
+        gc.set_threshold(100_000, 20, 50)  # as tests/conftest.py
+        gc.collect()
+        gc.freeze()  # forks don't visit what was there before
         for line in sys.stdin:
             pid = os.fork()
             if not pid:
