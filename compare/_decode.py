@@ -8,7 +8,16 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from filch.export import Precision, Program, cached_call, export, has_recurrent_states, lower, stepwise_call
+from filch.export import (
+    PositionErrors,
+    Precision,
+    Program,
+    cached_call,
+    export,
+    has_recurrent_states,
+    lower,
+    stepwise_call,
+)
 from filch.export.backends import Backend, Stage
 from filch.steal import phase, steal_forward
 
@@ -24,6 +33,7 @@ from .float64 import Flips
 from .metrics._metrics import compare_tensors
 from .models._subject import Subject
 from .results._decoding import DecodeBreak, DecodeDecision, DecodePosition, Decoding, LayerErrors
+from .results._picture import RowKey, picture
 from .results._report import Report
 from .results._rows import STAGES, Row
 
@@ -194,10 +204,12 @@ def _result(  # noqa: PLR0917  called in one place
         )
         for position in range(length)
     )
-    errors: dict[str, tuple[float, ...]] = {}
+    layers: dict[str, LayerErrors] = {}
     for item in nodes:
         name = item.row.module or ""
-        errors[name] = tuple(map(max, errors.get(name, item.errors), item.errors))
+        layer = layers.get(name, LayerErrors(name, item.errors))
+        places = {*layer.wrong, *(item.wrong if rows[_key(item)].diverged else ())}
+        layers[name] = LayerErrors(name, tuple(map(max, layer.errors, item.errors)), tuple(sorted(places)))
     return Decoding(
         type(model).__name__,
         run.name,
@@ -207,11 +219,20 @@ def _result(  # noqa: PLR0917  called in one place
         positions,
         tuple(_break(item, rows[_key(item)]) for item in wrong),
         tuple(sorted(decisions, key=lambda item: item.position)),
-        tuple(LayerErrors(name, item) for name, item in errors.items()),
+        tuple(layers.values()),
         sum(row.judged for row in report.rows),
         len(report.rows),
         *eager,
         report.failed,
+        picture(
+            report.rows,
+            report.graphs,
+            rows[_key(wrong[0])] if wrong else None,
+            {
+                _key(item): PositionErrors(item.errors, item.wrong if rows[_key(item)].diverged else ())
+                for item in records
+            },
+        ),
     )
 
 
@@ -233,7 +254,7 @@ def _ordered(wrong: Sequence[PositionedRow], first: int) -> list[PositionedRow]:
     return sorted(items, key=lambda item: (step_of(item), STAGES.index(item.row.stage), item.row.index))
 
 
-def _key(item: PositionedRow) -> tuple[Stage, str, str]:
+def _key(item: PositionedRow) -> RowKey:
     return item.row.stage, item.row.kind, item.row.value
 
 

@@ -23,12 +23,14 @@ class PositionedRow:
             none.
         position: the first position at which it is wrong, or decides otherwise than the model; None if there is none.
         sequence: the first sequence in which it is or does; None if the value is the same for all.
+        wrong: all positions at which it is or does, in order.
     """
 
     row: Row
     errors: tuple[float, ...]
     position: int | None = None
     sequence: int | None = None
+    wrong: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -79,7 +81,8 @@ class PositionedRow:
         rows = wrong[first]
         has_rows = rows.dim() > 0 and rows.shape[0] == axes.spans.rows and axis > 0
         sequence = int(rows.reshape(len(rows), -1).any(-1).nonzero()[0]) if has_rows else None
-        return cls(row, tuple(by_position), positions[first], sequence)
+        places = tuple(sorted({positions[token] for token in tokens}))
+        return cls(row, tuple(by_position), places[0], sequence, places)
 
 
 def _limit(row: Row, dtype: torch.dtype) -> float:
