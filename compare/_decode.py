@@ -51,7 +51,7 @@ def compare_decode(
     options: Mapping[str, Any] | None = None,
     tokens: int = _TOKENS,
     first: int | None = None,
-    cache: Literal["dynamic", "static"] = "dynamic",
+    cache: Literal["dynamic", "static", "window"] = "dynamic",
     precision: Precision | None = None,
     stages: Sequence[Stage] | None = None,
     buffer: int = BUFFER,
@@ -65,7 +65,8 @@ def compare_decode(
     not judged.
 
     The program of a model with recurrent states takes one token in each step, and continues the model's own state:
-    rounding errors add up in a state. Its values are compared with those of all steps of the model.
+    rounding errors add up in a state. Its values are compared with those of all steps of the model. A program whose
+    cache drops keys behind a window is run in the same way, so that each state of its cache has a reference.
 
     Whether the model itself computes the same step by step as in one call is checked in eager PyTorch by its logits.
     An integer, a router or the next token that differs because rounding decides it is a decision and not wrong.
@@ -81,8 +82,8 @@ def compare_decode(
         options: see `compare`.
         tokens: the number of tokens of each sequence, at least 6.
         first: the number of tokens of the first step, at least 2; None is a quarter of `tokens`, or 1 with recurrent
-            states.
-        cache: the kind of the cache, if the model is exported here.
+            states or windows.
+        cache: the kind of the cache, if the model is exported here; of a program with windows, `"window"`.
         precision: lowers the precision of the program: `"float16"` or `"bfloat16"`.
         stages: see `compare`; None is the last stage that the backend has: the graph that it optimized.
         buffer: see `compare`.
@@ -97,10 +98,12 @@ def compare_decode(
         raise CompareError(f"decoding is compared for at least {_LEAST} tokens, not {tokens}")
     has_encoder = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     is_recurrent = has_recurrent_states(model)
-    count = 1 if is_recurrent else max(2, tokens // 4) if first is None else first
-    if is_recurrent and first not in (None, 1):
-        raise CompareError("a program with recurrent states takes one token in each step, also in the first one")
-    if not is_recurrent and not 2 <= count <= tokens - 2:
+    in_steps = is_recurrent or cache == "window"
+    count = 1 if in_steps else max(2, tokens // 4) if first is None else first
+    if in_steps and first not in (None, 1):
+        what = "recurrent states" if is_recurrent else "windows of keys"
+        raise CompareError(f"a program with {what} takes one token in each step, also in the first one")
+    if not in_steps and not 2 <= count <= tokens - 2:
         raise CompareError(f"the first step has 2 to {tokens - 2} tokens, not {count}")
     given, others = given_tokens(Subject.of(model, () if args is None else args, kwargs), _SEQUENCES)
     others = others if has_encoder else {}
@@ -112,13 +115,13 @@ def compare_decode(
     else:
         program = program.snapshot()
         slots = _slots(program)
-    sequences = len(given) if is_recurrent else 0
+    sequences = len(given) if in_steps else 0
     stepwise = Stepwise(resolve_backend(backend, options), count, slots, sequences)
     with implementation(model, "experts", EXPORTED_EXPERTS), torch.no_grad():
         decoded = None
-        if is_recurrent:
+        if in_steps:
             with phase("decoding in eager PyTorch"):
-                arguments, decoded = stepwise_call(model, given)
+                arguments, decoded = stepwise_call(model, given, has_windows=cache == "window")
         else:
             arguments = cached_call(model, given, others, slots=slots)
         with steal_forward(model, submodules=True, on_error="raise") as capture:
@@ -133,7 +136,7 @@ def compare_decode(
             consistency = _consistency(_eager(model, given, others, count), expected)
         else:
             consistency = _consistency(decoded, model(given, use_cache=False).logits.cpu())
-    kind = "static" if slots else "dynamic"
+    kind = "static" if slots else "window" if cache == "window" else "dynamic"
     return _result(model, stepwise, report, expected, (kind, precision or ""), consistency)
 
 

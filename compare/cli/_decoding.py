@@ -69,6 +69,7 @@ class CacheOption(StrEnum):
 
     dynamic = "dynamic"
     static = "static"
+    window = "window"
 
 
 class DecodePrecision(StrEnum):

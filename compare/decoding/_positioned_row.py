@@ -84,6 +84,18 @@ class PositionedRow:
         places = tuple(sorted({positions[token] for token in tokens}))
         return cls(row, tuple(by_position), places[0], sequence, places)
 
+    @classmethod
+    def of_other_shape(
+        cls, row: Row, value: torch.Tensor, reference: torch.Tensor, axes: Axes, positions: Sequence[int]
+    ) -> "PositionedRow":
+        """Return where a value has another shape than its reference, such as a window of another size; see `of`."""
+        position = positions[0]
+        if axes.spans.in_rows and "keys" in axes.roles and value.dim() == reference.dim():
+            axis = axes.roles.index("keys")
+            position = min(value.shape[axis], reference.shape[axis], axes.spans.length - 1)  # they are equal before it
+        errors = tuple(math.inf if index == position else 0.0 for index in range(axes.spans.length))
+        return cls(row, errors, position, None, (position,))
+
 
 def _limit(row: Row, dtype: torch.dtype) -> float:
     """Return the relative difference from which on a number of a wrong value is wrong."""

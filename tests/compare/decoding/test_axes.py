@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from filch.compare.decoding._axes import Axes, Spans
-from filch.compare.decoding._stepwise import _same_nodes
+from filch.compare.decoding._stepwise import _other_size, _same_nodes
 
 LENGTH, SIZE = 3, 4  # tokens; slots, and the size of a head
 SPANS = Spans.of((1, LENGTH), 1, SIZE)
@@ -45,3 +45,16 @@ def test_nodes_of_steps_are_judged_as_long_as_they_are_the_same():
     assert [name for name, _ in _same_nodes([first, first])] == ["a", "b", "c"]
     assert [name for name, _ in _same_nodes([first, other])] == ["a"]
     assert [(name, len(parts)) for name, parts in _same_nodes([first, first[:2]])] == [("a", 2), ("b", 2)]
+
+
+@pytest.mark.parametrize("window", [2, 5])
+def test_a_step_that_keeps_another_number_of_keys_is_found(window):
+    spans = Spans.in_rows_of(2, 5)
+    whole = torch.zeros(10, 1, window, 2)
+    parts = [torch.zeros(2, 1, min(end, window), 2) for _, end in spans.all]
+    axes = Axes.of(spans, whole, parts)
+    assert axes is not None and axes.roles == ("joint", "fixed", "keys", "fixed")
+    assert _other_size(spans, "present.0.key", whole, parts) is None
+    parts[3] = torch.zeros(2, 1, 1, 2)
+    assert _other_size(spans, "present.0.key", whole, parts) == 3
+    assert _other_size(spans, "logits", whole, parts) is None

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers.cache_utils import Cache, DynamicLayer, StaticLayer
+from transformers.cache_utils import (
+    Cache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    StaticLayer,
+    StaticSlidingWindowLayer,
+)
 from transformers.models.llama import modeling_llama
 
 from filch.compare import CompareError, check_invariance
@@ -154,6 +160,29 @@ def test_a_fault_is_named_at_its_operation_and_position(
     assert row.first.operator in fault.operators.split()
     assert (row.first.sequence, row.first.position) == (fault.sequence, fault.position)
     assert row.first.before == ()
+
+
+@pytest.mark.parametrize(
+    ("relation", "cache"), [("decode", DynamicSlidingWindowLayer), ("static cache", StaticSlidingWindowLayer)]
+)
+def test_a_stale_slot_of_a_window_that_has_rolled_is_named(
+    relation: str, cache: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window = 5
+    model = build("MistralForCausalLM", SETTINGS | {"sliding_window": window, "num_hidden_layers": 1})
+    (row,) = check_invariance(model, TOKENS, only=[relation]).rows
+    assert row.verdict == "holds"
+    update = cache.update  # type: ignore[attr-defined]
+
+    def stale(self: Any, key: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        keys, values = update(self, key, *args, **kwargs)
+        is_late = self.get_seq_length() > window + 1
+        return (torch.cat([keys[:, :, 1:2], keys[:, :, 1:]], 2) if is_late else keys), values
+
+    monkeypatch.setattr(cache, "update", stale)
+    (row,) = check_invariance(model, TOKENS, only=[relation]).rows
+    assert row.verdict == "breaks" and row.first is not None
+    assert (row.first.module, row.first.position, row.first.sequence) == ("model.layers.0.self_attn", window + 1, 0)
 
 
 def test_the_module_is_named_whose_operations_are_others_token_by_token(monkeypatch: pytest.MonkeyPatch) -> None:
