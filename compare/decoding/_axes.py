@@ -39,9 +39,15 @@ class Spans:
         """Return the steps of one token each that one call has in its rows."""
         return cls(rows, tuple((index, index + 1) for index in range(length)), in_rows=True)
 
-    def first_key(self, end: int) -> int:
-        """Return the index of the first key of a step that ends at a position, among those of one call."""
-        return self.length - end if self.in_rows else 0
+    def keys_of(self, end: int, size: int) -> tuple[int, int]:
+        """Return the first key of a step that ends at a position, among those of one call, and how many there are.
+
+        Args:
+            end: the position.
+            size: the number of keys of one call: of all tokens, or in rows of the last ones that a window has.
+        """
+        count = min(end, size) if self.in_rows else end
+        return size - count if self.in_rows else 0, count
 
     @property
     def length(self) -> int:
@@ -126,7 +132,7 @@ class Axes:
         split = self.split(torch.empty(self.shape, device="meta"))
         ends = torch.tensor([end for start, end in self.spans.all for _ in range(start, end)])[:, None]
         keys = torch.arange(split.shape[key])
-        found = keys < self.spans.length - ends if self.spans.in_rows else keys >= ends
+        found = keys < len(keys) - ends if self.spans.in_rows else keys >= ends
         shape = [1] * split.dim()
         shape[0], shape[key if key > query else key + 1] = found.shape
         return found.reshape(shape)
@@ -145,7 +151,7 @@ class Axes:
         if self.query_axis is not None:
             value = value.narrow(self.query_axis, start, end - start)
         if self.key_axis is not None and not self.spans.slots:
-            value = value.narrow(self.key_axis, self.spans.first_key(end), end)
+            value = value.narrow(self.key_axis, *self.spans.keys_of(end, value.shape[self.key_axis]))
         if "joint" not in self.roles:
             return value
         axis = self.roles.index("joint")
@@ -169,9 +175,9 @@ class Axes:
             return Joined(torch.cat(split, self.query_axis).reshape(self.shape), [*range(self.spans.length)])
         result = self.split(whole.clone())
         for step, ((start, end), part) in enumerate(zip(self.spans.all, parts, strict=True)):
-            place = result.narrow(self.query_axis, start, end - start)
-            place = place.narrow(self.key_axis, self.spans.first_key(end), end)
-            place.copy_(self.split(part, step).narrow(self.key_axis, 0, end))
+            place, own = result.narrow(self.query_axis, start, end - start), self.split(part, step)
+            first, count = self.spans.keys_of(end, place.shape[self.key_axis])
+            place.narrow(self.key_axis, first, count).copy_(own.narrow(self.key_axis, 0, count))
         return Joined(result.reshape(self.shape), [*range(self.spans.length)])
 
     def _farthest(self, whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> "Joined":
@@ -287,6 +293,8 @@ def _role(spans: Spans, whole: int, parts: Sequence[int]) -> Role | None:
     if whole == spans.length and [*parts] == spans.counts:
         return "queries"
     if whole == spans.length and [*parts] == spans.ends:
+        return "keys"
+    if spans.in_rows and 1 < whole < spans.length and [*parts] == [min(end, whole) for end in spans.ends]:
         return "keys"
     if all(size == whole for size in parts):
         return "keys" if spans.slots and whole == spans.slots else "fixed"

@@ -20,6 +20,7 @@ from ._positioned_row import PositionedRow
 Values = Mapping[str, torch.Tensor]
 PAST, PRESENT = "past_key_values.", "present."  # what the names of the cache begin with, as inputs and outputs
 _GROWING = (".key", ".value")  # what the names end with that have a row for each token
+_KEYS = 2  # their axis
 _ENCODER = re.compile(r"encoder_|past_key_values\.\d+\.encoder\.")  # inputs that are the same in each step
 TOKENS, MASK, LOGITS, LENGTH = "input_ids", "attention_mask", "logits", ".length"
 
@@ -90,8 +91,10 @@ class Stepwise:
     def record(self, row: Row, value: torch.Tensor, reference: torch.Tensor) -> None:
         """Record at which positions a value differs; see `CompareOptions.on_row`."""
         places = self._places.get(row.value)
-        if places is not None and value.shape == reference.shape and value.numel():
-            self.records[row.stage, row.kind, row.value] = PositionedRow.of(row, value, reference, *places)
+        if places is not None and (value.numel() or value.shape != reference.shape):
+            has_shape = value.shape == reference.shape
+            positioned = PositionedRow.of if has_shape else PositionedRow.of_other_shape
+            self.records[row.stage, row.kind, row.value] = positioned(row, value, reference, *places)
 
     def isolate(
         self,
@@ -182,8 +185,8 @@ class Stepwise:
         if self.sequences:
             rows = tensor.reshape(self.sequences, -1, *tensor.shape[1:])[:, start]
             if name == MASK:
-                return rows[:, rows.shape[1] - end :]
-            return rows[:, :, rows.shape[2] - start :] if name.endswith(_GROWING) else rows
+                return rows[:, max(rows.shape[1] - end, 0) :]
+            return rows[:, :, max(rows.shape[2] - start, 0) :] if name.endswith(_GROWING) else rows
         if _ENCODER.match(name):
             return tensor
         if name != MASK:
@@ -212,8 +215,14 @@ class Stepwise:
                 joined = axes.joined(expected, items)
                 handle.axes[name], self._places[name] = axes, (axes, joined.positions)
                 yield name, joined.value
-            elif name in handle.inner.graph.outputs and items[-1].shape == expected.shape:
-                ends = [end for _, end in spans.all]
+                continue
+            ends = [end for _, end in spans.all]
+            if name not in handle.inner.graph.outputs:
+                continue
+            if (step := _other_size(spans, name, expected, items)) is not None:
+                self._places[name] = Axes(spans, (), ()), [ends[step] - 1]
+                yield name, items[step]
+            elif items[-1].shape == expected.shape:
                 steps = zip(ends, items, strict=True)
                 wrong = (end for end, item in steps if name.endswith(LENGTH) and int(item) != end)
                 self._places[name] = Axes(spans, (), ()), [next(wrong, ends[-1]) - 1]
@@ -315,6 +324,15 @@ def _known_value(
     if reference is not None and (reference.shape, reference.dtype) == (shape, parts[0].dtype):
         return reference
     return value_in_one_call(spans, parts)
+
+
+def _other_size(spans: Spans, name: str, whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> int | None:
+    """Return the first step that leaves another number of keys in the cache than its tokens need; None if none does."""
+    if not (name.startswith(PRESENT) and name.endswith(_GROWING)) or spans.slots or whole.dim() < _KEYS + 1:
+        return None
+    counts = [spans.keys_of(end, whole.shape[_KEYS])[1] for _, end in spans.all]
+    sizes = [part.shape[_KEYS] if part.dim() > _KEYS else None for part in parts]
+    return next((step for step, pair in enumerate(zip(sizes, counts, strict=True)) if pair[0] != pair[1]), None)
 
 
 def _next_state(name: str, past: torch.Tensor, outputs: Values) -> torch.Tensor:

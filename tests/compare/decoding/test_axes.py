@@ -5,7 +5,7 @@ import torch
 
 from filch.compare.decoding._axes import Axes, Spans, shape_in_one_call, value_in_one_call
 from filch.compare.decoding._parts import Parts
-from filch.compare.decoding._stepwise import _same_nodes
+from filch.compare.decoding._stepwise import _other_size, _same_nodes
 
 LENGTH, SIZE = 3, 4  # tokens; slots, and the size of a head
 SPANS = Spans.of((1, LENGTH), 1, SIZE)
@@ -95,3 +95,16 @@ def test_scores_have_a_shape_in_one_call_but_not_all_numbers():
     assert shape_in_one_call(STEPS, parts) == (2, 5, 5)
     assert value_in_one_call(STEPS, parts) is None
     assert shape_in_one_call(STEPS, [*parts[:-1], torch.randn(2, 1, 4)]) is None
+
+
+@pytest.mark.parametrize("window", [2, 5])
+def test_a_step_that_keeps_another_number_of_keys_is_found(window):
+    spans = Spans.in_rows_of(2, 5)
+    whole = torch.zeros(10, 1, window, 2)
+    parts = [torch.zeros(2, 1, min(end, window), 2) for _, end in spans.all]
+    axes = Axes.of(spans, whole, parts)
+    assert axes is not None and axes.roles == ("joint", "fixed", "keys", "fixed")
+    assert _other_size(spans, "present.0.key", whole, parts) is None
+    parts[3] = torch.zeros(2, 1, 1, 2)
+    assert _other_size(spans, "present.0.key", whole, parts) == 3
+    assert _other_size(spans, "logits", whole, parts) is None
