@@ -20,7 +20,14 @@ from filch.compare import Alignment, align
 # The models and the bugs live with the tests, which are no package and are not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from support.faults import porting_heldout, porting_heldout2, porting_heldout3, porting_heldout4, porting_heldout5
+from support.faults import (
+    porting_heldout,
+    porting_heldout2,
+    porting_heldout3,
+    porting_heldout4,
+    porting_heldout5,
+    porting_heldout6,
+)
 from support.faults.porting import STYLES, PortingBug, Style, make
 
 SETS = {
@@ -29,6 +36,7 @@ SETS = {
     "third": porting_heldout3,
     "fourth": porting_heldout4,
     "fifth": porting_heldout5,
+    "sixth": porting_heldout6,
 }
 
 OUTCOMES = OPERATION, MODULE, ELSEWHERE, UNNAMED, PASSED = ("operation", "module", "elsewhere", "unnamed", "passed")
