@@ -17,8 +17,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from support.models.ports import PORTS, Port
 from support.models.ports.heldout import HELD_OUT_PORTS
+from support.models.ports.heldout5 import FIFTH_PORTS
 
-ALL_PORTS = PORTS | HELD_OUT_PORTS
+ALL_PORTS = PORTS | HELD_OUT_PORTS | FIFTH_PORTS
 
 EVIDENCE = ("proved", "anchored", "by value", "ambiguous")
 PLACES = ("operation", "module", "elsewhere")

@@ -29,9 +29,11 @@ FAMILIES = MODELS | {
     "Lfm2ForCausalLM": GROUPED | {"layer_types": ["conv", "full_attention"]},
 }
 STATIC = ("LlamaForCausalLM", "Gemma2ForCausalLM", "MistralForCausalLM", "MixtralForCausalLM")
-RUNS: list[tuple[str, Literal["dynamic", "static"], str]] = [
+WINDOWS = ("MistralForCausalLM", "Gemma2ForCausalLM")
+RUNS: list[tuple[str, Literal["dynamic", "static", "window"], str]] = [
     *((name, "dynamic", "onnxruntime-cpu") for name in FAMILIES),
     *((name, "static", "onnxruntime-cpu") for name in STATIC),
+    *((name, "window", "onnxruntime-cpu") for name in WINDOWS),
     ("LlamaForCausalLM", "static", "inductor"),
 ]
 

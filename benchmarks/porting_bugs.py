@@ -20,7 +20,7 @@ from filch.compare import Alignment, align
 # The models and the bugs live with the tests, which are no package and are not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from support.faults import porting_heldout, porting_heldout2, porting_heldout3, porting_heldout4
+from support.faults import porting_heldout, porting_heldout2, porting_heldout3, porting_heldout4, porting_heldout5
 from support.faults.porting import STYLES, PortingBug, Style, make
 
 SETS = {
@@ -28,6 +28,7 @@ SETS = {
     "second": porting_heldout2,
     "third": porting_heldout3,
     "fourth": porting_heldout4,
+    "fifth": porting_heldout5,
 }
 
 OUTCOMES = OPERATION, MODULE, ELSEWHERE, UNNAMED, PASSED = ("operation", "module", "elsewhere", "unnamed", "passed")

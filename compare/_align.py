@@ -25,16 +25,17 @@ from ._compare_programs import in_dtype
 from .alignment._array_alignment import Runnable, Source, align_arrays, align_weights, run
 from .alignment._arrays import NamedArrays, as_tensors
 from .alignment._correspondence import Correspondence
-from .alignment._divergence import Divergence
 from .alignment._exact import computed_tables, exact_run, exact_tables, exact_values, tables_of
 from .alignment._execution import Execution, Tensors
-from .alignment._folded import folded_vectors
+from .alignment._folded import folded_weights
 from .alignment._program_run import ProgramSource
 from .alignment._result import alignment
 from .alignment._value_map import ValueMap, load_value_map
 from .alignment._values import Side
 from .alignment._weights import match_weights
 from .common._errors import CompareError
+from .divergence._divergence import Divergence
+from .divergence._precision import coarser_operations
 from .layouts._closeness import RELATIVE
 from .layouts._numbers import Numbers
 from .models._array_files import has_only_weights, is_array_file, load_arrays
@@ -279,7 +280,7 @@ def _align_runs(own: Runnable, other: Runnable, given: ValueMap) -> Alignment:
     with phase("running B in float64"):
         second, second_again = _runs(other)
     with phase("matching weights"):
-        weights = match_weights(first.weights, second.weights, folded_vectors(first))
+        weights = match_weights(first.weights, second.weights, folded_weights(first))
         release_memory()
     with phase("matching values"):
         tables = tables_of(first, weights.unused)
@@ -297,8 +298,8 @@ def _align_runs(own: Runnable, other: Runnable, given: ValueMap) -> Alignment:
             remarks.append(_AMPLIFIED)
     with phase("finding differences"):
         divergence = Divergence(pairs)
-        suspects, missing = divergence.suspects(), divergence.missing()
-    return alignment(pairs, suspects, missing, remarks, given)
+        suspects, missing, coarser = divergence.suspects(), divergence.missing(), coarser_operations(pairs)
+    return alignment(pairs, suspects, missing, remarks, given, coarser=coarser)
 
 
 def _step_by_step(

@@ -119,6 +119,7 @@ def compare(
     resolved_backend = resolve_backend(backend, options)
     calls = captured_calls(records, loaded)
     wanted = _ordered_stages(resolved_backend, resolved_backend.stages if stages is None else stages)
+    stepwise = backend if isinstance(backend, Stepwise) else None
     settings = CompareOptions(
         wanted,
         limits,
@@ -129,7 +130,8 @@ def compare(
         truth=truth,
         repeats=repeats,
         by_tolerance=tolerance is not None,
-        on_row=backend.record if isinstance(backend, Stepwise) else None,
+        on_row=None if stepwise is None else stepwise.record,
+        on_references=None if stepwise is None else stepwise.set_references,
     )
     results = []
     with time_limit(loaded, limit):

@@ -8,7 +8,16 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from filch.export import Precision, Program, cached_call, export, has_recurrent_states, lower, stepwise_call
+from filch.export import (
+    PositionErrors,
+    Precision,
+    Program,
+    cached_call,
+    export,
+    has_recurrent_states,
+    lower,
+    stepwise_call,
+)
 from filch.export.backends import Backend, Stage
 from filch.steal import phase, steal_forward
 
@@ -24,6 +33,7 @@ from .float64 import Flips
 from .metrics._metrics import compare_tensors
 from .models._subject import Subject
 from .results._decoding import DecodeBreak, DecodeDecision, DecodePosition, Decoding, LayerErrors
+from .results._picture import RowKey, picture
 from .results._report import Report
 from .results._rows import STAGES, Row
 
@@ -41,7 +51,7 @@ def compare_decode(
     options: Mapping[str, Any] | None = None,
     tokens: int = _TOKENS,
     first: int | None = None,
-    cache: Literal["dynamic", "static"] = "dynamic",
+    cache: Literal["dynamic", "static", "window"] = "dynamic",
     precision: Precision | None = None,
     stages: Sequence[Stage] | None = None,
     buffer: int = BUFFER,
@@ -55,7 +65,8 @@ def compare_decode(
     not judged.
 
     The program of a model with recurrent states takes one token in each step, and continues the model's own state:
-    rounding errors add up in a state. Its values are compared with those of all steps of the model.
+    rounding errors add up in a state. Its values are compared with those of all steps of the model. A program whose
+    cache drops keys behind a window is run in the same way, so that each state of its cache has a reference.
 
     Whether the model itself computes the same step by step as in one call is checked in eager PyTorch by its logits.
     An integer, a router or the next token that differs because rounding decides it is a decision and not wrong.
@@ -71,8 +82,8 @@ def compare_decode(
         options: see `compare`.
         tokens: the number of tokens of each sequence, at least 6.
         first: the number of tokens of the first step, at least 2; None is a quarter of `tokens`, or 1 with recurrent
-            states.
-        cache: the kind of the cache, if the model is exported here.
+            states or windows.
+        cache: the kind of the cache, if the model is exported here; of a program with windows, `"window"`.
         precision: lowers the precision of the program: `"float16"` or `"bfloat16"`.
         stages: see `compare`; None is the last stage that the backend has: the graph that it optimized.
         buffer: see `compare`.
@@ -87,10 +98,12 @@ def compare_decode(
         raise CompareError(f"decoding is compared for at least {_LEAST} tokens, not {tokens}")
     has_encoder = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     is_recurrent = has_recurrent_states(model)
-    count = 1 if is_recurrent else max(2, tokens // 4) if first is None else first
-    if is_recurrent and first not in (None, 1):
-        raise CompareError("a program with recurrent states takes one token in each step, also in the first one")
-    if not is_recurrent and not 2 <= count <= tokens - 2:
+    in_steps = is_recurrent or cache == "window"
+    count = 1 if in_steps else max(2, tokens // 4) if first is None else first
+    if in_steps and first not in (None, 1):
+        what = "recurrent states" if is_recurrent else "windows of keys"
+        raise CompareError(f"a program with {what} takes one token in each step, also in the first one")
+    if not in_steps and not 2 <= count <= tokens - 2:
         raise CompareError(f"the first step has 2 to {tokens - 2} tokens, not {count}")
     given, others = given_tokens(Subject.of(model, () if args is None else args, kwargs), _SEQUENCES)
     others = others if has_encoder else {}
@@ -102,13 +115,13 @@ def compare_decode(
     else:
         program = program.snapshot()
         slots = _slots(program)
-    sequences = len(given) if is_recurrent else 0
+    sequences = len(given) if in_steps else 0
     stepwise = Stepwise(resolve_backend(backend, options), count, slots, sequences)
     with implementation(model, "experts", EXPORTED_EXPERTS), torch.no_grad():
         decoded = None
-        if is_recurrent:
+        if in_steps:
             with phase("decoding in eager PyTorch"):
-                arguments, decoded = stepwise_call(model, given)
+                arguments, decoded = stepwise_call(model, given, has_windows=cache == "window")
         else:
             arguments = cached_call(model, given, others, slots=slots)
         with steal_forward(model, submodules=True, on_error="raise") as capture:
@@ -123,7 +136,7 @@ def compare_decode(
             consistency = _consistency(_eager(model, given, others, count), expected)
         else:
             consistency = _consistency(decoded, model(given, use_cache=False).logits.cpu())
-    kind = "static" if slots else "dynamic"
+    kind = "static" if slots else "window" if cache == "window" else "dynamic"
     return _result(model, stepwise, report, expected, (kind, precision or ""), consistency)
 
 
@@ -194,10 +207,12 @@ def _result(  # noqa: PLR0917  called in one place
         )
         for position in range(length)
     )
-    errors: dict[str, tuple[float, ...]] = {}
+    layers: dict[str, LayerErrors] = {}
     for item in nodes:
         name = item.row.module or ""
-        errors[name] = tuple(map(max, errors.get(name, item.errors), item.errors))
+        layer = layers.get(name, LayerErrors(name, item.errors))
+        places = {*layer.wrong, *(item.wrong if rows[_key(item)].diverged else ())}
+        layers[name] = LayerErrors(name, tuple(map(max, layer.errors, item.errors)), tuple(sorted(places)))
     return Decoding(
         type(model).__name__,
         run.name,
@@ -207,11 +222,20 @@ def _result(  # noqa: PLR0917  called in one place
         positions,
         tuple(_break(item, rows[_key(item)]) for item in wrong),
         tuple(sorted(decisions, key=lambda item: item.position)),
-        tuple(LayerErrors(name, item) for name, item in errors.items()),
+        tuple(layers.values()),
         sum(row.judged for row in report.rows),
         len(report.rows),
         *eager,
         report.failed,
+        picture(
+            report.rows,
+            report.graphs,
+            rows[_key(wrong[0])] if wrong else None,
+            {
+                _key(item): PositionErrors(item.errors, item.wrong if rows[_key(item)].diverged else ())
+                for item in records
+            },
+        ),
     )
 
 
@@ -233,7 +257,7 @@ def _ordered(wrong: Sequence[PositionedRow], first: int) -> list[PositionedRow]:
     return sorted(items, key=lambda item: (step_of(item), STAGES.index(item.row.stage), item.row.index))
 
 
-def _key(item: PositionedRow) -> tuple[Stage, str, str]:
+def _key(item: PositionedRow) -> RowKey:
     return item.row.stage, item.row.kind, item.row.value
 
 

@@ -9,11 +9,13 @@ import torch
 from torch import nn
 
 from filch.export import Node, release_memory
+from filch.export.backends import Backend
 from filch.steal import phase
 from filch.steal.text import short_line
 
+from ._compare import resolve_backend
+from ._decode_relation import decode_on, relation_on
 from .alignment._execution import Execution, line_of, run_model
-from .alignment._first_wrong import first_wrong
 from .common._errors import CompareError
 from .common._operators import operator_name
 from .decoding._decoder import Decoder, unsupported
@@ -22,6 +24,7 @@ from .decoding._plan import Plan
 from .decoding._positions import Mismatches, PositionedRun, mismatches, module_of
 from .decoding._relations import Relation, relations
 from .decoding._tokens import given_tokens
+from .divergence._first_wrong import first_wrong
 from .layouts._closeness import RELATIVE
 from .layouts._numbers import Numbers
 from .models._subject import Subject
@@ -39,15 +42,16 @@ def check_invariance(
     *,
     only: Collection[str] | None = None,
     attentions: Sequence[str] = ("sdpa",),
+    backends: Sequence[str | Backend] = (),
     bitwise: bool = False,
 ) -> Invariance:
     """Check that a language model computes the same however it is called; no reference is needed.
 
     Each sequence is computed in one call without a cache, with eager attention. All other ways must give the same
     numbers: prefill with a cache, one token at a time, chunks, a static cache, a static cache that is reset and used
-    again, sequences alone or in a batch, another order of rows, padding on either side, and other attention
-    implementations.
-    Tokens are given, not sampled, so that a difference does not change what follows.
+    again, sequences alone or in a batch, another order of rows, padding on either side, other attention
+    implementations, and the model's program on a backend. Tokens are given, not sampled, so that a difference does not
+    change what follows.
 
     The model runs in its own dtypes, and each operation a second time in float64. What differs in float64 is not
     rounding: the model computes something else. All values are then compared by sequence and position, and the first
@@ -63,6 +67,9 @@ def check_invariance(
             that have a row for each sequence, such as the inputs of an encoder, each call gets its rows.
         only: names of relations to check; None for all.
         attentions: attention implementations to compare with `"eager"`.
+        backends: names or instances of backends: the model is exported with a cache, and the relation
+            `decode on NAME` is whether they compute, token by token, what the model computes in one call; see
+            `compare_decode`.
         bitwise: whether also the bits have to be the same in the model's own dtypes, as of batch-invariant kernels.
 
     Returns:
@@ -70,6 +77,7 @@ def check_invariance(
 
     Raises:
         CompareError: there are no tokens, or no relation has a name of `only`.
+        BackendError: there is no such backend.
         TraceError: the model fails in one call without a cache.
     """
     subject = Subject.of(model, () if args is None else args, kwargs)
@@ -80,15 +88,20 @@ def check_invariance(
     others_of = attentions if has_attention else ()
     given = relations(tokens, first=max(1, length // 4), filler=_filler(model), attentions=others_of)
     chosen = [item for item in given if only is None or item.name in only]
-    unknown = {*(only or ())} - {item.name for item in given}
-    if unknown:
-        raise CompareError(f"there is no relation {min(unknown)!r}; there are {', '.join(item.name for item in given)}")
+    others_on = {relation_on(item): item for item in (resolve_backend(item, None) for item in backends)}
+    known = [*(item.name for item in given), *others_on]
+    if unknown := {*(only or ())} - {*known}:
+        raise CompareError(f"there is no relation {min(unknown)!r}; there are {', '.join(known)}")
     checker = _Checker(model, others, len(tokens), bitwise=bitwise)
     with _with_visible_operations(model):
         rows = []
         for item in chosen:
             with phase(f"checking {item.name}"):
                 rows.append(checker.check(item))
+    for name, backend in others_on.items():
+        if only is None or name in only:
+            with phase(f"checking {name}"):
+                rows.append(decode_on(model, args, kwargs, backend, tokens=length, bitwise=bitwise))
     return Invariance(type(model).__name__, len(tokens), length, bitwise, tuple(rows))
 
 

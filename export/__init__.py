@@ -16,7 +16,7 @@ from .exporting._cached import cached_call, has_recurrent_states, stepwise_call
 from .exporting._export import export
 from .graph._arguments import leaves_of, map_leaves, written_arguments
 from .graph._cutting import AGAIN, Cutter
-from .graph._finding import Finding, Histogram
+from .graph._finding import Finding, Histogram, PositionErrors
 from .graph._fingerprint import fingerprint
 from .graph._from_fx import graph_from_fx
 from .graph._graph import Graph
@@ -52,6 +52,7 @@ __all__ = [
     "Original",
     "PassError",
     "Port",
+    "PositionErrors",
     "Precision",
     "Program",
     "ProgramError",

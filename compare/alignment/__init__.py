@@ -1,1 +1,1 @@
-"""Find which tensors of two implementations are the same numbers, and where the second one leaves the first."""
+"""Find which tensors of two implementations are the same numbers."""

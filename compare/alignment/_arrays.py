@@ -16,7 +16,7 @@ from ..common._complex import complex_as_real
 from ..common._errors import CompareError
 from ..models._gguf import GgufWeights, Quantized
 from ._execution import Execution
-from ._folded import folded_vectors
+from ._folded import folded_weights
 from ._weight_verdict import other_weights
 from ._weights import WeightMap, match_weights
 
@@ -79,7 +79,7 @@ class NamedArrays:
         Args:
             run: the other implementation.
         """
-        reference, folded = run.weights, folded_vectors(run)
+        reference, folded = run.weights, folded_weights(run)
         if self.places is not None:
             known = {name: self.arrays[name] for name in self.arrays if name in self.weights}
             return match_weights(reference, known, folded)

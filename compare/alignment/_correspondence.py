@@ -236,11 +236,12 @@ class Correspondence:
 def data_operand(execution: Execution, node: Node) -> str | None:
     """Return the largest value that a node reads and that is no weight; None if there is none."""
     reads = [read for read in node.reads if execution.roots[read] not in execution.weights]
-    sizes = {read: _size(execution, read) for read in reads}
+    sizes = {read: size_of(execution, read) for read in reads}
     return max((read for read in reads if sizes[read] > 1), key=lambda read: sizes[read], default=None)
 
 
-def _size(execution: Execution, name: str) -> int:
+def size_of(execution: Execution, name: str) -> int:
+    """Return the number of elements of a value, as far as its shape is known."""
     size = 1
     value = execution.graph.values.get(name)
     for dim in (value.shape or ()) if value is not None else ():
@@ -277,7 +278,7 @@ def _view_of(execution: Execution, node: Node, weight: str) -> range:
     for read in node.reads:
         if execution.roots[read] == weight:
             start = execution.offsets.get(_before_copy(execution, read), 0)
-            return range(start, start + max(_size(execution, read), 1))
+            return range(start, start + max(size_of(execution, read), 1))
     return range(0)
 
 

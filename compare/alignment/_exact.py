@@ -17,6 +17,7 @@ from ..layouts._numbers import Numbers
 from ..layouts._solve import solve
 from ._correspondence import Correspondence
 from ._execution import Execution, Replay, Tensors, moved_value
+from ._values import Matches
 
 _ROUNDING = 2.0**-22  # of the sine of an angle in float32, a position times a rounded speed, relative to the position
 
@@ -101,11 +102,7 @@ def exact_values(pairs: Correspondence, own: Tensors, other: Tensors) -> dict[st
         own: the values of A, on the inputs of `pairs` or on others.
         other: those of B, on the same inputs.
     """
-    exact: dict[str, torch.Tensor] = {}
-    for name, matches in pairs.from_reference.items():
-        for match in matches:
-            if match.layout is not None and match.layout.last < own[match.source].numel():
-                exact[name] = match.layout.select(own[match.source])
+    exact = dict(matched_values(pairs.from_reference, own))
     made_up = pairs.found - pairs.from_reference.keys()
     for match in (match for matches in pairs.from_other.values() for match in matches):
         name, layout = match.source, match.layout
@@ -114,6 +111,26 @@ def exact_values(pairs: Correspondence, own: Tensors, other: Tensors) -> dict[st
         if own[match.value].numel() == layout.numel and layout.last < other[name].numel():
             whole = exact.setdefault(name, other[name].clone().contiguous())
             layout.select(whole).copy_(own[match.value].reshape(layout.sizes))
+    return equal_values(exact, other)
+
+
+def matched_values(matches: Matches, own: Tensors) -> dict[str, torch.Tensor]:
+    """Return the numbers of A at the places of matches, by the names of the values of B."""
+    return {
+        match.value: match.layout.select(own[match.source])
+        for found in matches.values()
+        for match in found
+        if match.layout is not None and match.layout.last < own[match.source].numel()
+    }
+
+
+def equal_values(exact: Tensors, other: Tensors) -> dict[str, torch.Tensor]:
+    """Return numbers in the shapes of the values of B whose numbers they are but for rounding.
+
+    Args:
+        exact: the numbers by the names of values of B.
+        other: the values of B.
+    """
     found = {}
     for name, item in exact.items():
         value = other[name]

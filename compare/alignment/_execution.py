@@ -93,6 +93,16 @@ class Execution:
         return roots
 
     @cached_property
+    def readers(self) -> Mapping[str, Sequence[Node]]:
+        """The operations that compute something from each value or from what was moved from it, by its name."""
+        readers: dict[str, list[Node]] = {}
+        for node in self.graph.nodes:
+            if moved_value(node) is None:
+                for root in dict.fromkeys(self.roots[read] for read in node.reads):
+                    readers.setdefault(root, []).append(node)
+        return readers
+
+    @cached_property
     def modules_by_value(self) -> Mapping[str, tuple[ModuleOutput, ...]]:
         """The module outputs that have the numbers of each computed value, by its name."""
         found: dict[str, list[ModuleOutput]] = {}

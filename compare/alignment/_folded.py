@@ -1,36 +1,44 @@
-"""The factors and summands that norms become when they are folded into the layer before or after them."""
+"""What weights become when they are folded into others: norms into the layer next to them, two layers into one."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from filch.export import Node
 
-from ._execution import Execution
-from ._operators import family
+from ..common._operators import operator_name
+from ._execution import Execution, moved_value
+from ._operators import PRODUCTS, family
+
+# Operators that compute each result from one channel, and the same constant from a constant.
+_RESAMPLES = frozenset(
+    {"Resize", "avg_pool2d", "upsample_bicubic2d", "upsample_bilinear2d", "upsample_linear1d", "upsample_nearest2d"}
+)
 
 
 @dataclass(frozen=True)
-class FoldedVector:
-    """A vector that is computed from weights.
+class FoldedWeight:
+    """A vector or a matrix that is computed from weights.
 
     Attributes:
-        vector: float64 in the shape [channels].
+        tensor: float64 in the shape [channels] or [outputs, inputs].
         sources: the names of the weights.
     """
 
-    vector: torch.Tensor
+    tensor: torch.Tensor
     sources: tuple[str, ...]
 
 
-def folded_vectors(execution: Execution) -> Mapping[str, FoldedVector]:
-    """Return the factor and the summand of each batch norm in inference, by what they are called.
+def folded_weights(execution: Execution) -> Mapping[str, FoldedWeight]:
+    """Return what weights become if they are folded into others, by what it is called.
 
-    The summand is that of the layer before it with the batch norm: it has the factor times the bias of that layer. A
-    linear layer after a layer norm has a summand, too: the weight times the bias of the norm, plus its own bias.
+    A batch norm in inference becomes a factor of the layer before it, and a summand: its own, plus the factor times the
+    bias of that layer. The bias of a layer norm, times the weight of the linear layer after it, becomes a summand of
+    that. Linear layers without a function in between become their product, and a summand.
     """
-    found = dict(_summands_after_norms(execution))
+    products = dict(_products(execution))
+    found = {**dict(_summands_after_norms(execution)), **products}
     for node in execution.graph.nodes:
         names = [execution.roots[read] for read in node.reads]
         weights = [name for name in names[1:5] if name in execution.weights]
@@ -39,16 +47,77 @@ def folded_vectors(execution: Execution) -> Mapping[str, FoldedVector]:
             continue
         gain, shift, mean, variance = (execution.weights[name].double() for name in weights)
         factor = gain / (variance + epsilon).sqrt()
-        bias = _bias_before(execution, node, len(factor))
-        before = execution.weights[bias].double() if bias else torch.zeros_like(factor)
+        before = products.get(_summand_of(execution.graph.producer.get(node.reads[0]))) or _bias_before(execution, node)
+        offset = mean if before is None or before.tensor.shape != mean.shape else mean - before.tensor
         norm = weights[0].rpartition(".")[0]
-        found[f"{norm} (factor)"] = FoldedVector(factor, (weights[0], weights[3]))
-        sources = (*weights, *filter(None, [bias]))
-        found[f"{norm} (summand)"] = FoldedVector((before - mean) * factor + shift, sources)
+        found[f"{norm} (factor)"] = FoldedWeight(factor, (weights[0], weights[3]))
+        sources = (*weights, *(() if before is None else before.sources))
+        found[f"{norm} (summand)"] = FoldedWeight(shift - offset * factor, sources)
     return found
 
 
-def _summands_after_norms(execution: Execution) -> Iterator[tuple[str, FoldedVector]]:
+def _products(execution: Execution) -> Iterator[tuple[str, FoldedWeight]]:
+    """Yield the products of the weights of linear layers of which one reads results of the others, and the summands."""
+    linear = {node.name: layer for node in execution.graph.nodes if (layer := _layer_of(execution, node)) is not None}
+    for node in (item for item in execution.graph.nodes if item.name in linear):
+        name, matrix, biases = linear[node.name]
+        data = [read for read in node.reads if execution.roots[read] not in execution.weights]
+        before = [*_layers_before(execution, data[0])] if len(data) == 1 else []
+        layers = [linear[producer] for producer, _ in before if producer in linear]
+        sizes = [len(layer[1]) for layer in layers]
+        if not before or len(layers) < len(before) or sum(sizes) != matrix.shape[1]:
+            continue
+        summands, sources = [execution.weights[bias].double() for bias in biases], [*biases]
+        for (own, factor, vectors), (_, added), part in zip(layers, before, torch.split(matrix, sizes, 1), strict=True):
+            yield f"{name} of {own}", FoldedWeight(part @ factor, (name, own))
+            summands += [part @ execution.weights[bias].double() for bias in (*vectors, *added)]
+            sources += [name, *vectors, *added]
+        if summands:
+            yield _summand_of(node), FoldedWeight(sum(summands[1:], summands[0]), tuple(dict.fromkeys(sources)))
+
+
+def _summand_of(node: Node | None) -> str:
+    """Return what the summand is called that a linear layer gets from those before it."""
+    return "" if node is None else f"{node.module or node.name} (summand)"
+
+
+def _layer_of(execution: Execution, node: Node) -> tuple[str, torch.Tensor, list[str]] | None:
+    """Return the weight of a linear layer, as float64 in the shape [outputs, inputs] with its name, and the biases."""
+    names = [name for name in dict.fromkeys(map(execution.roots.__getitem__, node.reads)) if name in execution.weights]
+    weights = [name for name in names if execution.weights[name].dim() > 1]
+    if family(node) not in PRODUCTS or len(weights) != 1:
+        return None
+    weight = execution.weights[weights[0]].double()
+    is_kernel = family(node) == "convolution"
+    if weight.numel() != weight.shape[0] * weight.shape[1] or (is_kernel and node.attributes.get("groups", 1) != 1):
+        return None
+    matrix = weight.flatten(1)
+    biases = [name for name in names if execution.weights[name].dim() == 1]
+    if not is_kernel and weights[0] in node.reads and operator_name(node.op) != "linear":  # as it is stored
+        matrix = matrix if node.attributes.get("transB") else matrix.T
+    return weights[0], matrix, [name for name in biases if len(execution.weights[name]) == len(matrix)]
+
+
+def _layers_before(execution: Execution, name: str, biases: Sequence[str] = ()) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield the operations whose results make up a value, without a function in between, and the biases after each."""
+    node = execution.graph.producer.get(name)
+    if node is None:
+        yield "", biases
+        return
+    moved, weights = moved_value(node), _weights_of(execution, node, 1)
+    others = [read for read in node.reads if execution.roots[read] not in weights]
+    if family(node) == "cat" and not biases:
+        for read in node.reads:
+            yield from _layers_before(execution, read)
+    elif moved is not None or operator_name(node.op) in _RESAMPLES:
+        yield from _layers_before(execution, moved or node.reads[0], biases)
+    elif family(node) == "add" and len(weights) == len(others) == 1:
+        yield from _layers_before(execution, others[0], (*biases, *weights))
+    else:
+        yield node.name, biases
+
+
+def _summands_after_norms(execution: Execution) -> Iterator[tuple[str, FoldedWeight]]:
     """Yield the biases that linear layers get if the bias of the layer norm before them is folded into them."""
     shifts = {}
     for node in execution.graph.nodes:
@@ -67,7 +136,7 @@ def _summands_after_norms(execution: Execution) -> Iterator[tuple[str, FoldedVec
                 for name in biases:
                     summand += execution.weights[name].double()
                 label = f"{matrices[0].rpartition('.')[0] or matrices[0]} (summand of the norm before it)"
-                yield label, FoldedVector(summand, (shift, *biases))
+                yield label, FoldedWeight(summand, (shift, *biases))
                 break
 
 
@@ -82,9 +151,8 @@ def _last_size(execution: Execution, node: Node) -> object:
     return shape[-1] if shape else None
 
 
-def _bias_before(execution: Execution, node: Node, channels: int) -> str | None:
+def _bias_before(execution: Execution, node: Node) -> FoldedWeight | None:
     """Return the bias of the layer whose result a node reads; None if it has none."""
     producer = execution.graph.producer.get(node.reads[0])
-    reads = () if producer is None else producer.reads
-    biases = (name for name in reads if name in execution.weights and execution.weights[name].shape == (channels,))
-    return next(biases, None)
+    biases = [] if producer is None else _weights_of(execution, producer, 1)
+    return FoldedWeight(execution.weights[biases[0]].double(), (biases[0],)) if len(biases) == 1 else None

@@ -1,6 +1,10 @@
-"""Which operators of PyTorch and ONNX compute the same."""
+"""Which operators of PyTorch and ONNX compute the same, and which operations are the same in all layers."""
 
-from filch.export import Node
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from filch.export import Graph, Node
 
 from ..common._operators import operator_name
 
@@ -35,3 +39,27 @@ def family(node: Node) -> str:
     """Return a name that is the same for all operators that compute the same."""
     name = operator_name(node.op).removesuffix("_")
     return _FAMILIES.get(name, name.lower())
+
+
+def place_of(name: str) -> str:
+    """Return a name without the numbers of layers, which is the same in all of them."""
+    return re.sub(r"\d+", "#", name)
+
+
+def code_of(node: Node) -> tuple[str, str | None]:
+    """Return the module of an operation, in whichever of its calls, and its line."""
+    return (node.module or "").partition("@")[0], node.source
+
+
+def same_operations(graph: Graph) -> Mapping[str, Sequence[Node]]:
+    """Return the same operations of all layers, or else of all calls of the same code, by the name of each one."""
+    groups: dict[tuple[object, ...], list[Node]] = {}
+    calls: Counter[tuple[object, ...]] = Counter()
+    keys: dict[str, tuple[tuple[object, ...], ...]] = {}
+    for node in graph.nodes:
+        calls[node.module, node.op, node.source] += 1
+        code = node.op, node.source, calls[node.module, node.op, node.source]
+        keys[node.name] = (place_of(node.module or ""), *code), code
+        for key in keys[node.name]:
+            groups.setdefault(key, []).append(node)
+    return {name: next((groups[key] for key in own if len(groups[key]) > 1), []) for name, own in keys.items()}

@@ -13,17 +13,24 @@ from ..layouts._numbers import Numbers
 from ..layouts._solve import holds, solve
 from ..results._alignment import AlignedValue, AlignedWeight, Alignment, Departure, Evidence, LinkedValue, SideName
 from ._correspondence import Correspondence
-from ._divergence import Suspect
 from ._execution import Tensors, label_of, line_of
+from ._suspect import Suspect
 from ._value_map import ValueMap
 from ._weights import WeightMatch
 
+_COARSER = "the outputs of B are those of A in float64, but B rounds to a coarser dtype on the way"
 Shape = tuple[int, ...]
 _STRENGTH: Sequence[Evidence] = ("proved", "anchored", "by value", "ambiguous", "uncovered")
 
 
 def alignment(
-    pairs: Correspondence, suspects: Sequence[Suspect], missing: Sequence[Node], remarks: Sequence[str], given: ValueMap
+    pairs: Correspondence,
+    suspects: Sequence[Suspect],
+    missing: Sequence[Node],
+    remarks: Sequence[str],
+    given: ValueMap,
+    *,
+    coarser: Sequence[Suspect] = (),
 ) -> Alignment:
     """Return the result.
 
@@ -33,6 +40,7 @@ def alignment(
         missing: the operations of A whose results B lacks.
         remarks: sentences about the whole comparison.
         given: where people say that values of A are in B.
+        coarser: the operations of B that round to a coarser dtype than A does.
     """
     own, other = pairs.reference.execution, pairs.other.execution
     return Alignment(
@@ -41,9 +49,9 @@ def alignment(
         tuple(aligned_weight(own.weights, match) for match in pairs.weights.matches),
         pairs.weights.unused,
         tuple(_values(pairs, given)),
-        tuple(_departure(suspect) for suspect in suspects),
+        tuple(_departure(suspect) for suspect in (*suspects, *coarser)),
         tuple(_departure(Suspect(node, node)) for node in missing),
-        tuple(wrong_outputs(pairs)),
+        tuple(wrong_outputs(pairs)) or ((_COARSER,) if coarser else ()),
         tuple(remarks),
         graphs={"A": own.graph, "B": other.graph},
         linked=_linked(pairs),

@@ -14,7 +14,7 @@ from ..layouts._index import TensorIndex
 from ..layouts._layout import Layout
 from ..layouts._numbers import Numbers
 from ..layouts._solve import solve
-from ._folded import FoldedVector
+from ._folded import FoldedWeight
 
 _EXACT = 1e-9  # conversions move and cast numbers; they do not compute
 _FOLDED = 2e-6  # of a product in float32
@@ -95,7 +95,7 @@ class WeightMap:
 
 
 def match_weights(
-    reference: Tensors, other: Tensors, folded: Mapping[str, FoldedVector] = MappingProxyType({})
+    reference: Tensors, other: Tensors, folded: Mapping[str, FoldedWeight] = MappingProxyType({})
 ) -> WeightMap:
     """Find the weights of `other` among those of `reference`.
 
@@ -135,7 +135,7 @@ class _Matcher:
 
     reference: dict[str, Numbers]
     other: dict[str, Numbers]
-    folded: Mapping[str, FoldedVector]
+    folded: Mapping[str, FoldedWeight]
     parts: dict[str, list[WeightPart]] = field(default_factory=dict)
     others: dict[str, tuple[str, ...]] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
@@ -199,7 +199,7 @@ class _Matcher:
         """Match weights whose rows or columns were multiplied by factors."""
         left = [name for name in self.other if name not in self.parts and self.other[name].tensor.dim() > 1]
         own_names = [name for name, item in self.reference.items() if item.tensor.dim() > 1]
-        free = sorted(own_names, key=self.used.__contains__)
+        free = [*sorted(own_names, key=self.used.__contains__), *self._products]
         for own_axis, other_axis, name in itertools.product((0, 1), (0, 1), left):
             shape = self.other[name].tensor.shape
             for first in range(len(shape) if len(shape) > 2 and other_axis else 1):  # of factors by head, say
@@ -210,7 +210,7 @@ class _Matcher:
         """Match a weight of B, as a matrix with one of its dimensions as rows, whose fibers have factors."""
         weight = _matrix(self.other[name], first)
         for candidate in self._scaled(Numbers(weight), axis, among, own_axis):
-            own = _matrix(self.reference[candidate])
+            own = _matrix(self._own(candidate))
             layout = solve(_normalized(weight, axis), _normalized(own, own_axis), _FOLDED)
             if layout is None:
                 continue
@@ -227,8 +227,16 @@ class _Matcher:
             arrangement = whole if weight.numel() == own.numel() else "part"
             self.parts[name] = [WeightPart(candidate, natural, arrangement, factor)]
             self.exact[name] = exact.contiguous()
-            self.used.add(candidate)
+            self.used.update((candidate, *(self.folded[candidate].sources if candidate in self._products else ())))
             return
+
+    @cached_property
+    def _products(self) -> Mapping[str, Numbers]:
+        """The weights of A that are computed from several matrices."""
+        return {name: Numbers(item.tensor) for name, item in self.folded.items() if item.tensor.dim() > 1}
+
+    def _own(self, name: str) -> Numbers:
+        return self._products[name] if name in self._products else self.reference[name]
 
     def _scaled(self, weight: Numbers, axis: int, among: Sequence[str], own_axis: int) -> list[str]:
         """Return the weights of A that have some fibers of a matrix of B, apart from a factor for each of them."""
@@ -236,7 +244,7 @@ class _Matcher:
         probes = ratios[sorted({0, len(ratios) // 2, len(ratios) - 1})]
         found = []
         for name in among:
-            numbers = self.reference[name]
+            numbers = self._own(name)
             if _matrix(numbers).shape[own_axis] == weight.tensor.shape[axis]:
                 distances = (_ratios(numbers, own_axis) - probes[:, None]).abs().amax(-1)
                 if bool((distances.amin(-1) <= _FOLDED).all()):
@@ -277,9 +285,10 @@ class _Matcher:
 
     def match_shifted(self) -> None:
         """Match vectors that are folded, or differ by a factor and a summand."""
+        folded = {name: item for name, item in self.folded.items() if item.tensor.dim() == 1}
         for name, numbers in self.other.items():
-            for candidate, item in self.folded.items() if name not in self.parts else ():
-                vector = item.vector
+            for candidate, item in folded.items() if name not in self.parts else ():
+                vector = item.tensor
                 if vector.numel() == numbers.tensor.numel() and self._are_equal(numbers.tensor.reshape(-1), vector):
                     layout = Layout.of(0, [(vector.numel(), 1)])
                     self.parts[name] = [WeightPart(candidate, layout, "same")]
@@ -330,9 +339,9 @@ class _Matcher:
         if float(factors.max() - factors.min()) <= _FOLDED * float(factors.abs().max()):
             return f"times {float(factors.mean()):.6g}", factors.mean().expand(len(factors))
         for candidate, item in self.folded.items():
-            if item.vector.shape == factors.shape and self._are_equal(factors, item.vector):
+            if item.tensor.shape == factors.shape and self._are_equal(factors, item.tensor):
                 self.used.update(item.sources)
-                return f"times {candidate}, along dimension {1 - axis}", item.vector
+                return f"times {candidate}, along dimension {1 - axis}", item.tensor
         for name, text, vector in self._factors(len(factors)):
             if self._are_equal(factors, vector):
                 self.used.add(name)

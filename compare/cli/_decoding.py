@@ -29,6 +29,9 @@ def invariance_command(
     attention: Annotated[
         list[str] | None, typer.Option(help="Attention implementation to compare with eager; repeatable.")
     ] = None,
+    backend: Annotated[
+        list[str] | None, typer.Option(help="Backend that decodes the model's program; repeatable.")
+    ] = None,
     bitwise: Annotated[
         bool, typer.Option("--bitwise", help="Require equal bits in the model's own dtypes, too.")
     ] = False,
@@ -55,6 +58,7 @@ def invariance_command(
             subject.kwargs,
             only=only or None,
             attentions=attention or ("sdpa",),
+            backends=backend or (),
             bitwise=bitwise,
         )
     _finish(result, output, as_json=as_json, quiet=quiet, wide=wide)
@@ -65,6 +69,7 @@ class CacheOption(StrEnum):
 
     dynamic = "dynamic"
     static = "static"
+    window = "window"
 
 
 class DecodePrecision(StrEnum):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -38,14 +39,30 @@ class Spans:
         """Return the steps of one token each that one call has in its rows."""
         return cls(rows, tuple((index, index + 1) for index in range(length)), in_rows=True)
 
-    def first_key(self, end: int) -> int:
-        """Return the index of the first key of a step that ends at a position, among those of one call."""
-        return self.length - end if self.in_rows else 0
+    def keys_of(self, end: int, size: int) -> tuple[int, int]:
+        """Return the first key of a step that ends at a position, among those of one call, and how many there are.
+
+        Args:
+            end: the position.
+            size: the number of keys of one call: of all tokens, or in rows of the last ones that a window has.
+        """
+        count = min(end, size) if self.in_rows else end
+        return size - count if self.in_rows else 0, count
 
     @property
     def length(self) -> int:
         """The number of tokens of each sequence."""
         return self.all[-1][1]
+
+    @cached_property
+    def counts(self) -> list[int]:
+        """The number of tokens of each step."""
+        return [end - start for start, end in self.all]
+
+    @cached_property
+    def ends(self) -> list[int]:
+        """The position after the last one of each step."""
+        return [end for _, end in self.all]
 
 
 @dataclass(frozen=True)
@@ -115,7 +132,7 @@ class Axes:
         split = self.split(torch.empty(self.shape, device="meta"))
         ends = torch.tensor([end for start, end in self.spans.all for _ in range(start, end)])[:, None]
         keys = torch.arange(split.shape[key])
-        found = keys < self.spans.length - ends if self.spans.in_rows else keys >= ends
+        found = keys < len(keys) - ends if self.spans.in_rows else keys >= ends
         shape = [1] * split.dim()
         shape[0], shape[key if key > query else key + 1] = found.shape
         return found.reshape(shape)
@@ -134,7 +151,7 @@ class Axes:
         if self.query_axis is not None:
             value = value.narrow(self.query_axis, start, end - start)
         if self.key_axis is not None and not self.spans.slots:
-            value = value.narrow(self.key_axis, self.spans.first_key(end), end)
+            value = value.narrow(self.key_axis, *self.spans.keys_of(end, value.shape[self.key_axis]))
         if "joint" not in self.roles:
             return value
         axis = self.roles.index("joint")
@@ -153,13 +170,14 @@ class Axes:
             return Joined(parts[step], [self.spans.all[step][1] - 1])
         if self.query_axis is None:
             return self._farthest(whole, parts)
+        if self.key_axis is None:
+            split = [self.split(part, step) for step, part in enumerate(parts)]
+            return Joined(torch.cat(split, self.query_axis).reshape(self.shape), [*range(self.spans.length)])
         result = self.split(whole.clone())
         for step, ((start, end), part) in enumerate(zip(self.spans.all, parts, strict=True)):
             place, own = result.narrow(self.query_axis, start, end - start), self.split(part, step)
-            if self.key_axis is not None:
-                place = place.narrow(self.key_axis, self.spans.first_key(end), end)
-                own = own.narrow(self.key_axis, 0, end)
-            place.copy_(own)
+            first, count = self.spans.keys_of(end, place.shape[self.key_axis])
+            place.narrow(self.key_axis, first, count).copy_(own.narrow(self.key_axis, 0, count))
         return Joined(result.reshape(self.shape), [*range(self.spans.length)])
 
     def _farthest(self, whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> "Joined":
@@ -169,6 +187,8 @@ class Axes:
         result.narrow(axis, 0, self.spans.length).copy_(parts[-1].narrow(axis, 0, self.spans.length))
         changed = False
         for (_, end), part in zip(self.spans.all[:-1], parts[:-1], strict=True):
+            if not changed and part.data_ptr() == parts[-1].data_ptr():  # a view of it; see `Parts`
+                continue
             now, then, expected = (item.narrow(axis, 0, end) for item in (result, part, whole))
             if torch.equal(now, then):
                 continue
@@ -204,6 +224,40 @@ class Joined:
     positions: list[int]
 
 
+def shape_in_one_call(spans: Spans, parts: Sequence[torch.Tensor]) -> tuple[int, ...] | None:
+    """Return the shape of a value in one call by those in the steps; None if they do not tell it."""
+    if spans.slots or spans.in_rows or len({part.dim() for part in parts}) > 1:
+        return None
+    sizes = [_size_in_one_call(spans, item) for item in zip(*(part.shape for part in parts), strict=True)]
+    known = tuple(size for size in sizes if size is not None)
+    return known if len(known) == len(sizes) else None
+
+
+def _size_in_one_call(spans: Spans, parts: Sequence[int]) -> int | None:
+    if parts.count(parts[0]) == len(parts):
+        return parts[0]
+    candidates = spans.length, spans.length * parts[-1]  # the last step has one token
+    return next((size for size in candidates if _role(spans, size, parts) is not None), None)
+
+
+def value_in_one_call(spans: Spans, parts: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """Return a value of one call if the steps have all of its numbers, and the same ones; None if they have not.
+
+    Args:
+        spans: the steps.
+        parts: the value in each step, which has a shape in one call; see `Parts`.
+    """
+    shape = shape_in_one_call(spans, parts)
+    if shape is None:
+        return None
+    sizes = zip(shape, *(part.shape for part in parts), strict=True)
+    axes = Axes(spans, tuple(_role(spans, size, others) or "fixed" for size, *others in sizes), shape)
+    if axes.key_axis is None:
+        return parts[-1] if axes.query_axis is None else axes.joined(parts[-1], parts).value
+    is_same = axes.query_axis is None and all(part.data_ptr() == parts[-1].data_ptr() for part in parts)
+    return parts[-1] if is_same else None
+
+
 def _with_one_key_axis(
     spans: Spans, roles: tuple[Role, ...], whole: torch.Tensor, parts: Sequence[torch.Tensor]
 ) -> tuple[Role, ...]:
@@ -236,14 +290,15 @@ def _with_one_key_axis(
 
 
 def _role(spans: Spans, whole: int, parts: Sequence[int]) -> Role | None:
-    counts, ends = [end - start for start, end in spans.all], [end for _, end in spans.all]
-    if whole == spans.length and [*parts] == counts:
+    if whole == spans.length and [*parts] == spans.counts:
         return "queries"
-    if whole == spans.length and [*parts] == ends:
+    if whole == spans.length and [*parts] == spans.ends:
+        return "keys"
+    if spans.in_rows and 1 < whole < spans.length and [*parts] == [min(end, whole) for end in spans.ends]:
         return "keys"
     if all(size == whole for size in parts):
         return "keys" if spans.slots and whole == spans.slots else "fixed"
     total = spans.rows * spans.length
     per_token = whole // total
-    is_joint = whole == per_token * total and [*parts] == [per_token * spans.rows * count for count in counts]
+    is_joint = whole == per_token * total and [*parts] == [per_token * spans.rows * count for count in spans.counts]
     return "joint" if is_joint else None

@@ -23,12 +23,14 @@ class PositionedRow:
             none.
         position: the first position at which it is wrong, or decides otherwise than the model; None if there is none.
         sequence: the first sequence in which it is or does; None if the value is the same for all.
+        wrong: all positions at which it is or does, in order.
     """
 
     row: Row
     errors: tuple[float, ...]
     position: int | None = None
     sequence: int | None = None
+    wrong: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -79,7 +81,20 @@ class PositionedRow:
         rows = wrong[first]
         has_rows = rows.dim() > 0 and rows.shape[0] == axes.spans.rows and axis > 0
         sequence = int(rows.reshape(len(rows), -1).any(-1).nonzero()[0]) if has_rows else None
-        return cls(row, tuple(by_position), positions[first], sequence)
+        places = tuple(sorted({positions[token] for token in tokens}))
+        return cls(row, tuple(by_position), places[0], sequence, places)
+
+    @classmethod
+    def of_other_shape(
+        cls, row: Row, value: torch.Tensor, reference: torch.Tensor, axes: Axes, positions: Sequence[int]
+    ) -> "PositionedRow":
+        """Return where a value has another shape than its reference, such as a window of another size; see `of`."""
+        position = positions[0]
+        if axes.spans.in_rows and "keys" in axes.roles and value.dim() == reference.dim():
+            axis = axes.roles.index("keys")
+            position = min(value.shape[axis], reference.shape[axis], axes.spans.length - 1)  # they are equal before it
+        errors = tuple(math.inf if index == position else 0.0 for index in range(axes.spans.length))
+        return cls(row, errors, position, None, (position,))
 
 
 def _limit(row: Row, dtype: torch.dtype) -> float:

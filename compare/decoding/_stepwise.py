@@ -1,7 +1,7 @@
 """`Stepwise`: a backend that runs a program with a cache step by step, and returns its values by position."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
@@ -13,12 +13,14 @@ from filch.export.backends import Backend, Compiled, Observes, ReferenceLookup, 
 
 from ..common._errors import CompareError
 from ..results._rows import Row
-from ._axes import Axes, Spans
+from ._axes import Axes, Spans, shape_in_one_call, value_in_one_call
+from ._parts import Parts
 from ._positioned_row import PositionedRow
 
 Values = Mapping[str, torch.Tensor]
 PAST, PRESENT = "past_key_values.", "present."  # what the names of the cache begin with, as inputs and outputs
 _GROWING = (".key", ".value")  # what the names end with that have a row for each token
+_KEYS = 2  # their axis
 _ENCODER = re.compile(r"encoder_|past_key_values\.\d+\.encoder\.")  # inputs that are the same in each step
 TOKENS, MASK, LOGITS, LENGTH = "input_ids", "attention_mask", "logits", ".length"
 
@@ -29,9 +31,10 @@ class Stepwise:
 
     It takes and returns what one call with all tokens takes and returns, so that each value can be compared with that
     of one call. Of a value with an axis of queries, each step computes some; of the keys and values in a cache, each
-    step has all up to its own, of which the ones that are furthest from those of a single call are returned. Numbers of
-    queries and later keys, which no step computes, are those of a single call. Values without an axis of tokens that
-    change from step to step, such as sizes, are not returned.
+    step has all up to its own, of which the ones that are furthest from the reference are returned. Numbers of queries
+    and later keys, which no step computes, are those of the reference. Without a reference, or if it has another shape
+    or dtype, the program also makes one call, which takes its place. Values without an axis of tokens that change from
+    step to step, such as sizes, are not returned.
 
     Args:
         backend: runs the program.
@@ -41,6 +44,7 @@ class Stepwise:
             gets the cache of that call, because in recurrent states rounding errors add up.
 
     Attributes:
+        references: returns the references of the values that are observed, by name; None for one without.
         records: where each compared value is wrong, by stage, kind of row and name.
         logits: what the last run returned, float in the shape [rows, length, words].
     """
@@ -51,6 +55,7 @@ class Stepwise:
     sequences: int = 0
     name: str = field(init=False)
     stages: tuple[Stage, ...] = field(init=False)
+    references: ReferenceLookup = field(default=lambda _: None, init=False)
     records: dict[tuple[Stage, str, str], PositionedRow] = field(default_factory=dict, init=False)
     logits: torch.Tensor | None = field(default=None, init=False)
     _places: dict[str, tuple[Axes, list[int]]] = field(default_factory=dict, init=False)
@@ -70,9 +75,8 @@ class Stepwise:
             wanted = {*watch, *compiled.graph.outputs}
             return {name: value for name, value in self._observe(handle, inputs, 0) if name in wanted}
         outputs = self._run_steps(handle, inputs)
-        whole = self.backend.run(handle.inner, inputs)
-        parts = ((name, [item[name] for item in outputs]) for name in whole)
-        joined = dict(self._joined(handle, whole, parts))
+        one_call = _OneCall(lambda: self.backend.run(handle.inner, inputs).items())
+        joined = dict(self._joined(handle, outputs, one_call, lambda _: None))
         self.logits = joined.get(LOGITS)
         return joined
 
@@ -80,11 +84,17 @@ class Stepwise:
         """See `Observes.observe`."""
         return self._observe(compiled.handle, inputs, buffer)
 
+    def set_references(self, references: ReferenceLookup) -> None:
+        """See `CompareOptions.on_references`."""
+        self.references = references
+
     def record(self, row: Row, value: torch.Tensor, reference: torch.Tensor) -> None:
         """Record at which positions a value differs; see `CompareOptions.on_row`."""
         places = self._places.get(row.value)
-        if places is not None and value.shape == reference.shape and value.numel():
-            self.records[row.stage, row.kind, row.value] = PositionedRow.of(row, value, reference, *places)
+        if places is not None and (value.numel() or value.shape != reference.shape):
+            has_shape = value.shape == reference.shape
+            positioned = PositionedRow.of if has_shape else PositionedRow.of_other_shape
+            self.records[row.stage, row.kind, row.value] = positioned(row, value, reference, *places)
 
     def isolate(
         self,
@@ -107,7 +117,7 @@ class Stepwise:
         def part(step: int) -> ReferenceLookup:
             return lambda name: None if (item := whole(name)) is None else handle.axes[name].part(item, step)
 
-        runs = [
+        runs = (
             isolate(
                 self.backend,
                 handle.program,
@@ -118,8 +128,8 @@ class Stepwise:
                 nodes=nodes,
                 buffer=buffer + 2 * handle.weights,
             )
-            for index, step in enumerate(handle.inputs)
-        ]
+            for index, step in enumerate(handle.steps())
+        )
         for name, parts in _same_nodes(runs):
             expected = whole(name)
             if expected is not None:
@@ -128,53 +138,55 @@ class Stepwise:
     def _observe(self, handle: "_Handle", inputs: Values, buffer: int) -> Iterator[tuple[str, torch.Tensor]]:
         if not handle.inputs:
             raise CompareError("a program with a cache is run before its values are observed")
-        runs = self._values(handle, [inputs, *handle.inputs], buffer)
-        for items in zip(*runs, strict=True):
-            (name, whole), *parts = items
-            yield from self._joined(handle, {name: whole}, [(name, [tensor for _, tensor in parts])])
+        parts: dict[str, Parts] = {}
+        for step in handle.steps():
+            for name, tensor in self._values(handle, step, buffer):
+                parts.setdefault(name, Parts()).append(tensor)
+        one_call = _OneCall(lambda: self._values(handle, inputs, buffer))
+        yield from self._joined(handle, parts, one_call, self.references)
 
-    def _values(
-        self, handle: "_Handle", inputs: Sequence[Values], buffer: int
-    ) -> Sequence[Iterable[tuple[str, torch.Tensor]]]:
-        """Return the values of each run, the same ones in the same order."""
+    def _values(self, handle: "_Handle", inputs: Values, buffer: int) -> Iterable[tuple[str, torch.Tensor]]:
+        """Return the values of one run in the order of execution."""
         if isinstance(self.backend, Observes):
             # With less room than the weights take, some backends load them again for each run.
-            room = buffer + 2 * handle.weights
-            return [self.backend.observe(handle.inner, item, buffer=room) for item in inputs]
+            return self.backend.observe(handle.inner, inputs, buffer=buffer + 2 * handle.weights)
         graph = handle.inner.graph
-        runs = [self.backend.run(handle.inner, item, graph.producer) for item in inputs]
-        order = [name for node in graph.nodes for name in node.outputs if all(name in run for run in runs)]
-        return [[(name, run[name]) for name in order] for run in runs]
+        found = self.backend.run(handle.inner, inputs, graph.producer)
+        return ((name, found[name]) for node in graph.nodes for name in node.outputs if name in found)
 
-    def _run_steps(self, handle: "_Handle", inputs: Values) -> list[Values]:
-        """Return the outputs of each step; the cache of the next one is what a step returns."""
+    def _run_steps(self, handle: "_Handle", inputs: Values) -> dict[str, Parts]:
+        """Return the outputs of the steps by name; the cache of the next one is what a step returns."""
         shape = inputs[TOKENS].shape
         in_rows = bool(self.sequences)
-        handle.inputs = []
         handle.spans = (
             Spans.in_rows_of(self.sequences, shape[0] // self.sequences)
             if in_rows
             else Spans.of(shape, self.first, self.slots)
         )
-        cache = {name: tensor for name, tensor in inputs.items() if name.startswith(PAST) and not in_rows}
-        outputs: list[Values] = []
-        for start, end in handle.spans.all:
-            handle.inputs.append(
-                {
-                    **{name: self._part(name, item, start, end) for name, item in inputs.items() if name not in cache},
-                    **cache,
-                }
-            )
-            outputs.append(self.backend.run(handle.inner, handle.inputs[-1]))
-            cache = {name: _next_state(name, item, outputs[-1]) for name, item in cache.items()}
+        first = {name: tensor for name, tensor in inputs.items() if name.startswith(PAST) and not in_rows}
+        given = [
+            {name: self._part(name, item, start, end) for name, item in inputs.items() if name not in first}
+            for start, end in handle.spans.all
+        ]
+        outputs: dict[str, Parts] = {}
+        cache: Values = first
+        for step in given:
+            results = self.backend.run(handle.inner, {**step, **cache})
+            cache = {name: _next_state(name, item, results) for name, item in cache.items()}
+            for name, tensor in results.items():
+                outputs.setdefault(name, Parts()).append(tensor)
+        states = {name: _states(name, item, outputs, len(given)) for name, item in first.items()}
+        handle.inputs = [
+            {**step, **{name: items[index] for name, items in states.items()}} for index, step in enumerate(given)
+        ]
         return outputs
 
     def _part(self, name: str, tensor: torch.Tensor, start: int, end: int) -> torch.Tensor:
         if self.sequences:
             rows = tensor.reshape(self.sequences, -1, *tensor.shape[1:])[:, start]
             if name == MASK:
-                return rows[:, rows.shape[1] - end :]
-            return rows[:, :, rows.shape[2] - start :] if name.endswith(_GROWING) else rows
+                return rows[:, max(rows.shape[1] - end, 0) :]
+            return rows[:, :, max(rows.shape[2] - start, 0) :] if name.endswith(_GROWING) else rows
         if _ENCODER.match(name):
             return tensor
         if name != MASK:
@@ -186,22 +198,58 @@ class Stepwise:
         return mask
 
     def _joined(
-        self, handle: "_Handle", whole: Mapping[str, torch.Tensor], parts: Iterable[tuple[str, list[torch.Tensor]]]
+        self, handle: "_Handle", parts: dict[str, Parts], one_call: "_OneCall", references: ReferenceLookup
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, items in parts:
-            if name in handle.past or (handle.spans.in_rows and name in handle.sizes):
+        """Yield the values of one call with the numbers of each step in their places; `parts` is emptied."""
+        spans = handle.spans
+        for name in [*parts]:
+            items = parts.pop(name).tensors
+            if len(items) < len(spans.all) or name in handle.past or (spans.in_rows and name in handle.sizes):
                 continue
-            axes = Axes.of(handle.spans, whole[name], items, is_fixed=name in handle.fixed)
+            expected = _known_value(spans, items, name, references)
+            expected = one_call.get(name, parts) if expected is None else expected
+            if expected is None:
+                continue
+            axes = Axes.of(spans, expected, items, is_fixed=name in handle.fixed)
             if axes is not None:
-                joined = axes.joined(whole[name], items)
+                joined = axes.joined(expected, items)
                 handle.axes[name], self._places[name] = axes, (axes, joined.positions)
                 yield name, joined.value
-            elif name in handle.inner.graph.outputs and items[-1].shape == whole[name].shape:
-                ends = [end for _, end in handle.spans.all]
+                continue
+            ends = [end for _, end in spans.all]
+            if name not in handle.inner.graph.outputs:
+                continue
+            if (step := _other_size(spans, name, expected, items)) is not None:
+                self._places[name] = Axes(spans, (), ()), [ends[step] - 1]
+                yield name, items[step]
+            elif items[-1].shape == expected.shape:
                 steps = zip(ends, items, strict=True)
                 wrong = (end for end, item in steps if name.endswith(LENGTH) and int(item) != end)
-                self._places[name] = Axes(handle.spans, (), ()), [next(wrong, ends[-1]) - 1]
+                self._places[name] = Axes(spans, (), ()), [next(wrong, ends[-1]) - 1]
                 yield name, items[-1]  # such as the number of tokens in a cache
+
+
+class _OneCall:
+    """The values of one call with all tokens, which is only made if one of them is asked for.
+
+    Args:
+        compute: returns the values in the order in which they are asked for.
+    """
+
+    def __init__(self, compute: Callable[[], Iterable[tuple[str, torch.Tensor]]]) -> None:
+        self._pending = (item for _ in range(1) for item in compute())
+        self._skipped: dict[str, torch.Tensor] = {}
+
+    def get(self, name: str, later: Container[str]) -> torch.Tensor | None:
+        """Return a value, None if there is none; of values before it, those in `later` can be asked for, too."""
+        if name in self._skipped:
+            return self._skipped.pop(name)
+        for found, tensor in self._pending:
+            if found == name:
+                return tensor
+            if found in later:
+                self._skipped[found] = tensor
+        return None
 
 
 @dataclass
@@ -213,7 +261,7 @@ class _Handle:
         program: the program.
         optimize: see `Backend.compile`.
         spans: the steps of the run.
-        inputs: their inputs.
+        inputs: their inputs; see `steps`.
         axes: the axes of the values, by name.
     """
 
@@ -223,6 +271,10 @@ class _Handle:
     spans: Spans = field(default_factory=lambda: Spans(0, (), 0))
     inputs: list[Values] = field(default_factory=list)
     axes: dict[str, Axes] = field(default_factory=dict)
+
+    def steps(self) -> Iterator[Values]:
+        """Yield the inputs of each step, of which states may be views of later ones."""
+        return ({name: tensor.contiguous() for name, tensor in step.items()} for step in self.inputs)
 
     @cached_property
     def weights(self) -> int:
@@ -263,21 +315,47 @@ class _Handle:
         return found
 
 
+def _known_value(
+    spans: Spans, parts: Sequence[torch.Tensor], name: str, references: ReferenceLookup
+) -> torch.Tensor | None:
+    """Return a value of one call as far as it is known without making the call: its reference, or all of its parts."""
+    shape = shape_in_one_call(spans, parts)
+    reference = None if shape is None else references(name)
+    if reference is not None and (reference.shape, reference.dtype) == (shape, parts[0].dtype):
+        return reference
+    return value_in_one_call(spans, parts)
+
+
+def _other_size(spans: Spans, name: str, whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> int | None:
+    """Return the first step that leaves another number of keys in the cache than its tokens need; None if none does."""
+    if not (name.startswith(PRESENT) and name.endswith(_GROWING)) or spans.slots or whole.dim() < _KEYS + 1:
+        return None
+    counts = [spans.keys_of(end, whole.shape[_KEYS])[1] for _, end in spans.all]
+    sizes = [part.shape[_KEYS] if part.dim() > _KEYS else None for part in parts]
+    return next((step for step, pair in enumerate(zip(sizes, counts, strict=True)) if pair[0] != pair[1]), None)
+
+
 def _next_state(name: str, past: torch.Tensor, outputs: Values) -> torch.Tensor:
     """Return what the next step gets as an input of the cache; a program may leave out what an encoder computed."""
     present = PRESENT + name.removeprefix(PAST)
     return past if present not in outputs and _ENCODER.match(name) else outputs[present]
 
 
+def _states(name: str, first: torch.Tensor, outputs: Mapping[str, Parts], count: int) -> list[torch.Tensor]:
+    """Return what each of some steps gets as an input of the cache."""
+    parts = outputs.get(PRESENT + name.removeprefix(PAST))
+    return [first] * count if parts is None else [first, *parts.tensors[:-1]]
+
+
 def _same_nodes(
-    runs: Sequence[Iterable[tuple[str, torch.Tensor]]],
+    runs: Iterable[Iterable[tuple[str, torch.Tensor]]],
 ) -> Iterator[tuple[str, list[torch.Tensor]]]:
     """Yield the values of the nodes that run in isolation in each step, as long as these are the same nodes.
 
     A backend that compiles again for other shapes may fuse differently. Then names stand for other values from there
     on, which are not judged by their nodes.
     """
-    for items in zip_longest(*runs, fillvalue=None):
+    for items in zip_longest(*map(list, runs), fillvalue=None):
         known = [item for item in items if item is not None]
         if len(known) < len(items) or len({name for name, _ in known}) > 1:
             return

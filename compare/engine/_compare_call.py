@@ -135,6 +135,8 @@ class _CallComparison:
         run = self._run(stage)
         self._check_order(run)
         random = RandomValues(run, self._program.unpredictable, prepared.computes(stage))
+        if self._options.on_references is not None:
+            self._options.on_references(partial(_reference, run, references) if modules.is_resolved else lambda _: None)
         observed = self._repeated(partial(self._observe, run, random, references))
         if not modules.is_resolved:  # module references must be resolved before any value is judged
             observed = [*observed]
@@ -323,6 +325,12 @@ class _CallComparison:
             }
             problem = exchanged_output(names, self._results, outputs)
             self._exchanged |= {problem: None} if problem else {}
+
+
+def _reference(run: Run, references: ReferenceResolver, name: str) -> torch.Tensor | None:
+    """Return the reference of a value of the graph that runs."""
+    found = references.get(run.exported_name(name))
+    return None if found is None else found.tensor
 
 
 def _spread(tensor: torch.Tensor, others: Iterable[torch.Tensor]) -> torch.Tensor:

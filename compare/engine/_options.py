@@ -1,9 +1,10 @@
 """The options of a comparison, checked in one place."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from filch.export.backends import Backend, Profiles, Stage
+from filch.export.backends import Backend, Profiles, ReferenceLookup, Stage
 
 from ..common._errors import CompareError
 from ..metrics._tolerance import Tolerance
@@ -17,6 +18,8 @@ class CompareOptions:
     Attributes:
         tolerance: the tolerance of values that are judged by one; None depends on the dtype.
         by_tolerance: whether to judge all values by tolerance.
+        on_references: called before values are observed with what returns their references, by their names in the
+            graph that runs; None for one without.
         on_row: called with each row of a value that has a reference, the value and the reference.
 
     Raises:
@@ -33,6 +36,7 @@ class CompareOptions:
     repeats: int = 1
     by_tolerance: bool = False
     on_row: OnRow | None = None
+    on_references: Callable[[ReferenceLookup], None] | None = None
 
     def __post_init__(self) -> None:
         if self.truth not in (None, "float64"):

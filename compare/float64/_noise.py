@@ -27,17 +27,17 @@ def with_noise(tensor: torch.Tensor, unit: float, *, seed: int, start: int | Non
     """
     count = _PATTERN_SIZE if start is not None else min(tensor.numel(), _PATTERN_SIZE)
     first = (start or 0) % _PATTERN_SIZE
-    changes = _pattern(seed, count)
-    fits = first + tensor.numel() <= count  # a row of a table needs few of them
-    changes = changes[first : first + tensor.numel()] if fits else changes.roll(-first)
-    return _multiply(tensor, changes.mul(unit).add_(1.0).to(tensor.device))
+    factors = _factors(seed, count, unit)[first : first + min(tensor.numel(), count)]
+    return _multiply(tensor, factors.to(tensor.device))
 
 
-@functools.lru_cache(maxsize=2)  # blocks of one weight are read one after the other
-def _pattern(seed: int, count: int) -> torch.Tensor:
-    """Return noise in units, which must not be changed."""
+@functools.lru_cache(maxsize=8)  # blocks of one weight are read one after the other, and values by several nodes
+def _factors(seed: int, count: int, unit: float) -> torch.Tensor:
+    """Return what numbers are multiplied by, which must not be changed: `count` factors; all of a block, twice."""
     numbers = torch.rand(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).mul_(2).sub_(1)
-    return numbers.abs().mul_(_MOST - _LEAST).add_(_LEAST).copysign_(numbers)
+    changes = numbers.abs().mul_(_MOST - _LEAST).add_(_LEAST).copysign_(numbers)
+    factors = changes.mul_(unit).add_(1.0)
+    return torch.cat([factors, factors]) if count == _PATTERN_SIZE else factors
 
 
 def _multiply(tensor: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:

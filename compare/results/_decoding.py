@@ -1,18 +1,19 @@
 """What a program with a cache computes step by step, and the position and the node where it goes wrong."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from filch.export import Graph
+from filch.export.views import draw
 from filch.steal.text import short_line
 
 from ..common._source import short_source
 from ..float64 import Flips, RoundingVerdict
-from ..rendering._html import as_page
 from ..rendering._result import Result, written
 from ..rendering._show import show_page
-from ..rendering._table import Block, Column, Line, Style, fit_paths, folded, table_of
+from ..rendering._table import Block, Column, Line, Style, Table, fit_paths, folded, table_of
 
 
 @dataclass(frozen=True)
@@ -106,10 +107,12 @@ class LayerErrors:
         module: its path.
         errors: for each position, the largest difference of a value in it, relative to the root mean square of the
             value.
+        wrong: the positions at which a value in it is wrong, in order.
     """
 
     module: str
     errors: tuple[float, ...]
+    wrong: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -119,7 +122,7 @@ class Decoding(Result):
     Attributes:
         model: the name of the model.
         backend: the backend that ran the program.
-        cache: `dynamic` or `static`.
+        cache: `dynamic`, `static` or `window`.
         precision: the precision that the program was lowered to; `""` for the model's.
         sequences: the number of sequences.
         first: the number of tokens of the first step; the others have one each.
@@ -133,6 +136,7 @@ class Decoding(Result):
             one call, relative to the root mean square.
         consistent: whether these are the same up to the tolerance of their dtype.
         notes: remarks.
+        graph: the program's graph with the findings that views draw; see `Report.graph`.
     """
 
     model: str
@@ -150,6 +154,7 @@ class Decoding(Result):
     eager: float
     consistent: bool
     notes: tuple[str, ...] = ()
+    graph: Graph = field(default_factory=lambda: Graph("", (), (), (), (), {}))
 
     @property
     def close(self) -> bool:
@@ -175,6 +180,20 @@ class Decoding(Result):
         """Return the verdict, the first wrong values and a row for each position."""
         outcome: Style = "close" if self.close else "different"
         yield Line(f"{outcome.upper()}: {self.headline}", outcome)
+        yield from self._remarks()
+        if self.breaks:
+            shown = self.breaks if wide else self.breaks[:_SHOWN]
+            yield ""
+            yield Line("Wrong values, by step and in the order of execution:", "heading")
+            yield table_of(_BREAKS, shown, skip_empty=not wide)
+            if len(shown) < len(self.breaks):
+                yield f"and {len(self.breaks) - len(shown)} more"
+        yield from self._grid(wide=wide)
+        yield ""
+        wrong = {item.position for item in self.breaks}
+        yield table_of(_POSITIONS, self.positions, marked=lambda row: row.position in wrong, skip_empty=not wide)
+
+    def _remarks(self) -> Iterable[str]:
         steps = len(self.positions) - self.first
         yield (
             f"{self.sequences} sequences of {len(self.positions)} tokens, the first {self.first} in one call and "
@@ -188,24 +207,45 @@ class Decoding(Result):
             yield f"rounding decides otherwise at {place} from position {item.position} on: {item.flips}"
         for note in self.notes:
             yield f"note: {note}"
-        if self.breaks:
-            shown = self.breaks if wide else self.breaks[:_SHOWN]
-            yield ""
-            yield Line("Wrong values, by step and in the order of execution:", "heading")
-            yield table_of(_BREAKS, shown, skip_empty=not wide)
-            if len(shown) < len(self.breaks):
-                yield f"and {len(self.breaks) - len(shown)} more"
+
+    def _grid(self, *, wide: bool) -> Iterable[Block]:
+        """Return at which positions the modules with wrong values are wrong."""
+        modules = [item for item in self.layers if item.wrong]
+        shown = modules if wide else modules[:_SHOWN]
+        if not shown:
+            return
+        per_sign = -(-len(self.positions) // _SIGNS)
+        groups = [range(start, start + per_sign) for start in range(0, len(self.positions), per_sign)]
+        each = "position" if per_sign == 1 else f"{per_sign} positions"
         yield ""
-        wrong = {item.position for item in self.breaks}
-        yield table_of(_POSITIONS, self.positions, marked=lambda row: row.position in wrong, skip_empty=not wide)
+        yield Line(f"Where modules have wrong values (x), a sign for each {each}:", "heading")
+        rows = [
+            (
+                item.module or "(the model)",
+                "".join("·" if {*item.wrong}.isdisjoint(group) else "x" for group in groups),
+            )
+            for item in shown
+        ]
+        yield Table((Column("module", fit_paths, least=12, preferred=24), Column(_ruler(groups))), tuple(rows))
+        if len(shown) < len(modules):
+            yield f"and {len(modules) - len(shown)} more"
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return the result as a page of its own, also written to `path` if one is given."""
-        return written(as_page(self.headline, [*self.blocks(wide=True)]), path)
+        """Return a page with the positions of each layer and the program's graph, also written to `path` if given.
+
+        It is the view `html` of `graph`: see `filch.export.views`.
+        """
+        remarks = (self.headline, *self._remarks())
+        drawn = replace(self.graph, name=f"{self.model} on {self.backend}", remarks=remarks, close=self.close)
+        return written(draw(drawn, "html").content.decode("utf-8"), path)
 
     def show(self) -> None:
         """Show the page: inside a notebook, or in the browser."""
         show_page(self.to_html())
+
+    def record(self) -> dict[str, Any]:
+        """Return the entries of JSON; see `Result.record`. The graph is not among them."""
+        return {name: item for name, item in super().record().items() if name != "graph"}
 
     def derived(self) -> Mapping[str, Any]:
         """Return whether it is right, and the headline."""
@@ -213,6 +253,16 @@ class Decoding(Result):
 
 
 _SHOWN = 8
+_SIGNS = 40  # for positions in a line of a terminal
+
+
+def _ruler(groups: Sequence[range]) -> str:
+    """Return the heading of signs for groups of positions: the first position of every tenth."""
+    text = ""
+    for index, group in enumerate(groups):
+        if index % 10 == 0:
+            text = text.ljust(index) + str(group.start)
+    return text.ljust(len(groups))
 
 
 def _number(value: float) -> str:

@@ -23,26 +23,33 @@ class InvarianceBreak:
         module: the path of the module in which it runs; `""` for the model itself.
         operator: its operator.
         source: the line of code, as `file.py:12`; None if not known.
-        sequence: the index of the first sequence with other numbers.
+        sequence: the index of the first sequence with other numbers; None if it is not known, or the same for all.
         position: the first position in it, from 0.
         difference: the largest difference there, relative to the size of the number or of a typical one of the value.
         before: the other modules with operations that it depends on and that could not be compared, as the two ways of
             calling the model run different ones: the first wrong number may be theirs.
+        node: the node of a program; `""` if the model itself runs.
     """
 
     module: str
     operator: str
     source: str | None
-    sequence: int
+    sequence: int | None
     position: int
     difference: float
     before: tuple[str, ...] = ()
+    node: str = ""
 
     def __str__(self) -> str:
-        place = f"{self.operator} in {self.module or 'the model'}"
+        name = f"{self.node} ({self.operator})" if self.node else self.operator
+        place = f"{name} in {self.module or 'the model'}"
         if self.before:
             place += f" or before it in {', '.join(name or 'the model' for name in self.before)}"
-        at = f"sequence {self.sequence}, position {self.position}"
+        at = (
+            f"position {self.position}"
+            if self.sequence is None
+            else f"sequence {self.sequence}, position {self.position}"
+        )
         return short_line(", ".join(filter(None, (place, self.source, at))))
 
 
@@ -139,6 +146,7 @@ _ROWS: dict[str | Column, Callable[[InvarianceRow], object]] = {
     Column("first in", fit_paths, least=12, preferred=24): lambda row: (
         row.first and (row.first.module or "(the model)")
     ),
+    Column("node", folded, least=12, preferred=20): lambda row: row.first and (row.first.node or None),
     "operator": lambda row: row.first and row.first.operator,
     Column("line", fit_paths, least=10, preferred=16, optional=1): lambda row: row.first and row.first.source,
     Column("sequence", optional=2): lambda row: None if row.first is None else row.first.sequence,

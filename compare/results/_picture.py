@@ -3,36 +3,47 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from filch.export import Finding, Graph, Node, Value
+from filch.export import Finding, Graph, Node, PositionErrors, Value
 from filch.export.backends import Stage
 
 from ..float64 import RoundingVerdict
 from ._rows import STAGES, Row
 
+RowKey = tuple[Stage, str, str]  # the stage, kind and value of a row
 
-def picture(rows: Sequence[Row], graphs: Mapping[Stage, Graph], first: Row | None) -> Graph:
+
+def picture(
+    rows: Sequence[Row],
+    graphs: Mapping[Stage, Graph],
+    first: Row | None,
+    positions: Mapping[RowKey, PositionErrors] | None = None,
+) -> Graph:
     """Return the graph of the last stage, annotated with its rows and with the graph of the stage before as source.
 
     Args:
         rows: the rows of a report.
         graphs: by stage; the nodes of a stage without a graph are taken from the rows.
         first: the first divergence, which is marked.
+        positions: what is known of the values of rows by position.
     """
     annotated: list[Graph] = []
     for stage in STAGES:
         of_stage = [row for row in rows if row.stage == stage]
         if stage in graphs or of_stage:
             graph = graphs.get(stage) or _graph_of_rows(of_stage)
-            annotated.append(replace(graph, findings=_findings(of_stage, first)))
+            annotated.append(replace(graph, findings=_findings(of_stage, first, positions or {})))
     *before, last = annotated or [_graph_of_rows(())]
     return replace(last, source_graph=before[0] if before else None)
 
 
-def _findings(rows: Iterable[Row], first: Row | None) -> dict[str, tuple[Finding, ...]]:
+def _findings(
+    rows: Iterable[Row], first: Row | None, positions: Mapping[RowKey, PositionErrors]
+) -> dict[str, tuple[Finding, ...]]:
     """Return the findings of each value, by its name."""
     by_value: dict[str, list[Finding]] = {}
     for row in rows:
-        by_value.setdefault(row.value, []).append(_finding(row, first=row is first))
+        found = replace(_finding(row, first=row is first), positions=positions.get((row.stage, row.kind, row.value)))
+        by_value.setdefault(row.value, []).append(found)
     return {value: tuple(findings) for value, findings in by_value.items()}
 
 

@@ -146,6 +146,7 @@ class Checks:
         *,
         only: Collection[str] | None = None,
         attentions: Sequence[str] = ("sdpa",),
+        backends: Sequence[str | Backend] = (),
         bitwise: bool = False,
     ) -> Invariance:
         """Check that a language model computes the same however it is called; see `filch.compare.check_invariance`.
@@ -156,6 +157,7 @@ class Checks:
             kwargs: the keyword arguments of a call.
             only: names of relations to check; None for all.
             attentions: attention implementations to compare with `"eager"`.
+            backends: backends that decode the model's program.
             bitwise: whether also the bits have to be the same.
 
         Returns:
@@ -165,7 +167,9 @@ class Checks:
             AssertionError: a way to call the model gives other numbers.
         """
         __tracebackhide__ = True
-        result = check_invariance(model, args, kwargs, only=only, attentions=attentions, bitwise=bitwise)
+        result = check_invariance(
+            model, args, kwargs, only=only, attentions=attentions, backends=backends, bitwise=bitwise
+        )
         self._artifacts.record("backend", "invariance")
         self._artifacts.record("result", "close" if result.close else "different")
         page = self._artifacts.write(result, self._artifacts.unique_name("invariance"))

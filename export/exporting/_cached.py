@@ -20,9 +20,10 @@ from ..program._original import Original
 from ..program._program import Program
 from ..program._renaming import renamed_program
 
-CacheKind = Literal["dynamic", "static"]
+CacheKind = Literal["dynamic", "static", "window"]
 _PAST, _QUERIES = 5, 3  # tokens of the example: torch treats sizes of 0 and 1, and equal ones, as fixed
 _ROWS = 2
+_LEAST_WINDOW = 4  # a cache of it has at least two tokens in the example, with two others after them
 _NAMES = {"keys": "key", "values": "value", "cumulative_length": "length"}  # of tensors of a layer, as in Optimum
 _NAMES |= {"conv_states": "conv", "recurrent_states": "recurrent"}
 _ARGUMENTS = ("past_key_values", "cache_params")  # what models call their cache
@@ -63,19 +64,19 @@ def cached_inputs(
     if cache == "static" and slots < _PAST + _QUERIES:
         raise ExportError(f"give the number of slots of the static cache, at least {_PAST + _QUERIES}")
     register_caches(model)
-    is_recurrent = has_recurrent_states(model)
+    in_steps = has_recurrent_states(model) or cache == "window"
     count = _ROWS * (_PAST + _QUERIES)
     given = tokens.flatten().repeat(-(-count // tokens.numel()))[:count].reshape(_ROWS, -1)
     encoded = encoder_states(model, others)
     encoded = None if encoded is None else encoded[:1].repeat(_ROWS, 1, 1)
-    filled = empty_cache(model, slots, given, encoded)
+    filled = empty_cache(model, slots, given, encoded, has_windows=cache == "window")
     with torch.no_grad():
-        for start, end in [(index, index + 1) for index in range(_PAST)] if is_recurrent else [(0, _PAST)]:
+        for start, end in [(index, index + 1) for index in range(_PAST)] if in_steps else [(0, _PAST)]:
             filled = step_cache(model(**step_arguments(model, given[:, start:end], filled, start, slots, encoded)))
-    last = given[:, _PAST : _PAST + (1 if is_recurrent else _QUERIES)]
+    last = given[:, _PAST : _PAST + (1 if in_steps else _QUERIES)]
     kwargs = step_arguments(model, last, filled, _PAST, slots, encoded)
     rows, dynamic = {0: Dim.DYNAMIC}, {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
-    shapes: dict[str, Any] = dict.fromkeys(("input_ids", "position_ids"), rows if is_recurrent else dynamic)
+    shapes: dict[str, Any] = dict.fromkeys(("input_ids", "position_ids"), rows if in_steps else dynamic)
     shapes["attention_mask"] = rows if slots else dynamic
     shapes |= {f"decoder_{name}": shape for name, shape in shapes.items()} | {"encoder_outputs": (dynamic,)}
     caches = [getattr(filled, name, None) for name in ("self_attention_cache", "cross_attention_cache")]
@@ -153,8 +154,9 @@ def step_arguments(  # noqa: PLR0917  called in this file
     """
     rows, queries = tokens.shape
     places = torch.arange(past, past + queries, device=tokens.device)
-    mask = torch.zeros(rows, slots or past + queries, dtype=torch.long, device=tokens.device)
-    mask[:, : past + queries] = 1
+    used = getattr(cache, "kept", past) + queries
+    mask = torch.zeros(rows, slots or used, dtype=torch.long, device=tokens.device)
+    mask[:, :used] = 1
     accepted = inspect.signature(model.forward).parameters
     name = next((name for name in _ARGUMENTS if name in accepted), _ARGUMENTS[0])
     given: dict[str, Any] = {
@@ -190,15 +192,18 @@ def cached_call(
     return step_arguments(model, tokens, empty_cache(model, slots, tokens, encoded), 0, slots, encoded)
 
 
-def stepwise_call(model: nn.Module, tokens: torch.Tensor) -> tuple[dict[str, Any], torch.Tensor]:
+def stepwise_call(
+    model: nn.Module, tokens: torch.Tensor, *, has_windows: bool = False
+) -> tuple[dict[str, Any], torch.Tensor]:
     """Return the keyword arguments of a call that computes each token of some sequences from the model's own cache.
 
     Each step of each sequence has a row of its own, the steps of a sequence one after the other. Of keys and values,
     which have a row for each earlier token, the last ones are used.
 
     Args:
-        model: a causal language model of transformers with recurrent states.
+        model: a causal language model of transformers.
         tokens: int64 in the shape [sequences, length].
+        has_windows: whether layers with a sliding window keep the last keys and values only.
 
     Returns:
         the arguments, and the model's logits of the steps: float in the shape [sequences, length, words].
@@ -206,7 +211,7 @@ def stepwise_call(model: nn.Module, tokens: torch.Tensor) -> tuple[dict[str, Any
     Raises:
         ExportError: the model fails.
     """
-    (rows, length), cache = tokens.shape, empty_cache(model, 0, tokens)
+    (rows, length), cache = tokens.shape, empty_cache(model, 0, tokens, has_windows=has_windows)
     register_caches(model)
     structure = pytree.tree_structure(cache)
     states: list[list[torch.Tensor]] = []
@@ -224,7 +229,7 @@ def stepwise_call(model: nn.Module, tokens: torch.Tensor) -> tuple[dict[str, Any
     whole = pytree.tree_unflatten(stacked, structure)
     arguments = step_arguments(model, tokens.reshape(-1, 1), whole, length - 1, 0)
     places = torch.arange(length, device=tokens.device)
-    used = (places >= length - 1 - places[:, None]).long().repeat(rows, 1)
+    used = (places >= length - 1 - places[:, None]).long().repeat(rows, 1)[:, -getattr(whole, "kept", length) - 1 :]
     others = {"attention_mask": used, "position_ids": places.repeat(rows)[:, None]}
     return arguments | {name: item for name, item in others.items() if name in arguments}, torch.cat(logits, 1)
 
@@ -235,16 +240,25 @@ def _on_the_right(item: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     return nn.functional.pad(item, (0, 0, missing, 0)) if missing else item
 
 
-def empty_cache(model: nn.Module, slots: int, tokens: torch.Tensor, encoded: torch.Tensor | None = None) -> Any:
+def empty_cache(
+    model: nn.Module,
+    slots: int,
+    tokens: torch.Tensor,
+    encoded: torch.Tensor | None = None,
+    *,
+    has_windows: bool = False,
+) -> Any:
     """Return a cache of transformers without tokens, which has all its tensors.
 
-    All its layers keep all tokens: those that attend to a window have a mask for that. Recurrent states are 0.
+    All its layers keep all tokens, unless it has windows: those that attend to a window have a mask for that. Recurrent
+    states are 0.
 
     Args:
         model: the model.
         slots: the number of slots of a static cache; 0 for a dynamic one.
         tokens: of as many sequences as the cache will have, int64 in the shape [rows, any length].
         encoded: see `encoder_states`; the keys and values of these stay in the cache.
+        has_windows: whether layers with a sliding window keep the last keys and values only.
 
     Raises:
         ExportError: the model fails, or keeps something else than keys and values in its cache.
@@ -252,6 +266,9 @@ def empty_cache(model: nn.Module, slots: int, tokens: torch.Tensor, encoded: tor
     # The model is one of transformers, which takes seconds to import.
     module = importlib.import_module("transformers.cache_utils")
     name, is_recurrent = type(model).__name__, has_recurrent_states(model)
+    if has_windows and (is_recurrent or encoded is not None):
+        what = "recurrent states" if is_recurrent else "an encoder"
+        raise ExportError(f"{name} has {what}: it is exported with a dynamic cache, not with a window")
     if slots and is_recurrent:
         raise ExportError(f"{name} has recurrent states, which have no static cache: use a dynamic one")
     if slots and encoded is not None:
@@ -270,6 +287,8 @@ def empty_cache(model: nn.Module, slots: int, tokens: torch.Tensor, encoded: tor
             raise ExportError(f"{name} has layers with recurrent states and a window of keys, which are not exported")
         used.layers = [_emptied(layer) for layer in used.layers]
         return used
+    if has_windows:
+        return _with_windows(model, layers)
     if not slots:
         empty = module.DynamicCache([tuple(item[:, :, :0].clone() for item in layer) for layer in layers])
         return empty if encoded is None else module.EncoderDecoderCache(empty, used.cross_attention_cache)
@@ -278,6 +297,24 @@ def empty_cache(model: nn.Module, slots: int, tokens: torch.Tensor, encoded: tor
     for layer, states in zip(static.layers, layers, strict=True):
         layer.lazy_initialization(*states)
     return static
+
+
+def _with_windows(model: nn.Module, states: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
+    """Return a cache without tokens, whose layers with a window keep the last ones, for states of these shapes."""
+    module = importlib.import_module("._window_cache", __package__)
+    own = importlib.import_module("transformers.cache_utils").DynamicCache(config=model.config).layers
+    windows = [getattr(layer, "sliding_window", 0) if layer.is_sliding else 0 for layer in own]
+    if not any(windows):
+        raise ExportError(f"{type(model).__name__} has no layer with a sliding window: export it with a dynamic cache")
+    if any(0 < window < _LEAST_WINDOW for window in windows):
+        raise ExportError(f"a window of less than {_LEAST_WINDOW} tokens is not exported: torch would fix its size")
+    cache = module.WindowCache()
+    cache.layers = [module.WindowLayer(window) if window else module.DynamicLayer() for window in windows]
+    for layer, (keys, values) in zip(cache.layers, states, strict=True):
+        layer.lazy_initialization(keys, values)
+        layer.keys, layer.values = keys[:, :, :0].clone(), values[:, :, :0].clone()
+    register_caches(model)
+    return cache
 
 
 def _emptied(layer: Any) -> Any:

@@ -59,14 +59,16 @@ def export(
         args: its positional arguments: tensors, or nested structures of tensors.
         kwargs: its keyword arguments.
         dynamic_shapes: see `torch.export.export`; dimensions may also be given by name, as for `torch.onnx.export`.
-        cache: `"dynamic"` or `"static"` exports a language model of transformers as one program for prefill and
-            decode. `args` are example tokens then, int64 in the shape [sequences, length]. The program takes
-            `input_ids`, `position_ids`, an `attention_mask` of past and new tokens, and the cache as
+        cache: `"dynamic"`, `"static"` or `"window"` exports a language model of transformers as one program for
+            prefill and decode. `args` are example tokens then, int64 in the shape [sequences, length]. The program
+            takes `input_ids`, `position_ids`, an `attention_mask` of past and new tokens, and the cache as
             `past_key_values.0.key`, `past_key_values.0.value` and so on, and returns `logits`, `present.0.key` and so
             on, with any number of sequences and tokens. A dynamic cache has any number of past tokens; 0 is prefill.
             With recurrent states, which are `past_key_values.0.conv` and `past_key_values.0.recurrent`, it takes one
-            token. Of a model with an encoder, `kwargs` are the inputs of the encoder and `decoder_input_ids`; its
-            decoder is exported, with `encoder_hidden_states` and `past_key_values.0.encoder.key` as further inputs.
+            token. So it does with `"window"`, a dynamic cache whose layers with a sliding window keep the last tokens
+            only; if all layers have a window, the mask is that of these and of the new token. Of a model with an
+            encoder, `kwargs` are the inputs of the encoder and `decoder_input_ids`; its decoder is exported, with
+            `encoder_hidden_states` and `past_key_values.0.encoder.key` as further inputs.
         slots: the number of slots of a static cache, which is also the length of its mask. How many of them are used
             is in `past_key_values.0.length` and so on.
 

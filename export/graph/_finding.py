@@ -25,6 +25,19 @@ class Histogram:
 
 
 @dataclass(frozen=True)
+class PositionErrors:
+    """How far a value of sequences of tokens is from its reference at each position.
+
+    Attributes:
+        errors: the largest difference at each position, relative to the root mean square of the value.
+        wrong: the positions at which the value is wrong, in order.
+    """
+
+    errors: tuple[float, ...]
+    wrong: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class Finding:
     """The result of comparing one value with its reference.
 
@@ -44,6 +57,7 @@ class Finding:
         histogram: the distributions of both; None if they were not computed.
         places: the names of the values of the other implementation that have its numbers, and how their elements are
             arranged, `""` if in the same order.
+        positions: the same by position; None if the value was not compared by position.
     """
 
     status: str
@@ -59,6 +73,7 @@ class Finding:
     actual: Statistics | None = None
     histogram: Histogram | None = None
     places: Mapping[str, str] = field(default_factory=dict)
+    positions: PositionErrors | None = None
 
     @property
     def judged(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from filch.steal import Statistics
 from filch.steal.text import for_script, shortened
 
-from ..graph._finding import Finding, Histogram
+from ..graph._finding import Finding, Histogram, PositionErrors
 from ..graph._folding import fold
 from ..graph._graph import Graph
 from ..graph._nodes import Frame, Node, Value
@@ -163,6 +163,7 @@ def _finding(finding: Finding, table: _Table) -> list[Any]:
             _statistics(finding.actual),
             _histogram(finding.histogram),
             table.texts(part for place in finding.places.items() for part in place) if finding.places else None,
+            _positions(finding.positions),
         ]
     )
 
@@ -176,6 +177,11 @@ def _statistics(item: Statistics | None) -> list[Any] | None:
 
 def _histogram(item: Histogram | None) -> list[Any] | None:
     return None if item is None else [_number(item.low), _number(item.high), [*item.expected], [*item.actual]]
+
+
+def _positions(item: PositionErrors | None) -> list[Any] | None:
+    """Return the errors with the digits that a picture shows, and the wrong positions."""
+    return None if item is None else [[_number(float(f"{error:.3g}")) for error in item.errors], [*item.wrong]]
 
 
 def _number(number: Real | float | None) -> float | int | str | None:

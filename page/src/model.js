@@ -311,6 +311,7 @@ export class Finding {
       actual,
       histogram,
       places,
+      positions,
     ] = raw;
     this.graph = graph;
     /** @type {Value} */
@@ -334,6 +335,7 @@ export class Finding {
     this.places = chunks(data.texts(places), 2);
     /** The same with the values. @type {Link[]} */
     this.links = [];
+    this.positions = parsePositions(positions);
     this.compared = COMPARED.includes(this.status);
     this.diverged = DIVERGED.includes(this.status);
     this.node = this.value.producer;
@@ -359,6 +361,14 @@ export function parseNumber(number) {
 function real(number) {
   const parsed = parseNumber(number);
   return parsed === null ? null : Number(parsed);
+}
+
+/**
+ * The error at each position, relative to the root mean square of the value, and the positions at which it is wrong.
+ * @param {[errors: (number | string)[], wrong: number[]] | null | undefined} raw
+ */
+function parsePositions(raw) {
+  return raw ? { errors: raw[0].map(Number), wrong: new Set(raw[1]) } : null;
 }
 
 /** @typedef {NonNullable<ReturnType<typeof parseStatistics>>} Statistics */

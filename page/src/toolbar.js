@@ -3,7 +3,7 @@
 import { html, nameElement } from "./dom.js";
 
 /** @import { App } from "./app.js" */
-/** @import { Colors, LegendEntry, ColorMode } from "./color.js" */
+/** @import { LegendEntry, ColorMode } from "./color.js" */
 
 const LINK = "Copy link";
 
@@ -121,7 +121,7 @@ function iconButton(title, icon, onclick) {
 
 /**
  * What the colors mean.
- * @param {Colors} colors
+ * @param {{ mode: ColorMode, legend: () => LegendEntry[] }} colors
  */
 export function legendElements(colors) {
   const titles = {

@@ -1,7 +1,7 @@
 // A summary of what is under the mouse.
 
 import { statusClass } from "./color.js";
-import { html, nameElement } from "./dom.js";
+import { contents, html, nameElement } from "./dom.js";
 import { typeLabel } from "./model.js";
 import { count, milliseconds, shortNumber } from "./numbers.js";
 
@@ -16,6 +16,7 @@ export class Tooltip {
     this.element = html("div", { class: "tooltip", role: "tooltip", hidden: true });
     /** @type {Item | null} */
     this.item = null;
+    this.note = "";
   }
 
   hide() {
@@ -25,12 +26,16 @@ export class Tooltip {
   /**
    * @param {Item} item
    * @param {MouseEvent} event where
+   * @param {string} note a further line
    */
-  show(item, event) {
+  show(item, event, note = "") {
     const { element } = this;
     element.hidden = false;
-    if (this.item !== item) element.replaceChildren(...summary(item));
+    if (this.item !== item || this.note !== note) {
+      element.replaceChildren(...contents([note && html("p", {}, note), summary(item)]));
+    }
     this.item = item;
+    this.note = note;
     const { offsetWidth: width, offsetHeight: height } = element;
     const { clientX: x, clientY: y } = event;
     element.style.left = `${Math.max(4, Math.min(innerWidth - width - 8, x + 14))}px`;

@@ -12,7 +12,7 @@ const ROLES = { intermediate: 0, view: 1, input: 2, output: 3, parameter: 4 };
 
 /**
  * Data of graphs, of which the first may have a verdict, `close`; each with `nodes` of `{ name, op, inputs, outputs, group, origins }`, and if wanted `inputs`, `outputs`,
- * `weights` (names), `groups` (`{ parent, path, name, type }`), and `findings` (`{ value, status, error, places, … }`).
+ * `weights` (names), `groups` (`{ parent, path, name, type }`), and `findings` (`{ value, status, error, places, positions, … }`).
  */
 export function pageData(...graphs) {
   const strings = [];
@@ -63,7 +63,7 @@ export function pageData(...graphs) {
       findings: findings.map((finding) => [
         index(finding.value),
         text(finding.status),
-        null,
+        text(finding.kind),
         0,
         Number(finding.first ?? false),
         finding.error ?? null,
@@ -76,6 +76,7 @@ export function pageData(...graphs) {
         null,
         null,
         texts(Object.entries(finding.places ?? {}).flat()),
+        finding.positions ?? null,
       ]),
     };
   });

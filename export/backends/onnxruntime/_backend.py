@@ -98,14 +98,13 @@ class OnnxRuntimeBackend:
     ) -> Compiled:
         """See `Backend.compile`; adds the names of the optimizers that changed the graph to `changed`, if given."""
         source, exported = folder / _PROGRAM, program.graph
+        given = self._write_source(program.model, source)
         if not optimize:
-            given = self._write_source(program.model, source)
             start = partial(self._session, source, _OFF, weights=given)
             handle = _Handle(exported, start, source, [*range(len(exported.nodes))], given=given, running=start())
             return Compiled(exported, handle, tf32=self._tf32)
-        write_model(program.model, source)
         optimized = folder / "optimized.onnx"
-        start = partial(self._session, source, self.options.graph_level, replay=True)
+        start = partial(self._session, source, self.options.graph_level, weights=given, replay=True)
         session: ort.InferenceSession | None = start(save_to=optimized, changed=changed)
         if self._is_frugal(source):  # this session has the optimized weights twice, and can't free them
             session = None
@@ -121,7 +120,7 @@ class OnnxRuntimeBackend:
         return Compiled(graph, handle, value_aliases=value_aliases, tf32=self._tf32)
 
     def _write_source(self, model: ir.Model, path: Path) -> dict[str, ort.OrtValue]:
-        """Write a model that runs without optimization; return the weights that its sessions are to be given.
+        """Write a model; return the weights that its sessions are to be given.
 
         Devices other than the CPU read the weights from the file.
         """
@@ -178,33 +177,42 @@ class OnnxRuntimeBackend:
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """Run the graph, or the selected nodes, part by part and yield each value; nodes read references if given."""
         handle: _Handle = compiled.handle
-        available = feeds_of(handle.inputs, inputs)
         handle.release_session(buffer)
-        nodes = handle.graph.nodes
+        nodes, specs = handle.graph.nodes, handle.specs_of(inputs)
         size = buffer if references is None else buffer // 2  # the other half is for the references
         order = [index for index in handle.order if selected is None or nodes[index].name in selected]
         parts = segments(handle.graph, order, value_sizes(handle.graph, inputs), size)
         last_part = {name: number for number, part in enumerate(parts) for index in part for name in nodes[index].reads}
+        available = feeds_of([name for name in handle.inputs if name in last_part], inputs)
         for number, part in enumerate(parts):
             tensors = {} if references is None else _references_of(handle.graph, part, references)
             read = {name for index in part for name in nodes[index].reads}
             if references is not None and selected is not None:
                 computed = {name for index in part for name in nodes[index].outputs}
-                available |= handle.given_values(read - computed - available.keys(), references)
+                available |= handle.given_values(read - computed - available.keys(), references, specs)
             feeds = {name: available[name] for name in read & available.keys()}
-            values, replaced = self._run_part(handle, part, feeds, tensors, keep=handle.weights <= buffer)
+            values, replaced = self._run_part(handle, part, feeds, tensors, specs, keep=handle.weights <= buffer)
             for name in list(values):
                 value = values.pop(name)
                 if last_part.get(name, -1) > number:
                     available[name] = replaced.get(name, value)
                 if is_plain(value):
-                    yield name, handle.form(name).to_exported(to_torch(value).cpu())
+                    tensor = to_torch(value)
+                    specs.setdefault(name, spec_of(tensor))
+                    yield name, handle.form(name).to_exported(tensor.cpu())
             for name in read:
                 if last_part[name] == number:
                     available.pop(name, None)
 
     def _run_part(
-        self, handle: "_Handle", part: Sequence[int], inputs: OrtValues, references: Values, *, keep: bool
+        self,
+        handle: "_Handle",
+        part: Sequence[int],
+        inputs: OrtValues,
+        references: Values,
+        specs: dict[str, TensorSpec],
+        *,
+        keep: bool,
     ) -> tuple[dict[str, ort.OrtValue], OrtValues]:
         """Return the values that the nodes of a part compute, and the references that replace some of them.
 
@@ -216,20 +224,22 @@ class OnnxRuntimeBackend:
             part: the indices of the nodes.
             inputs: the values of other nodes that they read, by name.
             references: the references of values that they compute, by name.
+            specs: see `_Handle.specs_of`.
             keep: whether to keep the session for the next run.
         """
         read = {name for index in part for name in handle.graph.nodes[index].reads}
-        replaced, values = handle.to_ort_values(references), {}
+        replaced, values = handle.to_ort_values(references, specs), {}
         for _ in (*part, None):
-            specs = {name: handle.specs[name] for name in replaced if name in read}
+            before = {name: specs[name] for name in replaced if name in read}
             feeds = {**inputs, **replaced}
-            session = self._part_session(handle, part, feeds, specs, keep=keep)
+            session = self._part_session(handle, part, feeds, before, keep=keep)
             results = run(session, {entry.name: feeds[entry.name] for entry in session.get_inputs()}, self._device)
             values = {name.removesuffix(AGAIN): value for name, value in results.items()}
-            changed = values if references else values.keys() - handle.specs.keys()
-            handle.specs |= {name: spec_of(to_torch(values[name])) for name in changed if is_plain(values[name])}
-            replaced = handle.to_ort_values(references)
-            if specs == {name: handle.specs[name] for name in replaced if name in read}:
+            if not references:
+                break
+            specs |= {name: spec_of(to_torch(value)) for name, value in values.items() if is_plain(value)}
+            replaced = handle.to_ort_values(references, specs)
+            if before == {name: specs[name] for name in replaced if name in read}:
                 break
         return values, replaced
 
@@ -318,8 +328,7 @@ class OnnxRuntimeBackend:
             options.profile_file_prefix = str(path.with_name("profile"))
         elif level == _OFF or self._is_frugal(path):
             options.enable_cpu_mem_arena = False  # each session has its own arena, which the next one can't reuse
-        for name, value in weights.items():
-            options.add_initializer(name, value)
+        _add_weights(options, weights, are_constants=level != _OFF)
         if save_to is not None:
             self._save_optimized(options, path, save_to)
         off = {"disabled_optimizers": self.options.disabled_optimizers} if self.options.disabled_optimizers else {}
@@ -353,7 +362,8 @@ class _Handle:
         forms: the forms of the values that the exported graph has in another form, by name.
         parts: sessions that observe parts of it, by the indices of their nodes and the names of the references.
         running: the session that runs the graph without watched values, if there is one at the moment.
-        specs: dtype and shape of each value when it was first computed, or last computed from references, by name.
+        specs: dtype and shape of each value when it was first computed, or last computed from references, by name; for
+            each of the shapes that the inputs have had.
         given: the weights that sessions of the graph or of a part of it are given, by name; the file has the others.
     """
 
@@ -364,7 +374,7 @@ class _Handle:
     forms: Mapping[str, Form] = field(default_factory=dict)
     parts: dict[tuple[tuple[int, ...], frozenset[str]], ort.InferenceSession] = field(default_factory=dict)
     running: ort.InferenceSession | None = None
-    specs: dict[str, TensorSpec] = field(default_factory=dict)
+    specs: dict[tuple[torch.Size, ...], dict[str, TensorSpec]] = field(default_factory=dict)
     given: OrtValues = field(default_factory=dict)
 
     @property
@@ -397,18 +407,24 @@ class _Handle:
         """Return how a value of the graph is converted to the exported one."""
         return self.forms.get(name, Form(name))
 
-    def to_ort_values(self, values: Values) -> dict[str, ort.OrtValue]:
+    def specs_of(self, inputs: Values) -> dict[str, TensorSpec]:
+        """Return dtype and shape of each value for inputs of these shapes, as far as they are known, to be added to."""
+        return self.specs.setdefault(tuple(inputs[name].shape for name in self.inputs if name in inputs), {})
+
+    def to_ort_values(self, values: Values, specs: Mapping[str, TensorSpec]) -> dict[str, ort.OrtValue]:
         """Convert exported values to the form that they have in the graph; those that can't be are left out."""
-        known = {name: tensor for name, tensor in values.items() if name in self.specs}
-        tensors = {name: self.form(name).to_compiled(tensor, self.specs[name]) for name, tensor in known.items()}
+        known = {name: tensor for name, tensor in values.items() if name in specs}
+        tensors = {name: self.form(name).to_compiled(tensor, specs[name]) for name, tensor in known.items()}
         return {name: to_ort(tensor) for name, tensor in tensors.items() if tensor is not None}
 
-    def given_values(self, names: Collection[str], references: ReferenceLookup) -> dict[str, ort.OrtValue]:
+    def given_values(
+        self, names: Collection[str], references: ReferenceLookup, specs: dict[str, TensorSpec]
+    ) -> dict[str, ort.OrtValue]:
         """Return the references of values that are not computed, in the form that they have in the graph."""
         tensors = {name: tensor for name in names if (tensor := references(name)) is not None}
         for name in tensors.keys() - self.forms.keys():
-            self.specs.setdefault(name, spec_of(tensors[name]))
-        return self.to_ort_values(tensors)
+            specs.setdefault(name, spec_of(tensors[name]))
+        return self.to_ort_values(tensors, specs)
 
     @cached_property
     def model(self) -> onnx.ModelProto:
@@ -417,6 +433,16 @@ class _Handle:
     @cached_property
     def initializers(self) -> Mapping[str, onnx.TensorProto]:
         return {tensor.name: tensor for tensor in self.model.graph.initializer}
+
+
+def _add_weights(options: ort.SessionOptions, weights: OrtValues, *, are_constants: bool) -> None:
+    """Give weights to a session; `are_constants` lets it optimize them and convert them to other layouts."""
+    if are_constants:
+        if weights:
+            options.add_external_initializers([*weights], [*weights.values()])
+        return
+    for name, value in weights.items():
+        options.add_initializer(name, value)
 
 
 def _with_shapes(program: Program) -> Graph:

@@ -433,6 +433,465 @@
     return node.written.flatMap((value) => value.readers);
   }
 
+  // src/positions.js
+  var PositionRow = class {
+    /**
+     * @param {string} name
+     * @param {PositionedFinding[]} findings in the order of execution
+     */
+    constructor(name, findings) {
+      this.name = name;
+      this.findings = findings;
+      const length = largest(
+        findings.map(({ positions }) => positions.errors.length),
+        0
+      );
+      this.errors = Array.from({ length }, (_, at) => largest(findings.map((each) => sizeAt(each, at))));
+      this.wrong = new Set(findings.flatMap(({ positions }) => [...positions.wrong]));
+    }
+    /**
+     * The finding that a cell shows: the first that is wrong there, else the one with the largest error.
+     * @param {number} at
+     */
+    findingAt(at) {
+      const wrong = this.findings.find(({ positions }) => positions.wrong.has(at));
+      return wrong ?? this.findings.reduce((a, b) => sizeAt(b, at) > sizeAt(a, at) ? b : a);
+    }
+  };
+  function sizeAt({ positions }, at) {
+    const error = positions.errors[at] ?? 0;
+    return Number.isNaN(error) ? Infinity : error;
+  }
+  function positioned({ main, before }) {
+    const findings = [before, main].flatMap((graph) => graph?.findings ?? []);
+    return (
+      /** @type {PositionedFinding[]} */
+      findings.filter(({ positions }) => positions !== null)
+    );
+  }
+  function positionRows(data, kind) {
+    const findings = positioned(data);
+    const graphs = new Set(findings.map(({ graph }) => graph));
+    const isOutput = ({ stage }) => stage === "output";
+    const name = (finding) => {
+      const { node, value, graph } = finding;
+      const own = kind === "value" || isOutput(finding) ? value.name : moduleOf(node);
+      return graphs.size > 1 ? `${own} (${data.titleOf(graph).toLowerCase()})` : own;
+    };
+    const rows = /* @__PURE__ */ new Map();
+    for (const finding of [...findings.filter((each) => !isOutput(each)), ...findings.filter(isOutput)]) {
+      const key = `${isOutput(finding)} ${name(finding)}`;
+      const row = rows.get(key) ?? [];
+      if (kind === "module") rows.delete(key);
+      rows.set(key, row);
+      row.push(finding);
+    }
+    return [...rows.values()].map((row) => new PositionRow(name(row[0]), row));
+  }
+  function moduleOf(node) {
+    return node?.module || node?.group?.path || "(the model)";
+  }
+  var PositionColors = class {
+    /** @param {PositionRow[]} rows */
+    constructor(rows) {
+      this.mode = /** @type {const} */
+      "error";
+      const errors = (wrong) => rows.flatMap((row) => row.errors.filter((_, at) => row.wrong.has(at) === wrong)).filter((error) => error > 0 && Number.isFinite(error));
+      this.rightScale = new Scale("calm", 4, errors(false));
+      this.wrongScale = new Scale("error", 7, errors(true));
+    }
+    /**
+     * @param {PositionRow} row
+     * @param {number} at
+     */
+    classOf(row, at) {
+      const error = row.errors[at];
+      if (row.wrong.has(at)) return this.wrongScale.classOf(error);
+      return error === 0 ? "zero" : this.rightScale.classOf(error);
+    }
+    /** @returns {LegendEntry[]} */
+    legend() {
+      const titled = (title, scale) => scale.empty ? [] : [["words", title], ...scale.legend()];
+      return [["zero", "0"], ...titled("right", this.rightScale), ...titled("wrong", this.wrongScale)];
+    }
+  };
+  function labelStep(width, room) {
+    for (let power = 1; ; power *= 10) {
+      const step = [1, 2, 5].find((digit) => digit * power * width >= room);
+      if (step) return step * power;
+    }
+  }
+
+  // src/text.js
+  var FONT_FAMILY = 'system-ui, "Segoe UI", Roboto, "Helvetica Neue", sans-serif';
+  var LONGEST = 160;
+  var context = null;
+  var widths = /* @__PURE__ */ new Map();
+  function textWidth(text, font) {
+    const key = `${font} ${text}`;
+    let width = widths.get(key);
+    if (width === void 0) {
+      context ??= /** @type {CanvasRenderingContext2D} */
+      document.createElement("canvas").getContext("2d");
+      context.font = `${font} ${FONT_FAMILY}`;
+      width = context.measureText(text).width;
+      widths.set(key, width);
+    }
+    return width;
+  }
+  function truncate(text, width, font) {
+    const letters = Array.from(text.slice(0, LONGEST), (letter) => /[\p{Cc}\p{Zl}\p{Zp}]/u.test(letter) ? " " : letter);
+    const whole = letters.join("");
+    if (text.length <= LONGEST && textWidth(whole, font) <= width) return whole;
+    let [low, high] = [0, letters.length];
+    while (low < high) {
+      const middle = low + high + 1 >> 1;
+      if (textWidth(`${letters.slice(0, middle).join("")}…`, font) <= width) low = middle;
+      else high = middle - 1;
+    }
+    return `${letters.slice(0, low).join("")}…`;
+  }
+
+  // src/toolbar.js
+  var LINK = "Copy link";
+  var Toolbar = class {
+    /** @param {App} app */
+    constructor(app) {
+      this.app = app;
+      this.toggles = {
+        path: toggleButton("Path", "p", () => app.togglePath()),
+        tensors: toggleButton("Values", "v", () => app.toggleShown("tensors")),
+        weights: toggleButton("Weights", "w", () => app.toggleShown("weights")),
+        constants: toggleButton("Constants", "x", () => app.toggleShown("constants")),
+        unlinked: toggleButton("All operations", "a", () => app.toggleShown("unlinked"))
+      };
+      for (const [name, shown] of Object.entries(app.shown)) {
+        this.setPressed(
+          /** @type {keyof Toolbar["toggles"]} */
+          name,
+          shown
+        );
+      }
+      this.graphSelect = this.makeGraphSelect();
+      this.colorSelect = this.makeColorSelect();
+      this.link = textButton("Copy a link to what is shown", LINK, () => app.copyLink());
+      const { graphs, reference, title } = app.data;
+      const hasOperations = graphs.some(({ nodes }) => nodes.length);
+      const { tensors, weights, constants, unlinked } = this.toggles;
+      const save = textButton("Save what is visible as an SVG file", "SVG", () => app.savePicture());
+      const tools = html(
+        "div",
+        { class: "tools" },
+        reference ? hasOperations && [weights, unlinked] : [this.graphSelect, this.colorSelect, tensors, weights, constants],
+        button("Table", "t", () => app.toggleDrawer()),
+        this.link,
+        !reference && save,
+        iconButton("Light or dark (l)", "◐", () => app.toggleTheme()),
+        iconButton("Keys (?)", "?", () => app.help.showModal())
+      );
+      const heading = html("h1", { title: title.slice(0, 500) }, nameElement(title || "Graph"));
+      this.element = html("header", {}, heading, app.search.element, tools);
+    }
+    makeColorSelect() {
+      const { colors } = this.app;
+      const option = (mode) => html("option", { value: mode, selected: mode === colors.mode }, `Color: ${mode}`);
+      const onchange = () => this.app.setColorMode(
+        /** @type {ColorMode} */
+        this.colorSelect.value
+      );
+      return html("select", { "aria-label": "Color by", onchange }, colors.modes.map(option));
+    }
+    /** The choice of the graph, if there are several. */
+    makeGraphSelect() {
+      const { data } = this.app;
+      if (data.graphs.length < 2) return null;
+      const options = data.graphs.map((graph) => html("option", { value: graph.index }, data.titleOf(graph)));
+      if (data.before) options.splice(2, 0, html("option", { value: "both" }, "Side by side"));
+      const select = html("select", { "aria-label": "Graph", title: "Graph (s: side by side)" }, options);
+      select.addEventListener("change", () => this.app.chooseGraph(select.value));
+      return select;
+    }
+    /**
+     * @param {keyof Toolbar["toggles"]} name
+     * @param {boolean} pressed
+     */
+    setPressed(name, pressed) {
+      this.toggles[name].setAttribute("aria-pressed", String(pressed));
+    }
+    /** Shows for a moment whether the link was copied. @param {boolean} copied */
+    confirmLink(copied) {
+      const { link } = this;
+      link.style.minWidth = `${link.getBoundingClientRect().width}px`;
+      link.textContent = copied ? "Copied" : "See address bar";
+      setTimeout(() => link.textContent = LINK, 1500);
+    }
+  };
+  function button(text, key, onclick, kind = "") {
+    return html("button", { type: "button", class: kind, title: `${text} (${key})`, onclick }, text);
+  }
+  function toggleButton(text, key, onclick) {
+    const element = button(text, key, onclick, "toggle");
+    element.setAttribute("aria-pressed", "false");
+    return element;
+  }
+  function textButton(title, text, onclick) {
+    return html("button", { type: "button", title, onclick }, text);
+  }
+  function iconButton(title, icon, onclick) {
+    return html("button", { type: "button", class: "icon", "aria-label": title, title, onclick }, icon);
+  }
+  function legendElements(colors) {
+    const titles = {
+      error: "Error",
+      status: "Status",
+      operator: "Operators",
+      time: "Time",
+      module: "A color for each module"
+    };
+    const entry = ([cssClass, text]) => {
+      const swatch = cssClass === "words" ? null : html("i", { class: "swatch" });
+      return html("span", { class: `entry ${cssClass}` }, swatch, text && html("span", {}, text));
+    };
+    const parts = [];
+    for (const each of colors.legend()) {
+      if (/^(error|calm)-/.test(each[0]) && parts.length) parts[parts.length - 1].push(each);
+      else parts.push([each]);
+    }
+    const elements = parts.map((part) => {
+      const [first, ...rest] = part.map(entry);
+      return rest.length ? html("span", { class: "scale" }, first, rest) : first;
+    });
+    return [html("b", {}, titles[colors.mode]), ...elements];
+  }
+
+  // src/grid.js
+  var TOP = 20;
+  var ROW_HEIGHT = 18;
+  var NARROWEST = 6;
+  var WIDEST = 34;
+  var LABEL_FONT = "400 11px";
+  var LABEL_ROOM = 24;
+  var NARROW = 10;
+  var PositionGrid = class {
+    /** @param {App} app */
+    constructor(app) {
+      this.app = app;
+      this.rowsOf = { module: positionRows(app.data, "module"), value: positionRows(app.data, "value") };
+      this.kind = html(
+        "select",
+        { "aria-label": "Rows", onchange: () => this.changeKind() },
+        html("option", { value: "module" }, "by module"),
+        html("option", { value: "value" }, "by value")
+      );
+      this.colors = new PositionColors(this.rowsOf.value);
+      this.chosen = null;
+      this.svg = svg("svg", { role: "img", class: "cells" });
+      this.svg.addEventListener("pointermove", (event) => this.hover(event));
+      this.svg.addEventListener("pointerleave", () => app.tooltip.hide());
+      this.svg.addEventListener("click", (event) => {
+        const cell = this.cellAt(event);
+        if (cell) this.choose(cell);
+      });
+      this.room = html("div", { class: "room" }, this.svg);
+      this.scroller = html(
+        "div",
+        {
+          class: "scroller",
+          tabindex: 0,
+          role: "region",
+          "aria-label": "Positions: the arrow keys select",
+          onscroll: oncePerFrame(() => this.draw()),
+          onkeydown: (event) => this.key(event)
+        },
+        this.room
+      );
+      const title = "The largest difference at each position, relative to the root mean square of the value";
+      const legend = html("div", { class: "legend", "aria-label": "Colors of positions" }, legendElements(this.colors));
+      this.element = html(
+        "section",
+        { class: "positions", "aria-label": "Positions" },
+        html("div", { class: "bar" }, html("h2", { title }, "Position"), this.kind, legend),
+        this.scroller
+      );
+      new ResizeObserver(oncePerFrame(() => this.reveal())).observe(this.scroller);
+    }
+    get rows() {
+      return this.rowsOf[
+        /** @type {RowKind} */
+        this.kind.value
+      ];
+    }
+    /** The widths of names, of a column and of what is visible. */
+    get measures() {
+      const { clientWidth: width, clientHeight: height } = this.scroller;
+      const columns = this.rowsOf.value.reduce((most, row) => Math.max(most, row.errors.length), 1);
+      const names = Math.min(230, Math.max(90, width * 0.34));
+      const column = Math.min(WIDEST, Math.max(NARROWEST, (width - names - 8) / columns));
+      return { width, height, columns, names, column };
+    }
+    /** @param {MouseEvent} event @returns {Cell | null} */
+    cellAt(event) {
+      const { columns, names, column } = this.measures;
+      const frame = this.svg.getBoundingClientRect();
+      const [x, y] = [event.clientX - frame.left - names, event.clientY - frame.top - TOP];
+      if (x < 0 || y < 0) return null;
+      const at = Math.floor((x + this.scroller.scrollLeft) / column);
+      const row = Math.floor((y + this.scroller.scrollTop) / ROW_HEIGHT);
+      return at < columns && row < this.rows.length ? { row, at } : null;
+    }
+    draw() {
+      const { width, height, columns, names, column } = this.measures;
+      if (!width) return;
+      for (const [name, value] of Object.entries({ width, height, viewBox: `0 0 ${width} ${height}` })) {
+        this.svg.setAttribute(name, String(value));
+      }
+      const wrong = this.rows.filter((row) => row.wrong.size).length;
+      const rows = `${this.rows.length} ${this.kind.value}s and outputs, of which ${wrong} are wrong`;
+      this.svg.setAttribute("aria-label", `Errors at ${columns} positions of ${rows} at some`);
+      const { scrollLeft, scrollTop } = this.scroller;
+      const from = { row: Math.floor(scrollTop / ROW_HEIGHT), at: Math.floor(scrollLeft / column) };
+      const to = {
+        row: Math.min(this.rows.length, from.row + Math.ceil(height / ROW_HEIGHT) + 1),
+        at: Math.min(columns, from.at + Math.ceil((width - names) / column) + 1)
+      };
+      const left = (at) => names + at * column - scrollLeft;
+      const top = (row) => TOP + row * ROW_HEIGHT - scrollTop;
+      const paths = /* @__PURE__ */ new Map();
+      const add = (classes, d) => paths.set(classes, `${paths.get(classes) ?? ""}${d}`);
+      const gap = column > 2 * NARROWEST ? 1 : 0.5;
+      const labels2 = [];
+      for (let index = from.row; index < to.row; index += 1) {
+        const row = this.rows[index];
+        const y = top(index);
+        for (let at = from.at; at < to.at; at += 1) {
+          const x = left(at);
+          const color = this.colors.classOf(row, at);
+          add(color, `M${x.toFixed(2)} ${y + 1}h${(column - gap).toFixed(2)}v${ROW_HEIGHT - 2}h-${column - gap}z`);
+          if (!row.wrong.has(at)) continue;
+          add(
+            `wrong ${column < NARROW ? "narrow " : ""}${color}`,
+            `M${(x + (column - gap) / 2).toFixed(2)} ${y + ROW_HEIGHT / 2}h0`
+          );
+        }
+        const chosen = this.chosen?.row === index ? " chosen" : "";
+        const text = truncate(ending(row.name), names - 12, LABEL_FONT);
+        labels2.push(svg("text", { class: `small${chosen}`, x: 8, y: y + 12.5 }, svg("title", {}, row.name), text));
+      }
+      const step = labelStep(column, LABEL_ROOM);
+      const numbers = Array.from({ length: columns }, (_, at) => at).filter((at) => at % step === 0 && left(at) >= names).map(
+        (at) => svg("text", { class: "tiny", x: left(at) + column / 2, y: 14, "text-anchor": "middle" }, String(at))
+      );
+      const ring = (cell, kind) => svg("rect", { class: kind, x: left(cell.at) - 1, y: top(cell.row), width: column + 1, height: ROW_HEIGHT });
+      const first = this.first;
+      this.svg.replaceChildren(
+        ...[...paths].sort(([a], [b]) => Number(a.startsWith("wrong")) - Number(b.startsWith("wrong"))).map(cellsElement),
+        ...first ? [ring(first, "first-ring")] : [],
+        ...this.chosen ? [ring(this.chosen, "chosen-ring")] : [],
+        svg("rect", { class: "cover", x: 0, y: 0, width: names - 2, height }),
+        ...labels2,
+        svg("rect", { class: "cover", x: 0, y: 0, width, height: TOP }),
+        ...numbers
+      );
+    }
+    /** The first cell that is wrong: that of the first divergence. @returns {Cell | null} */
+    get first() {
+      const finding = this.app.data.firstDivergence;
+      const row = this.rows.findIndex(({ findings }) => findings.some((each) => each === finding));
+      const at = smallest([...finding?.positions?.wrong ?? []]);
+      return row >= 0 && Number.isFinite(at) ? { row, at } : null;
+    }
+    changeKind() {
+      this.chosen = null;
+      this.show(this.app.selected);
+    }
+    /**
+     * Selects what a cell shows.
+     * @param {Cell} cell
+     */
+    choose(cell) {
+      const { app } = this;
+      const row = this.rows[cell.row];
+      const { node, value } = row.findingAt(cell.at);
+      this.chosen = cell;
+      app.select(node ?? value, { move: true });
+      app.announce(`${row.name}, ${this.noteOf(cell)}`);
+    }
+    /** @param {Cell} cell */
+    noteOf({ row, at }) {
+      const { errors, wrong } = this.rows[row];
+      return `position ${at}: ${wrong.has(at) ? "wrong" : "right"}, off by ${shortNumber(errors[at])} of a typical number`;
+    }
+    /**
+     * Goes to the row of an item: to the chosen cell if that is of the item, else to the first cell that is wrong.
+     * @param {Item | null} item null for none
+     */
+    show(item) {
+      const ofItem = ({ node, value }) => item !== null && (node === item || value === item);
+      const isOf2 = ({ row }) => this.rows[row].findings.some(ofItem);
+      if (!this.chosen || !isOf2(this.chosen)) {
+        const row = this.rows.findIndex(({ findings }) => findings.some(ofItem));
+        const own = row < 0 ? [] : this.rows[row].findings.filter(ofItem);
+        const at = smallest(own.flatMap(({ positions }) => [...positions.wrong]));
+        this.chosen = row < 0 ? null : { row, at: Number.isFinite(at) ? at : 0 };
+      }
+      this.reveal();
+    }
+    /** Draws the grid with the chosen cell in sight. */
+    reveal() {
+      const { width, columns, names, column } = this.measures;
+      if (!width) return;
+      this.room.style.width = `${names + columns * column}px`;
+      this.room.style.height = `${TOP + this.rows.length * ROW_HEIGHT}px`;
+      if (this.chosen) this.scrollTo(this.chosen);
+      this.draw();
+    }
+    /**
+     * Scrolls to a cell, unless it is visible.
+     * @param {Cell} cell
+     */
+    scrollTo({ row, at }) {
+      const { width, height, names, column } = this.measures;
+      const [x, y] = [at * column, row * ROW_HEIGHT];
+      const { scrollLeft, scrollTop } = this.scroller;
+      const seenX = x >= scrollLeft && x + column <= scrollLeft + width - names;
+      const seenY = y >= scrollTop && y + ROW_HEIGHT <= scrollTop + height - TOP;
+      if (!seenX) this.scroller.scrollLeft = x - (width - names) / 2;
+      if (!seenY) this.scroller.scrollTop = y - (height - TOP) / 3;
+    }
+    /** @param {KeyboardEvent} event */
+    key(event) {
+      const steps = /* @__PURE__ */ new Map([
+        ["ArrowDown", [1, 0]],
+        ["ArrowUp", [-1, 0]],
+        ["ArrowRight", [0, 1]],
+        ["ArrowLeft", [0, -1]]
+      ]);
+      const step = steps.get(event.key);
+      if (!step || !this.rows.length) return;
+      event.preventDefault();
+      event.stopPropagation();
+      const { row, at } = this.chosen ?? this.first ?? { row: 0, at: 0 };
+      const within = (place, count2) => Math.max(0, Math.min(count2 - 1, place));
+      const next = { row: within(row + step[0], this.rows.length), at: within(at + step[1], this.measures.columns) };
+      this.choose(next);
+    }
+    /** @param {MouseEvent} event */
+    hover(event) {
+      const { app } = this;
+      const cell = this.cellAt(event);
+      this.svg.classList.toggle("on-dot", Boolean(cell));
+      if (!cell) return app.tooltip.hide();
+      const { node, value } = this.rows[cell.row].findingAt(cell.at);
+      app.tooltip.show(node ?? value, event, this.noteOf(cell));
+    }
+  };
+  function cellsElement([classes, d]) {
+    return svg("path", { class: classes, d });
+  }
+  function ending(name) {
+    return name.length > 34 ? `…${name.slice(-33)}` : name;
+  }
+
   // src/model.js
   var ROLES = ["intermediate", "view", "input", "output", "parameter"];
   var COMPARED = ["same", "different", "shape or dtype differs"];
@@ -667,7 +1126,8 @@
         expected,
         actual,
         histogram,
-        places
+        places,
+        positions
       ] = raw2;
       this.graph = graph;
       this.value = graph.values[value];
@@ -685,6 +1145,7 @@
       this.histogram = histogram ?? null;
       this.places = chunks(data.texts(places), 2);
       this.links = [];
+      this.positions = parsePositions(positions);
       this.compared = COMPARED.includes(this.status);
       this.diverged = DIVERGED.includes(this.status);
       this.node = this.value.producer;
@@ -701,6 +1162,9 @@
   function real(number) {
     const parsed = parseNumber(number);
     return parsed === null ? null : Number(parsed);
+  }
+  function parsePositions(raw2) {
+    return raw2 ? { errors: raw2[0].map(Number), wrong: new Set(raw2[1]) } : null;
   }
   function parseStatistics(raw2) {
     if (!raw2) return null;
@@ -764,36 +1228,6 @@
       if (each.constant) for (const value of each.written) for (const reader of value.readers) seen.add(reader);
     }
     return [...seen].filter((each) => !each.constant);
-  }
-
-  // src/text.js
-  var FONT_FAMILY = 'system-ui, "Segoe UI", Roboto, "Helvetica Neue", sans-serif';
-  var LONGEST = 160;
-  var context = null;
-  var widths = /* @__PURE__ */ new Map();
-  function textWidth(text, font) {
-    const key = `${font} ${text}`;
-    let width = widths.get(key);
-    if (width === void 0) {
-      context ??= /** @type {CanvasRenderingContext2D} */
-      document.createElement("canvas").getContext("2d");
-      context.font = `${font} ${FONT_FAMILY}`;
-      width = context.measureText(text).width;
-      widths.set(key, width);
-    }
-    return width;
-  }
-  function truncate(text, width, font) {
-    const letters = Array.from(text.slice(0, LONGEST), (letter) => /[\p{Cc}\p{Zl}\p{Zp}]/u.test(letter) ? " " : letter);
-    const whole = letters.join("");
-    if (text.length <= LONGEST && textWidth(whole, font) <= width) return whole;
-    let [low, high] = [0, letters.length];
-    while (low < high) {
-      const middle = low + high + 1 >> 1;
-      if (textWidth(`${letters.slice(0, middle).join("")}…`, font) <= width) low = middle;
-      else high = middle - 1;
-    }
-    return `${letters.slice(0, low).join("")}…`;
   }
 
   // src/boxes.js
@@ -3811,10 +4245,10 @@
   }
 
   // src/table.js
-  var ROW_HEIGHT = 27;
+  var ROW_HEIGHT2 = 27;
   var EXTRA_ROWS = 8;
   var LONGEST3 = 200;
-  var WIDEST = 230;
+  var WIDEST2 = 230;
   var LONGEST_NUMBER = "−1.23e−100";
   var CELL_FONT = "400 12.5px";
   var Table = class {
@@ -3894,7 +4328,7 @@
       const isNumber = kind.startsWith("number");
       const longest = isNumber ? LONGEST_NUMBER : this.rows.reduce((a, row) => longer(a, String(cell(row))), "");
       const heading = textWidth(`${title} ${unit(title)} ↑`, CELL_FONT);
-      const limit = isNumber ? Infinity : WIDEST;
+      const limit = isNumber ? Infinity : WIDEST2;
       const dot = kind === "status" ? 16 : 0;
       const col = html("col");
       col.style.width = `${Math.ceil(Math.max(heading, Math.min(limit, textWidth(longest, CELL_FONT) + dot)) + 24)}px`;
@@ -3928,15 +4362,15 @@
     /** The rows that should be elements. */
     visibleRange() {
       const { scrollTop, clientHeight } = this.scroller;
-      const from = Math.max(0, Math.floor(scrollTop / ROW_HEIGHT) - EXTRA_ROWS);
-      return { from, to: Math.min(this.shown.length, from + Math.ceil(clientHeight / ROW_HEIGHT) + 2 * EXTRA_ROWS) };
+      const from = Math.max(0, Math.floor(scrollTop / ROW_HEIGHT2) - EXTRA_ROWS);
+      return { from, to: Math.min(this.shown.length, from + Math.ceil(clientHeight / ROW_HEIGHT2) + 2 * EXTRA_ROWS) };
     }
     /** Makes the visible rows again, or all rows. */
     fill({ all = false } = {}) {
       this.range = all ? { from: 0, to: this.shown.length } : this.visibleRange();
       const { from, to } = this.range;
-      this.above.style.height = `${from * ROW_HEIGHT}px`;
-      this.below.style.height = `${(this.shown.length - to) * ROW_HEIGHT}px`;
+      this.above.style.height = `${from * ROW_HEIGHT2}px`;
+      this.below.style.height = `${(this.shown.length - to) * ROW_HEIGHT2}px`;
       const rows = this.shown.slice(from, to).map((row, index) => this.row(row, from + index));
       this.body.replaceChildren(this.above, ...rows, this.below);
     }
@@ -3974,8 +4408,8 @@
     show(item) {
       const index = this.shown.findIndex((row) => isOf(row, item));
       const { scrollTop, clientHeight } = this.scroller;
-      const visible = index * ROW_HEIGHT >= scrollTop && (index + 3) * ROW_HEIGHT <= scrollTop + clientHeight;
-      if (index >= 0 && !visible) this.scroller.scrollTop = index * ROW_HEIGHT - clientHeight / 2;
+      const visible = index * ROW_HEIGHT2 >= scrollTop && (index + 3) * ROW_HEIGHT2 <= scrollTop + clientHeight;
+      if (index >= 0 && !visible) this.scroller.scrollTop = index * ROW_HEIGHT2 - clientHeight / 2;
       this.fill();
     }
     /** @param {KeyboardEvent} event */
@@ -4014,124 +4448,13 @@
     return html("td", { class: kind, title: text.slice(0, 500) }, dot, nameElement(text.slice(0, LONGEST3)));
   }
 
-  // src/toolbar.js
-  var LINK = "Copy link";
-  var Toolbar = class {
-    /** @param {App} app */
-    constructor(app) {
-      this.app = app;
-      this.toggles = {
-        path: toggleButton("Path", "p", () => app.togglePath()),
-        tensors: toggleButton("Values", "v", () => app.toggleShown("tensors")),
-        weights: toggleButton("Weights", "w", () => app.toggleShown("weights")),
-        constants: toggleButton("Constants", "x", () => app.toggleShown("constants")),
-        unlinked: toggleButton("All operations", "a", () => app.toggleShown("unlinked"))
-      };
-      for (const [name, shown] of Object.entries(app.shown)) {
-        this.setPressed(
-          /** @type {keyof Toolbar["toggles"]} */
-          name,
-          shown
-        );
-      }
-      this.graphSelect = this.makeGraphSelect();
-      this.colorSelect = this.makeColorSelect();
-      this.link = textButton("Copy a link to what is shown", LINK, () => app.copyLink());
-      const { graphs, reference, title } = app.data;
-      const hasOperations = graphs.some(({ nodes }) => nodes.length);
-      const { tensors, weights, constants, unlinked } = this.toggles;
-      const save = textButton("Save what is visible as an SVG file", "SVG", () => app.savePicture());
-      const tools = html(
-        "div",
-        { class: "tools" },
-        reference ? hasOperations && [weights, unlinked] : [this.graphSelect, this.colorSelect, tensors, weights, constants],
-        button("Table", "t", () => app.toggleDrawer()),
-        this.link,
-        !reference && save,
-        iconButton("Light or dark (l)", "◐", () => app.toggleTheme()),
-        iconButton("Keys (?)", "?", () => app.help.showModal())
-      );
-      const heading = html("h1", { title: title.slice(0, 500) }, nameElement(title || "Graph"));
-      this.element = html("header", {}, heading, app.search.element, tools);
-    }
-    makeColorSelect() {
-      const { colors } = this.app;
-      const option = (mode) => html("option", { value: mode, selected: mode === colors.mode }, `Color: ${mode}`);
-      const onchange = () => this.app.setColorMode(
-        /** @type {ColorMode} */
-        this.colorSelect.value
-      );
-      return html("select", { "aria-label": "Color by", onchange }, colors.modes.map(option));
-    }
-    /** The choice of the graph, if there are several. */
-    makeGraphSelect() {
-      const { data } = this.app;
-      if (data.graphs.length < 2) return null;
-      const options = data.graphs.map((graph) => html("option", { value: graph.index }, data.titleOf(graph)));
-      if (data.before) options.splice(2, 0, html("option", { value: "both" }, "Side by side"));
-      const select = html("select", { "aria-label": "Graph", title: "Graph (s: side by side)" }, options);
-      select.addEventListener("change", () => this.app.chooseGraph(select.value));
-      return select;
-    }
-    /**
-     * @param {keyof Toolbar["toggles"]} name
-     * @param {boolean} pressed
-     */
-    setPressed(name, pressed) {
-      this.toggles[name].setAttribute("aria-pressed", String(pressed));
-    }
-    /** Shows for a moment whether the link was copied. @param {boolean} copied */
-    confirmLink(copied) {
-      const { link } = this;
-      link.style.minWidth = `${link.getBoundingClientRect().width}px`;
-      link.textContent = copied ? "Copied" : "See address bar";
-      setTimeout(() => link.textContent = LINK, 1500);
-    }
-  };
-  function button(text, key, onclick, kind = "") {
-    return html("button", { type: "button", class: kind, title: `${text} (${key})`, onclick }, text);
-  }
-  function toggleButton(text, key, onclick) {
-    const element = button(text, key, onclick, "toggle");
-    element.setAttribute("aria-pressed", "false");
-    return element;
-  }
-  function textButton(title, text, onclick) {
-    return html("button", { type: "button", title, onclick }, text);
-  }
-  function iconButton(title, icon, onclick) {
-    return html("button", { type: "button", class: "icon", "aria-label": title, title, onclick }, icon);
-  }
-  function legendElements(colors) {
-    const titles = {
-      error: "Error",
-      status: "Status",
-      operator: "Operators",
-      time: "Time",
-      module: "A color for each module"
-    };
-    const entry = ([cssClass, text]) => {
-      const swatch = cssClass === "words" ? null : html("i", { class: "swatch" });
-      return html("span", { class: `entry ${cssClass}` }, swatch, text && html("span", {}, text));
-    };
-    const parts = [];
-    for (const each of colors.legend()) {
-      if (/^(error|calm)-/.test(each[0]) && parts.length) parts[parts.length - 1].push(each);
-      else parts.push([each]);
-    }
-    const elements = parts.map((part) => {
-      const [first, ...rest] = part.map(entry);
-      return rest.length ? html("span", { class: "scale" }, first, rest) : first;
-    });
-    return [html("b", {}, titles[colors.mode]), ...elements];
-  }
-
   // src/tooltip.js
   var LONGEST4 = 120;
   var Tooltip = class {
     constructor() {
       this.element = html("div", { class: "tooltip", role: "tooltip", hidden: true });
       this.item = null;
+      this.note = "";
     }
     hide() {
       this.element.hidden = true;
@@ -4139,12 +4462,16 @@
     /**
      * @param {Item} item
      * @param {MouseEvent} event where
+     * @param {string} note a further line
      */
-    show(item, event) {
+    show(item, event, note = "") {
       const { element } = this;
       element.hidden = false;
-      if (this.item !== item) element.replaceChildren(...summary(item));
+      if (this.item !== item || this.note !== note) {
+        element.replaceChildren(...contents([note && html("p", {}, note), summary(item)]));
+      }
       this.item = item;
+      this.note = note;
       const { offsetWidth: width, offsetHeight: height } = element;
       const { clientX: x, clientY: y } = event;
       element.style.left = `${Math.max(4, Math.min(innerWidth - width - 8, x + 14))}px`;
@@ -4240,9 +4567,10 @@
       this.stage = html("div", { class: "stage" });
       this.search = new SearchBox(this);
       this.table = new Table(this);
-      this.plot = data.findings.length && !data.reference ? new Plot(this) : null;
+      this.grid = positioned(data).length ? new PositionGrid(this) : null;
+      this.plot = data.findings.length && !data.reference && !this.grid ? new Plot(this) : null;
       const closed = !this.colors.hasFindings || data.reference !== null;
-      this.drawer = drawerElement([this.plot?.element ?? null, this.table.element], closed);
+      this.drawer = drawerElement([(this.grid ?? this.plot)?.element ?? null, this.table.element], closed);
       this.toolbar = new Toolbar(this);
       const main = html("main", {}, this.stage, this.panel.element);
       const heading = [verdictElement(this, this.toolbar.toggles.path), remarksElement(data)];
@@ -4415,6 +4743,7 @@
       if (item && !fromTable) this.table.show(item);
       else this.table.fill();
       this.plot?.draw();
+      this.grid?.show(item);
       if (quiet) return;
       this.announce(item ? this.describe(item) : "Nothing selected");
       this.history.note();

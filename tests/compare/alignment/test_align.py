@@ -277,3 +277,39 @@ def test_parts_of_a_matrix_are_described(part, text: str):
     layout = solve(Numbers(part(matrix)), Numbers(matrix))
     assert layout is not None
     assert described(layout, tuple(part(matrix).shape), tuple(matrix.shape)) == text
+
+
+class Rounded(nn.Module):
+    """A norm between linear layers, with values in a coarser dtype before the norm or at the end."""
+
+    def __init__(self, hidden: torch.dtype = torch.float32, result: torch.dtype = torch.float32):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 8)
+        self.hidden, self.result = hidden, result
+
+    def forward(self, x):
+        x = self.first(x).to(self.hidden).to(self.first.weight.dtype)
+        return self.last(self.norm(x)).to(self.result)
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "coarser"),
+    [
+        ({"hidden": torch.bfloat16}, "bfloat16"),
+        ({"result": torch.float16}, "float16"),
+        ({"hidden": torch.float64}, ""),
+        ({}, ""),
+    ],
+)
+def test_rounding_to_a_coarser_dtype_is_named_where_it_happens(dtypes, coarser):
+    """Although both are the same in float64; rounding that only A does is nothing that B has to do."""
+    torch.manual_seed(0)
+    a, b, x = Rounded(), Rounded(**dtypes), torch.randn(3, 8)
+    b.load_state_dict(a.state_dict())
+
+    result = align(a, b, x)
+    assert result.close == (coarser == "")
+    assert [item.operator for item in result.departures] == ["_to_copy"] * bool(coarser)
+    assert all(item.note == f"rounds to {coarser}, where A has float32" for item in result.departures)
+    assert align(b, a, x).close
+    assert align(a.bfloat16(), b.bfloat16(), x.bfloat16()).close  # where all is as coarse

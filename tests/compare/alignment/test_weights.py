@@ -6,7 +6,7 @@ import torch
 
 from filch.compare import align
 from filch.compare.alignment._execution import run_model
-from filch.compare.alignment._folded import folded_vectors
+from filch.compare.alignment._folded import folded_weights
 from filch.compare.alignment._weights import match_weights
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -119,7 +119,7 @@ def test_the_bias_of_a_norm_is_found_in_the_layer_after_it():
     norm.weight.data, norm.bias.data = numbers(8).exp(), numbers(8)
     names = {"0.weight": norm.weight, "0.bias": norm.bias, "1.weight": linear.weight, "1.bias": linear.bias}
     reference = {name: parameter.detach() for name, parameter in names.items()}
-    folded = folded_vectors(run_model(model, (numbers(5, 8),), {}))
+    folded = folded_weights(run_model(model, (numbers(5, 8),), {}))
     weight = (linear.weight * norm.weight).detach().view(3, 4, 8).transpose(1, 2).contiguous()
     bias = (linear.bias + linear.weight @ norm.bias).detach().view(3, 4)
 
@@ -127,3 +127,39 @@ def test_the_bias_of_a_norm_is_found_in_the_layer_after_it():
     assert found.missing == ()
     assert found.by_weight["W"].parts[0].factor == "times 0.weight, along dimension 0"
     assert match_weights(reference, {"W": weight, "b": bias + 0.01}, folded).missing == ("b",)
+
+
+def test_layers_without_a_function_in_between_are_found_in_one():
+    """As where two branches are joined, and a batch norm follows; with a weight of another layer they are not found."""
+
+    class Head(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.branches = torch.nn.ModuleList(torch.nn.Linear(size, 6) for size in (4, 5))
+            self.fuse = torch.nn.Conv1d(12, 8, 1, bias=False)
+            self.norm = torch.nn.BatchNorm1d(8).eval()
+
+        def forward(self, *xs):
+            parts = [branch(x).transpose(1, 2) for branch, x in zip(self.branches, xs, strict=True)]
+            return self.norm(self.fuse(torch.cat(parts, 1)))
+
+    torch.manual_seed(0)
+    model = Head().eval()
+    model.norm.running_mean, model.norm.running_var = numbers(8), numbers(8).exp()
+    names = dict(model.named_parameters()) | dict(model.named_buffers())
+    reference = {name: tensor.detach() for name, tensor in names.items() if tensor.dim()}
+    folded = folded_weights(run_model(model, (numbers(2, 3, 4), numbers(2, 3, 5)), {}))
+    first, second = model.branches
+    factor = (model.norm.weight / (model.norm.running_var + model.norm.eps).sqrt())[:, None]
+    parts = [factor * part for part in model.fuse.weight[:, :, 0].split(6, 1)]
+    joined = {"first": parts[0] @ first.weight, "second": parts[1] @ second.weight}
+    bias = parts[0] @ first.bias + parts[1] @ second.bias + model.norm.bias - factor[:, 0] * model.norm.running_mean
+    joined = {name: tensor.detach() for name, tensor in {**joined, "bias": bias}.items()}
+
+    found = match_weights(reference, joined, folded)
+    assert found.missing == ()
+    (part,) = found.by_weight["second"].parts
+    assert part.weight == "fuse.weight of branches.1.weight"
+    assert part.factor == "times norm (factor), along dimension 0"
+    wrong = {"first": (parts[1] @ first.weight).detach(), "bias": joined["bias"] + 0.01}
+    assert match_weights(reference, {**joined, **wrong}, folded).missing == ("first", "bias")

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from filch.compare.decoding._axes import Axes, Spans
-from filch.compare.decoding._stepwise import _same_nodes
+from filch.compare.decoding._axes import Axes, Spans, shape_in_one_call, value_in_one_call
+from filch.compare.decoding._parts import Parts
+from filch.compare.decoding._stepwise import _other_size, _same_nodes
 
 LENGTH, SIZE = 3, 4  # tokens; slots, and the size of a head
 SPANS = Spans.of((1, LENGTH), 1, SIZE)
@@ -45,3 +46,65 @@ def test_nodes_of_steps_are_judged_as_long_as_they_are_the_same():
     assert [name for name, _ in _same_nodes([first, first])] == ["a", "b", "c"]
     assert [name for name, _ in _same_nodes([first, other])] == ["a"]
     assert [(name, len(parts)) for name, parts in _same_nodes([first, first[:2]])] == [("a", 2), ("b", 2)]
+
+
+STEPS = Spans.of((2, 5), 2, 0)
+
+
+def grown(numbers):
+    """Return the keys after each step."""
+    return [numbers[:, :end].clone() for end in STEPS.ends]
+
+
+def joined_parts(tensors):
+    parts = Parts()
+    for tensor in tensors:
+        parts.append(tensor)
+    return parts.tensors
+
+
+def test_keys_that_stay_the_same_are_kept_once():
+    keys = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0))
+    parts = joined_parts(grown(keys))
+    assert [part.shape[1] for part in parts] == [2, 3, 4, 5]
+    assert all(torch.equal(part, keys[:, : part.shape[1]]) for part in parts)
+    assert {part.untyped_storage().data_ptr() for part in parts} == {parts[-1].data_ptr()}
+    assert torch.equal(value_in_one_call(STEPS, parts), keys)
+
+
+@pytest.mark.parametrize("step", [0, 2, 3])
+def test_keys_of_a_step_that_change_are_kept(step):
+    keys = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0))
+    tensors = grown(keys)
+    tensors[step][0, 1] += 1
+    parts = joined_parts(tensor.clone() for tensor in tensors)
+    assert all(torch.equal(*pair) for pair in zip(parts, tensors, strict=True))
+    assert value_in_one_call(STEPS, parts) is None  # which numbers it has is not known
+
+
+def test_queries_of_all_steps_are_those_of_one_call():
+    values = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0))
+    parts = [values[:, start:end] for start, end in STEPS.all]
+    assert torch.equal(value_in_one_call(STEPS, parts), values)
+    flat = [part.reshape(-1, 3) for part in parts]
+    assert torch.equal(value_in_one_call(STEPS, flat), values.reshape(-1, 3))
+
+
+def test_scores_have_a_shape_in_one_call_but_not_all_numbers():
+    parts = [torch.randn(2, end - start, end) for start, end in STEPS.all]
+    assert shape_in_one_call(STEPS, parts) == (2, 5, 5)
+    assert value_in_one_call(STEPS, parts) is None
+    assert shape_in_one_call(STEPS, [*parts[:-1], torch.randn(2, 1, 4)]) is None
+
+
+@pytest.mark.parametrize("window", [2, 5])
+def test_a_step_that_keeps_another_number_of_keys_is_found(window):
+    spans = Spans.in_rows_of(2, 5)
+    whole = torch.zeros(10, 1, window, 2)
+    parts = [torch.zeros(2, 1, min(end, window), 2) for _, end in spans.all]
+    axes = Axes.of(spans, whole, parts)
+    assert axes is not None and axes.roles == ("joint", "fixed", "keys", "fixed")
+    assert _other_size(spans, "present.0.key", whole, parts) is None
+    parts[3] = torch.zeros(2, 1, 1, 2)
+    assert _other_size(spans, "present.0.key", whole, parts) == 3
+    assert _other_size(spans, "logits", whole, parts) is None

@@ -63,6 +63,10 @@ def test_a_right_program_is_silent(model, programs, cache, stage):
         *((position, 0) for position in range(3)),
         *((position, position - 2) for position in range(3, 9)),
     ]
+    findings = [item for items in result.graph.findings.values() for item in items if item.positions is not None]
+    assert len(findings) >= 0.8 * result.judged and not any(item.positions.wrong for item in findings)
+    assert {len(item.positions.errors) for item in findings} == {9}
+    assert "Where modules have wrong values" not in str(result)
     assert 0 < max(item.logits for item in result.positions) < 1e-5
     assert 0 < max(item.state for item in result.positions) < 1e-5
     assert result.judged > 0.8 * result.values
@@ -133,6 +137,10 @@ def test_a_fault_is_named_with_its_position(model, programs, fault):
     assert max(item.logits for item in before) < 1e-5 < after[0].logits
     assert not result.close
     assert json.loads(result.to_json())["breaks"][0]["position"] == position
+    (marked,) = [item for items in result.graph.findings.values() for item in items if item.first]
+    assert marked.diverged and marked.positions.wrong[0] <= position
+    (layer,) = [item for item in result.layers if item.module == module]
+    assert position in layer.wrong
 
 
 def test_a_number_without_an_effect_is_not_wrong_before_it_has_one(model, programs):
@@ -226,7 +234,8 @@ def test_the_fixture_names_the_position(model, programs, tmp_path):
     with pytest.raises(AssertionError, match="goes wrong at position 6 of sequence 0"):
         Checks(store).check_decode(model, TOKENS, program=wrong, **options)
     assert dict(properties)["first_divergence"].startswith("position 6 of sequence 0")
-    assert "position 6 of sequence 0" in (tmp_path / "2-decode.html").read_text()
+    page = (tmp_path / "2-decode.html").read_text()
+    assert "position 6 of sequence 0" in page and 'type="application/json"' in page
 
 
 def test_a_program_without_a_cache_is_refused(model):

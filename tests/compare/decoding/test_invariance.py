@@ -9,10 +9,18 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers.cache_utils import Cache, DynamicLayer, StaticLayer
+from transformers.cache_utils import (
+    Cache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    StaticLayer,
+    StaticSlidingWindowLayer,
+)
 from transformers.models.llama import modeling_llama
 
 from filch.compare import CompareError, check_invariance
+from filch.export import BackendError, ExportError, Program, export
+from support.faults.decoding import change_late, exchanged
 from support.models.zoo import build
 
 SETTINGS = {
@@ -154,6 +162,29 @@ def test_a_fault_is_named_at_its_operation_and_position(
     assert row.first.before == ()
 
 
+@pytest.mark.parametrize(
+    ("relation", "cache"), [("decode", DynamicSlidingWindowLayer), ("static cache", StaticSlidingWindowLayer)]
+)
+def test_a_stale_slot_of_a_window_that_has_rolled_is_named(
+    relation: str, cache: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window = 5
+    model = build("MistralForCausalLM", SETTINGS | {"sliding_window": window, "num_hidden_layers": 1})
+    (row,) = check_invariance(model, TOKENS, only=[relation]).rows
+    assert row.verdict == "holds"
+    update = cache.update  # type: ignore[attr-defined]
+
+    def stale(self: Any, key: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        keys, values = update(self, key, *args, **kwargs)
+        is_late = self.get_seq_length() > window + 1
+        return (torch.cat([keys[:, :, 1:2], keys[:, :, 1:]], 2) if is_late else keys), values
+
+    monkeypatch.setattr(cache, "update", stale)
+    (row,) = check_invariance(model, TOKENS, only=[relation]).rows
+    assert row.verdict == "breaks" and row.first is not None
+    assert (row.first.module, row.first.position, row.first.sequence) == ("model.layers.0.self_attn", window + 1, 0)
+
+
 def test_the_module_is_named_whose_operations_are_others_token_by_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scan of a sequence has other operations than the update of a state, which is not stored here."""
     sizes = {"num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 4, "state_size": 8}
@@ -196,6 +227,49 @@ def test_bits_are_compared_on_request(llama: Any, monkeypatch: pytest.MonkeyPatc
     rows = check_invariance(llama, TOKENS[:1], only=relations, bitwise=True).rows
     assert [row.verdict for row in rows] == ["holds", "rounding"]
     assert rows[1].first is not None
+
+
+ON = "decode on onnxruntime-cpu"
+
+
+def test_a_program_on_a_backend_decodes_what_the_model_computes(llama: nn.Module) -> None:
+    options: dict[str, Any] = {"only": [ON], "backends": ["onnxruntime-cpu", "eager"]}
+    result = check_invariance(llama, TOKENS, **options)
+    (row,) = result.rows
+    assert (result.close, row.relation, row.verdict) == (True, ON, "holds")
+    assert row.compared > 100 and row.difference is not None and 0 < row.difference < 1e-4
+    (row,) = check_invariance(llama, TOKENS, bitwise=True, **options).rows
+    assert row.verdict == "rounding" and row.first is not None
+    assert row.first.position == 0 and row.first.node and 0 < row.first.difference < 1e-5
+
+
+def test_the_node_is_named_at_which_a_program_leaves_the_model(
+    llama: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed(*args: Any, **kwargs: Any) -> Program:
+        return change_late(export(*args, **kwargs), "present.1.value", 6, exchanged, "past_key_values.0.key")
+
+    monkeypatch.setattr("filch.compare._decode.export", changed)
+    result = check_invariance(llama, TOKENS, only=[ON], backends=["onnxruntime-cpu"])
+    (row,) = result.rows
+    assert not result.close and row.verdict == "breaks" and row.first is not None
+    assert (row.first.position, row.first.sequence, row.first.operator) == (6, 0, "Where")
+    assert row.first.difference > 0.1 and row.first.node in str(row.first)
+    assert row.first.node in result.table(wide=True)
+
+
+def test_a_backend_that_fails_is_no_success(llama: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_args: Any, **_kwargs: Any) -> Program:
+        raise ExportError("no translation")
+
+    monkeypatch.setattr("filch.compare._decode.export", failing)
+    result = check_invariance(llama, TOKENS, only=[ON], backends=["onnxruntime-cpu"])
+    assert [(row.verdict, row.note) for row in result.rows] == [("fails", "no translation")]
+    assert not result.close
+    (row,) = check_invariance(Plain(), TOKENS, only=[ON], backends=["onnxruntime-cpu"]).rows
+    assert (row.verdict, row.note) == ("not run", "the model takes no cache")
+    with pytest.raises(BackendError, match="onnxruntime-tpu"):
+        check_invariance(llama, TOKENS, backends=["onnxruntime-tpu"])
 
 
 class Plain(nn.Module):

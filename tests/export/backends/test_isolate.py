@@ -184,11 +184,30 @@ def test_blocked_channels_are_given() -> None:
     """Else the test above would show nothing of them."""
     backend = get_backend("onnxruntime-cpu", level="all")
     made = compiled(backend, "convolutions")
-    values = observed(backend, made, subject("convolutions")[1])
+    inputs = subject("convolutions")[1]
+    values, specs = observed(backend, made, inputs), made.handle.specs_of(inputs)
     blocked = {name for name, form in made.handle.forms.items() if any(isinstance(s, Unblock) for s in form.transforms)}
 
     assert blocked & values.keys()
-    assert all(made.handle.to_ort_values({name: values[name]}) for name in blocked & values.keys())
+    assert all(made.handle.to_ort_values({name: values[name]}, specs) for name in blocked & values.keys())
+
+
+@pytest.mark.parametrize("buffer", [1, EVERYTHING])
+def test_values_are_given_in_the_shapes_of_each_run(buffer: int) -> None:
+    """Also the values of some nodes, after all were observed with fewer and with more rows."""
+    rows = torch.export.Dim("rows")
+    program = export(Small().eval(), (torch.randn(4, 16),), dynamic_shapes={"x": {0: rows}})
+    backend = get_backend("onnxruntime-cpu")
+    made = backend.compile(program, optimize=False)
+    runs = [{"x": torch.randn(count, 16)} for count in (3, 5, 4)]
+    values = [observed(backend, made, inputs) for inputs in runs]
+    last = made.graph.nodes[-1]
+
+    for inputs, known in zip(runs, values, strict=True):
+        given = {name: tensor * 2 for name, tensor in known.items()}
+        found = isolate(backend, program, made, inputs, given.get, optimize=False, nodes={last.name}, buffer=buffer)
+        expected = torch.softmax(given[last.reads[0]], -1)
+        assert torch.allclose(dict(found)[last.outputs[0]], expected)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from filch.compare.results._alignment import Departure
 from ..models.ports import PORTS, Bug
 from ..models.ports._port import Pair
 from ..models.ports.heldout import HELD_OUT_PORTS
+from ..models.ports.heldout5 import FIFTH_PORTS
 
 Style = Literal["fresh", "trained"]
 Plant = Callable[[nn.Module, nn.Module], None]
@@ -35,7 +36,7 @@ PRODUCT = "mm addmm bmm add"
 ATTEND = "_safe_softmax _softmax bmm mul add where div baddbmm"
 LAYER_NORM, RMS_NORM = "native_layer_norm", "_fused_rms_norm mul pow mean add rsqrt"
 EMBED = "embedding"
-ALL_PORTS = PORTS | HELD_OUT_PORTS
+ALL_PORTS = PORTS | HELD_OUT_PORTS | FIFTH_PORTS
 
 
 @dataclass(frozen=True)

@@ -114,12 +114,12 @@ def copy_block(target: MobileBlock, own: nn.Module) -> None:
     copy_product(target.project, own.projection.project_conv, own.projection.project_bn)
 
 
-def measure(model: nn.Module, pixels: Tensor) -> None:
-    """Give the batch norms the statistics of images: with those of other numbers, all images have the same output."""
-    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+def measure(model: nn.Module, inputs: Tensor) -> None:
+    """Give the batch norms the statistics of inputs: with those of other numbers, all images have the same output."""
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)]
     for norm in norms:
         norm.train().momentum = None  # of all batches alike: of this one
-    model(pixels)
+    model(inputs)
     for norm in norms:
         norm.eval()
 

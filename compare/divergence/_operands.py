@@ -3,18 +3,18 @@
 import itertools
 import math
 import operator
-import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from functools import cached_property
 
 import torch
 
+from ..alignment._correspondence import Anchor, Correspondence
+from ..alignment._operators import place_of
 from ..layouts._closeness import RELATIVE
 from ..layouts._layout import Layout
 from ..layouts._numbers import Numbers
 from ..layouts._solve import solve
-from ._correspondence import Anchor, Correspondence
 
 Shape = tuple[int, ...]
 Key = tuple[str, Shape, Shape]  # a place in B and both shapes
@@ -144,11 +144,6 @@ def _with_sizes(tensor: torch.Tensor, shape: Shape) -> torch.Tensor | None:
 def _ends(sizes: Shape) -> set[int]:
     """Return the numbers of elements of the last dimensions, of one of them to all."""
     return {*itertools.accumulate(reversed(sizes), operator.mul)}
-
-
-def place_of(name: str) -> str:
-    """Return a name without the numbers of layers, which is the same in all of them."""
-    return re.sub(r"\d+", "#", name)
 
 
 def arranged(own: torch.Tensor, other: torch.Tensor, orders: Orders, place: str = "") -> torch.Tensor | None:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from filch.export import Node
 
-from ._execution import Execution, moved_value
+from ..alignment._execution import Execution, moved_value
 
 Peers = Mapping[str, Sequence[Node]]
 _ENOUGH = 2  # peers that agree
@@ -95,12 +95,14 @@ class OtherSteps:
         found: the values whose numbers are those of A.
         forced: values that were replaced by right ones, for those who read them.
         peers: the same operations of other layers, by the name of each operation.
+        sure: values that must be right, as those are that are computed from them.
     """
 
     side: Recognized
     found: Collection[str]
     forced: Collection[str]
     peers: Peers
+    sure: Collection[str] = ()
 
     @property
     def execution(self) -> Execution:
@@ -128,7 +130,7 @@ class OtherSteps:
             in_layers = any(name in self.harmless for name in others) and not any(map(self._is_right, others))
             for name in node.outputs:
                 is_table = name in self.harmless and name not in self._weighted
-                if (in_layers or is_table) and not self._is_right(name):
+                if (in_layers or is_table or name in self._before_sure) and not self._is_right(name):
                     names.add(name)
         return frozenset(names)
 
@@ -138,6 +140,15 @@ class OtherSteps:
         found: set[str] = set()
         for node in reversed(self.execution.graph.nodes):
             if any(name in found or self._is_right(name) for name in node.outputs):
+                found.update(read for read in node.reads if read not in self.forced and not self._is_right(read))
+        return frozenset(found)
+
+    @cached_property
+    def _before_sure(self) -> frozenset[str]:
+        """The values from which those are computed that must be right, and these."""
+        found = {self.execution.roots[name] for name in self.sure}
+        for node in reversed(self.execution.graph.nodes):
+            if not found.isdisjoint(node.outputs):
                 found.update(read for read in node.reads if read not in self.forced and not self._is_right(read))
         return frozenset(found)
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 
 from filch.export import Node
 
+from ..alignment._correspondence import Anchor, Correspondence
+from ..alignment._execution import label_of, moved_value
+from ..alignment._operators import family
+from ..alignment._weights import Arrangement, WeightMatch
 from ..layouts._layout import Layout, Shape
-from ._correspondence import Anchor, Correspondence
-from ._execution import label_of, moved_value
 from ._operands import Operands
-from ._operators import family
-from ._weights import Arrangement, WeightMatch
 
 Owners = Mapping[str, frozenset[str]]
 _OTHER_SETTINGS = frozenset({"device", "dtype", "layout", "memory_format", "pin_memory"})  # which change no numbers

@@ -1,0 +1,1 @@
+"""Find the operations at which one of two implementations leaves the other one."""

@@ -1,0 +1,167 @@
+"""`Counterparts`: which operation of A an operation of B corresponds to, also where it computes something else."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+
+import torch
+
+from filch.export import Node
+
+from ..alignment._correspondence import Anchor
+from ..alignment._operators import SUMS, family, place_of, same_operations
+from ._operands import arranged
+from ._rerun import Rerun
+
+
+class Counterparts:
+    """Finds operations of A by those of B.
+
+    Args:
+        run: the last run of B.
+    """
+
+    def __init__(self, run: Rerun) -> None:
+        self._run, self._own, self._other = run, run.own, run.other
+
+    @cached_property
+    def peers(self) -> Mapping[str, list[Node]]:
+        """The same operations of other layers, or else of other calls of the same code, by the name of each one."""
+        return {name: [node for node in group if node.name != name] for name, group in self._groups.items()}
+
+    @cached_property
+    def _groups(self) -> Mapping[str, Sequence[Node]]:
+        return same_operations(self._other.graph)
+
+    @cached_property
+    def _own_groups(self) -> Mapping[str, Sequence[Node]]:
+        return same_operations(self._own.graph)
+
+    def has_right_peer(self, node: Node) -> bool:
+        """Whether the same operation of another layer computes a value of A."""
+        return any(self._run.is_right(peer.outputs[0]) for peer in self.peers[node.name])
+
+    def of(self, node: Node) -> Node | None:
+        """Return the operation of A that an operation of B corresponds to; None if that is not known."""
+        return self.in_layer(node) or self._as_in_peers(node, self._with_same_operands(node))
+
+    def in_layer(self, node: Node) -> Node | None:
+        """Return the operation of A in the same layer, if those of the other layers are A's in the same layers."""
+        group = self._groups[node.name]
+        index = {item.name: number for number, item in enumerate(group)}
+        right = [peer for peer in self.peers[node.name] if self._run.is_right(peer.outputs[0])]
+        found: Counter[str] = Counter()
+        for peer in right:
+            owners = self._run.owners_of(peer.outputs[0])
+            producers = [self._own.graph.producer[item] for item in owners if item in self._own.graph.producer]
+            groups = {tuple(item.outputs[0] for item in self._own_groups[producer.name]) for producer in producers}
+            groups = {names for names in groups if len(names) == len(group) and names[index[peer.name]] in owners}
+            found.update(names[index[node.name]] for names in groups)
+        names = [name for name, count in found.items() if count == len(right)]
+        return self._own.graph.producer[names[0]] if len(names) == 1 else None
+
+    def result(self, node: Node, reference: Node | None) -> torch.Tensor | None:
+        """Return the result of an operation of A in the order of that of B; None if it is not known.
+
+        Args:
+            node: the operation of B.
+            reference: that of A; None if it is not known.
+        """
+        own = None if reference is None else self._own.values.get(reference.outputs[0])
+        value = self._run.values.get(node.outputs[0])
+        if own is None or value is None or node.outputs[0] in self._run.routed:
+            return None
+        matches = (match for peer in self.peers[node.name] for match in self._run.matches.get(peer.outputs[0], ()))
+        for layout in (match.layout for match in matches):
+            if layout is not None and layout.numel == value.numel() and layout.last < own.numel() == value.numel():
+                return layout.select(own).reshape(value.shape).clone()
+        return arranged(own, value, {})
+
+    def _as_in_peers(self, node: Node, reference: Node | None) -> Node | None:
+        """Return the operation of A, or the later one whose result the same operation of other layers computes."""
+        owners = {item for peer in self.peers[node.name] for item in self._run.owners_of(peer.outputs[0])}
+        kinds = {family(self._own.graph.producer[item]) for item in owners if item in self._own.graph.producer}
+        while reference is not None and kinds and family(reference) not in kinds:
+            users = self._own.readers.get(reference.outputs[0], [])
+            reference = users[0] if len(users) == 1 else None
+        return reference
+
+    def _with_same_operands(self, node: Node) -> Node | None:
+        """Return the operation of A that reads the same weight, or computes the same from the same values."""
+        for anchor in self._anchors.get(node.name, ()):
+            if self.is_odd(anchor) and (reference := self._with_other_weights(anchor)) is not None:
+                return reference
+            return self._after_factor(anchor.reference) if anchor.folded else anchor.reference
+        for root in self._run.roots(node):
+            if (before := self._before_bias.get(root)) is not None and family(node) in SUMS:
+                return before.reference
+        return self._same_operation(node)
+
+    def _after_factor(self, node: Node) -> Node:
+        """Return the operation of A that applies a factor to a result; the one that computes it if there is none."""
+        users = self._own.readers.get(node.outputs[0], ())
+        return users[0] if len(users) == 1 else node
+
+    def is_odd(self, anchor: Anchor) -> bool:
+        """Whether an operation may read the weight of another one: others read it, too, or it is elsewhere in A."""
+        anchors = self._run.pairs.anchors
+        readers = {item.node.name for item in anchors if item.reference is anchor.reference and item.whole}
+        places = self._usual_places(anchor.node)
+        return len(readers) > 1 or bool(places and place_of(anchor.reference.module or "") not in places)
+
+    def _usual_places(self, node: Node) -> set[str]:
+        """Return where the operations of A are that read the weights of the same operation of other layers."""
+        references = [item.reference for peer in self.peers[node.name] for item in self._anchors.get(peer.name, ())]
+        return {place_of(reference.module or "") for reference in references}
+
+    @cached_property
+    def _anchors(self) -> Mapping[str, list[Anchor]]:
+        """The anchors with whole weights, by the name of the operation of B."""
+        found: dict[str, list[Anchor]] = {}
+        for anchor in self._run.pairs.anchors:
+            if anchor.whole:
+                found.setdefault(anchor.node.name, []).append(anchor)
+        return found
+
+    def _with_other_weights(self, anchor: Anchor) -> Node | None:
+        """Return the operation of A that reads what that of B reads, if the one with the same weights does not."""
+        owners = self._run.owners_of(anchor.operand)
+        is_usual = not owners or self._own.roots[anchor.reference_operand] in owners
+        return None if is_usual else self._same_operation(anchor.node)
+
+    def _same_operation(self, node: Node) -> Node | None:
+        """Return the operation of A that computes the same from the same values, with whatever weights."""
+        owned = [self._run.owners_of(read) for read in node.reads]
+        users = [user for items in owned for item in items for user in self._own.readers.get(item, ())]
+        candidates = [
+            user
+            for user in {user.name: user for user in users if family(user) == family(node)}.values()
+            if self._has_size_of(node, user) and self._reads_only(user, owned)
+        ]
+        if len(candidates) > 1:
+            places = self._usual_places(node)
+            candidates = [item for item in candidates if place_of(item.module or "") in places]
+        if len(candidates) != 1:
+            return None
+        norm = self._after_factor(candidates[0])
+        weights = (root for root in self._own_roots(norm) if root in self._own.weights)
+        is_folded = family(norm) == "batch_norm" and not any(map(self._run.is_known, weights))
+        return norm if is_folded else candidates[0]
+
+    def _has_size_of(self, node: Node, reference: Node) -> bool:
+        value, own = self._run.values.get(node.outputs[0]), self._own.values.get(reference.outputs[0])
+        return own is not None and own.numel() == (0 if value is None else value.numel())
+
+    def _reads_only(self, reference: Node, owned: Sequence[frozenset[str]]) -> bool:
+        """Whether an operation of A reads no values besides these that B has as well."""
+        values = (root for root in self._own_roots(reference) if root not in self._own.weights)
+        return all(any(root in items for items in owned) or not self._run.is_known(root) for root in values)
+
+    def _own_roots(self, node: Node) -> Iterator[str]:
+        """Yield the values and weights that an operation of A reads, in whatever order of their elements."""
+        return map(self._own.roots.__getitem__, node.reads)
+
+    @cached_property
+    def _before_bias(self) -> Mapping[str, Anchor]:
+        """The values of B to which A adds a bias in one operation."""
+        return self._run.pairs.without_bias(self._run.pairs.other.recognizable)

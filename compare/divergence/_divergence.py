@@ -1,0 +1,260 @@
+"""Find where one execution does something else than the other one.
+
+A value of B that is no value of A need not be wrong: another implementation may compute the same in other steps. It
+matters only if an output that is wrong depends on it other than through values that are A's. Of those, the ones that
+are computed from A's values alone are where B leaves A.
+
+What is behind the first of them is wrong because of it. To judge it by itself, B runs again, and each operation that
+reads a weight of A gets A's numbers as its operand; later differences then show wherever they are. As the order of some
+operands is guessed, B runs once more, with A's numbers for the results of what was found alone: a later difference
+counts if it is there after the earlier ones have been repaired.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from filch.export import Node
+
+from ..alignment._correspondence import Anchor, Correspondence, size_of
+from ..alignment._execution import Tensors, label_of, moved_value
+from ..alignment._operators import PRODUCTS, SUMS, code_of, family
+from ..alignment._suspect import Suspect
+from ._counterparts import Counterparts
+from ._first_wrong import OtherSteps, first_wrong
+from ._notes import difference_of, misplacing_node, odd_weight
+from ._operands import Operands
+from ._rerun import Rerun
+
+_MOST = 16  # suspects to find
+
+
+class Divergence:
+    """Finds the operations of B that leave A.
+
+    Args:
+        pairs: the values and anchors of a run of each.
+    """
+
+    def __init__(self, pairs: Correspondence) -> None:
+        self._pairs = pairs
+        self._own, self._other = pairs.reference.execution, pairs.other.execution
+        self._run = Rerun(pairs)
+        self._counterparts = Counterparts(self._run)
+        self._operands = Operands(pairs)
+
+    def suspects(self) -> list[Suspect]:
+        """Return the operations at which B leaves A, in the order of B; empty if all outputs of B are A's."""
+        wrong = self._pairs.wrong_outputs
+        if not wrong:
+            return [*self._last_steps()]
+        before = self._run.found
+        if self._other.run_again is not None:
+            self._force_operands()
+            self._run.run_again()  # now most layers are right
+        steps = self._other_steps()
+        first = self._likeliest(first_wrong(steps, before, frozenset(), wrong))
+        found = {node.name: self._suspect(node, steps) for node in first}
+        if self._other.run_again is not None:
+            for item in found.values():
+                self._force_result(item)
+            while (suspect := self._next(self._run.run_again(), found)) is not None and len(found) < _MOST:
+                found[suspect.node.name] = suspect
+                self._force_result(suspect)
+            operands = Operands(self._pairs, self._run.found, self._run.operands)
+            found = {name: self._explained(suspect, operands) for name, suspect in found.items()}
+        indices = self._other.graph.node_indices
+        ordered = self._still_wrong(sorted(found.values(), key=lambda suspect: indices[suspect.node.name]))
+        places = {suspect.place.name: suspect for suspect in reversed(self._without_further_readers(ordered))}
+        return [*places.values()][::-1]
+
+    def missing(self) -> list[Node]:
+        """Return the operations of A whose results B lacks, although B has what they are computed from."""
+        if not self._pairs.wrong_outputs:
+            return []
+        found = {*self._pairs.found_in_other}
+        outputs = dict.fromkeys(self._own.roots[name] for name in self._own.graph.outputs)
+        seeds = [name for name in outputs if name in self._pairs.reference.recognizable and name not in found]
+        return first_wrong(self._pairs.reference, found, frozenset(), seeds)
+
+    def _last_steps(self) -> Iterator[Suspect]:
+        """Yield the operations whose results B returns, and with which A goes on."""
+        for name in self._pairs.unfinished_outputs:
+            node, steps = self._other.graph.producer.get(name), self._next_in_own(name)
+            if node is not None and steps:
+                what = label_of(self._own, steps[0].outputs[0])
+                yield Suspect(node, node, note=f"is an output, where A goes on with {what}")
+
+    def _next_in_own(self, name: str) -> list[Node]:
+        """Return the operations of A that read what a value of B is."""
+        owners = sorted(self._run.owners.get(name, ()))
+        return [user for item in owners for user in self._own.readers.get(item, ())]
+
+    def _force_operands(self) -> None:
+        """Let each operation that reads a weight of A read A's operand, where B's is not known to be right."""
+        run = self._run
+        for anchor in self._pairs.anchors:
+            if anchor.folded and family(anchor.node) == "matmul":  # A's operand may have the factor
+                continue
+            if self._counterparts.is_odd(anchor):  # A's operand may be that of another layer
+                continue
+            if run.is_right(anchor.operand) or self._is_confirmed(anchor) or anchor.operand in run.routed:
+                continue
+            number = self._operands.expected(anchor)
+            if number is not None and anchor.operand not in run.forced:
+                run.forced[anchor.operand] = number
+                if self._operands.is_guessed(anchor):
+                    run.guessed[anchor.operand] = self._operands.own[anchor.reference_operand]
+
+    def _is_confirmed(self, anchor: Anchor) -> bool:
+        """Whether an operation computes A's result, so that its operand must be right."""
+        return anchor.whole and anchor.reference.outputs[0] in self._run.owners_of(anchor.node.outputs[0])
+
+    def _force_result(self, suspect: Suspect) -> bool:
+        """Put A's result in place of that of a suspect; return whether it is known."""
+        number = self._counterparts.result(suspect.node, suspect.reference)
+        if number is not None:
+            self._run.forced[suspect.node.outputs[0]] = number
+        return number is not None
+
+    def _next(self, wrong: Collection[str], found: Collection[str]) -> Suspect | None:
+        """Return the first suspect that explains a wrong value which those that were found do not explain."""
+        order, steps = self._other.graph.node_indices, self._other_steps()
+        for name in sorted(wrong, key=lambda name: order[self._other.graph.producer[name].name]):
+            first = first_wrong(steps, self._run.found, self._run.forced, [name])
+            if any(node.name in found for node in first):  # which may explain it; others need evidence of their own
+                lines = {code_of(node) for node in first if node.name in found}
+                first = [
+                    node for node in first if code_of(node) not in lines and self._counterparts.has_right_peer(node)
+                ]
+            for node in self._likeliest(first):
+                return self._suspect(node, steps)
+        return None
+
+    def _likeliest(self, nodes: Sequence[Node]) -> Sequence[Node]:
+        """Return the first operation that computes values of A in another layer; else the first one, if there is one.
+
+        Another implementation computes some values in other steps in all layers, which says nothing. A product with a
+        weight into which A's factor was folded is no value of A either, and the last one to choose.
+        """
+        has_peer = self._counterparts.has_right_peer
+        return sorted(nodes, key=lambda node: (not has_peer(node), node.name in self._folded))[:1]
+
+    @cached_property
+    def _folded(self) -> frozenset[str]:
+        """The operations of B that read a weight with a factor which A applies elsewhere."""
+        return frozenset(anchor.node.name for anchor in self._pairs.anchors if anchor.folded)
+
+    def _suspect(self, node: Node, steps: OtherSteps) -> Suspect:
+        return self._explained(Suspect(node, steps.to_blame(node), self._counterparts.of(node)), self._operands)
+
+    def _explained(self, suspect: Suspect, operands: Operands) -> Suspect:
+        """Return a suspect with what can be said of it."""
+        node, owners = suspect.node, self._run.owners
+        note = suspect.note or difference_of(self._pairs, operands, owners, node, suspect.reference)
+        misplacing = misplacing_node(self._pairs, operands, node)
+        place, odd = misplacing or suspect.place, odd_weight(self._pairs, node)
+        if misplacing is None and odd is not None:
+            place, note = odd.node, difference_of(self._pairs, operands, owners, odd.node, odd.reference)
+        return replace(suspect, place=place, note=note)
+
+    def _other_steps(self) -> OtherSteps:
+        run = self._run
+        sure = [anchor.operand for anchor in self._pairs.anchors if self._has_right_operand(anchor)]
+        sure += [node.outputs[0] for node in self._products if all(map(run.is_right, run.roots(node)))]
+        return OtherSteps(self._pairs.other, run.found, run.forced, self._counterparts.peers, sure)
+
+    def _has_right_operand(self, anchor: Anchor) -> bool:
+        """Whether an operation returns numbers of A from which all numbers of its operand follow."""
+        names = self._other.roots[anchor.operand], anchor.operand, anchor.node.outputs[0]
+        if family(anchor.node) not in PRODUCTS or anchor.operand in self._run.forced:
+            return False
+        whole, read, returned = (size_of(self._other, name) for name in names)
+        return whole == read <= returned and any(map(self._run.is_right, self._with_bias(anchor.node)))
+
+    def _with_bias(self, node: Node) -> Iterator[str]:
+        """Yield the result of an operation of B, and those of sums with weights that read it."""
+        result, other = node.outputs[0], self._other
+        yield result
+        for user in other.readers.get(result, ()):
+            if family(user) in SUMS and all(root in (result, *other.weights) for root in self._run.roots(user)):
+                yield user.outputs[0]
+
+    @cached_property
+    def _products(self) -> Sequence[Node]:
+        """The operations of B that read a product of weights of A, so that A does not compute their results."""
+        matches = [match for match in self._pairs.weights.matches if match.parts and len(match.shape) > 1]
+        products = {match.weight for match in matches if match.parts[0].weight not in self._own.weights}
+        nodes = (node for node in self._other.graph.nodes if family(node) in PRODUCTS)
+        return [node for node in nodes if not products.isdisjoint(self._run.roots(node))]
+
+    def _still_wrong(self, suspects: Sequence[Suspect]) -> list[Suspect]:
+        """Return the suspects that are wrong even if the earlier ones, and nothing else, have A's results.
+
+        One whose results are not known in A is left out if all outputs are right when the others have theirs.
+
+        Args:
+            suspects: in the order of B.
+        """
+        if len(suspects) < 2:
+            return [*suspects]
+        run = self._run
+        operands, run.forced, run.guessed = run.forced, {}, {}
+        wrong, repaired = [], []
+        for suspect in suspects:
+            is_computed = moved_value(suspect.node) is None  # else its numbers are A's, in another order or step
+            is_right = is_computed and run.is_right(suspect.node.outputs[0])
+            if run.forced and (is_right or run.found.issuperset(run.outputs)):
+                continue
+            wrong.append(suspect)
+            if self._repair(suspect, operands):
+                repaired.append(suspect)
+                run.run_again()
+        return repaired if repaired and run.found.issuperset(run.outputs) else wrong
+
+    def _repair(self, suspect: Suspect, operands: Tensors) -> bool:
+        """Put A's numbers in place of the result of a suspect, or of the first known ones that are computed from it.
+
+        Args:
+            suspect: an operation that is wrong.
+            operands: A's numbers for operands of anchors.
+
+        Returns:
+            whether any are known in the layer of the suspect.
+        """
+        forced, count = self._run.forced, len(self._run.forced)
+        pending, seen = [suspect], set[str]()
+        while pending:
+            item = pending.pop()
+            name = item.node.outputs[0]
+            if self._force_result(item):
+                continue
+            if name in operands:
+                forced[name] = operands[name]
+                continue
+            users = [user for output in item.node.outputs for user in self._other.graph.consumers.get(output, ())]
+            users = [user for user in users if _layer(user) == _layer(suspect.node) and user.name not in seen]
+            pending += [Suspect(user, user, self._counterparts.in_layer(user)) for user in users]
+            seen.update(user.name for user in users)
+        return len(forced) > count
+
+    def _without_further_readers(self, suspects: Sequence[Suspect]) -> list[Suspect]:
+        """Return suspects, with one in place of several that read the value before a step of A which B lacks."""
+        found = [*suspects]
+        for root in dict.fromkeys(root for suspect in suspects for root in self._run.roots(suspect.node)):
+            readers = [suspect for suspect in found if root in self._run.roots(suspect.node)]
+            steps = self._next_in_own(root) if root in self._other.graph.producer else []
+            if len(readers) < 2 or not steps or any(self._run.is_known(step.outputs[0]) for step in steps):
+                continue
+            before, after = label_of(self._other, root), label_of(self._own, steps[0].outputs[0])
+            note = f"reads {before}, where A goes on with {after}, which B lacks"
+            found[found.index(readers[0])] = replace(readers[0], reference=steps[0], note=note)
+            found = [suspect for suspect in found if suspect not in readers[1:]]
+        return found
+
+
+def _layer(node: Node) -> str | None:
+    """Return the first number in the name of the module of an operation, which is that of its layer."""
+    number = re.search(r"\d+", node.module or "")
+    return None if number is None else number[0]

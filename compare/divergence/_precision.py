@@ -1,0 +1,43 @@
+"""Find where one implementation rounds to a coarser dtype than the other one, which float64 does not show."""
+
+from filch.export import Node
+
+from ..alignment._correspondence import Correspondence
+from ..alignment._execution import moved_value
+from ..alignment._operators import code_of
+from ..alignment._suspect import Suspect
+from ..float64 import unit_of
+
+_FACTOR = 4  # at most between half a unit in the last place of two dtypes of which none is coarser
+
+
+def coarser_operations(pairs: Correspondence) -> list[Suspect]:
+    """Return the operations of B that round to a coarser dtype than A has for the same values and for its outputs.
+
+    Those whose weights or inputs have the coarser dtype are left out.
+
+    Args:
+        pairs: the values that correspond.
+    """
+    own, other = pairs.reference.execution, pairs.other.execution
+    usual = max((own.units.get(name, 0.0) for name in own.graph.outputs), default=0.0)
+    units = {name: unit_of(tensor.dtype) for name, tensor in other.weights.items() if tensor.is_floating_point()}
+    units |= other.units
+    origins: dict[str, Node] = {}  # the operation that rounds each value to its dtype
+    found: dict[tuple[str, str | None], Suspect] = {}  # one for each line of code
+    for node in other.graph.nodes:
+        before = max(node.reads, key=lambda read: units.get(read, 0.0), default="")
+        for name in node.outputs:
+            origin = node if units.get(name, 0.0) > units.get(before, 0.0) else origins.get(before)
+            if origin is not None:
+                origins[name] = origin
+            owners = sorted(item for item in pairs.owners.get(other.roots[name], ()) if item in own.units)
+            is_judged = moved_value(node) is None or name in other.graph.outputs
+            if origin is None or code_of(origin) in found or not owners or not is_judged:
+                continue
+            finest = max(owners, key=own.units.__getitem__)
+            if units[name] > _FACTOR * max(own.units[finest], usual):
+                coarse, fine = other.graph.values[origin.outputs[0]].dtype, own.graph.values[finest].dtype
+                note = f"rounds to {coarse}, where A has {fine}"
+                found[code_of(origin)] = Suspect(origin, origin, own.graph.producer.get(finest), note)
+    return [*found.values()]

@@ -1,0 +1,155 @@
+"""`Rerun`: B, run again with numbers of A in place of some of its own."""
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+
+import torch
+
+from filch.export import Node
+
+from ..alignment._correspondence import Correspondence
+from ..alignment._exact import equal_values, matched_values
+from ..alignment._execution import Tensors
+from ..alignment._values import match_values
+from ..common._operators import operator_name
+from ..layouts._closeness import RELATIVE
+from ..layouts._numbers import Numbers
+from ..layouts._solve import have_same_rows, solve
+from ._first_wrong import is_right
+
+_EXACT = 1e-10  # differences above this are no rounding of float64
+_SELECTS = frozenset({"NonZero", "argsort", "nonzero", "sort"})
+_RETURNS = frozenset({"ScatterElements", "ScatterND", "index_add", "index_put", "scatter", "scatter_add"})
+
+
+class Rerun:
+    """The last run of B, and which of its values are A's; at first the run without numbers of A.
+
+    Args:
+        pairs: the values and anchors of a run of each implementation.
+
+    Attributes:
+        pairs: these.
+        own: the run of A.
+        other: the run of B.
+        values: the values of B in the last run, by name.
+        found: those whose numbers are all numbers of A.
+        matches: where they are in the values of A.
+        owners: the values of A that have numbers of each value of B, by its name; also weights and inputs.
+        operands: the operands of anchors in the last run; empty before the first one.
+        forced: the numbers that take the place of values of B, for those who read them.
+        guessed: of these, the values of A whose order in B no other place confirms.
+    """
+
+    def __init__(self, pairs: Correspondence) -> None:
+        self.pairs = pairs
+        self.own, self.other = pairs.reference.execution, pairs.other.execution
+        self.values: dict[str, torch.Tensor] = dict(self.other.values)
+        self.found = set(pairs.found)
+        self.matches = dict(pairs.from_reference)
+        self.owners = dict(pairs.owners)
+        self.operands: dict[str, torch.Tensor] = {}
+        self.forced: dict[str, torch.Tensor] = {}
+        self.guessed: dict[str, torch.Tensor] = {}
+
+    @cached_property
+    def outputs(self) -> list[str]:
+        """The outputs of B that can be recognized by their numbers."""
+        outputs = dict.fromkeys(self.other.roots[name] for name in self.other.graph.outputs)
+        return [name for name in outputs if name in self.pairs.other.recognizable]
+
+    @cached_property
+    def routed(self) -> frozenset[str]:
+        """The values of B whose rows are selected by other values, so that A may have them in another order."""
+        routed: set[str] = set()
+        for node in self.other.graph.nodes:
+            name = operator_name(node.op).removesuffix("_")
+            if name in _SELECTS or (name not in _RETURNS and not routed.isdisjoint(node.reads)):
+                routed.update(node.outputs)
+        return frozenset(routed)
+
+    def is_right(self, name: str) -> bool:
+        """Whether a value of B is one of A, a weight or an input."""
+        return is_right(self.other, self.found, name)
+
+    def is_known(self, name: str) -> bool:
+        """Whether a value of A is in B, as B has computed it."""
+        return any(name in items for items in self.owners.values())
+
+    def roots(self, node: Node) -> Iterator[str]:
+        """Yield the values and weights that an operation of B reads, in whatever order of their elements."""
+        return map(self.other.roots.__getitem__, node.reads)
+
+    def owners_of(self, name: str) -> frozenset[str]:
+        """Return the values of A that have numbers of a value of B, or of the value that it was moved from."""
+        return self.owners.get(self.other.roots[name], frozenset())
+
+    def run_again(self) -> list[str]:
+        """Run B with the forced numbers, and return the values that are wrong.
+
+        If some are, it runs with the numbers of A in place of all that are equal, until no more are: differences of
+        rounding do not add up then.
+        """
+        wrong, count = self._run_with({}), 0
+        while wrong and len(self.found) > count:
+            count = len(self.found)
+            exact = equal_values(matched_values(self.matches, self.own.values), self.values)
+            pairs = ((self.values[name], number) for name, number in exact.items())
+            if all(Numbers(number).closeness(_EXACT).holds(value, number) for value, number in pairs):
+                break
+            wrong = self._run_with(exact)
+        return wrong
+
+    def _run_with(self, given: Tensors) -> list[str]:
+        """Run B with the forced numbers, and others where none is forced; return the values that are wrong."""
+        run_again = self.other.run_again
+        if run_again is None:
+            return []
+        operands = {anchor.operand for anchor in self.pairs.anchors}
+        wanted = {*self.pairs.other.recognizable, *self.forced, *operands}
+        values = run_again({**given, **self.forced}, wanted)
+        while reordered := [name for name in self.guessed if name in values and self._is_reordered(name, values[name])]:
+            for name in reordered:  # B's order is as good as the guess
+                del self.forced[name], self.guessed[name]
+            values = run_again({**given, **self.forced}, wanted)
+        changed = {
+            name: Numbers(value)
+            for name, value in values.items()
+            if name in self.pairs.other.recognizable and not torch.equal(value, self.values[name])
+        }
+        matches = match_values(self.pairs.other, self.pairs.reference, changed)
+        self.found = (self.found - changed.keys()) | matches.keys() | self._joined(changed)
+        left = {name: numbers for name, numbers in changed.items() if name not in self.found}
+        self.found.update(self.pairs.without_bias(left))
+        self.owners |= {name: frozenset(match.source for match in found) for name, found in matches.items()}
+        self.matches |= matches
+        for name in changed.keys() - matches.keys():
+            self.owners.pop(name, None)
+            self.matches.pop(name, None)
+        self.operands = {name: value for name, value in values.items() if name in operands}
+        self.values |= {name: numbers.tensor for name, numbers in changed.items()}
+        wrong = [name for name, number in self.forced.items() if name in values and not _equal(values[name], number)]
+        return wrong + [name for name in self.outputs if name not in self.found]
+
+    def _is_reordered(self, name: str, value: torch.Tensor) -> bool:
+        """Whether a value of B has the numbers of the value of A that was put in its place, in another order."""
+        if _equal(value, self.forced[name]):
+            return False
+        numbers, guess = Numbers(value), Numbers(self.guessed[name])
+        return solve(numbers, guess) is not None or have_same_rows(numbers, guess)
+
+    def _joined(self, changed: Mapping[str, Numbers]) -> set[str]:
+        """Return the changed values of B that values of A make up, as in other places of the run."""
+        found = set()
+        for anchor in self.pairs.anchors:
+            name = anchor.node.outputs[0]
+            if name in changed and not anchor.whole:
+                parts = [item for item in self.pairs.anchors if item.node.name == anchor.node.name]
+                sources = {item.reference.outputs[0] for item in parts}
+                if all(solve(Numbers(self.own.values[source]), changed[name]) is not None for source in sources):
+                    found.add(name)
+        return found
+
+
+def _equal(value: torch.Tensor, number: torch.Tensor) -> bool:
+    return Numbers(number).closeness(RELATIVE).holds(value.reshape(-1), number.reshape(-1))
