@@ -1,5 +1,6 @@
 """The commands that reports suggest lead to a repro, and the files for agents name commands and files that exist."""
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -30,7 +31,14 @@ def make():
 """
 STORIES = [
     pytest.param("padded_pool.py", "onnxruntime-cpu", id="onnxruntime"),
-    pytest.param("best_row.py", "inductor", id="inductor"),
+    pytest.param(
+        "best_row.py",
+        "inductor",
+        id="inductor",
+        marks=pytest.mark.skipif(
+            "FILCH_ALL_STORIES" not in os.environ, reason="compiles for half a minute: FILCH_ALL_STORIES=1 runs it"
+        ),
+    ),
     pytest.param("mean_of_messages.py", "onnxruntime-cpu", id="exporter"),
 ]
 

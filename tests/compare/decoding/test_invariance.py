@@ -205,7 +205,7 @@ def test_the_module_is_named_whose_operations_are_others_token_by_token(monkeypa
 
 
 def test_a_clean_model_keeps_all_relations(llama: nn.Module) -> None:
-    result = check_invariance(llama, TOKENS)
+    result = check_invariance(llama, TOKENS[:, :8])
     assert result.close
     assert {row.verdict for row in result.rows} == {"holds"}
     assert all(row.compared > 50 and row.difference is not None and row.difference < 1e-4 for row in result.rows)
@@ -223,8 +223,8 @@ def test_bits_are_compared_on_request(llama: Any, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(down, "forward", in_two_parts)
     relations = ["prefill with a cache", "decode"]
-    assert check_invariance(llama, TOKENS[:1], only=relations).close
-    rows = check_invariance(llama, TOKENS[:1], only=relations, bitwise=True).rows
+    assert check_invariance(llama, TOKENS[:1, :6], only=relations).close
+    rows = check_invariance(llama, TOKENS[:1, :6], only=relations, bitwise=True).rows
     assert [row.verdict for row in rows] == ["holds", "rounding"]
     assert rows[1].first is not None
 

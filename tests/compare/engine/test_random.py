@@ -172,12 +172,14 @@ def test_unwritten_memory_is_not_judged_and_what_is_written_there_is(reserving: 
     report = compare(*reserving, truth=truth)
     assert report.close, report
     reasons = {row.value: row.reason for row in report.rows if not row.judged}
-    assert {"new_empty", "empty_like"} <= reasons.keys()
+    made = reserving[1].graph.values.keys()  # torch 2.11 removes what is written as a whole
+    assert "empty_like" in {"new_empty", "empty_like"} & made <= reasons.keys()
     assert {*reasons.values()} == {"uninitialized memory: its content differs between runs"}
 
+    (culprit,) = (node.name for node in reserving[1].graph.nodes if node.op == "Mul")
     wrong = compare(*planted(reserving, "Mul", "Add"), truth=truth)
     assert wrong.first_divergence is not None
-    assert wrong.first_divergence.node == "node_mul"
+    assert wrong.first_divergence.node == culprit
 
 
 def test_random_nodes_stand_in_text_and_json(noisy: Case, tmp_path: Path) -> None:

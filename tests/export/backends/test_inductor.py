@@ -1,5 +1,6 @@
 """Inductor as a backend: its kernels, where they come from, and what is wrong in one of them."""
 
+import re
 from functools import cache
 from random import Random
 
@@ -188,16 +189,16 @@ def test_what_is_written_over_is_judged_as_what_it_is_at_that_time():
 @pytest.mark.parametrize(
     ("kind", "op"),
     [
-        ("library call", "aten.scatter_reduce_.two"),
-        ("library call", "aten.index_put_"),
-        ("kernel source", "cpp_fused_index_put_"),
+        ("library call", r"aten\.scatter_reduce_\.two"),
+        ("library call", r"aten\.index_put_"),
+        ("kernel source", "cpp_fused_.*index_put_"),
     ],
 )
 def test_a_fault_in_what_writes_over_a_buffer_is_named(kind, op):
     """It is not that of the kernel that made the buffer."""
     capture, program, _, planter = written()
     plants = (planter.plant(kind, Random(seed)) for seed in range(50))  # noqa: S311  no secret
-    plant = next(plant for plant in plants if plant is not None and plant.node.startswith(op))
+    plant = next(plant for plant in plants if plant is not None and re.match(op, plant.node))
     report = compare(capture, program, backend=plant.backend)
     assert report.first_divergence is not None, plant.text
     assert report.first_divergence.node == plant.node, f"{plant.text}\n{report.first_divergence}"
