@@ -37,6 +37,7 @@ MOVEMENTS = frozenset(
         *("transpose", "unbind", "unfold", "unsafe_split", "unsqueeze", "view", "view_as_complex", "view_as_real"),
     }
 )
+_WIDEST = frozenset({torch.complex128, torch.float64})
 _VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze", "_unsafe_view", "flatten", "reshape", "view"})
 
 
@@ -290,6 +291,8 @@ def _results(call: RecordedCall, environment: dict[int, torch.Tensor]) -> list[t
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dtype in _WIDEST:  # conversions are calls, too, which a dispatch mode would see
+        return tensor
     if tensor.is_complex():
         return tensor.to(torch.complex128)
     return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
