@@ -108,7 +108,7 @@ class TensorIndex:
             numbers: of the tensor to look for.
             relative: its own largest difference, if that is larger than those of the tensors of the index.
         """
-        shape = tuple(numbers.tensor.shape)
+        shape = tuple(numbers.tensor.shape) if numbers.tensor.numel() else ()
         found: dict[str, None] = {}
         for axis in sorted(range(len(shape)), key=lambda axis: -shape[axis]):
             if shape[axis] >= _MIN_LENGTH and shape[axis] in self._pools:
