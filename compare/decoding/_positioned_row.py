@@ -72,6 +72,7 @@ class PositionedRow:
             by_position[position] = max(by_position[position], error)
         if not differs or not bool(distance.any()):
             return cls(row, tuple(by_position))
+        distance = shown  # masks of another dtype differ, but not in what they hide
         distance.nan_to_num_(nan=math.inf)
         wrong = distance > _limit(row, value.dtype) * expected.abs().clamp(min=typical)
         if not bool(wrong.any()):

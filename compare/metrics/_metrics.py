@@ -208,8 +208,11 @@ def compare_tensors(
 
 
 def replace_masks(actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    """Return `actual` in at least float32, its masks replaced by those of `expected`; unchanged if not coarser."""
-    if not is_coarser(actual.dtype, expected.dtype):
+    """Return a tensor of a run in lower precision in at least float32, its masks replaced by those of `expected`.
+
+    If a precision is simulated, its tensors are float32, and their masks the lowest number of the simulated dtype.
+    """
+    if not actual.is_floating_point():
         return actual
     wide = torch.promote_types(expected.dtype, torch.float32)
     return torch.where(_masks(actual, expected), expected.to(wide), actual.to(wide))

@@ -199,11 +199,32 @@ def test_a_slot_of_a_static_cache_that_changes_later_is_named_where_it_does(mode
     assert (first.position, first.value) == (5, "present.0.length")
 
 
-def test_lower_precision_is_no_fault(model, programs):
-    result = decoded(model, load_program(programs["dynamic"]), precision="float16")
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_lower_precision_is_no_fault(model, programs, precision):
+    result = decoded(model, load_program(programs["dynamic"]), precision=precision)
     assert result.close, result
-    assert result.precision == "float16"
+    assert result.precision == precision
     assert 1e-4 < max(item.logits for item in result.positions) < 1e-1
+    wrong = changed(load_program(programs["dynamic"]), "present.0.value", 6, exchanged)
+    first = decoded(model, wrong, precision=precision).first_break
+    assert (first.position, first.sequence) == (6, 0) and "present.0.value" in first.value, first
+
+
+@pytest.mark.parametrize(
+    ("dtype", "backend"),
+    [(torch.float16, "onnxruntime-cpu"), (torch.bfloat16, "reference")],
+    ids=["float16", "bfloat16"],
+)
+def test_a_model_in_lower_precision_decodes(dtype, backend):
+    model = llama().to(dtype)
+    program = export(model, TOKENS, cache="dynamic")
+    options = {"backend": backend, "stages": ["exported"]}
+    result = decoded(model, program, **options)
+    assert result.close, result
+    assert result.precision == "" and result.judged > 100
+    wrong = changed(program.snapshot(), "present.0.value", 6, exchanged)
+    first = decoded(model, wrong, **options).first_break
+    assert (first.position, first.sequence, first.value) == (6, 0, "present.0.value"), first
 
 
 def test_a_model_that_decodes_something_else_is_told_from_its_program(model, programs, monkeypatch):
