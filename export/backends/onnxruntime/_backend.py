@@ -46,7 +46,7 @@ from ._versions import run_in
 _OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
 _PROGRAM = "program.onnx"
 _WEIGHTS = "optimized.data"
-_LARGE = 2**30  # bytes of weights that sessions should not have twice
+_LARGE = 2**28  # bytes of weights that a session should not have several times
 
 
 @dataclass(frozen=True)
