@@ -1,15 +1,11 @@
 """Give the values of a reference the names that they have in the program that is judged."""
 
-import copy
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 import torch
-from torch import fx
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, ExportGraphSignature
 
 from filch.export import Graph, Original
 
@@ -41,29 +37,18 @@ class RenamedOriginal(Original):
         same_weights: frozenset[str] = frozenset(),
     ) -> None:
         model, names = renamed_model(original.model, alignment, judged)
-        super().__init__(lambda: (_renamed_program(original.program, names, judged.known), model), "")
+
+        def load() -> tuple[ExportedProgram, ir.Model]:
+            return original.renamed(_new_names(original.program, names, judged.known)), model
+
+        super().__init__(load, "")
         self.inferred, self.notes, self.same_weights = inferred, notes, same_weights
 
 
-def _renamed_program(program: ExportedProgram, names: Mapping[str, str], taken: Collection[str]) -> ExportedProgram:
-    """Return a copy of a program whose nodes have other names: those in `names`, else free ones."""
-
-    def new(name: str) -> str:
-        return names.get(name) or (_free(name, taken) if name in taken else name)
-
-    renamed, signature = copy.copy(program), program.graph_signature
-    module = fx.GraphModule(program.graph_module, copy.deepcopy(program.graph))
-    for node, old in zip(module.graph.nodes, program.graph.nodes, strict=True):
-        node.name = new(old.name)
-    inputs = [
-        spec
-        if isinstance(spec.arg, ConstantArgument)
-        else replace(spec, arg=replace(spec.arg, name=new(spec.arg.name)))
-        for spec in signature.input_specs
-    ]
-    renamed._graph_module = module  # noqa: SLF001  it has no setter
-    renamed._graph_signature = ExportGraphSignature(inputs, signature.output_specs)  # noqa: SLF001  nor has this
-    return renamed
+def _new_names(program: ExportedProgram, names: Mapping[str, str], taken: Collection[str]) -> dict[str, str]:
+    """Return new names of the nodes of a program: those in `names`, else free ones for those in `taken`."""
+    nodes = [node.name for node in program.graph.nodes]
+    return {name: names.get(name) or (_free(name, taken) if name in taken else name) for name in nodes}
 
 
 def renamed_model(model: ir.Model, alignment: ProgramAlignment, judged: Graph) -> tuple[ir.Model, Mapping[str, str]]:

@@ -164,6 +164,17 @@ class Original:
     def _nodes(self) -> Mapping[str, ir.Node]:
         return dict(zip((node.name for node in self.graph.nodes), self.model.graph, strict=True))
 
+    def renamed(self, names: Mapping[str, str]) -> ExportedProgram:
+        """Return the decomposed program with other names of its nodes.
+
+        Args:
+            names: the new names by the old ones, none of which another node has.
+
+        Raises:
+            ExportError: its file can't be loaded.
+        """
+        return renamed_program(self.program, names)
+
     @classmethod
     def of(cls, program: ExportedProgram, model: ir.Model) -> "Original":
         """Return the original of a new export; `model` is copied."""
