@@ -35,7 +35,6 @@ from .alignment._values import Side
 from .alignment._weights import match_weights
 from .common._errors import CompareError
 from .divergence._divergence import Divergence
-from .divergence._precision import coarser_operations
 from .layouts._closeness import RELATIVE
 from .layouts._numbers import Numbers
 from .models._array_files import has_only_weights, is_array_file, load_arrays
@@ -298,7 +297,7 @@ def _align_runs(own: Runnable, other: Runnable, given: ValueMap) -> Alignment:
             remarks.append(_AMPLIFIED)
     with phase("finding differences"):
         divergence = Divergence(pairs)
-        suspects, missing, coarser = divergence.suspects(), divergence.missing(), coarser_operations(pairs)
+        suspects, missing, coarser = divergence.suspects(), divergence.missing(), divergence.coarser()
     return alignment(pairs, suspects, missing, remarks, given, coarser=coarser)
 
 

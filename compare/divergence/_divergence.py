@@ -25,6 +25,7 @@ from ._counterparts import Counterparts
 from ._first_wrong import OtherSteps, first_wrong
 from ._notes import difference_of, misplacing_node, odd_weight
 from ._operands import Operands
+from ._precision import coarser_operations
 from ._rerun import Rerun
 
 _MOST = 16  # suspects to find
@@ -68,6 +69,13 @@ class Divergence:
         ordered = self._still_wrong(sorted(found.values(), key=lambda suspect: indices[suspect.node.name]))
         places = {suspect.place.name: suspect for suspect in reversed(self._without_further_readers(ordered))}
         return [*places.values()][::-1]
+
+    def coarser(self) -> list[Suspect]:
+        """Return the operations of B that round to a coarser dtype than A, also behind those at which B leaves A.
+
+        It is asked for after `suspects`, which repairs these.
+        """
+        return coarser_operations(self._pairs, self._run.owners)
 
     def missing(self) -> list[Node]:
         """Return the operations of A whose results B lacks, although B has what they are computed from."""

@@ -1,5 +1,7 @@
 """Find where one implementation rounds to a coarser dtype than the other one, which float64 does not show."""
 
+from collections.abc import Mapping
+
 from filch.export import Node
 
 from ..alignment._correspondence import Correspondence
@@ -11,13 +13,14 @@ from ..float64 import unit_of
 _FACTOR = 4  # at most between half a unit in the last place of two dtypes of which none is coarser
 
 
-def coarser_operations(pairs: Correspondence) -> list[Suspect]:
+def coarser_operations(pairs: Correspondence, owners: Mapping[str, frozenset[str]]) -> list[Suspect]:
     """Return the operations of B that round to a coarser dtype than A has for the same values and for its outputs.
 
     Those whose weights or inputs have the coarser dtype are left out.
 
     Args:
-        pairs: the values that correspond.
+        pairs: the runs of both.
+        owners: the values of A that have numbers of each value of B, by its name.
     """
     own, other = pairs.reference.execution, pairs.other.execution
     usual = max((own.units.get(name, 0.0) for name in own.graph.outputs), default=0.0)
@@ -31,11 +34,11 @@ def coarser_operations(pairs: Correspondence) -> list[Suspect]:
             origin = node if units.get(name, 0.0) > units.get(before, 0.0) else origins.get(before)
             if origin is not None:
                 origins[name] = origin
-            owners = sorted(item for item in pairs.owners.get(other.roots[name], ()) if item in own.units)
+            items = sorted(item for item in owners.get(other.roots[name], ()) if item in own.units)
             is_judged = moved_value(node) is None or name in other.graph.outputs
-            if origin is None or code_of(origin) in found or not owners or not is_judged:
+            if origin is None or code_of(origin) in found or not items or not is_judged:
                 continue
-            finest = max(owners, key=own.units.__getitem__)
+            finest = max(items, key=own.units.__getitem__)
             if units[name] > _FACTOR * max(own.units[finest], usual):
                 coarse, fine = other.graph.values[origin.outputs[0]].dtype, own.graph.values[finest].dtype
                 note = f"rounds to {coarse}, where A has {fine}"

@@ -46,7 +46,6 @@ from ._versions import run_in
 _OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
 _PROGRAM = "program.onnx"
 _WEIGHTS = "optimized.data"
-_LARGE = 2**28  # bytes of weights that a session should not have several times
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ class OnnxRuntimeBackend:
         optimized = folder / "optimized.onnx"
         start = partial(self._session, source, self.options.graph_level, weights=given, replay=True)
         session: ort.InferenceSession | None = start(save_to=optimized, changed=changed)
-        if self._is_frugal(given):  # this session has the optimized weights twice, and can't free them
+        if self._is_frugal(source):  # this session has the optimized weights twice, and can't free them
             session = None
             release_memory()
         model = ir.load(optimized)
@@ -131,9 +130,9 @@ class OnnxRuntimeBackend:
         given = write_without_weights(model, path, DTYPES)
         return {name: array_to_ort(tensor.numpy()) for name, tensor in given.items()}
 
-    def _is_frugal(self, weights: OrtValues) -> bool:
-        """Return whether sessions that are given some weights have to save memory: they run on the CPU."""
-        return self.provider == CPU and sum(value.tensor_size_in_bytes() for value in weights.values()) > _LARGE
+    def _is_frugal(self, path: Path) -> bool:
+        """Return whether sessions of the program in a file have to save memory: it runs on the CPU and is large."""
+        return self.provider == CPU and path.with_name(DATA).exists()
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`."""
@@ -290,7 +289,7 @@ class OnnxRuntimeBackend:
             handle.parts[key] = session
         return session
 
-    def _save_optimized(self, options: ort.SessionOptions, path: Path, save_to: Path, *, is_frugal: bool) -> None:
+    def _save_optimized(self, options: ort.SessionOptions, path: Path, save_to: Path) -> None:
         """Let a session of the program in the file `path` save its optimized graph to `save_to`."""
         if self.provider == TENSORRT:
             # ONNX Runtime can't save a graph with compiled nodes like others; this saves it with the compiled engines.
@@ -300,7 +299,7 @@ class OnnxRuntimeBackend:
         options.optimized_model_filepath = str(save_to)
         if path.with_name(DATA).exists():
             options.add_session_config_entry("session.optimized_model_external_initializers_file_name", _WEIGHTS)
-        if is_frugal:
+        if self._is_frugal(path):
             options.add_session_config_entry("session.disable_prepacking", "1")
 
     def _session(
@@ -320,19 +319,18 @@ class OnnxRuntimeBackend:
         `changed`, if given. See `OrtOptions.provider_settings` for `replay`.
         """
         options = self.options.session(level)
-        is_frugal = self._is_frugal(weights)
-        if level != _OFF and is_frugal:
+        if level != _OFF and self._is_frugal(path):
             release_memory()  # what was freed by now, before the weights take as much memory again
         if changed is not None:
             options.log_severity_level = 1
         if profile:
             options.enable_profiling = True
             options.profile_file_prefix = str(path.with_name("profile"))
-        elif level == _OFF or is_frugal:
+        elif level == _OFF or self._is_frugal(path):
             options.enable_cpu_mem_arena = False  # each session has its own arena, which the next one can't reuse
         _add_weights(options, weights, are_constants=level != _OFF)
         if save_to is not None:
-            self._save_optimized(options, path, save_to, is_frugal=is_frugal)
+            self._save_optimized(options, path, save_to)
         off = {"disabled_optimizers": self.options.disabled_optimizers} if self.options.disabled_optimizers else {}
         recording = contextlib.nullcontext() if changed is None else record_transformers(changed)
         try:
