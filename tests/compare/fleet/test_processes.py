@@ -162,7 +162,11 @@ def test_a_worker_that_does_not_start_is_lost(folder, monkeypatch):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_worker_that_a_node_ends_is_lost(folder, number):
     """A node that goes down sends these signals; the cell has not crashed, and is retried."""
-    process = WorkerProcess(_spec(folder, "hang"), None)
+    before = signal.signal(number, signal.SIG_DFL)  # under `nohup`, SIGHUP is ignored, also by child processes
+    try:
+        process = WorkerProcess(_spec(folder, "hang"), None)
+    finally:
+        signal.signal(number, before)
     process._process.send_signal(number)  # noqa: SLF001  as Ray does
     while (outcome := process.poll()) is None:
         time.sleep(0.05)
