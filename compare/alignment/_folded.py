@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 
@@ -62,16 +63,18 @@ def _products(execution: Execution) -> Iterator[tuple[str, FoldedWeight]]:
     for node in (item for item in execution.graph.nodes if item.name in linear):
         name, matrix, biases = linear[node.name]
         data = [read for read in node.reads if execution.roots[read] not in execution.weights]
-        before = [*_layers_before(execution, data[0])] if len(data) == 1 else []
+        before = [*islice(_layers_before(execution, data[0]), matrix.shape[1] + 1)] if len(data) == 1 else []
         layers = [linear[producer] for producer, _ in before if producer in linear]
         sizes = [len(layer[1]) for layer in layers]
         if not before or len(layers) < len(before) or sum(sizes) != matrix.shape[1]:
             continue
         summands, sources = [execution.weights[bias].double() for bias in biases], [*biases]
-        for (own, factor, vectors), (_, added), part in zip(layers, before, torch.split(matrix, sizes, 1), strict=True):
-            yield f"{name} of {own}", FoldedWeight(part @ factor, (name, own))
-            summands += [part @ execution.weights[bias].double() for bias in (*vectors, *added)]
-            sources += [name, *vectors, *added]
+        parts = torch.split(matrix.double(), sizes, 1)
+        for (own, factor, vectors), (_, added), part in zip(layers, before, parts, strict=True):
+            yield f"{name} of {own}", FoldedWeight(part @ factor.double(), (name, own))
+            fitting = [bias for bias in (*vectors, *added) if len(execution.weights[bias]) == len(factor)]
+            summands += [part @ execution.weights[bias].double() for bias in fitting]
+            sources += [name, *fitting]
         if summands:
             yield _summand_of(node), FoldedWeight(sum(summands[1:], summands[0]), tuple(dict.fromkeys(sources)))
 
@@ -82,12 +85,12 @@ def _summand_of(node: Node | None) -> str:
 
 
 def _layer_of(execution: Execution, node: Node) -> tuple[str, torch.Tensor, list[str]] | None:
-    """Return the weight of a linear layer, as float64 in the shape [outputs, inputs] with its name, and the biases."""
+    """Return the weight of a linear layer, its name and a view of it in the shape [outputs, inputs], and the biases."""
     names = [name for name in dict.fromkeys(map(execution.roots.__getitem__, node.reads)) if name in execution.weights]
     weights = [name for name in names if execution.weights[name].dim() > 1]
     if family(node) not in PRODUCTS or len(weights) != 1:
         return None
-    weight = execution.weights[weights[0]].double()
+    weight = execution.weights[weights[0]]
     is_kernel = family(node) == "convolution"
     if weight.numel() != weight.shape[0] * weight.shape[1] or (is_kernel and node.attributes.get("groups", 1) != 1):
         return None
@@ -98,23 +101,28 @@ def _layer_of(execution: Execution, node: Node) -> tuple[str, torch.Tensor, list
     return weights[0], matrix, [name for name in biases if len(execution.weights[name]) == len(matrix)]
 
 
-def _layers_before(execution: Execution, name: str, biases: Sequence[str] = ()) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield the operations whose results make up a value, without a function in between, and the biases after each."""
-    node = execution.graph.producer.get(name)
-    if node is None:
-        yield "", biases
-        return
-    moved, weights = moved_value(node), _weights_of(execution, node, 1)
-    others = [read for read in node.reads if execution.roots[read] not in weights]
-    if family(node) == "cat" and not biases:
-        for read in node.reads:
-            yield from _layers_before(execution, read)
-    elif moved is not None or operator_name(node.op) in _RESAMPLES:
-        yield from _layers_before(execution, moved or node.reads[0], biases)
-    elif family(node) == "add" and len(weights) == len(others) == 1:
-        yield from _layers_before(execution, others[0], (*biases, *weights))
-    else:
-        yield node.name, biases
+def _layers_before(execution: Execution, name: str) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield the operations whose results make up a value, without a function in between, and the biases after each.
+
+    For something else, such as an input, the name is that of no linear layer.
+    """
+    pending: list[tuple[str, tuple[str, ...]]] = [(name, ())]
+    while pending:
+        value, biases = pending.pop()
+        node = execution.graph.producer.get(value)
+        if node is None:
+            yield "", biases
+            continue
+        moved, weights = moved_value(node), _weights_of(execution, node, 1)
+        others = [read for read in node.reads if execution.roots[read] not in weights]
+        if family(node) == "cat" and not biases:
+            pending += [(read, ()) for read in reversed(node.reads)]
+        elif moved is not None or operator_name(node.op) in _RESAMPLES:
+            pending.append((moved or node.reads[0], biases))
+        elif family(node) == "add" and len(weights) == len(others) == 1:
+            pending.append((others[0], (*biases, *weights)))
+        else:
+            yield node.name, biases
 
 
 def _summands_after_norms(execution: Execution) -> Iterator[tuple[str, FoldedWeight]]:

@@ -163,3 +163,23 @@ def test_layers_without_a_function_in_between_are_found_in_one():
     assert part.factor == "times norm (factor), along dimension 0"
     wrong = {"first": (parts[1] @ first.weight).detach(), "bias": joined["bias"] + 0.01}
     assert match_weights(reference, {**joined, **wrong}, folded).missing == ("first", "bias")
+
+
+def test_what_is_between_two_layers_may_be_long_and_have_biases_of_another_size():
+    """Graphs of files from elsewhere have any of these."""
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = torch.nn.Linear(4, 6), torch.nn.Linear(6, 3)
+            self.other, self.one = torch.nn.Parameter(numbers(5)), torch.nn.Parameter(numbers(1))
+
+        def forward(self, x):
+            x = (self.first(x).transpose(1, 2) + self.other).transpose(1, 2) + self.one
+            for _ in range(600):
+                x = x.reshape(10, 6).reshape(2, 5, 6)
+            return self.last(x)
+
+    model = Net()
+    product = folded_weights(run_model(model, (numbers(2, 5, 4),), {}))["last.weight of first.weight"]
+    assert torch.equal(product.tensor, model.last.weight.double() @ model.first.weight.double())
