@@ -10,7 +10,7 @@ from ..alignment._operators import code_of
 from ..alignment._suspect import Suspect
 from ..float64 import unit_of
 
-_FACTOR = 4  # at most between half a unit in the last place of two dtypes of which none is coarser
+_FACTOR = 4  # the units of two dtypes of which one is coarser differ by more
 
 
 def coarser_operations(pairs: Correspondence, owners: Mapping[str, frozenset[str]]) -> list[Suspect]:
