@@ -2843,7 +2843,12 @@
       this.indexOf = /* @__PURE__ */ new Map();
       this.range = { from: 0, to: 0 };
       this.above = html("div", { role: "none" });
-      this.content = html("div", { role: "none", onclick: (event) => this.click(event) });
+      this.content = html("div", {
+        role: "none",
+        onmousedown: (event) => this.pressed = this.itemAt(event),
+        onmouseup: (event) => this.release(event)
+      });
+      this.pressed = void 0;
       this.lastClick = null;
       this.redraw = oncePerFrame(() => {
         this.fill();
@@ -2928,18 +2933,27 @@
       line.style.setProperty("--depth", String(depth));
       return line;
     }
+    /** @param {MouseEvent} event */
+    itemAt(event) {
+      const top = this.content.getBoundingClientRect().top;
+      return this.lines[Math.floor((event.clientY - top) / LINE_HEIGHT)]?.item;
+    }
+    /** @param {MouseEvent} event */
+    release(event) {
+      const item = this.itemAt(event);
+      const pressed = this.pressed;
+      this.pressed = void 0;
+      if (event.button === 0 && item && item === pressed) this.click(item, event);
+    }
     /**
-     * Not by the element that was clicked: the first click of two draws it again.
+     * @param {Item} item
      * @param {MouseEvent} event
      */
-    click(event) {
-      const top = this.content.getBoundingClientRect().top;
-      const item = this.lines[Math.floor((event.clientY - top) / LINE_HEIGHT)]?.item;
-      if (!item) return;
+    click(item, event) {
       const last = this.lastClick;
-      const second = last?.item === item && event.timeStamp - last.time < DOUBLE_CLICK;
-      this.lastClick = second ? null : { item, time: event.timeStamp };
       const onSign = document.elementFromPoint(event.clientX, event.clientY)?.classList.contains("sign");
+      const second = !onSign && last?.item === item && event.timeStamp - last.time < DOUBLE_CLICK;
+      this.lastClick = second || onSign ? null : { item, time: event.timeStamp };
       this.takeFocus();
       if (item.kind === "group" && (onSign || second)) this.toggle(item);
       else this.app.select(item);
