@@ -107,7 +107,8 @@ def compare_decode(
         raise CompareError(f"the first step has 2 to {tokens - 2} tokens, not {count}")
     given, others = given_tokens(Subject.of(model, () if args is None else args, kwargs), _SEQUENCES)
     others = others if has_encoder else {}
-    given = given.repeat(1, -(-tokens // given.shape[1]))[:, :tokens]
+    device = next((parameter.device for parameter in model.parameters()), given.device)
+    given = given.repeat(1, -(-tokens // given.shape[1]))[:, :tokens].to(device)
     if program is None:
         slots = tokens + _EXTRA_SLOTS if cache == "static" else 0
         names = {"decoder_input_ids": given} if has_encoder else {}
@@ -133,7 +134,7 @@ def compare_decode(
     )
     with phase("decoding in eager PyTorch"), torch.no_grad():
         if decoded is None:
-            consistency = _consistency(_eager(model, given, others, count), expected)
+            consistency = _consistency(_eager(model, given.cpu(), others, count), expected)
         else:
             consistency = _consistency(decoded, model(given, use_cache=False).logits.cpu())
     kind = "static" if slots else "window" if cache == "window" else "dynamic"

@@ -18,7 +18,7 @@ from ..values._raw import bytes_of, copy, no_modes_or_grad
 BLOCK = 2**22  # bytes per write: few long writes take less processor time from the model
 _HUGE = 2**21  # a huge page: one page fault instead of 512, and one piece for the disk
 _MEASURE_EVERY = 64  # blocks after which both ways of writing are measured again
-_MAX_SLOWDOWN = 5  # how much slower direct writes may be: the page cache takes processor time and memory from the model
+_MAX_SLOWDOWN = 5  # how much slower direct writes may be: the page cache takes processor time from a model on the CPU
 _ZEROS = bytes(4096)  # at least as many as an alignment
 _PAUSE = 0.1  # seconds that a partly filled block may wait
 
@@ -57,9 +57,13 @@ class _BlockWriter:
 
     A direct write takes hardly any processor time and no memory, which the model can use. But on a slow disk, the page
     cache accepts the bytes sooner. Both ways are measured now and then.
+
+    Attributes:
+        max_slowdown: how much slower direct writes may be.
     """
 
     def __init__(self, cached: int, direct: int | None) -> None:
+        self.max_slowdown: float = _MAX_SLOWDOWN
         self._cached, self._direct = cached, direct
         self._durations: dict[bool, float] = {}  # of the last write, by whether it was direct
         self._count = 0
@@ -87,7 +91,7 @@ class _BlockWriter:
             return self._count % 2 == 0 or self._durations.keys() == {False}
         if self._count % _MEASURE_EVERY == 1:
             return False
-        return self._durations[True] <= _MAX_SLOWDOWN * self._durations[False]
+        return self._durations[True] <= self.max_slowdown * self._durations[False]
 
 
 class Stream:
@@ -187,6 +191,7 @@ class Stream:
             alignment: see `put`.
             is_unshared: nothing else uses this tensor, so it needs no copy on the GPU.
         """
+        self._block_writer.max_slowdown = 1  # the model computes on the GPU
         offset, start = self._align(alignment), 0
         device = flat.device
         side_stream = self._side_streams.setdefault(device, torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
