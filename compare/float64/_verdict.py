@@ -21,6 +21,9 @@ _COARSER = 2.0**10  # between the rounding levels of two precisions
 MIN_LARGEST, MIN_TYPICAL = 3.0, 0.5  # the least rounding levels: correct functions have errors of so many units
 _MAX_COPIED = 2.0  # units by which noise may change a number that is only moved or selected: up to 1.43
 UNRELIABLE = 64.0  # times the typical rounding level of the model: eager PyTorch itself computes something else
+# How much further the model's value may be from float64 than the run's, in levels of a coarse dtype, of which 64 are an
+# eighth of the number. In correct runs in float16 and bfloat16, also of twelve layers, this is up to 1.
+_DISPUTED = 2.0
 SMALLEST_UNIT = {2.0**-11: 2.0**-25}  # absolute: half of float16's smallest number
 _DTYPES = {2.0**-11: torch.float16, 2.0**-8: torch.bfloat16}  # of coarse units
 _TINY = torch.finfo(torch.float64).tiny
@@ -223,6 +226,11 @@ def rounding_verdict(
         max(error.largest / errors.level[0], error.typical / errors.level[1])
         for error in (errors.value_error, errors.run_difference)
     )
+    ratio, note = max(ratio, errors.disputed_levels), ""
+    if errors.disputed_levels:
+        note = "float64 is nearer to this value than to the model's: are the weights those of the model?"
+    elif math.isinf(ratio):
+        note = "further off than a float64 can hold"
     verdict: Verdict = "rounding" if ratio <= SUSPICIOUS else "suspicious" if ratio <= WRONG else "wrong"
     if distance and (run_ratio > SUSPICIOUS if verdict == "rounding" else errors.largest_error <= 2 * distance):
         verdict, ratio = "unstable", max(ratio, run_ratio)
@@ -233,7 +241,7 @@ def rounding_verdict(
         eager=errors.eager,
         rounding=errors.level[0] * errors.rounding,
         spread=distance,
-        note="" if math.isfinite(ratio) else "further off than a float64 can hold",
+        note=note,
         magnitude=errors.magnitude,
     )
 
@@ -272,6 +280,8 @@ class _Errors:
         run_difference: the difference of the value between runs.
         level: how many units rounding explains: of the worst element, and as root mean square.
         reference_is_unreliable: whether rounding does not explain the reference's own error.
+        disputed_levels: by how many rounding levels of a coarse dtype the reference's error is larger than that of the
+            value, if rounding does not explain that; else 0.
         lacks_float64: whether an element is finite, but not in float64.
         error: the absolute error of the element with the largest error in units.
         rounding: the unit of that element.
@@ -321,6 +331,8 @@ class _Errors:
             largest = max(growth * self.noise_change.largest, running, MIN_LARGEST)
             typical = max(growth * self.noise_change.typical, running / 4, MIN_TYPICAL)
         self.reference_is_unreliable = not self._explains_reference(largest, typical)
+        further = (self.reference_error.typical - self.value_error.typical) * self._noise_factor / typical
+        self.disputed_levels = further if truth.unit in _DTYPES and further > _DISPUTED else 0.0
         if not self._is_exact:
             largest, typical = max(self.reference_error.largest, largest), max(self.reference_error.typical, typical)
         self.level = largest, typical

@@ -530,3 +530,19 @@ def test_a_wrong_weight_in_the_program_is_not_explained_by_what_a_coarser_run_ro
     report = report_of(wrong)
     assert report.first_divergence is not None, report
     assert report.first_divergence.module == "last"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_wrong_weight_is_not_explained_by_the_rounding_of_a_model_in_a_coarse_dtype(dtype, model, inputs):
+    """The program computes what float64 does; it is the model's value that is far from both."""
+    right, x = copy.deepcopy(model).to(dtype), inputs.to(dtype)
+    wrong = copy.deepcopy(right)
+    with torch.no_grad():
+        wrong.last.weight.mul_(1.25)
+    with torch.no_grad(), steal_forward(right, submodules=True) as taken:
+        right(x)
+
+    assert compare(taken, export(right, (x,)), backend="eager").close
+    report = compare(taken, export(wrong, (x,)), backend="eager")
+    assert report.first_divergence is not None, report
+    assert report.first_divergence.module == "last"
