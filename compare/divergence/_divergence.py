@@ -171,7 +171,18 @@ class Divergence:
         run = self._run
         sure = [anchor.operand for anchor in self._pairs.anchors if self._has_right_operand(anchor)]
         sure += [node.outputs[0] for node in self._products if all(map(run.is_right, run.roots(node)))]
-        return OtherSteps(self._pairs.other, run.found, run.forced, self._counterparts.peers, sure)
+        return OtherSteps(self._pairs.other, run.found, run.forced, self._counterparts.peers, sure, self._lacking)
+
+    @cached_property
+    def _lacking(self) -> frozenset[str]:
+        """The results of B without the numbers of A for which A reads a weight that B does not have."""
+        own, unused = self._own, self._pairs.weights.unused
+        return frozenset(
+            anchor.node.outputs[0]
+            for anchor in self._pairs.anchors
+            if not self._pairs.found_in_other.issuperset(anchor.reference.outputs[:1])
+            and any(own.roots[read] in unused for read in anchor.reference.reads)
+        )
 
     def _has_right_operand(self, anchor: Anchor) -> bool:
         """Whether an operation returns numbers of A from which all numbers of its operand follow."""

@@ -96,6 +96,7 @@ class OtherSteps:
         forced: values that were replaced by right ones, for those who read them.
         peers: the same operations of other layers, by the name of each operation.
         sure: values that must be right, as those are that are computed from them.
+        lacking: values without what A computes from a weight that B does not have.
     """
 
     side: Recognized
@@ -103,6 +104,7 @@ class OtherSteps:
     forced: Collection[str]
     peers: Peers
     sure: Collection[str] = ()
+    lacking: Collection[str] = ()
 
     @property
     def execution(self) -> Execution:
@@ -132,6 +134,7 @@ class OtherSteps:
                 is_table = name in self.harmless and name not in self._weighted
                 if (in_layers or is_table or name in self._before_sure) and not self._is_right(name):
                     names.add(name)
+        names.difference_update(self.lacking)
         return frozenset(names)
 
     @cached_property

@@ -35,6 +35,7 @@ def difference_of(pairs: Correspondence, operands: Operands, owners: Owners, nod
     if anchor is not None and _has_other_arrangement(pairs, anchor):
         notes.append("its weight is arranged in another way than in the other layers")
     notes += _other_weights(pairs, node)
+    notes += _lacking_weights(pairs, node)
     if reference is not None:
         notes += _weights_of_others(pairs, owners, node, reference)
         notes += _settings(node, reference)
@@ -48,6 +49,14 @@ def _other_weights(pairs: Correspondence, node: Node) -> Iterator[str]:
     roots = dict.fromkeys(pairs.other.execution.roots[read] for read in node.reads)
     for name in (root for root in roots if root in pairs.weights.missing):
         yield f"reads {name}, whose numbers are not all in weights of A"
+
+
+def _lacking_weights(pairs: Correspondence, node: Node) -> Iterator[str]:
+    """Yield which weights of A, that it reads for the same result, are in no weight of B."""
+    references = [anchor.reference for anchor in pairs.anchors if anchor.node.name == node.name]
+    roots = dict.fromkeys(pairs.reference.execution.roots[read] for item in references for read in item.reads)
+    for name in (root for root in roots if root in pairs.weights.unused):
+        yield f"lacks {name} of A"
 
 
 def _weights_of_others(pairs: Correspondence, owners: Owners, node: Node, reference: Node) -> Iterator[str]:
