@@ -27,6 +27,7 @@ from ._notes import difference_of, misplacing_node, odd_weight
 from ._operands import Operands
 from ._precision import coarser_operations
 from ._rerun import Rerun
+from ._residuals import residual_sum
 
 _MOST = 16  # suspects to find
 
@@ -53,7 +54,7 @@ class Divergence:
         before = self._run.found
         if self._other.run_again is not None:
             self._force_operands()
-            self._run.run_again()  # now most layers are right
+            self._force_residual_sums()  # now most layers are right
         steps = self._other_steps()
         first = self._likeliest(first_wrong(steps, before, frozenset(), wrong))
         found = {node.name: self._suspect(node, steps) for node in first}
@@ -114,6 +115,36 @@ class Divergence:
                 run.forced[anchor.operand] = number
                 if self._operands.is_guessed(anchor):
                     run.guessed[anchor.operand] = self._operands.own[anchor.reference_operand]
+
+    def _force_residual_sums(self) -> None:
+        """Let the sums from which B computes operands be those of A, and run B; but only sums with which B is right.
+
+        Else each value behind a wrong one would be wrong, as these sums go from layer to layer.
+        """
+        run = self._run
+        sums: dict[str, list[Anchor]] = {}
+        for anchor in self._pairs.anchors:
+            own, other = residual_sum(self._own, anchor.reference_operand), residual_sum(self._other, anchor.operand)
+            if own is None or other is None or run.is_right(other):
+                continue
+            number = None if other in run.forced else self._operands.in_order_of(own, other)
+            if number is not None:
+                run.forced[other] = number
+                sums[other] = []
+            if other in sums:
+                sums[other].append(anchor)
+        run.run_again()
+        wrong = [name for name, anchors in sums.items() if not any(map(self._is_right_with_operand, anchors))]
+        for name in wrong:
+            del run.forced[name]
+        if wrong:
+            run.run_again()
+
+    def _is_right_with_operand(self, anchor: Anchor) -> bool:
+        """Whether the operand that B computes in the last run is A's, or the result is."""
+        if anchor.operand in self._run.forced and self._run.is_as_forced(anchor.operand, self._run.operands):
+            return True
+        return any(map(self._run.is_right, self._with_bias(anchor.node)))
 
     def _is_confirmed(self, anchor: Anchor) -> bool:
         """Whether an operation computes A's result, so that its operand must be right."""

@@ -83,6 +83,12 @@ class Operands:
         moved = self._moved(anchor, pair[1]) if self.is_guessed(anchor) else None
         return arranged(*pair, self.orders, place_of(anchor.weight)) if moved is None else moved
 
+    def in_order_of(self, own: str, other: str) -> torch.Tensor | None:
+        """Return the numbers of a value of A in the shape of a value of B; None if their order is not known."""
+        reference, execution = self._pairs.reference.execution, self._pairs.other.execution
+        value, shaped = reference.values.get(reference.roots[own]), execution.values.get(execution.roots[other])
+        return None if value is None or shaped is None else arranged(value, shaped, self.orders)
+
     def _moved(self, anchor: Anchor, operand: torch.Tensor) -> torch.Tensor | None:
         """Return the value of A that is read, as B moves its own; None if the sizes do not tell how it is arranged."""
         sides = self._pairs.reference.execution, self._pairs.other.execution

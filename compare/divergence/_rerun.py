@@ -84,6 +84,10 @@ class Rerun:
         """Return the values of A that have numbers of a value of B, or of the value that it was moved from."""
         return self.owners.get(self.other.roots[name], frozenset())
 
+    def is_as_forced(self, name: str, values: Tensors) -> bool:
+        """Whether the computed value of a name, among `values`, is the number that takes its place."""
+        return _equal(values[name], self.forced[name])
+
     def run_again(self) -> list[str]:
         """Run B with the forced numbers, and return the values that are wrong.
 
@@ -128,7 +132,7 @@ class Rerun:
             self.matches.pop(name, None)
         self.operands = {name: value for name, value in values.items() if name in operands}
         self.values |= {name: numbers.tensor for name, numbers in changed.items()}
-        wrong = [name for name, number in self.forced.items() if name in values and not _equal(values[name], number)]
+        wrong = [name for name in self.forced if name in values and not self.is_as_forced(name, values)]
         return wrong + [name for name in self.outputs if name not in self.found]
 
     def _is_reordered(self, name: str, value: torch.Tensor) -> bool:
