@@ -125,7 +125,7 @@ class Divergence:
         sums: dict[str, list[Anchor]] = {}
         for anchor in self._pairs.anchors:
             own, other = residual_sum(self._own, anchor.reference_operand), residual_sum(self._other, anchor.operand)
-            if own is None or other is None or run.is_right(other):
+            if own is None or other is None or run.is_right(other) or run.is_right(anchor.operand):
                 continue
             number = None if other in run.forced else self._operands.in_order_of(own, other)
             if number is not None:
