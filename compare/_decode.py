@@ -1,7 +1,7 @@
 """Compare what a program with a cache computes step by step with what the model computes."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -27,7 +27,7 @@ from .decoding._decoder import Decoder, unsupported
 from .decoding._implementations import EXPORTED_EXPERTS, implementation
 from .decoding._plan import Plan, chunks
 from .decoding._positioned_row import PositionedRow
-from .decoding._stepwise import LOGITS, PRESENT, Stepwise
+from .decoding._stepwise import LOGITS, PAST, PRESENT, Stepwise, is_of_encoder
 from .decoding._tokens import given_tokens
 from .float64 import Flips
 from .metrics._metrics import compare_tensors
@@ -114,6 +114,7 @@ def compare_decode(
         program = export(model, () if has_encoder else (given,), others | names, cache=cache, slots=slots)
     else:
         program = program.snapshot()
+        _check_outputs(program)
         slots = _slots(program)
     sequences = len(given) if in_steps else 0
     stepwise = Stepwise(resolve_backend(backend, options), count, slots, sequences)
@@ -140,16 +141,24 @@ def compare_decode(
     return _result(model, stepwise, report, expected, (kind, precision or ""), consistency)
 
 
-def _slots(program: Program) -> int:
-    """Return the number of slots of a program's cache; 0 if it is not fixed.
+def _check_outputs(program: Program) -> None:
+    """Check that a program returns logits and all of its cache, by the names that `export` gives them.
 
     Raises:
-        CompareError: the program has no cache with the names that `export` gives it.
+        CompareError: one of them is missing.
     """
-    names = [name for name in program.graph.outputs if name.startswith(PRESENT)]
-    if not names:
+    graph = program.graph
+    if not any(name.startswith(PRESENT) for name in graph.outputs):
         raise CompareError(f"the program returns no cache: it has no output {PRESENT}0.key; see export(cache=…)")
-    keys = [name for name in names if name.endswith(".key")]
+    states = (name for name in graph.inputs if name.startswith(PAST) and not is_of_encoder(name))
+    wanted = [LOGITS, *(PRESENT + name.removeprefix(PAST) for name in states)]
+    if missing := [name for name in wanted if name not in graph.outputs]:
+        raise CompareError(f"the program does not return {', '.join(missing)}; see export(cache=…)")
+
+
+def _slots(program: Program) -> int:
+    """Return the number of slots of a program's cache; 0 if it is not fixed."""
+    keys = [name for name in program.graph.outputs if name.startswith(PRESENT) and name.endswith(".key")]
     shape = program.graph.values[keys[0]].shape if keys else None
     size = shape[2] if shape is not None and len(shape) > 2 else None
     return size if isinstance(size, int) else 0
@@ -184,17 +193,20 @@ def _result(  # noqa: PLR0917  called in one place
 ) -> Decoding:
     rows = {(row.stage, row.kind, row.value): row for row in report.rows}
     records = [item for key, item in run.records.items() if key in rows]
-    nodes = [item for item in records if item.row.kind != "output"]
     length = expected.shape[1]
-    wrong = _ordered([item for item in nodes if item.position is not None and rows[_key(item)].diverged], run.first)
+    wrong = [item for item in records if item.position is not None and rows[_key(item)].diverged]
+    wrong_nodes = {item.row.value for item in wrong if item.row.kind != "output"}
+    wrong = _ordered([x for x in wrong if x.row.kind != "output" or x.row.value not in wrong_nodes], run.first)
+    nodes = [item for item in records if item.row.kind != "output"]
     decisions = [found for item in nodes if (found := _decision(item, rows[_key(item)])) is not None]
     first_of = {item.value: item.position for item in decisions}
     records, nodes = ([_before_decisions(item, first_of) for item in items] for items in (records, nodes))
     outputs = {item.row.value: item for item in records if item.row.kind == "output"}
-    flips = _flips(run.logits, expected)
+    actual = run.logits if run.logits is not None and run.logits.numel() == expected.numel() else None
+    flips = _flips(actual, expected)
     logits = outputs.get(LOGITS)
     if logits is not None and logits.row.float64 is not None and not (logits.row.diverged or logits.row.follows):
-        decisions += _tokens(run.logits, expected, logits.row)
+        decisions += _tokens(actual, expected, logits.row)
     state = [item for name, item in outputs.items() if name.startswith(PRESENT)]
     positions = tuple(
         DecodePosition(
@@ -226,6 +238,7 @@ def _result(  # noqa: PLR0917  called in one place
         sum(row.judged for row in report.rows),
         len(report.rows),
         *eager,
+        _unjudged(report.rows, {item.row.value for item in wrong}),
         report.failed,
         picture(
             report.rows,
@@ -237,6 +250,16 @@ def _result(  # noqa: PLR0917  called in one place
             },
         ),
     )
+
+
+def _unjudged(rows: Iterable[Row], wrong: Collection[str]) -> dict[str, str]:
+    """Return why outputs were not judged, by their names, except those that are known to be wrong."""
+    unknown = (row for row in rows if row.kind == "output" and row.value not in wrong)
+    return {
+        row.value: row.reason or row.status if not row.judged else f"{row.status}, at no known position"
+        for row in unknown
+        if row.diverged or not row.judged
+    }
 
 
 def _ordered(wrong: Sequence[PositionedRow], first: int) -> list[PositionedRow]:
