@@ -3,12 +3,13 @@
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
 from filch.export import (
+    CacheKind,
     PositionErrors,
     Precision,
     Program,
@@ -27,7 +28,7 @@ from .decoding._decoder import Decoder, unsupported
 from .decoding._implementations import EXPORTED_EXPERTS, implementation
 from .decoding._plan import Plan, chunks
 from .decoding._positioned_row import PositionedRow
-from .decoding._stepwise import LOGITS, PAST, PRESENT, Stepwise, is_of_encoder
+from .decoding._stepwise import LOGITS, MASK, PAST, PRESENT, Stepwise, is_of_encoder
 from .decoding._tokens import given_tokens
 from .float64 import Flips
 from .metrics._metrics import compare_tensors
@@ -51,7 +52,7 @@ def compare_decode(
     options: Mapping[str, Any] | None = None,
     tokens: int = _TOKENS,
     first: int | None = None,
-    cache: Literal["dynamic", "static", "window"] = "dynamic",
+    cache: CacheKind = "dynamic",
     precision: Precision | None = None,
     stages: Sequence[Stage] | None = None,
     buffer: int = BUFFER,
@@ -83,7 +84,8 @@ def compare_decode(
         tokens: the number of tokens of each sequence, at least 6.
         first: the number of tokens of the first step, at least 2; None is a quarter of `tokens`, or 1 with recurrent
             states or windows.
-        cache: the kind of the cache, if the model is exported here; of a program with windows, `"window"`.
+        cache: the kind of the cache, if the model is exported here; of a program with windows, `"window"` or
+            `"static-window"`.
         precision: lowers the precision of the program: `"float16"` or `"bfloat16"`.
         stages: see `compare`; None is the last stage that the backend has: the graph that it optimized.
         buffer: see `compare`.
@@ -98,7 +100,8 @@ def compare_decode(
         raise CompareError(f"decoding is compared for at least {_LEAST} tokens, not {tokens}")
     has_encoder = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     is_recurrent = has_recurrent_states(model)
-    in_steps = is_recurrent or cache == "window"
+    has_windows = cache.endswith("window")
+    in_steps = is_recurrent or has_windows
     count = 1 if in_steps else max(2, tokens // 4) if first is None else first
     if in_steps and first not in (None, 1):
         what = "recurrent states" if is_recurrent else "windows of keys"
@@ -109,7 +112,7 @@ def compare_decode(
     others = others if has_encoder else {}
     given = given.repeat(1, -(-tokens // given.shape[1]))[:, :tokens]
     if program is None:
-        slots = tokens + _EXTRA_SLOTS if cache == "static" else 0
+        slots = tokens + _EXTRA_SLOTS if cache.startswith("static") else 0
         names = {"decoder_input_ids": given} if has_encoder else {}
         program = export(model, () if has_encoder else (given,), others | names, cache=cache, slots=slots)
     else:
@@ -122,7 +125,7 @@ def compare_decode(
         decoded = None
         if in_steps:
             with phase("decoding in eager PyTorch"):
-                arguments, decoded = stepwise_call(model, given, has_windows=cache == "window")
+                arguments, decoded = stepwise_call(model, given, has_windows=has_windows, slots=slots)
         else:
             arguments = cached_call(model, given, others, slots=slots)
         with steal_forward(model, submodules=True, on_error="raise") as capture:
@@ -137,7 +140,7 @@ def compare_decode(
             consistency = _consistency(_eager(model, given, others, count), expected)
         else:
             consistency = _consistency(decoded, model(given, use_cache=False).logits.cpu())
-    kind = "static" if slots else "window" if cache == "window" else "dynamic"
+    kind = ("static-window" if slots else "window") if has_windows else "static" if slots else "dynamic"
     return _result(model, stepwise, report, expected, (kind, precision or ""), consistency)
 
 
@@ -157,10 +160,10 @@ def _check_outputs(program: Program) -> None:
 
 
 def _slots(program: Program) -> int:
-    """Return the number of slots of a program's cache; 0 if it is not fixed."""
-    keys = [name for name in program.graph.outputs if name.startswith(PRESENT) and name.endswith(".key")]
-    shape = program.graph.values[keys[0]].shape if keys else None
-    size = shape[2] if shape is not None and len(shape) > 2 else None
+    """Return the number of slots of a program's cache, which is the length of its mask; 0 if it is not fixed."""
+    mask = next((name for name in program.graph.inputs if name.endswith(MASK)), None)
+    shape = None if mask is None else program.graph.values[mask].shape
+    size = shape[1] if shape is not None and len(shape) > 1 else None
     return size if isinstance(size, int) else 0
 
 

@@ -74,6 +74,7 @@ class CacheOption(StrEnum):
     dynamic = "dynamic"
     static = "static"
     window = "window"
+    static_window = "static-window"
 
 
 class DecodePrecision(StrEnum):

@@ -184,6 +184,8 @@ class Stepwise:
     def _part(self, name: str, tensor: torch.Tensor, start: int, end: int) -> torch.Tensor:
         if self.sequences:
             rows = tensor.reshape(self.sequences, -1, *tensor.shape[1:])[:, start]
+            if self.slots:
+                return rows
             if name == MASK:
                 return rows[:, max(rows.shape[1] - end, 0) :]
             return rows[:, :, max(rows.shape[2] - start, 0) :] if name.endswith(_GROWING) else rows
@@ -205,7 +207,7 @@ class Stepwise:
         for name in [*parts]:
             items = parts.pop(name).tensors
             is_output = name in handle.inner.graph.outputs
-            is_left_out = name in handle.past or (spans.in_rows and name in handle.sizes)
+            is_left_out = name in (handle.sizes if spans.in_rows else handle.past)
             if len(items) < len(spans.all) or (is_left_out and not is_output):
                 continue
             expected = _known_value(spans, items, name, references)

@@ -122,7 +122,7 @@ class Decoding(Result):
     Attributes:
         model: the name of the model.
         backend: the backend that ran the program.
-        cache: `dynamic`, `static` or `window`.
+        cache: `dynamic`, `static`, `window` or `static-window`.
         precision: the precision that the program was lowered to; `""` for the model's.
         sequences: the number of sequences.
         first: the number of tokens of the first step; the others have one each.

@@ -4,11 +4,11 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torch import nn
 
-from filch.export import Precision, Program, load_program
+from filch.export import CacheKind, Precision, Program, load_program
 from filch.export.backends import Backend, get_backend
 from filch.steal import FilchError, Scratch
 from filch.steal.text import for_terminal
@@ -192,7 +192,7 @@ class Checks:
         backend: str | Backend = "onnxruntime-cpu",
         tokens: int = 32,
         first: int | None = None,
-        cache: Literal["dynamic", "static"] = "dynamic",
+        cache: CacheKind = "dynamic",
         precision: Precision | None = None,
     ) -> Decoding:
         """Check that a program with a cache decodes what the model does; see `filch.compare.compare_decode`.

@@ -22,6 +22,8 @@ def change_late(program: Program, name: str, start: int, change, past: str) -> P
     length = values[past]
     if past.endswith((".key", ".value")):
         length = add("Squeeze", [add("Shape", [length], start=2, end=3)])
+    elif past.endswith(".length"):  # of each sequence, or of all
+        length = add("ReduceMax", [length], keepdims=0)
     is_late = add("GreaterOrEqual", [length, start])
     users = value.uses()
     result = add("Where", [is_late, change(add, value), value])
