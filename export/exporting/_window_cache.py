@@ -84,11 +84,7 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]  # as above
         self.cumulative_length = torch.zeros(len(key_states), dtype=torch.long, device=key_states.device)
 
     def update(
-        self,
-        key_states: torch.Tensor,
-        value_states: torch.Tensor,
-        *_args: Any,
-        **_kwargs: Any,
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *_args: Any, **_kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `CacheLayerMixin.update`."""
         length = self.cumulative_length[:, None, None, None]
