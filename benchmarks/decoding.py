@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import linear_regression
-from typing import Literal
 
 import torch
 from _measure import describe_environment, table
@@ -20,7 +19,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from filch.compare import Decoding, compare_decode
-from filch.export import Program, cached_call, export
+from filch.export import CacheKind, Program, cached_call, export
 from filch.export.backends import get_backend
 
 ROWS = 2
@@ -30,10 +29,11 @@ FAMILIES = MODELS | {
 }
 STATIC = ("LlamaForCausalLM", "Gemma2ForCausalLM", "MistralForCausalLM", "MixtralForCausalLM")
 WINDOWS = ("MistralForCausalLM", "Gemma2ForCausalLM")
-RUNS: list[tuple[str, Literal["dynamic", "static", "window"], str]] = [
+RUNS: list[tuple[str, CacheKind, str]] = [
     *((name, "dynamic", "onnxruntime-cpu") for name in FAMILIES),
     *((name, "static", "onnxruntime-cpu") for name in STATIC),
     *((name, "window", "onnxruntime-cpu") for name in WINDOWS),
+    *((name, "static-window", "onnxruntime-cpu") for name in WINDOWS),
     ("LlamaForCausalLM", "static", "inductor"),
 ]
 

@@ -1,14 +1,15 @@
 """Compare what a program with a cache computes step by step with what the model computes."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
 from filch.export import (
+    CacheKind,
     PositionErrors,
     Precision,
     Program,
@@ -27,7 +28,7 @@ from .decoding._decoder import Decoder, unsupported
 from .decoding._implementations import EXPORTED_EXPERTS, implementation
 from .decoding._plan import Plan, chunks
 from .decoding._positioned_row import PositionedRow
-from .decoding._stepwise import LOGITS, PRESENT, Stepwise
+from .decoding._stepwise import LOGITS, MASK, PAST, PRESENT, Stepwise, is_of_encoder
 from .decoding._tokens import given_tokens
 from .float64 import Flips
 from .metrics._metrics import compare_tensors
@@ -51,7 +52,7 @@ def compare_decode(
     options: Mapping[str, Any] | None = None,
     tokens: int = _TOKENS,
     first: int | None = None,
-    cache: Literal["dynamic", "static", "window"] = "dynamic",
+    cache: CacheKind = "dynamic",
     precision: Precision | None = None,
     stages: Sequence[Stage] | None = None,
     buffer: int = BUFFER,
@@ -83,7 +84,8 @@ def compare_decode(
         tokens: the number of tokens of each sequence, at least 6.
         first: the number of tokens of the first step, at least 2; None is a quarter of `tokens`, or 1 with recurrent
             states or windows.
-        cache: the kind of the cache, if the model is exported here; of a program with windows, `"window"`.
+        cache: the kind of the cache, if the model is exported here; of a program with windows, `"window"` or
+            `"static-window"`.
         precision: lowers the precision of the program: `"float16"` or `"bfloat16"`.
         stages: see `compare`; None is the last stage that the backend has: the graph that it optimized.
         buffer: see `compare`.
@@ -98,7 +100,8 @@ def compare_decode(
         raise CompareError(f"decoding is compared for at least {_LEAST} tokens, not {tokens}")
     has_encoder = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     is_recurrent = has_recurrent_states(model)
-    in_steps = is_recurrent or cache == "window"
+    has_windows = cache.endswith("window")
+    in_steps = is_recurrent or has_windows
     count = 1 if in_steps else max(2, tokens // 4) if first is None else first
     if in_steps and first not in (None, 1):
         what = "recurrent states" if is_recurrent else "windows of keys"
@@ -110,11 +113,12 @@ def compare_decode(
     device = next((parameter.device for parameter in model.parameters()), given.device)
     given = given.repeat(1, -(-tokens // given.shape[1]))[:, :tokens].to(device)
     if program is None:
-        slots = tokens + _EXTRA_SLOTS if cache == "static" else 0
+        slots = tokens + _EXTRA_SLOTS if cache.startswith("static") else 0
         names = {"decoder_input_ids": given} if has_encoder else {}
         program = export(model, () if has_encoder else (given,), others | names, cache=cache, slots=slots)
     else:
         program = program.snapshot()
+        _check_outputs(program)
         slots = _slots(program)
     sequences = len(given) if in_steps else 0
     stepwise = Stepwise(resolve_backend(backend, options), count, slots, sequences)
@@ -122,7 +126,7 @@ def compare_decode(
         decoded = None
         if in_steps:
             with phase("decoding in eager PyTorch"):
-                arguments, decoded = stepwise_call(model, given, has_windows=cache == "window")
+                arguments, decoded = stepwise_call(model, given, has_windows=has_windows, slots=slots)
         else:
             arguments = cached_call(model, given, others, slots=slots)
         with steal_forward(model, submodules=True, on_error="raise") as capture:
@@ -137,22 +141,30 @@ def compare_decode(
             consistency = _consistency(_eager(model, given.cpu(), others, count), expected)
         else:
             consistency = _consistency(decoded, model(given, use_cache=False).logits.cpu())
-    kind = "static" if slots else "window" if cache == "window" else "dynamic"
+    kind = ("static-window" if slots else "window") if has_windows else "static" if slots else "dynamic"
     return _result(model, stepwise, report, expected, (kind, precision or ""), consistency)
 
 
-def _slots(program: Program) -> int:
-    """Return the number of slots of a program's cache; 0 if it is not fixed.
+def _check_outputs(program: Program) -> None:
+    """Check that a program returns logits and all of its cache, by the names that `export` gives them.
 
     Raises:
-        CompareError: the program has no cache with the names that `export` gives it.
+        CompareError: one of them is missing.
     """
-    names = [name for name in program.graph.outputs if name.startswith(PRESENT)]
-    if not names:
+    graph = program.graph
+    if not any(name.startswith(PRESENT) for name in graph.outputs):
         raise CompareError(f"the program returns no cache: it has no output {PRESENT}0.key; see export(cache=…)")
-    keys = [name for name in names if name.endswith(".key")]
-    shape = program.graph.values[keys[0]].shape if keys else None
-    size = shape[2] if shape is not None and len(shape) > 2 else None
+    states = (name for name in graph.inputs if name.startswith(PAST) and not is_of_encoder(name))
+    wanted = [LOGITS, *(PRESENT + name.removeprefix(PAST) for name in states)]
+    if missing := [name for name in wanted if name not in graph.outputs]:
+        raise CompareError(f"the program does not return {', '.join(missing)}; see export(cache=…)")
+
+
+def _slots(program: Program) -> int:
+    """Return the number of slots of a program's cache, which is the length of its mask; 0 if it is not fixed."""
+    mask = next((name for name in program.graph.inputs if name.endswith(MASK)), None)
+    shape = None if mask is None else program.graph.values[mask].shape
+    size = shape[1] if shape is not None and len(shape) > 1 else None
     return size if isinstance(size, int) else 0
 
 
@@ -185,17 +197,20 @@ def _result(  # noqa: PLR0917  called in one place
 ) -> Decoding:
     rows = {(row.stage, row.kind, row.value): row for row in report.rows}
     records = [item for key, item in run.records.items() if key in rows]
-    nodes = [item for item in records if item.row.kind != "output"]
     length = expected.shape[1]
-    wrong = _ordered([item for item in nodes if item.position is not None and rows[_key(item)].diverged], run.first)
+    wrong = [item for item in records if item.position is not None and rows[_key(item)].diverged]
+    wrong_nodes = {item.row.value for item in wrong if item.row.kind != "output"}
+    wrong = _ordered([x for x in wrong if x.row.kind != "output" or x.row.value not in wrong_nodes], run.first)
+    nodes = [item for item in records if item.row.kind != "output"]
     decisions = [found for item in nodes if (found := _decision(item, rows[_key(item)])) is not None]
     first_of = {item.value: item.position for item in decisions}
     records, nodes = ([_before_decisions(item, first_of) for item in items] for items in (records, nodes))
     outputs = {item.row.value: item for item in records if item.row.kind == "output"}
-    flips = _flips(run.logits, expected)
+    actual = run.logits if run.logits is not None and run.logits.numel() == expected.numel() else None
+    flips = _flips(actual, expected)
     logits = outputs.get(LOGITS)
     if logits is not None and logits.row.float64 is not None and not (logits.row.diverged or logits.row.follows):
-        decisions += _tokens(run.logits, expected, logits.row)
+        decisions += _tokens(actual, expected, logits.row)
     state = [item for name, item in outputs.items() if name.startswith(PRESENT)]
     positions = tuple(
         DecodePosition(
@@ -227,6 +242,7 @@ def _result(  # noqa: PLR0917  called in one place
         sum(row.judged for row in report.rows),
         len(report.rows),
         *eager,
+        _unjudged(report.rows, {item.row.value for item in wrong}),
         report.failed,
         picture(
             report.rows,
@@ -238,6 +254,16 @@ def _result(  # noqa: PLR0917  called in one place
             },
         ),
     )
+
+
+def _unjudged(rows: Iterable[Row], wrong: Collection[str]) -> dict[str, str]:
+    """Return why outputs were not judged, by their names, except those that are known to be wrong."""
+    unknown = (row for row in rows if row.kind == "output" and row.value not in wrong)
+    return {
+        row.value: row.reason or row.status if not row.judged else f"{row.status}, at no known position"
+        for row in unknown
+        if row.diverged or not row.judged
+    }
 
 
 def _ordered(wrong: Sequence[PositionedRow], first: int) -> list[PositionedRow]:

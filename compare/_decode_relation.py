@@ -44,6 +44,8 @@ def decode_on(
     if result.breaks:
         more = sum(item.introduced for item in result.breaks[1:])
         return InvarianceRow(name, "breaks", difference, _at(result, result.breaks[0]), more, result.judged)
+    if result.unjudged or result.failed:
+        return InvarianceRow(name, "fails", difference, note=short_line(result.headline, _REASON))
     if bitwise and (first := _first_other_bits(result)) is not None:
         return InvarianceRow(name, "rounding", difference, first, 0, result.judged)
     return InvarianceRow(name, "holds", difference, compared=result.judged)

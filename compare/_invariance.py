@@ -15,6 +15,7 @@ from filch.steal.text import short_line
 
 from ._compare import resolve_backend
 from ._decode_relation import decode_on, relation_on
+from ._quantized_relation import Caches, check_quantized, quantized_caches
 from .alignment._execution import Execution, line_of, run_model
 from .common._errors import CompareError
 from .common._operators import operator_name
@@ -43,6 +44,7 @@ def check_invariance(
     only: Collection[str] | None = None,
     attentions: Sequence[str] = ("sdpa",),
     backends: Sequence[str | Backend] = (),
+    quantized: Caches = (),
     bitwise: bool = False,
 ) -> Invariance:
     """Check that a language model computes the same however it is called; no reference is needed.
@@ -70,13 +72,17 @@ def check_invariance(
         backends: names or instances of backends: the model is exported with a cache, and the relation
             `decode on NAME` is whether they compute, token by token, what the model computes in one call; see
             `compare_decode`.
+        quantized: quantized caches: names of transformers' quantizers (`"fp8"`, `"hqq"`, `"quanto"`), or functions that
+            return an empty cache by names. The relation `quantized cache NAME` is whether the keys and values in the
+            cache, while the model decodes with it, are those that it was given up to half a step of the quantizer's own
+            scale, or the same bit for bit if they are not quantized. Differences of logits do not break it.
         bitwise: whether also the bits have to be the same in the model's own dtypes, as of batch-invariant kernels.
 
     Returns:
         an `Invariance`: `close` if all relations hold that the model supports.
 
     Raises:
-        CompareError: there are no tokens, or no relation has a name of `only`.
+        CompareError: there are no tokens, or no relation has a name of `only`, or no quantizer one of `quantized`.
         BackendError: there is no such backend.
         TraceError: the model fails in one call without a cache.
     """
@@ -89,7 +95,8 @@ def check_invariance(
     given = relations(tokens, first=max(1, length // 4), filler=_filler(model), attentions=others_of)
     chosen = [item for item in given if only is None or item.name in only]
     others_on = {relation_on(item): item for item in (resolve_backend(item, None) for item in backends)}
-    known = [*(item.name for item in given), *others_on]
+    caches = quantized_caches(model, quantized)
+    known = [*(item.name for item in given), *others_on, *caches]
     if unknown := {*(only or ())} - {*known}:
         raise CompareError(f"there is no relation {min(unknown)!r}; there are {', '.join(known)}")
     checker = _Checker(model, others, len(tokens), bitwise=bitwise)
@@ -98,6 +105,10 @@ def check_invariance(
         for item in chosen:
             with phase(f"checking {item.name}"):
                 rows.append(checker.check(item))
+        for name, make in caches.items():
+            if only is None or name in only:
+                with phase(f"checking {name}"):
+                    rows.append(check_quantized(name, make, model, tokens, others, max(1, length // 4)))
     for name, backend in others_on.items():
         if only is None or name in only:
             with phase(f"checking {name}"):

@@ -12,7 +12,7 @@ from .evaluation._unpredictable import (
     returns_uninitialized,
     uninitialized_nodes,
 )
-from .exporting._cached import cached_call, has_recurrent_states, stepwise_call
+from .exporting._cached import CacheKind, cached_call, has_recurrent_states, stepwise_call
 from .exporting._export import export
 from .graph._arguments import leaves_of, map_leaves, written_arguments
 from .graph._cutting import AGAIN, Cutter
@@ -39,6 +39,7 @@ from .tracing._tracing import trace, trace_graph
 __all__ = [
     "AGAIN",
     "BackendError",
+    "CacheKind",
     "Cutter",
     "ExportError",
     "Finding",

@@ -32,6 +32,9 @@ def invariance_command(
     backend: Annotated[
         list[str] | None, typer.Option(help="Backend that decodes the model's program; repeatable.")
     ] = None,
+    quantized: Annotated[
+        list[str] | None, typer.Option(help="Quantizer of a cache to check: fp8, hqq or quanto; repeatable.")
+    ] = None,
     bitwise: Annotated[
         bool, typer.Option("--bitwise", help="Require equal bits in the model's own dtypes, too.")
     ] = False,
@@ -59,6 +62,7 @@ def invariance_command(
             only=only or None,
             attentions=attention or ("sdpa",),
             backends=backend or (),
+            quantized=quantized or (),
             bitwise=bitwise,
         )
     _finish(result, output, as_json=as_json, quiet=quiet, wide=wide)
@@ -70,6 +74,7 @@ class CacheOption(StrEnum):
     dynamic = "dynamic"
     static = "static"
     window = "window"
+    static_window = "static-window"
 
 
 class DecodePrecision(StrEnum):

@@ -22,12 +22,15 @@ class Decoder(nn.Module):
         others: further arguments, such as the inputs of an encoder; a tensor with a row for each sequence is given the
             rows of a call.
         count: the number of sequences.
+        cache: an empty cache of the decoder for plans with a dynamic one; None for the model's own.
     """
 
-    def __init__(self, model: nn.Module, plan: Plan, others: Mapping[str, Any], count: int) -> None:
+    def __init__(
+        self, model: nn.Module, plan: Plan, others: Mapping[str, Any], count: int, cache: object = None
+    ) -> None:
         super().__init__()
         self.model, self.result = model, nn.Identity()
-        self._plan, self._others, self._count = plan, others, count
+        self._plan, self._others, self._count, self._cache = plan, others, count, cache
         self._accepted = inspect.signature(model.forward).parameters
         config = getattr(model, "config", None)
         self._prefix = "decoder_" if getattr(config, "is_encoder_decoder", False) else ""
@@ -72,11 +75,13 @@ class Decoder(nn.Module):
         if used is not None and self._plan.reuses_cache:
             used.reset()
             return used
-        if self._plan.cache != "static":
+        if self._plan.cache != "static" and self._cache is None:
             return None
         # The model is one of transformers, which takes seconds to import.
         module = importlib.import_module("transformers")
-        cache = module.StaticCache(config=self.model.config, max_cache_len=call.slots)
+        cache = self._cache
+        if cache is None:
+            cache = module.StaticCache(config=self.model.config, max_cache_len=call.slots)
         return module.EncoderDecoderCache(cache, module.DynamicCache()) if self._prefix else cache
 
 

@@ -21,7 +21,7 @@ Values = Mapping[str, torch.Tensor]
 PAST, PRESENT = "past_key_values.", "present."  # what the names of the cache begin with, as inputs and outputs
 _GROWING = (".key", ".value")  # what the names end with that have a row for each token
 _KEYS = 2  # their axis
-_ENCODER = re.compile(r"encoder_|past_key_values\.\d+\.encoder\.")  # inputs that are the same in each step
+_ENCODER = re.compile(r"encoder_|past_key_values\.\d+\.encoder\.")
 TOKENS, MASK, LOGITS, LENGTH = "input_ids", "attention_mask", "logits", ".length"
 
 
@@ -184,10 +184,12 @@ class Stepwise:
     def _part(self, name: str, tensor: torch.Tensor, start: int, end: int) -> torch.Tensor:
         if self.sequences:
             rows = tensor.reshape(self.sequences, -1, *tensor.shape[1:])[:, start]
+            if self.slots:
+                return rows
             if name == MASK:
                 return rows[:, max(rows.shape[1] - end, 0) :]
             return rows[:, :, max(rows.shape[2] - start, 0) :] if name.endswith(_GROWING) else rows
-        if _ENCODER.match(name):
+        if is_of_encoder(name):
             return tensor
         if name != MASK:
             return tensor[:, start:end]
@@ -204,7 +206,9 @@ class Stepwise:
         spans = handle.spans
         for name in [*parts]:
             items = parts.pop(name).tensors
-            if len(items) < len(spans.all) or name in handle.past or (spans.in_rows and name in handle.sizes):
+            is_output = name in handle.inner.graph.outputs
+            is_left_out = name in (handle.sizes if spans.in_rows else handle.past)
+            if len(items) < len(spans.all) or (is_left_out and not is_output):
                 continue
             expected = _known_value(spans, items, name, references)
             expected = one_call.get(name, parts) if expected is None else expected
@@ -216,11 +220,12 @@ class Stepwise:
                 handle.axes[name], self._places[name] = axes, (axes, joined.positions)
                 yield name, joined.value
                 continue
-            ends = [end for _, end in spans.all]
-            if name not in handle.inner.graph.outputs:
+            if not is_output:
                 continue
+            ends = [end for _, end in spans.all]
             if (step := _other_size(spans, name, expected, items)) is not None:
-                self._places[name] = Axes(spans, (), ()), [ends[step] - 1]
+                position = spans.all[step][0] if name == LOGITS else ends[step] - 1
+                self._places[name] = Axes(spans, (), ()), [position]
                 yield name, items[step]
             elif items[-1].shape == expected.shape:
                 steps = zip(ends, items, strict=True)
@@ -286,7 +291,7 @@ class _Handle:
     def past(self) -> frozenset[str]:
         """The values that are computed from the cache alone, before it has the tokens of a step."""
         graph = self.inner.graph
-        cache = [name for name in graph.inputs if name.startswith(PAST) and not _ENCODER.match(name)]
+        cache = [name for name in graph.inputs if name.startswith(PAST) and not is_of_encoder(name)]
         others = [name for name in graph.inputs if name not in cache]
         return frozenset(graph.computed_from(cache)) - frozenset(graph.computed_from(others))
 
@@ -302,7 +307,7 @@ class _Handle:
     def fixed(self) -> frozenset[str]:
         """The values that are computed from the states of an encoder alone."""
         inputs = self.inner.graph.inputs
-        encoded = [name for name in inputs if _ENCODER.match(name)]
+        encoded = [name for name in inputs if is_of_encoder(name)]
         others = [name for name in inputs if name not in encoded]
         return frozenset(self._computed_from(encoded) - self._computed_from(others))
 
@@ -313,6 +318,11 @@ class _Handle:
             if node.op != "Shape" and not found.isdisjoint(node.reads):
                 found.update(node.outputs)
         return found
+
+
+def is_of_encoder(name: str) -> bool:
+    """Return whether an input has what an encoder computed, which is the same in each step."""
+    return _ENCODER.match(name) is not None
 
 
 def _known_value(
@@ -327,18 +337,24 @@ def _known_value(
 
 
 def _other_size(spans: Spans, name: str, whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> int | None:
-    """Return the first step that leaves another number of keys in the cache than its tokens need; None if none does."""
-    if not (name.startswith(PRESENT) and name.endswith(_GROWING)) or spans.slots or whole.dim() < _KEYS + 1:
+    """Return the first step with logits of other tokens, or that leaves another number of keys in the cache.
+
+    None if each has as many as its tokens need.
+    """
+    if name == LOGITS and not spans.in_rows:
+        axis, counts = 1, spans.counts
+    elif name.startswith(PRESENT) and name.endswith(_GROWING) and not spans.slots and whole.dim() > _KEYS:
+        axis, counts = _KEYS, [spans.keys_of(end, whole.shape[_KEYS])[1] for _, end in spans.all]
+    else:
         return None
-    counts = [spans.keys_of(end, whole.shape[_KEYS])[1] for _, end in spans.all]
-    sizes = [part.shape[_KEYS] if part.dim() > _KEYS else None for part in parts]
+    sizes = [part.shape[axis] if part.dim() > axis else None for part in parts]
     return next((step for step, pair in enumerate(zip(sizes, counts, strict=True)) if pair[0] != pair[1]), None)
 
 
 def _next_state(name: str, past: torch.Tensor, outputs: Values) -> torch.Tensor:
     """Return what the next step gets as an input of the cache; a program may leave out what an encoder computed."""
     present = PRESENT + name.removeprefix(PAST)
-    return past if present not in outputs and _ENCODER.match(name) else outputs[present]
+    return past if present not in outputs and is_of_encoder(name) else outputs[present]
 
 
 def _states(name: str, first: torch.Tensor, outputs: Mapping[str, Parts], count: int) -> list[torch.Tensor]:

@@ -101,8 +101,8 @@ class Float64Checker:
             for name, dtype in dtypes.items()
             if isinstance(dtype, torch.dtype)
         }
-        if run.lowered is not None:
-            own_units |= {name: max(own_units.get(name, 0.0), unit) for name, unit in run.lowered.units.items()}
+        self._constant_units = {} if run.lowered is None else run.lowered.units
+        own_units |= {name: max(own_units.get(name, 0.0), unit) for name, unit in self._constant_units.items()}
         self._units = _CoarsestUnits(graph, own_units, replaced, partial(self._product_unit, run.compiled.tf32))
         self._model_units = _CoarsestUnits(graph, model_units, replaced)
         self._reference_units = _CoarsestUnits(graph, model_units, replaced, partial(self._tf32_unit, model_tf32))
@@ -115,7 +115,8 @@ class Float64Checker:
         self._recorded.add(name)
         self._others.follow(name, [*self._known_reads(node)], dtype)
         model_unit = self._model_unit(name)
-        self._units.add(node, name, unit_of(dtype) if self._lower_precision else model_unit)
+        own_unit = max(unit_of(dtype), self._constant_units.get(name, 0.0)) if self._lower_precision else model_unit
+        self._units.add(node, name, own_unit)
         self._model_units.add(node, name, model_unit)
         self._reference_units.add(node, name, model_unit)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
+import onnx_ir as ir
 import torch
 
 from filch.export import ExportError, Graph, Node, Program
@@ -38,11 +39,15 @@ class Lowered:
 
     @cached_property
     def units(self) -> Mapping[str, float]:
-        """The relative rounding unit of each float32 weight, which may have been rounded to a coarser dtype."""
+        """The relative rounding unit of each float32 weight or constant, which may be rounded to a coarser dtype."""
         original = self.program.original
+        if original is None:
+            return {}
+        constants, exported_constants = _constants(self.program.model), _constants(original.model)
         units = {}
-        for name in self.graph.constants:
-            weight, exported = self.program.constant(name), None if original is None else original.constant(name)
+        for name in (*self.graph.constants, *constants):
+            weight = constants.get(name, self.program.constant(name))
+            exported = exported_constants.get(name, original.constant(name))
             if weight is not None and exported is not None and weight.dtype == exported.dtype == torch.float32:
                 dtypes = () if torch.equal(weight, exported) else (torch.bfloat16, torch.float16)
                 exact = (dtype for dtype in dtypes if torch.equal(weight, weight.to(dtype).float()))
@@ -86,6 +91,17 @@ class Lowered:
         values = {name: inputs.get(name, self.program.constant(name)) for name in node.reads}
         clipped = difference.clipped + _clipped(node, values, reference.tensor)
         return replace(row, difference=replace(difference, clipped=clipped))
+
+
+def _constants(model: ir.Model) -> dict[str, torch.Tensor]:
+    """Return the float32 tensors of `Constant` nodes by the names of their values."""
+    values = (value for node in model.graph if node.op_type == "Constant" for value in node.outputs)
+    tensors = ((value.name, ir.convenience.get_const_tensor(value)) for value in values)
+    return {
+        name: torch.tensor(tensor.numpy())
+        for name, tensor in tensors
+        if name and tensor is not None and tensor.dtype == ir.DataType.FLOAT
+    }
 
 
 def _reference_names(program: Program) -> frozenset[str]:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from filch.export import Graph
 from filch.export.views import draw
@@ -13,7 +13,7 @@ from ..common._source import short_source
 from ..float64 import Flips, RoundingVerdict
 from ..rendering._result import Result, written
 from ..rendering._show import show_page
-from ..rendering._table import Block, Column, Line, Style, Table, fit_paths, folded, table_of
+from ..rendering._table import Block, Column, Line, Table, fit_paths, folded, table_of
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Decoding(Result):
     Attributes:
         model: the name of the model.
         backend: the backend that ran the program.
-        cache: `dynamic`, `static` or `window`.
+        cache: `dynamic`, `static`, `window` or `static-window`.
         precision: the precision that the program was lowered to; `""` for the model's.
         sequences: the number of sequences.
         first: the number of tokens of the first step; the others have one each.
@@ -135,7 +135,8 @@ class Decoding(Result):
         eager: the largest difference of the model's own logits, decoded step by step in eager PyTorch, from those of
             one call, relative to the root mean square.
         consistent: whether these are the same up to the tolerance of their dtype.
-        notes: remarks.
+        unjudged: why outputs of the program were not judged, by their names.
+        failed: why parts of the comparison are missing.
         graph: the program's graph with the findings that views draw; see `Report.graph`.
     """
 
@@ -153,13 +154,24 @@ class Decoding(Result):
     values: int
     eager: float
     consistent: bool
-    notes: tuple[str, ...] = ()
+    unjudged: Mapping[str, str] = field(default_factory=dict)
+    failed: tuple[str, ...] = ()
     graph: Graph = field(default_factory=lambda: Graph("", (), (), (), (), {}))
 
     @property
     def close(self) -> bool:
-        """Whether all judged values are right at all positions, and the model itself decodes what it prefills."""
-        return not self.breaks and self.consistent
+        """Whether all values are right at all positions, and the model itself decodes what it prefills.
+
+        All outputs of the program have to be judged: the logits and each part of the cache.
+        """
+        return self.outcome == "close"
+
+    @property
+    def outcome(self) -> Literal["close", "different", "incomplete"]:
+        """`close`, `different` if a value is wrong, else `incomplete`: an output or a stage was not judged."""
+        if self.breaks or not self.consistent:
+            return "different"
+        return "incomplete" if self.unjudged or self.failed else "close"
 
     @property
     def first_break(self) -> DecodeBreak | None:
@@ -172,14 +184,17 @@ class Decoding(Result):
         name = f"{self.model} on {self.backend}" + (f" in {self.precision}" if self.precision else "")
         if not self.consistent:
             return f"{self.model} itself decodes other logits than in one call (by {self.eager:.1e}): filch invariance"
-        if self.first_break is None:
-            return f"{name} decodes {len(self.positions)} tokens as the model does"
-        return f"{name} goes wrong at {self.first_break}"
+        if self.first_break is not None:
+            return f"{name} goes wrong at {self.first_break}"
+        if self.unjudged:
+            return short_line(f"{name}: not judged: {', '.join(self.unjudged)}")
+        if self.failed:
+            return short_line(f"{name}: {self.failed[0]}")
+        return f"{name} decodes {len(self.positions)} tokens as the model does"
 
     def blocks(self, *, wide: bool = False) -> Iterable[Block]:
         """Return the verdict, the first wrong values and a row for each position."""
-        outcome: Style = "close" if self.close else "different"
-        yield Line(f"{outcome.upper()}: {self.headline}", outcome)
+        yield Line(f"{self.outcome.upper()}: {self.headline}", self.outcome)
         yield from self._remarks()
         if self.breaks:
             shown = self.breaks if wide else self.breaks[:_SHOWN]
@@ -205,8 +220,9 @@ class Decoding(Result):
         for item in self.decisions:
             place = f"`{item.node}` ({item.op}, {item.module or 'the model'})"
             yield f"rounding decides otherwise at {place} from position {item.position} on: {item.flips}"
-        for note in self.notes:
-            yield f"note: {note}"
+        for name, reason in self.unjudged.items():
+            yield f"output {name} was not judged: {reason}"
+        yield from self.failed
 
     def _grid(self, *, wide: bool) -> Iterable[Block]:
         """Return at which positions the modules with wrong values are wrong."""
@@ -249,7 +265,7 @@ class Decoding(Result):
 
     def derived(self) -> Mapping[str, Any]:
         """Return whether it is right, and the headline."""
-        return {"filch_decoding": 1, "close": self.close, "headline": self.headline}
+        return {"filch_decoding": 1, "close": self.close, "outcome": self.outcome, "headline": self.headline}
 
 
 _SHOWN = 8

@@ -59,15 +59,16 @@ class InvarianceRow:
 
     Attributes:
         relation: how the model is called.
-        verdict: `"holds"`; `"rounding"`, only if bits were compared: the numbers are the same in float64, but not the
-            bits; `"breaks"`: also in float64 the numbers are others; `"fails"`: the call raises an error; `"not run"`:
-            the model does not support it.
+        verdict: `"holds"`: the numbers are the same, or those in a quantized cache are off by its rounding alone;
+            `"rounding"`, only if bits were compared: the numbers are the same in float64, but not the bits; `"breaks"`:
+            also in float64 the numbers are others; `"fails"`: the call raises an error, or an output of a program can't
+            be judged; `"not run"`: the model does not support it.
         difference: the largest difference of a logit in the model's own dtypes, relative to its size or that of a
             typical one; None if the model did not run.
         first: the first operation that differs; None if none does.
         more: how many other operations differ although what they read is the same, such as those of later calls.
         compared: how many values were compared by position.
-        note: why the relation was not run, or the error.
+        note: why the relation was not run, the error, or what else is to say.
     """
 
     relation: str

@@ -4,11 +4,11 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torch import nn
 
-from filch.export import Precision, Program, load_program
+from filch.export import CacheKind, Precision, Program, load_program
 from filch.export.backends import Backend, get_backend
 from filch.steal import FilchError, Scratch
 from filch.steal.text import for_terminal
@@ -18,6 +18,7 @@ from .._compare import compare
 from .._compare_export import compare_with_fallback
 from .._decode import compare_decode
 from .._invariance import check_invariance
+from .._quantized_relation import Caches
 from ..alignment._value_map import ValueMap
 from ..common._errors import CompareError
 from ..metrics._tolerance import Tolerance, ToleranceOption
@@ -147,6 +148,7 @@ class Checks:
         only: Collection[str] | None = None,
         attentions: Sequence[str] = ("sdpa",),
         backends: Sequence[str | Backend] = (),
+        quantized: Caches = (),
         bitwise: bool = False,
     ) -> Invariance:
         """Check that a language model computes the same however it is called; see `filch.compare.check_invariance`.
@@ -158,6 +160,7 @@ class Checks:
             only: names of relations to check; None for all.
             attentions: attention implementations to compare with `"eager"`.
             backends: backends that decode the model's program.
+            quantized: quantized caches that have to hold what they are given.
             bitwise: whether also the bits have to be the same.
 
         Returns:
@@ -167,9 +170,8 @@ class Checks:
             AssertionError: a way to call the model gives other numbers.
         """
         __tracebackhide__ = True
-        result = check_invariance(
-            model, args, kwargs, only=only, attentions=attentions, backends=backends, bitwise=bitwise
-        )
+        options: dict[str, Any] = {"attentions": attentions, "backends": backends, "quantized": quantized}
+        result = check_invariance(model, args, kwargs, only=only, bitwise=bitwise, **options)
         self._artifacts.record("backend", "invariance")
         self._artifacts.record("result", "close" if result.close else "different")
         page = self._artifacts.write(result, self._artifacts.unique_name("invariance"))
@@ -190,7 +192,7 @@ class Checks:
         backend: str | Backend = "onnxruntime-cpu",
         tokens: int = 32,
         first: int | None = None,
-        cache: Literal["dynamic", "static"] = "dynamic",
+        cache: CacheKind = "dynamic",
         precision: Precision | None = None,
     ) -> Decoding:
         """Check that a program with a cache decodes what the model does; see `filch.compare.compare_decode`.

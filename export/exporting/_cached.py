@@ -20,7 +20,7 @@ from ..program._original import Original
 from ..program._program import Program
 from ..program._renaming import renamed_program
 
-CacheKind = Literal["dynamic", "static", "window"]
+CacheKind = Literal["dynamic", "static", "window", "static-window"]
 _PAST, _QUERIES = 5, 3  # tokens of the example: torch treats sizes of 0 and 1, and equal ones, as fixed
 _ROWS = 2
 _LEAST_WINDOW = 4  # a cache of it has at least two tokens in the example, with two others after them
@@ -61,15 +61,16 @@ def cached_inputs(
     """
     if not isinstance(tokens, torch.Tensor) or tokens.dim() != 2 or tokens.is_floating_point() or not tokens.numel():
         raise ExportError("with a cache, export takes the tokens of the model, integers in the shape [rows, length]")
-    if cache == "static" and slots < _PAST + _QUERIES:
+    if cache.startswith("static") and slots < _PAST + _QUERIES:
         raise ExportError(f"give the number of slots of the static cache, at least {_PAST + _QUERIES}")
     register_caches(model)
-    in_steps = has_recurrent_states(model) or cache == "window"
+    has_windows = cache.endswith("window")
+    in_steps = has_recurrent_states(model) or has_windows
     count = _ROWS * (_PAST + _QUERIES)
     given = tokens.flatten().repeat(-(-count // tokens.numel()))[:count].reshape(_ROWS, -1)
     encoded = encoder_states(model, others)
     encoded = None if encoded is None else encoded[:1].repeat(_ROWS, 1, 1)
-    filled = empty_cache(model, slots, given, encoded, has_windows=cache == "window")
+    filled = empty_cache(model, slots, given, encoded, has_windows=has_windows)
     with torch.no_grad():
         for start, end in [(index, index + 1) for index in range(_PAST)] if in_steps else [(0, _PAST)]:
             filled = step_cache(model(**step_arguments(model, given[:, start:end], filled, start, slots, encoded)))
@@ -84,7 +85,7 @@ def cached_inputs(
     growing = {id(getattr(layer, name, None)) for layer in layers for name in ("keys", "values")}
     past = rows if slots else {0: Dim.DYNAMIC, 2: Dim.DYNAMIC}
     leaves = pytree.tree_leaves(filled)
-    of_cache = [past if id(leaf) in growing else rows if leaf.dim() > 1 else {} for leaf in leaves]
+    of_cache = [past if id(leaf) in growing else rows if leaf.dim() else {} for leaf in leaves]
     return kwargs, {name: shapes.get(name, of_cache) for name in kwargs}
 
 
@@ -193,7 +194,7 @@ def cached_call(
 
 
 def stepwise_call(
-    model: nn.Module, tokens: torch.Tensor, *, has_windows: bool = False
+    model: nn.Module, tokens: torch.Tensor, *, has_windows: bool = False, slots: int = 0
 ) -> tuple[dict[str, Any], torch.Tensor]:
     """Return the keyword arguments of a call that computes each token of some sequences from the model's own cache.
 
@@ -204,6 +205,7 @@ def stepwise_call(
         model: a causal language model of transformers.
         tokens: int64 in the shape [sequences, length].
         has_windows: whether layers with a sliding window keep the last keys and values only.
+        slots: the number of slots of the other layers, if those with a window have slots, too; 0 for a dynamic cache.
 
     Returns:
         the arguments, and the model's logits of the steps: float in the shape [sequences, length, words].
@@ -211,7 +213,7 @@ def stepwise_call(
     Raises:
         ExportError: the model fails.
     """
-    (rows, length), cache = tokens.shape, empty_cache(model, 0, tokens, has_windows=has_windows)
+    (rows, length), cache = tokens.shape, empty_cache(model, slots, tokens, has_windows=has_windows)
     register_caches(model)
     structure = pytree.tree_structure(cache)
     states: list[list[torch.Tensor]] = []
@@ -219,7 +221,7 @@ def stepwise_call(
     for step in range(length):
         states.append([leaf.clone() for leaf in pytree.tree_leaves(cache)])
         with torch.no_grad():
-            output = model(**step_arguments(model, tokens[:, step : step + 1], cache, step, 0))
+            output = model(**step_arguments(model, tokens[:, step : step + 1], cache, step, slots))
         cache = step_cache(output)
         logits.append(output.logits)
     stacked = [
@@ -227,9 +229,12 @@ def stepwise_call(
         for items in zip(*states, strict=True)
     ]
     whole = pytree.tree_unflatten(stacked, structure)
-    arguments = step_arguments(model, tokens.reshape(-1, 1), whole, length - 1, 0)
+    arguments = step_arguments(model, tokens.reshape(-1, 1), whole, length - 1, slots)
     places = torch.arange(length, device=tokens.device)
-    used = (places >= length - 1 - places[:, None]).long().repeat(rows, 1)[:, -getattr(whole, "kept", length) - 1 :]
+    if slots:
+        used = (torch.arange(slots, device=tokens.device) <= places[:, None]).long().repeat(rows, 1)
+    else:
+        used = (places >= length - 1 - places[:, None]).long().repeat(rows, 1)[:, -getattr(whole, "kept", length) - 1 :]
     others = {"attention_mask": used, "position_ids": places.repeat(rows)[:, None]}
     return arguments | {name: item for name, item in others.items() if name in arguments}, torch.cat(logits, 1)
 
@@ -288,7 +293,7 @@ def empty_cache(
         used.layers = [_emptied(layer) for layer in used.layers]
         return used
     if has_windows:
-        return _with_windows(model, layers)
+        return _with_windows(model, layers, slots)
     if not slots:
         empty = module.DynamicCache([tuple(item[:, :, :0].clone() for item in layer) for layer in layers])
         return empty if encoded is None else module.EncoderDecoderCache(empty, used.cross_attention_cache)
@@ -299,13 +304,24 @@ def empty_cache(
     return static
 
 
-def _with_windows(model: nn.Module, states: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
+def _with_windows(model: nn.Module, states: list[tuple[torch.Tensor, torch.Tensor]], slots: int) -> Any:
     """Return a cache without tokens, whose layers with a window keep the last ones, for states of these shapes."""
     module = importlib.import_module("._window_cache", __package__)
     own = importlib.import_module("transformers.cache_utils").DynamicCache(config=model.config).layers
     windows = [getattr(layer, "sliding_window", 0) if layer.is_sliding else 0 for layer in own]
     if not any(windows):
-        raise ExportError(f"{type(model).__name__} has no layer with a sliding window: export it with a dynamic cache")
+        kind = "static" if slots else "dynamic"
+        raise ExportError(f"{type(model).__name__} has no layer with a sliding window: export it with a {kind} cache")
+    if slots:
+        sizes = [min(window or slots, slots) for window in windows]
+        cache = module.SlotCache()
+        cache.layers = [
+            module.SlotLayer(size, is_sliding=bool(window)) for size, window in zip(sizes, windows, strict=True)
+        ]
+        for layer, (keys, values) in zip(cache.layers, states, strict=True):
+            layer.lazy_initialization(keys, values)
+        register_caches(model)
+        return cache
     if any(0 < window < _LEAST_WINDOW for window in windows):
         raise ExportError(f"a window of less than {_LEAST_WINDOW} tokens is not exported: torch would fix its size")
     cache = module.WindowCache()

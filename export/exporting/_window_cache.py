@@ -1,4 +1,4 @@
-"""A cache of transformers whose layers with a sliding window keep the last keys and values only."""
+"""Caches of transformers whose layers with a sliding window keep the last keys and values only."""
 
 from typing import Any
 
@@ -55,3 +55,66 @@ class WindowCache(DynamicCache):  # type: ignore[misc]  # as above
         keys = self.layers[layer_idx].keys
         past = 0 if keys is None else keys.shape[-2]
         return past + query_length, self.kept - past
+
+
+class SlotLayer(DynamicLayer):  # type: ignore[misc]  # as above
+    """Keys and values in a fixed number of slots, of one token in each update.
+
+    It computes what `StaticSlidingWindowLayer` does: when all slots are used, they move by one. That one counts its
+    tokens in Python, too, and has one number for all rows.
+
+    Args:
+        slots: the number of slots: those of a window, or as many as there will be tokens.
+        is_sliding: whether the layer has a window.
+    """
+
+    is_compileable = True
+    cumulative_length: torch.Tensor
+
+    def __init__(self, slots: int, *, is_sliding: bool) -> None:
+        super().__init__()
+        self.slots, self.is_sliding = slots, is_sliding
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Make empty slots for states of these shapes."""
+        super().lazy_initialization(key_states, value_states)
+        self.keys, self.values = (
+            item.new_zeros(*item.shape[:2], self.slots, item.shape[3]) for item in (key_states, value_states)
+        )
+        self.cumulative_length = torch.zeros(len(key_states), dtype=torch.long, device=key_states.device)
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *_args: Any, **_kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `CacheLayerMixin.update`."""
+        length = self.cumulative_length[:, None, None, None]
+        places = torch.arange(self.slots, device=length.device)[:, None]
+        is_new = places == length.clamp(max=self.slots - 1)
+        is_full = length >= self.slots
+        held: tuple[Any, Any] = self.keys, self.values
+        self.keys, self.values = (
+            torch.where(is_new, new, torch.where(is_full, old.roll(-1, 2), old))
+            for old, new in zip(held, (key_states, value_states), strict=True)
+        )
+        self.cumulative_length = self.cumulative_length + 1
+        return self.keys, self.values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:  # noqa: ARG002  the same for all
+        """Return the number of slots, and the column of the mask of the first one."""
+        return self.slots, 0
+
+
+class SlotCache(DynamicCache):  # type: ignore[misc]  # as above
+    """A cache of `SlotLayer`.
+
+    The mask has a column for each slot of the layer that has most of them, with 1 for each token up to the new one. For
+    a layer with fewer slots, its first columns are right, too. It alone says which slots are used, so that each row may
+    have another number of tokens.
+    """
+
+    layers: list[Any]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return the place of the new token among the columns of the mask: behind all slots that it may see."""
+        slots: int = self.layers[layer_idx].slots
+        return slots - 1

@@ -15,7 +15,7 @@ from filch.compare.testing._artifacts import ArtifactStore
 from filch.compare.testing._checks import Checks
 from filch.export import ExportError, Program, cached_call, export, load_program
 from filch.steal import steal_forward
-from support.faults.decoding import change_late, exchanged
+from support.faults.decoding import change_late, exchanged, replaced, with_further_output
 
 TOKENS = torch.randint(3, 96, (2, 9), generator=torch.Generator().manual_seed(0))
 FIRST, PAST = 3, "past_key_values.0.key"
@@ -259,9 +259,31 @@ def test_the_fixture_names_the_position(model, programs, tmp_path):
     assert "position 6 of sequence 0" in page and 'type="application/json"' in page
 
 
-def test_a_program_without_a_cache_is_refused(model):
+def test_a_program_without_a_cache_is_refused(model, programs):
     with pytest.raises(CompareError, match=r"no output present\.0\.key"):
         decoded(model, Program(ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": 18}), ir_version=10)))
+    program = load_program(programs["dynamic"])
+    del program.model.graph.outputs[0]
+    del program.model.graph.outputs[-1]
+    with pytest.raises(CompareError, match=r"does not return logits, present\.0\.value"):
+        decoded(model, program)
+
+
+def test_an_output_without_a_reference_does_not_pass(model, programs):
+    result = decoded(model, with_further_output(load_program(programs["dynamic"])), stages=["exported"])
+    assert (result.outcome, result.close, result.breaks) == ("incomplete", False, ())
+    assert [*result.unjudged] == ["further"]
+    assert "INCOMPLETE: LlamaForCausalLM on onnxruntime-cpu: not judged: further" in str(result)
+    assert "output further was not judged: " in str(result)
+
+
+def test_logits_of_the_last_token_only_are_wrong_in_the_first_step(model, programs):
+    def last(add, value):
+        return add("Slice", [value, [-1], [99], [1]])
+
+    program = replaced(load_program(programs["dynamic"]), "logits", last)
+    first = decoded(model, program, stages=["exported"]).first_break
+    assert (first.position, first.value) == (0, "logits")
 
 
 def test_only_language_models_with_tokens_are_exported_with_a_cache(model):

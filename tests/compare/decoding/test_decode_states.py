@@ -5,7 +5,7 @@ import torch
 
 from filch.compare import CompareError, compare_decode
 from filch.export import ExportError, export, load_program
-from support.faults.decoding import change_late, exchanged
+from support.faults.decoding import change_late, exchanged, replaced
 from support.models.zoo import build
 
 TOKENS = torch.randint(3, 96, (2, 9), generator=torch.Generator().manual_seed(0))
@@ -80,6 +80,15 @@ def test_a_wrong_state_is_named_with_its_position(hybrid, fault):
     assert first.position == start, result.table(wide=True)
     assert first.introduced
     assert first.value == value or (not value and first.module == "model.layers.0.mamba"), first
+
+
+@pytest.mark.parametrize("name", ["recurrent", "conv"])
+def test_a_state_that_is_never_updated_does_not_pass(hybrid, name):
+    """It is computed from the cache alone, and no other value of this step depends on it."""
+    model, path = hybrid
+    program = replaced(load_program(path), f"present.0.{name}", before)
+    first = compare_decode(model, TOKENS, program=program, tokens=9, stages=["exported"]).first_break
+    assert (first.position, first.value) == (0, f"present.0.{name}")
 
 
 def test_a_right_decoder_with_an_encoder_is_silent(whisper):

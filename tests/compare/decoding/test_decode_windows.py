@@ -13,6 +13,7 @@ WINDOW = 5
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
 SIZES |= {"vocab_size": 96, "pad_token_id": 0, "sliding_window": WINDOW}
 OPTIONS = {"cache": "window", "tokens": TOKENS.shape[1]}
+SLOTS, SLOT_OPTIONS = 16, OPTIONS | {"cache": "static-window"}
 
 
 @pytest.fixture(scope="module")
@@ -82,14 +83,72 @@ def test_a_wrong_window_is_named_with_its_position(mixed, fault):
     assert first.value == value or (not value and first.module == "model.layers.0.self_attn"), first
 
 
+@pytest.fixture(scope="module")
+def slots(mixed, tmp_path_factory):
+    """The path of the program of the same model with a fixed number of slots."""
+    path = tmp_path_factory.mktemp("s") / "s.onnx"
+    export(mixed[0], TOKENS, cache="static-window", slots=SLOTS).save(path)
+    return path
+
+
+@pytest.mark.parametrize("stage", ["exported", "compiled"])
+def test_a_right_program_with_slots_is_silent_before_and_after_they_are_full(mixed, slots, stage):
+    program = load_program(slots)
+    sizes = {name: program.graph.values[name].shape[1:] for name in program.graph.inputs}
+    assert sizes["past_key_values.0.key"] == (2, WINDOW, 8) and sizes["past_key_values.1.key"] == (2, SLOTS, 8)
+    assert sizes["attention_mask"] == (SLOTS,) and sizes["past_key_values.0.length"] == ()
+    result = compare_decode(mixed[0], TOKENS, program=program, stages=[stage], **SLOT_OPTIONS)
+    assert result.close, result
+    assert result.cache == "static-window"
+    assert all(0 < item.state < 1e-5 and 0 < item.logits < 1e-5 for item in result.positions)
+
+
+def unfilled(add, value):
+    """Return the keys with the newest one a slot too early."""
+    newest, rest = add("Slice", [value, [-1], [99], [2]]), add("Slice", [value, [1], [99], [2]])
+    return add("Concat", [rest, add("Sub", [newest, newest])], axis=2)
+
+
+def oldest_kept(add, value):
+    """Return the keys with the oldest one of the step before still in its slot."""
+    cache = {item.name: item for item in value.producer().graph.inputs}["past_key_values.0.key"]
+    return add("Concat", [add("Slice", [cache, [0], [1], [2]]), add("Slice", [value, [1], [99], [2]])], axis=2)
+
+
+def uncounted(add, value):
+    return add("Sub", [value, [1]])
+
+
+# As above, from a number of tokens of the first sequence on.
+SLOT_FAULTS = {
+    "a stale slot after the window has rolled": ("present.0.key", 7, oldest_kept, "present.0.key"),
+    "slots that move too early": ("present.0.key", 3, unfilled, "present.0.key"),
+    "a token that is not counted": ("present.1.length", 4, uncounted, "present.1.length"),
+    "keys that are read in another order": ("past_key_values.0.key", 8, rolled, ""),
+}
+
+
+@pytest.mark.parametrize("fault", SLOT_FAULTS)
+def test_a_wrong_slot_is_named_with_its_position(mixed, slots, fault):
+    name, start, change, value = SLOT_FAULTS[fault]
+    program = change_late(load_program(slots), name, start, change, "past_key_values.1.length")
+    result = compare_decode(mixed[0], TOKENS, program=program, stages=["exported"], **SLOT_OPTIONS)
+    first = result.first_break
+    assert (first.position, first.sequence) == (start, 0), result.table(wide=True)
+    assert first.value == value or (not value and first.module == "model.layers.0.self_attn"), first
+
+
 def test_what_has_no_windows_is_refused(mixed):
     model, path = mixed
     with pytest.raises(CompareError, match="a program with windows of keys takes one token in each step"):
         compare_decode(model, TOKENS, program=load_program(path), first=3, **OPTIONS)
-    with pytest.raises(ExportError, match="LlamaForCausalLM has no layer with a sliding window"):
-        export(
-            build("LlamaForCausalLM", SIZES | {"num_hidden_layers": 1, "sliding_window": None}), TOKENS, cache="window"
-        )
+    llama = build("LlamaForCausalLM", SIZES | {"num_hidden_layers": 1, "sliding_window": None})
+    with pytest.raises(ExportError, match="has no layer with a sliding window: export it with a dynamic cache"):
+        export(llama, TOKENS, cache="window")
+    with pytest.raises(ExportError, match="has no layer with a sliding window: export it with a static cache"):
+        export(llama, TOKENS, cache="static-window", slots=SLOTS)
+    with pytest.raises(ExportError, match="the number of slots"):
+        export(model, TOKENS, cache="static-window")
     with pytest.raises(ExportError, match="a window of less than 4 tokens"):
         export(
             build("MistralForCausalLM", SIZES | {"num_hidden_layers": 1, "sliding_window": 3}), TOKENS, cache="window"

@@ -20,7 +20,7 @@ from transformers.models.llama import modeling_llama
 
 from filch.compare import CompareError, check_invariance
 from filch.export import BackendError, ExportError, Program, export
-from support.faults.decoding import change_late, exchanged
+from support.faults.decoding import change_late, exchanged, with_further_output
 from support.models.zoo import build
 
 SETTINGS = {
@@ -266,6 +266,11 @@ def test_a_backend_that_fails_is_no_success(llama: nn.Module, monkeypatch: pytes
     result = check_invariance(llama, TOKENS, only=[ON], backends=["onnxruntime-cpu"])
     assert [(row.verdict, row.note) for row in result.rows] == [("fails", "no translation")]
     assert not result.close
+    monkeypatch.setattr(
+        "filch.compare._decode.export", lambda *args, **kwargs: with_further_output(export(*args, **kwargs))
+    )
+    (row,) = check_invariance(llama, TOKENS[:, :6], only=[ON], backends=["onnxruntime-cpu"]).rows
+    assert row.verdict == "fails" and "not judged: further" in row.note
     (row,) = check_invariance(Plain(), TOKENS, only=[ON], backends=["onnxruntime-cpu"]).rows
     assert (row.verdict, row.note) == ("not run", "the model takes no cache")
     with pytest.raises(BackendError, match="onnxruntime-tpu"):

@@ -255,6 +255,28 @@ def test_an_overflow_in_the_program_is_the_first_divergence() -> None:
     assert not any(row.status == "same" for row in outputs(report))
 
 
+@pytest.mark.parametrize("to", ["float16", "bfloat16"])
+def test_a_constant_that_simulation_rounds_is_right_and_a_wrong_one_is_found(to: str) -> None:
+    """Both are float32 numbers that are exact in the coarser dtype."""
+
+    class Third(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 1 / 3
+
+    x = torch.tensor([1.0, 2.0])
+    lowered = lower(export(Third(), (x,)), to, simulate=True)
+    capture = capture_of(Third(), x)
+    report = compare(capture, lowered, stages=["exported"], lower_precision=True)
+    report.assert_close()
+    (row,) = [row for row in report.rows if row.kind == "constant"]
+    assert (row.dtype, row.judged, row.difference.absolute > 0) == ("float32", True, True)
+
+    (constant,) = [node for node in lowered.model.graph if node.op_type == "Constant"]
+    constant.attributes["value"] = ir.AttrTensor("value", ir.tensor(np.array(0.375, np.float32)))
+    first = compare(capture, lowered, stages=["exported"], lower_precision=True).first_divergence
+    assert (first.value, first.float64.verdict) == (constant.outputs[0].name, "wrong")
+
+
 def test_weights_held_in_float16_are_judged_with_its_tolerance(inputs: torch.Tensor) -> None:
     """Everything is computed in float32, from coarser weights."""
 
