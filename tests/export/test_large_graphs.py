@@ -1,8 +1,6 @@
 """The cost of large graphs grows linearly with the number of nodes."""
 
 import gc
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +11,7 @@ from filch.compare.engine._node_outcomes import node_outcomes
 from filch.compare.provenance._provenance import NodeProvenance
 from filch.export import Graph, Node, load_program
 from filch.export.backends import Compiled
+from support.processes.forked import run_python
 
 
 def _chain(nodes: int) -> list[onnx.NodeProto]:
@@ -134,8 +133,8 @@ def _counted(script: str, *arguments: object) -> list[tuple[int, int]]:
 
     They are counted in a process of their own: a profile function does not bear the frame evaluation of torch.compile.
     """
-    command = [sys.executable, "-c", _COUNT + script, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    done = run_python("-c", _COUNT + script, *arguments)
+    assert done.returncode == 0, done.stderr
     counts = [int(count) for count in done.stdout.split()]
     return [*zip(counts[::2], counts[1::2], strict=True)]
 

@@ -18,7 +18,7 @@ TESTS = Path(__file__).resolve().parents[2]
 
 
 def run_python(*arguments, cwd=".", env=None):
-    """Run a script, or a module after `-m`, as `python` does; return what `subprocess.run` would.
+    """Run a script, a module after `-m` or code after `-c`, as `python` does; return what `subprocess.run` would.
 
     A process in which torch has computed may not be forked, and the one that is forked has only exported something.
     """
@@ -99,6 +99,10 @@ def _run(*, arguments, cwd, env, files, path):
             _, module, *rest = arguments
             sys.argv, sys.path[:] = [module, *rest], [cwd, *path]
             runpy.run_module(module, run_name="__main__", alter_sys=True)
+        elif arguments[0] == "-c":
+            _, code_text, *rest = arguments
+            sys.argv, sys.path[:] = ["-c", *rest], [cwd, *path]
+            exec(code_text, {"__name__": "__main__"})  # noqa: S102  our own code
         else:
             sys.argv, sys.path[:] = arguments, [str(Path(arguments[0]).resolve().parent), *path]
             runpy.run_path(arguments[0], run_name="__main__")
