@@ -127,6 +127,13 @@ covered(10), renamed(10)
 print(*(calls(lambda: made(count)) for made in (covered, renamed) for count in (1000, 2000)))
 """
 
+_OPTIMIZE = """
+from filch.export import load_program, optimize
+
+optimize(load_program(sys.argv[1]))  # imports
+print(*(calls(lambda: optimize(load_program(path))) for path in sys.argv[2:]))
+"""
+
 
 def _counted(script: str, *arguments: object) -> list[tuple[int, int]]:
     """Return the numbers of calls of Python and C functions for some nodes and for twice as many.
@@ -160,6 +167,14 @@ def test_a_graph_is_compared_in_linear_time(tmp_path):
     for few, many in _counted(_COMPARE, first, *paths):
         assert few > 1000
         assert many / few < 2.2
+
+
+def test_a_graph_is_optimized_in_linear_time(tmp_path):
+    """Also by onnxscript's rules for patterns of several outputs, for each of which it reads all nodes."""
+    paths = [_saved(_plus(size), tmp_path / f"{size}.onnx") for size in (100, 400, 800)]
+    ((few, many),) = _counted(_OPTIMIZE, *paths)
+    assert few > 1000
+    assert many / few < 2.2
 
 
 def test_origins_are_found_in_linear_time():
