@@ -3,6 +3,7 @@
 import functools
 import gc
 import os
+import shutil
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 
@@ -40,6 +41,17 @@ def exports_are_quick() -> Iterator[None]:
     from support.models.exports import quick_exports
 
     with quick_exports():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kernels_are_linked_quickly(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Link with gold: each kernel of Inductor is linked with libtorch, which takes GNU ld a third of its compilation."""
+    with pytest.MonkeyPatch.context() as patch:
+        if gold := shutil.which("ld.gold"):
+            folder = tmp_path_factory.mktemp("linker")
+            (folder / "ld").symlink_to(gold)
+            patch.setenv("COMPILER_PATH", str(folder), prepend=os.pathsep)
         yield
 
 
