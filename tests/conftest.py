@@ -46,7 +46,7 @@ def exports_are_quick() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def kernels_are_linked_quickly(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Link with gold: each kernel of Inductor is linked with libtorch, which takes GNU ld a third of its compilation."""
+    """Link with gold: Inductor links each kernel with libtorch, for which GNU ld takes a third of the time."""
     with pytest.MonkeyPatch.context() as patch:
         if gold := shutil.which("ld.gold"):
             folder = tmp_path_factory.mktemp("linker")

@@ -28,7 +28,7 @@ def rewrite_subgraphs(program: Program) -> ir.Model:
 class _RuleOfOperator(rewriter.RewriteRule):
     """A rule that is tried only at nodes of the operator with which its pattern ends.
 
-    onnxscript 0.7 tries each rule at each node, and for a pattern of several outputs it reads the whole graph each time.
+    onnxscript 0.7 tries each rule at each node, and it reads the whole graph each time for those of several outputs.
     """
 
     def __init__(self, rule: rewriter.RewriteRule, domain: str, op_type: str) -> None:
