@@ -72,7 +72,7 @@ def outcomes(folder):
     options = ("-b", "eager", "--executor", "processes:2", "--timeout", str(TIMEOUT), "--ledger", "l.jsonl", "--json")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        done = run_python("-m", "filch", "matrix", *names, *options)
+        done = run_python("-m", "filch", "matrix", *names, *options, forks=True)
     cells = {cell["labels"]["model"].partition(":")[2]: cell for cell in json.loads(done.stdout)["cells"]}
     rows = [json.loads(line) for line in (folder / "l.jsonl").read_text().splitlines()]
     return done.returncode, cells, rows
