@@ -4,8 +4,11 @@ import functools
 import gc
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from importlib.metadata import entry_points
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -61,6 +64,18 @@ def installed_extensions_are_listed_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("filch.export.common._extensions.entry_points", functools.cache(entry_points))
         yield
+
+
+@pytest.fixture
+def forked_repros(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the script of a repro in a forked process; those of tests/compare/repro are run by a new interpreter."""
+    from support.processes.forked import run_python
+
+    def run(command: list[str], *, cwd: Path, env: dict[str, str], **_: object) -> subprocess.CompletedProcess[str]:
+        return run_python(*command[2:], cwd=cwd, env=env)
+
+    replaced = SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired)
+    monkeypatch.setattr("filch.compare.repro._folder.subprocess", replaced)
 
 
 @pytest.fixture(scope="session")
