@@ -3,8 +3,12 @@
 import functools
 import gc
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from importlib.metadata import entry_points
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -44,11 +48,34 @@ def exports_are_quick() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def kernels_are_linked_quickly(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Link with gold: Inductor links each kernel with libtorch, for which GNU ld takes a third of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        if gold := shutil.which("ld.gold"):
+            folder = tmp_path_factory.mktemp("linker")
+            (folder / "ld").symlink_to(gold)
+            patch.setenv("COMPILER_PATH", str(folder), prepend=os.pathsep)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def installed_extensions_are_listed_once() -> Iterator[None]:
     """List the entry points of a group once: to read those of all installed packages takes 2 ms."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("filch.export.common._extensions.entry_points", functools.cache(entry_points))
         yield
+
+
+@pytest.fixture
+def forked_repros(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the script of a repro in a forked process; those of tests/compare/repro are run by a new interpreter."""
+    from support.processes.forked import run_python
+
+    def run(command: list[str], *, cwd: Path, env: dict[str, str], **_: object) -> subprocess.CompletedProcess[str]:
+        return run_python(*command[2:], cwd=cwd, env=env)
+
+    replaced = SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired)
+    monkeypatch.setattr("filch.compare.repro._folder.subprocess", replaced)
 
 
 @pytest.fixture(scope="session")

@@ -94,6 +94,7 @@ def test_a_fault_that_the_export_shares_is_found(small):
     assert report.first_divergence.op == "LayerNormalization"
 
 
+@pytest.mark.usefixtures("forked_repros")
 def test_the_cause_of_a_fault_is_sought(small, tmp_path):
     """`blame` writes a repro of the file's node."""
     foreign, exported, capture = small

@@ -1,8 +1,6 @@
 """The cost of large graphs grows linearly with the number of nodes."""
 
 import gc
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +11,7 @@ from filch.compare.engine._node_outcomes import node_outcomes
 from filch.compare.provenance._provenance import NodeProvenance
 from filch.export import Graph, Node, load_program
 from filch.export.backends import Compiled
+from support.processes.forked import run_python
 
 
 def _chain(nodes: int) -> list[onnx.NodeProto]:
@@ -128,14 +127,21 @@ covered(10), renamed(10)
 print(*(calls(lambda: made(count)) for made in (covered, renamed) for count in (1000, 2000)))
 """
 
+_OPTIMIZE = """
+from filch.export import load_program, optimize
+
+optimize(load_program(sys.argv[1]))  # imports
+print(*(calls(lambda: optimize(load_program(path))) for path in sys.argv[2:]))
+"""
+
 
 def _counted(script: str, *arguments: object) -> list[tuple[int, int]]:
     """Return the numbers of calls of Python and C functions for some nodes and for twice as many.
 
     They are counted in a process of their own: a profile function does not bear the frame evaluation of torch.compile.
     """
-    command = [sys.executable, "-c", _COUNT + script, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    done = run_python("-c", _COUNT + script, *arguments)
+    assert done.returncode == 0, done.stderr
     counts = [int(count) for count in done.stdout.split()]
     return [*zip(counts[::2], counts[1::2], strict=True)]
 
@@ -161,6 +167,14 @@ def test_a_graph_is_compared_in_linear_time(tmp_path):
     for few, many in _counted(_COMPARE, first, *paths):
         assert few > 1000
         assert many / few < 2.2
+
+
+def test_a_graph_is_optimized_in_linear_time(tmp_path):
+    """Also by onnxscript's rules for patterns of several outputs, for each of which it reads all nodes."""
+    paths = [_saved(_plus(size), tmp_path / f"{size}.onnx") for size in (100, 400, 800)]
+    ((few, many),) = _counted(_OPTIMIZE, *paths)
+    assert few > 1000
+    assert many / few < 2.2
 
 
 def test_origins_are_found_in_linear_time():

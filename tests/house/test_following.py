@@ -11,6 +11,7 @@ import pytest
 from support.processes.commands import run
 from support.processes.following import follow
 
+pytestmark = pytest.mark.usefixtures("forked_repros")
 ROOT = Path(__file__).resolve().parents[2]
 SKILL = ROOT / "skills" / "filch" / "SKILL.md"
 MODEL = """

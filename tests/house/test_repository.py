@@ -24,6 +24,7 @@ PAGES = [
 ]
 
 
+@pytest.mark.usefixtures("forked_repros")
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_what_a_page_shows_is_what_happens(page, tmp_path, monkeypatch):
     """Each block does what the ones before it made possible, and prints what stands below it, times apart."""

@@ -16,6 +16,7 @@ from filch.compare.models._factory import make_subject
 from support.processes.compilers import needs_compiler
 from support.processes.documents import blocks, console, run, shows
 
+pytestmark = pytest.mark.usefixtures("forked_repros")
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 

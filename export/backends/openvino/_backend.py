@@ -7,7 +7,7 @@ value counts only if the compilation without further outputs has the layer that 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -275,8 +275,9 @@ def _float64_note(graph: Graph, device: str) -> tuple[str, ...]:
     return ("OpenVINO's CPU computes float64 in float32",) if has_doubles else ()
 
 
+@cache
 def _core(device: str) -> ov.Core:
-    """Return OpenVINO's core, or raise an error if it lacks the device."""
+    """Return one core of OpenVINO, which takes a while to make, or raise an error if it lacks the device."""
     core = ov.Core()
     devices = core.available_devices
     if device not in devices and device.partition(".")[0].partition(":")[0] not in (*devices, *_VIRTUAL_DEVICES):

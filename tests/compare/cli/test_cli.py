@@ -125,6 +125,7 @@ def test_check_compares_a_model_on_several_backends(folder: Path, capsys: pytest
     assert set(os.listdir(folder)) - {"__pycache__"} == {"export.py"}
 
 
+@pytest.mark.usefixtures("forked_repros")
 def test_check_compares_a_file_of_another_tool(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The model is the reference, and the next command runs as it is printed."""
     run("export", "export.py:good", "-o", "model.onnx", "-q")

@@ -13,6 +13,7 @@ from filch.compare.fleet._cell import CellSpec
 from filch.compare.fleet._processes import ProcessExecutor
 from filch.compare.fleet._supervisor import WorkerProcess, run_worker
 from support.processes.commands import run
+from support.processes.forked import run_python
 
 MODELS = """
 import os, signal, subprocess, sys, time
@@ -71,12 +72,7 @@ def outcomes(folder):
     options = ("-b", "eager", "--executor", "processes:2", "--timeout", str(TIMEOUT), "--ledger", "l.jsonl", "--json")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        done = subprocess.run(
-            [sys.executable, "-m", "filch", "matrix", *names, *options],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_python("-m", "filch", "matrix", *names, *options, forks=True)
     cells = {cell["labels"]["model"].partition(":")[2]: cell for cell in json.loads(done.stdout)["cells"]}
     rows = [json.loads(line) for line in (folder / "l.jsonl").read_text().splitlines()]
     return done.returncode, cells, rows

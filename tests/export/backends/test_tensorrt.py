@@ -1,9 +1,5 @@
 """TensorRT through ONNX Runtime: what is missing is said, and nothing runs in its place."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import nn
@@ -12,6 +8,7 @@ from filch.compare import compare
 from filch.export import BackendError, Program, export
 from filch.export.backends import get_backend
 from filch.steal import Capture, steal_forward
+from support.processes.forked import run_python
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +23,7 @@ def subject() -> tuple[Capture, Program]:
 def test_tensorrt_says_what_is_missing_and_falls_back_to_nothing() -> None:
     """In a process of its own, as ONNX Runtime would print; where it is there, this is skipped."""
     code = "from filch.export.backends import get_backend; get_backend('onnxruntime-tensorrt')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ)
+    done = run_python("-c", code)
     if done.returncode == 0:
         pytest.skip("TensorRT is there")
 

@@ -1,8 +1,6 @@
 """Time limits of backends: every step that takes too long ends with an error."""
 
 import contextlib
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from filch.export.backends import Isolates, Observes, Switches, get_backend, lim
 from filch.export.common import _time_limit
 from filch.export.common._time_limit import end_process_if_stuck, limited, limited_steps
 from filch.steal import restore, steal_forward
+from support.processes.forked import run_python
 
 
 class Sine(nn.Module):
@@ -112,8 +111,7 @@ with TimeLimit(0.1):
 sys.settrace(lambda *event: None)
 (lambda: print("called"))()
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    assert ended.stdout == "called\n"
+    assert run_python("-c", script).stdout == "called\n"
 
 
 def test_the_command_exits_with_status_2(dump, endless, monkeypatch, capsys):

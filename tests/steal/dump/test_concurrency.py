@@ -2,25 +2,30 @@
 
 import multiprocessing
 import os
-import subprocess
-import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch import nn
 
 from filch.steal import DumpError, recover, restore, steal_forward
+from support.processes.forked import run_python
 
-WRITER = """
-import sys, torch
+WRITERS = """
+import os, sys, torch
 import filch.steal.dump._format as form
 from filch.steal import steal_forward
-form.INLINE_LIMIT = int(sys.argv[3])
+form.INLINE_LIMIT = int(sys.argv[2])
+other = os.fork()
 module = torch.nn.Identity()
-for turn in range(int(sys.argv[4])):
+for turn in range(40):
     with steal_forward(("m", module), dump_file=sys.argv[1]):
         for index in range(8):
-            module(torch.full((1000 + index,), float(sys.argv[2])))
+            module(torch.full((1000 + index,), 1.0 if other else 2.0))
+if not other:
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]))
 """
 
 
@@ -38,15 +43,16 @@ def _whole(path):
 def test_two_processes_writing_one_path_leave_one_complete_dump(tmp_path, limit):
     """The last one to finish wins, and a reader finds one of the two dumps at any time."""
     path = tmp_path / "dump.onnx"
-    command = [sys.executable, "-c", WRITER, str(path)]
-    writers = [subprocess.Popen([*command, str(number), str(limit), "40"]) for number in (1, 2)]
-
     seen = []
-    while any(writer.poll() is None for writer in writers):
-        if path.exists():
-            seen.append(_whole(path))
+    with ThreadPoolExecutor() as pool:
+        writing = pool.submit(run_python, "-c", WRITERS, path, limit)
+        while not writing.done():
+            if path.exists():
+                seen.append(_whole(path))
+            else:
+                time.sleep(0.001)
 
-    assert [writer.returncode for writer in writers] == [0, 0]
+    assert writing.result().returncode == 0, writing.result().stderr
     assert _whole(path) in (1, 2)
     assert {1.0, 2.0} >= set(seen)
     assert len(seen) > 10
@@ -87,13 +93,13 @@ with steal_forward(("m", module), dump_file=sys.argv[1]) as capture:
 def test_reading_the_dump_of_an_interrupted_capture_says_how_to_recover_it(tmp_path):
     """A dump that existed before is kept, so recovery needs another name."""
     path = tmp_path / "dump.onnx"
-    subprocess.run([sys.executable, "-c", CUT_SHORT, str(path)], check=False)
+    run_python("-c", CUT_SHORT, path)
 
     with pytest.raises(DumpError, match=r"there is no file '.*': a capture to it was interrupted: `filch recover .*`"):
         restore(path)
     assert recover(path)["m", 2, "O"].tolist() == [2] * 4
 
-    subprocess.run([sys.executable, "-c", CUT_SHORT, str(path)], check=False)
+    run_python("-c", CUT_SHORT, path)
     with pytest.raises(DumpError, match="exists already; name another file"):
         recover(path)
     with pytest.raises(DumpError, match=r"can't recover '.*dump.onnx' to another folder: '.*other.onnx'"):

@@ -11,7 +11,6 @@ import os
 import random
 import re
 import shutil
-import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
@@ -23,6 +22,7 @@ import torch
 from torch import nn
 
 from filch.steal import DumpError, Foreign, describe, restore, steal_forward
+from support.processes.forked import run_python
 
 
 @dataclasses.dataclass
@@ -875,7 +875,7 @@ def test_a_dump_larger_than_memory_is_opened(tmp_path, monkeypatch):
             pytest.skip("this file system has no files of 4 TiB")
 
     code = "import sys; from filch.steal import restore; print(restore(sys.argv[1])['m', 0, 'O'][1].sum().item())"
-    found = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=False)
+    found = run_python("-c", code, path)
 
     assert found.stdout == "64.0\n", found.stderr
 

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from filch.steal import describe, restore, steal_forward
 from filch.steal.values._dtypes import CARRIERS
+from support.processes.forked import run_python
 
 LARGE = 2**23 + 1  # float32s just over the 32 MiB that go into one file
 
@@ -302,10 +301,7 @@ def test_a_kill_while_publishing_a_dump_leaves_the_previous_one(tmp_path, monkey
     monkeypatch.setattr("filch.steal.dump._format.INLINE_LIMIT", 0)
     _dump(tmp_path / "dump.onnx", torch.zeros(8))
 
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "dump.onnx"), "0", "0"]
-    code = subprocess.run(command, check=False).returncode
-
-    assert code == 9
+    assert run_python("-c", KILLED, tmp_path / "dump.onnx", 0, 0).returncode == 9
     assert restore(tmp_path / "dump.onnx")["m", 0, "O"].tolist() == [0] * 8
 
 

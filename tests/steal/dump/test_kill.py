@@ -1,8 +1,6 @@
 """A capture that is killed at any moment loses no complete record."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +8,7 @@ import torch
 
 from filch.steal import DumpError, recover, restore
 from support.processes import kills as kills_script
+from support.processes.forked import run_python
 
 KILLS = 100
 
@@ -18,8 +17,8 @@ KILLS = 100
 def kills(tmp_path_factory):
     base = tmp_path_factory.mktemp("kills")
     script = Path(kills_script.__file__)
-    command = [sys.executable, str(script), str(base), str(KILLS), "0"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = run_python(script, base, KILLS, 0)
+    assert done.returncode == 0, done.stderr
     return [(base, json.loads(line)) for line in done.stdout.splitlines()]
 
 

@@ -4,14 +4,13 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 
 import onnx
 import pytest
 import torch
 
 from filch.steal import DumpError, recover, restore
+from support.processes.forked import run_python
 
 KILLED = """
 import os, signal, sys, torch
@@ -37,8 +36,7 @@ with steal_forward(("m", module), dump_file=sys.argv[1]) as capture:
 def killed(tmp_path_factory):
     """Return the folder of a capture that was killed in its 51st call, and the number of records flushed before."""
     folder = tmp_path_factory.mktemp("killed")
-    command = [sys.executable, "-c", KILLED, str(folder / "k.onnx")]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    done = run_python("-c", KILLED, folder / "k.onnx")
     assert done.returncode == -signal.SIGKILL, done.stderr
     return folder, int(done.stdout)
 

@@ -1,8 +1,6 @@
 """Copies and checksums of memory, which detect changes without a new version."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -14,6 +12,7 @@ from filch.steal import recover, steal_forward
 from filch.steal.dump import _format
 from filch.steal.values import _sharing
 from filch.steal.values._raw import checksum, copy
+from support.processes.forked import run_python
 
 SIZES = [1, 1000, 2**14, 2**14 + 11, 2**20, 2**20 + 1, 5 * 2**20 + 4099]
 WORD, PIECE = 8, 4096
@@ -223,9 +222,7 @@ print(os.wait()[1])
 
 def test_a_forked_process_does_not_wait_for_torch_threads():
     """The threads exist only in the parent."""
-    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=120, check=False)
-
-    assert done.stdout.strip() == "0"
+    assert run_python("-c", FORKS).stdout.strip() == "0"
 
 
 def test_a_storage_that_shrank_is_not_read_beyond_its_end(monkeypatch):

@@ -7,7 +7,6 @@ import functools
 import itertools
 import json
 import struct
-import subprocess
 import sys
 import time
 import tracemalloc
@@ -35,6 +34,7 @@ from filch.steal import (
 )
 from filch.steal.values._decode import decode
 from filch.steal.values._encode import encode
+from support.processes.forked import run_python
 
 
 class Point(NamedTuple):
@@ -615,10 +615,9 @@ def test_classes_that_are_not_imported_are_restored_as_foreign(tmp_path, echo, m
         module(value)
     monkeypatch.delitem(sys.modules, "strange_classes")
 
-    command = [sys.executable, "-c", READ, str(tmp_path / "dump.onnx")]
-    shown = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
+    done = run_python("-c", READ, "dump.onnx", cwd=tmp_path)
 
-    assert shown.splitlines() == [
+    assert done.stdout.splitlines() == [
         " ".join(tensors(value)),
         "{s: State(hidden=f32[2], inner=Pair(left=f32[1], right=5)), i: Inner(value=[f32[3]]), k: Kind(name='CODER')}",
         "dict strange_classes:State 1.0 CODER",

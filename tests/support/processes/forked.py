@@ -3,6 +3,7 @@
 import atexit
 import functools
 import gc
+import inspect
 import json
 import os
 import runpy
@@ -17,10 +18,11 @@ PATIENCE = 300  # seconds
 TESTS = Path(__file__).resolve().parents[2]
 
 
-def run_python(*arguments, cwd=".", env=None):
-    """Run a script, or a module after `-m`, as `python` does; return what `subprocess.run` would.
+def run_python(*arguments, cwd=".", env=None, forks=False):
+    """Run a script, a module after `-m` or code after `-c`, as `python` does; return what `subprocess.run` would.
 
     A process in which torch has computed may not be forked, and the one that is forked has only exported something.
+    With `forks`, what it starts by `sys.executable` is forked from it, too; it may have no threads of Python then.
     """
     with tempfile.TemporaryDirectory() as folder:
         files = [f"{folder}/output", f"{folder}/errors"]
@@ -29,6 +31,7 @@ def run_python(*arguments, cwd=".", env=None):
             "cwd": os.path.abspath(cwd),  # noqa: PTH100  a string, which JSON takes
             "env": {**os.environ} if env is None else env,
             "files": files,
+            "forks": forks,
         }
         server = _server()
         server.stdin.write(f"{json.dumps(request)}\n")
@@ -84,21 +87,59 @@ def _export_something():
     optimize(export(nn.Sequential(nn.Linear(2, 2), nn.GELU(), nn.LayerNorm(2)).eval(), (torch.ones(1, 2),)))
 
 
-def _run(*, arguments, cwd, env, files, path):
+def _run(*, arguments, cwd, env, files, forks, path):
     """Run Python in this process, and end it."""
+    handles = [os.open(os.devnull, os.O_RDONLY), *(os.open(file, os.O_WRONLY | os.O_CREAT) for file in files)]
+    os.chdir(cwd)
+    if forks:
+        subprocess.Popen._execute_child = _forking(subprocess.Popen._execute_child, path)  # noqa: SLF001  all lead here
+    _become(arguments, env, handles, path)
+
+
+def _forking(execute, path):
+    """Return the method of `subprocess.Popen` that starts a process, which forks instead where Python is started."""
+    signature = inspect.signature(execute)
+
+    def start(*arguments):
+        given = signature.bind(*arguments).arguments
+        process, (program, *rest) = given["self"], given["args"]
+        if program != sys.executable:
+            execute(*arguments)
+            return
+        sys.stdout.flush()
+        process.pid = os.fork()
+        if process.pid:
+            process._child_created = True  # noqa: SLF001  as the method does
+            names = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+            process._close_pipe_fds(*(given[name] for name in names))  # noqa: SLF001  likewise
+            return
+        if given["start_new_session"]:
+            os.setsid()
+        handles = [given[name] for name in ("p2cread", "c2pwrite", "errwrite")]
+        _become(rest[rest[0] == "-u" :], given["env"] or {**os.environ}, handles, path)
+
+    return start
+
+
+def _become(arguments, env, handles, path):
+    """Go on as a new process of Python with these arguments, and these files in place of the standard ones."""
     code = 1
     try:
-        os.chdir(cwd)
         os.environ.clear()
         os.environ.update(env)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        for number, file in enumerate(files, 1):
-            os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
+        for number, handle in enumerate(handles):
+            if handle >= 0:  # else it is the one of this process
+                os.dup2(handle, number)
+        os.closerange(3, 1024)  # a pipe ends when the process that has its other end does
         signal.alarm(PATIENCE)
         if arguments[0] == "-m":
             _, module, *rest = arguments
-            sys.argv, sys.path[:] = [module, *rest], [cwd, *path]
+            sys.argv, sys.path[:] = [module, *rest], [os.getcwd(), *path]  # noqa: PTH109  a string
             runpy.run_module(module, run_name="__main__", alter_sys=True)
+        elif arguments[0] == "-c":
+            _, text, *rest = arguments
+            sys.argv, sys.path[:] = ["-c", *rest], [os.getcwd(), *path]  # noqa: PTH109  likewise
+            exec(text, {"__name__": "__main__"})  # noqa: S102  our own code
         else:
             sys.argv, sys.path[:] = arguments, [str(Path(arguments[0]).resolve().parent), *path]
             runpy.run_path(arguments[0], run_name="__main__")
