@@ -729,6 +729,51 @@ BUGS: dict[str, PortingBug] = {
             [Bug("decoder.layers.3.norm_c", "decode", LAYER_NORM)],
         ),
     ),
+    **named(
+        "efficientnet",
+        (
+            "gelu for silu in the stem",
+            "activation",
+            code("", "stem", ("silu(x)", "nn.functional.gelu(x)")),
+            [Bug("", "stem", "gelu")],
+        ),
+        (
+            "no bias of the kernel in block 2",
+            "bias",
+            weight("blocks.2.depthwise.offset", torch.zeros_like),
+            [Bug("blocks.2.depthwise", "forward", "add")],
+        ),
+    ),
+    **named(
+        "segformer",
+        (
+            "no bias of the patches of stage 0",
+            "bias",
+            weight("stages.0.patches.bias", torch.zeros_like),
+            [Bug("stages.0.patches", "forward", "convolution")],
+        ),
+        (
+            "second residual twice in stage 2",
+            "residual",
+            code("stages.2.blocks.0", "forward", ("return x + self.down(y)", "return 2 * x + self.down(y)")),
+            [Bug("stages.2.blocks.0", "forward", "mul add")],
+        ),
+    ),
+    **named(
+        "regnet",
+        (
+            "shares of the channel before in block 0",
+            "row of a weight",
+            weight("blocks.0.shares.grow.weight", lambda x: x.roll(1, 0)),
+            [Bug("blocks.0.shares.grow", "forward", PRODUCT)],
+        ),
+        (
+            "gain of the first norm for the third in block 2",
+            "gain of another norm",
+            taken("blocks.2.norm3.factor", "blocks.2.norm1.factor"),
+            [Bug("blocks.2.norm3", "forward", "mul add")],
+        ),
+    ),
 }
 
 PAIRS: tuple[tuple[str, str], ...] = tuple(
@@ -767,6 +812,9 @@ PAIRS: tuple[tuple[str, str], ...] = tuple(
         ("wav2vec2", "gelu by tanh after the frames", "heads of the value permuted in layer 1"),
         ("mamba2", "no bias of the convolution in layer 0", "gain of layer 3 for the last one"),
         ("parakeet", "no activation of the first convolution", "gate by tanh in layer 3"),
+        ("efficientnet", "gelu for silu in the stem", "no bias of the kernel in block 2"),
+        ("segformer", "no bias of the patches of stage 0", "second residual twice in stage 2"),
+        ("regnet", "shares of the channel before in block 0", "gain of the first norm for the third in block 2"),
         # Adjacent layers.
         ("qwen2", "heads of the query exchanged in layer 0", "activation twice in layer 1"),
         ("mixtral", "shares of the two experts exchanged in layer 0", "key in bfloat16 in layer 1"),
