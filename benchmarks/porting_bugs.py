@@ -27,6 +27,7 @@ from support.faults import (
     porting_heldout4,
     porting_heldout5,
     porting_heldout6,
+    porting_heldout7,
 )
 from support.faults.porting import STYLES, PortingBug, Style, make
 
@@ -37,6 +38,7 @@ SETS = {
     "fourth": porting_heldout4,
     "fifth": porting_heldout5,
     "sixth": porting_heldout6,
+    "seventh": porting_heldout7,
 }
 
 OUTCOMES = OPERATION, MODULE, ELSEWHERE, UNNAMED, PASSED = ("operation", "module", "elsewhere", "unnamed", "passed")
