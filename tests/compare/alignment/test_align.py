@@ -78,6 +78,33 @@ def test_two_bugs_are_both_named():
     assert [departure.module for departure in align(a, b, args).departures] == ["blocks.0.ln1", "blocks.2"]
 
 
+class Residual(nn.Module):
+    """Layers between which norms have no weights, with bugs in the embedding and in the last layer but one."""
+
+    def __init__(self, *, has_bugs: bool) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(32, 16)
+        self.up, self.down = (nn.ModuleList(nn.Linear(16, 16) for _ in range(4)) for _ in range(2))
+        self.has_bugs = has_bugs
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embed(tokens)
+        x = x * 1.5 if self.has_bugs else x
+        for index, (up, down) in enumerate(zip(self.up, self.down, strict=True)):
+            normal = x if self.has_bugs and index == 2 else x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+            x = x + down(torch.tanh(up(normal)))
+        return x / x.std(-1, keepdim=True)
+
+
+def test_a_bug_is_named_behind_one_that_no_layer_recovers_from():
+    """The sums that go from layer to layer get the numbers of A, as A has no result in place of the first wrong one."""
+    torch.manual_seed(0)
+    a, b = Residual(has_bugs=False).eval(), Residual(has_bugs=True).eval()
+    b.load_state_dict(a.state_dict())
+    found = align(a, b, torch.randperm(32)[:14].view(2, 7)).departures
+    assert [(departure.operator, departure.module) for departure in found] == [("mul", ""), ("view", "up.2")]
+
+
 def test_differing_settings_are_in_the_note():
     """The epsilon of both is said."""
     a, b, args = port({1: "epsilon"})
