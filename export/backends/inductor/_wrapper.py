@@ -77,10 +77,9 @@ class _Instrumented(ast.NodeTransformer):
         self.remaining = sorted(kernels, key=lambda kernel: kernel.line)
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        super().generic_visit(node)
-        for name in ("body", "orelse"):
+        for name in ("body", "orelse", "finalbody"):
             body = getattr(node, name, None)
-            if isinstance(body, list) and not isinstance(node, ast.ClassDef):
+            if isinstance(body, list):  # of a class, a function or a compound statement
                 setattr(node, name, self._with_observer_calls(body))
         return node
 
@@ -89,7 +88,7 @@ class _Instrumented(ast.NodeTransformer):
         statements: list[ast.stmt] = []
         called: dict[str, Kernel] = {}
         for statement in body:
-            statements.append(statement)
+            statements.append(self.visit(statement))  # in the order of execution
             if self._calls_next(statement):
                 kernel = self.remaining.pop(0)
                 called |= dict.fromkeys(kernel.variables, kernel)

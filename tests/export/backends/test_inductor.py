@@ -1,8 +1,11 @@
 """Inductor as a backend: its kernels, where they come from, and what is wrong in one of them."""
 
+import contextlib
 import re
 from functools import cache
+from pathlib import Path
 from random import Random
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +14,9 @@ from torch import nn
 from filch.compare import compare
 from filch.export import BackendError, export
 from filch.export.backends import get_backend
+from filch.export.backends.inductor._kernels import Kernel
 from filch.export.backends.inductor._options import InductorOptions
+from filch.export.backends.inductor._wrapper import instrument
 from filch.steal import steal_forward
 from support.processes.compilers import needs_compiler
 
@@ -355,3 +360,35 @@ def test_recorded_kernels_are_observed_too(case):
     """CUDA graphs replay what was recorded; the observed run calls the same kernels one by one."""
     report = compare(case.steal(), case.program, backend=get_backend("inductor", device="cuda", use_cuda_graph=True))
     assert report.close, report
+
+
+GENERATED = """
+def call(args):
+    # first
+    buf0 = kernels.first()
+    with kernels.guard():
+        # second
+        buf1 = kernels.second(buf0)
+    # third
+    buf2 = kernels.third(buf1)
+    return buf2
+"""
+
+
+def test_kernels_in_front_of_a_block_are_observed_before_those_in_it(tmp_path: Path):
+    """Code for a GPU computes what is on the CPU before it selects the device in a `with` statement."""
+    kernels = SimpleNamespace(first=lambda: torch.ones(1), second=lambda x: x + 1, third=lambda x: x * 3)
+    kernels.guard = contextlib.nullcontext
+    module = ModuleType("generated")
+    module.__file__, module.kernels = str(tmp_path / "generated.py"), kernels
+    Path(module.__file__).write_text(GENERATED)
+    lines = {line.strip("# "): number for number, line in enumerate(GENERATED.splitlines(), 1) if "# " in line}
+    called = [
+        Kernel(f"{name}:{index}", f"kernels.{name}", (), (f"buf{index}",), (), lines[name], variables=(f"buf{index}",))
+        for index, name in enumerate(lines)
+    ]
+    observed = []
+    instrument(module, called)(
+        [], lambda kernel, buffers: observed.append((kernel.name, *map(float, buffers.values())))
+    )
+    assert observed == [("first:0", 1.0), ("second:1", 2.0), ("third:2", 6.0)]
