@@ -23,7 +23,7 @@ from ..alignment._operators import PRODUCTS, SUMS, code_of, family
 from ..alignment._suspect import Suspect
 from ._counterparts import Counterparts
 from ._first_wrong import OtherSteps, first_wrong
-from ._notes import difference_of, misplacing_node, odd_weight
+from ._notes import difference_of, misplacing_node, odd_weight, weight_of_other_layer
 from ._operands import Operands
 from ._precision import coarser_operations
 from ._rerun import Rerun
@@ -175,10 +175,17 @@ class Divergence:
         """Return the first operation that computes values of A in another layer; else the first one, if there is one.
 
         Another implementation computes some values in other steps in all layers, which says nothing. A product with a
-        weight into which A's factor was folded is no value of A either, and the last one to choose.
+        weight into which A's factor was folded is no value of A either, and the last one to choose. What reads values
+        of A alone comes before what reads such steps, and what reads the weight of another layer before everything.
         """
-        has_peer = self._counterparts.has_right_peer
-        return sorted(nodes, key=lambda node: (not has_peer(node), node.name in self._folded))[:1]
+        run, has_peer = self._run, self._counterparts.has_right_peer
+
+        def order(node: Node) -> tuple[bool, ...]:
+            is_odd = weight_of_other_layer(self._pairs, node) is not None
+            is_read_right = all(map(run.is_right, run.roots(node)))
+            return not is_odd, not has_peer(node), node.name in self._folded, not is_read_right
+
+        return sorted(nodes, key=order)[:1]
 
     @cached_property
     def _folded(self) -> frozenset[str]:

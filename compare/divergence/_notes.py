@@ -39,6 +39,8 @@ def difference_of(pairs: Correspondence, operands: Operands, owners: Owners, nod
     if reference is not None:
         notes += _weights_of_others(pairs, owners, node, reference)
         notes += _settings(node, reference)
+    elif (exchanged := weight_of_other_layer(pairs, node)) is not None:
+        notes.append("reads {}, which is {} of A".format(*exchanged))
     if reference is not None and family(node) == family(reference):
         notes += _reads(pairs, owners, node, reference)
     return "; ".join(notes)
@@ -67,6 +69,25 @@ def _weights_of_others(pairs: Correspondence, owners: Owners, node: Node, refere
         items = owners.get(name, frozenset()) & own.weights.keys()
         if name in other.weights and items and not items & wanted:
             yield f"reads {name}, which is {min(items)} of A"
+
+
+def weight_of_other_layer(pairs: Correspondence, node: Node) -> tuple[str, str] | None:
+    """Return a weight that an operation of B reads, and the weight of A that it is, if that is one of another layer.
+
+    Another weight of B is that one, too, and B lacks that of the layer.
+    """
+    own, roots = pairs.reference.execution, pairs.other.execution.roots
+    for name in dict.fromkeys(roots[read] for read in node.reads):
+        for item in pairs.owners.get(name, frozenset()) & own.weights.keys():
+            lacking = [other for other in pairs.weights.unused if _without_layer(other) == _without_layer(item)]
+            if any(_layer_of(other) == _layer_of(name) != _layer_of(item) for other in lacking):
+                return name, item
+    return None
+
+
+def _layer_of(name: str) -> str | None:
+    number = re.search(r"\d+", name)
+    return None if number is None else number[0]
 
 
 def _settings(node: Node, reference: Node) -> Iterator[str]:

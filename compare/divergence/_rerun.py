@@ -122,7 +122,8 @@ class Rerun:
             if name in self.pairs.other.recognizable and not torch.equal(value, self.values[name])
         }
         matches = match_values(self.pairs.other, self.pairs.reference, changed)
-        self.found = (self.found - changed.keys()) | matches.keys() | self._joined(changed)
+        same = {name for name in self.found & changed.keys() if _equal(self.values[name], values[name])}
+        self.found = (self.found - changed.keys()) | same | matches.keys() | self._joined(changed)
         left = {name: numbers for name, numbers in changed.items() if name not in self.found}
         self.found.update(self.pairs.without_bias(left))
         self.owners |= {name: frozenset(match.source for match in found) for name, found in matches.items()}
