@@ -78,14 +78,11 @@ def shows(shown, printed):
     return True
 
 
-def run(command, *, forks=False):
-    """Run a command, those of Filch in this process, and return its exit code and its output.
-
-    With `forks`, the processes that `torchrun` starts are forked; see `forked.run_python`.
-    """
+def run(command):
+    """Run a command, those of Filch in this process, and return its exit code and its output."""
     program, *arguments = there = shlex.split(command, comments=True)
     if program in _PYTHON:
-        done = forked.run_python(*_PYTHON[program], *arguments, forks=forks)
+        done = forked.run_python(*_PYTHON[program], *arguments)
         return done.returncode, done.stdout + done.stderr
     if program != "filch":
         done = subprocess.run(there, capture_output=True, text=True, timeout=forked.PATIENCE, check=False)
@@ -136,7 +133,7 @@ class Page:
         if command.startswith("make "):  # which would install, and run this very test: the Makefile has to know it
             command = f"make --dry-run --directory {shlex.quote(str(ROOT))} {command.removeprefix('make ')}"
         expected = re.search(r"# exits with (\d)", command)
-        code, printed = run(command, forks=True)
+        code, printed = run(command)
         assert code == int(expected[1] if expected else 0), f"{place}: $ {command} exits with {code}\n{printed}"
         assert not shown.strip() or shows(shown, printed), f"{place}: $ {command} prints\n{printed}"
         return printed

@@ -22,7 +22,7 @@ def run_python(*arguments, cwd=".", env=None, forks=False):
     """Run a script, a module after `-m` or code after `-c`, as `python` does; return what `subprocess.run` would.
 
     A process in which torch has computed may not be forked, and the one that is forked has only exported something.
-    With `forks`, what it starts by `sys.executable` is forked from it, too; it may have no threads of Python then.
+    With `forks`, what it starts by `sys.executable` is forked from it, too; it may have no threads then.
     """
     with tempfile.TemporaryDirectory() as folder:
         files = [f"{folder}/output", f"{folder}/errors"]
@@ -115,8 +115,7 @@ def _forking(execute, path):
             return
         if given["start_new_session"]:
             os.setsid()
-        handles = [given[name] for name in ("p2cread", "c2pwrite", "errwrite")]
-        _become(rest[rest[0] == "-u" :], given["env"] or {**os.environ}, handles, path)
+        _become(rest, given["env"], [given[name] for name in ("p2cread", "c2pwrite", "errwrite")], path)
 
     return start
 
@@ -128,8 +127,7 @@ def _become(arguments, env, handles, path):
         os.environ.clear()
         os.environ.update(env)
         for number, handle in enumerate(handles):
-            if handle >= 0:  # else it is the one of this process
-                os.dup2(handle, number)
+            os.dup2(handle, number)
         os.closerange(3, 1024)  # a pipe ends when the process that has its other end does
         signal.alarm(PATIENCE)
         if arguments[0] == "-m":
