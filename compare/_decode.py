@@ -109,9 +109,9 @@ def compare_decode(
     if not in_steps and not 2 <= count <= tokens - 2:
         raise CompareError(f"the first step has 2 to {tokens - 2} tokens, not {count}")
     given, others = given_tokens(Subject.of(model, () if args is None else args, kwargs), _SEQUENCES)
-    others = others if has_encoder else {}
     device = next((parameter.device for parameter in model.parameters()), given.device)
     given = given.repeat(1, -(-tokens // given.shape[1]))[:, :tokens].to(device)
+    others = {name: _on(device, item) for name, item in others.items()} if has_encoder else {}
     if program is None:
         slots = tokens + _EXTRA_SLOTS if cache.startswith("static") else 0
         names = {"decoder_input_ids": given} if has_encoder else {}
@@ -158,6 +158,10 @@ def _check_outputs(program: Program) -> None:
     wanted = [LOGITS, *(PRESENT + name.removeprefix(PAST) for name in states)]
     if missing := [name for name in wanted if name not in graph.outputs]:
         raise CompareError(f"the program does not return {', '.join(missing)}; see export(cache=…)")
+
+
+def _on(device: torch.device, item: Any) -> Any:
+    return item.to(device) if isinstance(item, torch.Tensor) else item
 
 
 def _slots(program: Program) -> int:

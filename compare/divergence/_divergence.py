@@ -117,9 +117,10 @@ class Divergence:
                     run.guessed[anchor.operand] = self._operands.own[anchor.reference_operand]
 
     def _force_residual_sums(self) -> None:
-        """Let the sums from which B computes operands be those of A, and run B; but only sums with which B is right.
+        """Put A's numbers in place of the sums from which B computes operands, and run B.
 
-        Else each value behind a wrong one would be wrong, as these sums go from layer to layer.
+        Only sums with which B computes A's operand or result are kept. These sums go from layer to layer: behind a
+        wrong one, all values would be wrong.
         """
         run = self._run
         sums: dict[str, list[Anchor]] = {}
@@ -172,11 +173,12 @@ class Divergence:
         return None
 
     def _likeliest(self, nodes: Sequence[Node]) -> Sequence[Node]:
-        """Return the first operation that computes values of A in another layer; else the first one, if there is one.
+        """Return the operation for which there is most evidence, if there is one; the first one of several.
 
-        Another implementation computes some values in other steps in all layers, which says nothing. A product with a
-        weight into which A's factor was folded is no value of A either, and the last one to choose. What reads values
-        of A alone comes before what reads such steps, and what reads the weight of another layer before everything.
+        In this order: it reads the weight of another layer; the same operation of another layer computes values of A;
+        it reads no weight into which a factor of A was folded, so that its result would be a value of A; it reads
+        values of A alone. Another implementation computes some values in other steps in all layers, which is no
+        evidence.
         """
         run, has_peer = self._run, self._counterparts.has_right_peer
 
@@ -213,7 +215,7 @@ class Divergence:
 
     @cached_property
     def _lacking(self) -> frozenset[str]:
-        """The results of B without the numbers of A for which A reads a weight that B does not have."""
+        """The results of B that are not A's because B lacks a weight that A reads for them."""
         own, unused = self._own, self._pairs.weights.unused
         return frozenset(
             anchor.node.outputs[0]

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from filch.export import Node
 
@@ -74,20 +74,23 @@ def _weights_of_others(pairs: Correspondence, owners: Owners, node: Node, refere
 def weight_of_other_layer(pairs: Correspondence, node: Node) -> tuple[str, str] | None:
     """Return a weight that an operation of B reads, and the weight of A that it is, if that is one of another layer.
 
-    Another weight of B is that one, too, and B lacks that of the layer.
+    It is one if A has as many weights in the same place of its layers as B, and B lacks the one of this layer.
     """
-    own, roots = pairs.reference.execution, pairs.other.execution.roots
-    for name in dict.fromkeys(roots[read] for read in node.reads):
-        for item in pairs.owners.get(name, frozenset()) & own.weights.keys():
-            lacking = [other for other in pairs.weights.unused if _without_layer(other) == _without_layer(item)]
-            if any(_layer_of(other) == _layer_of(name) != _layer_of(item) for other in lacking):
+    own, other = pairs.reference.execution, pairs.other.execution
+    for name in dict.fromkeys(other.roots[read] for read in node.reads):
+        for item in sorted(pairs.owners.get(name, frozenset()) & own.weights.keys()):
+            places, places_of_own = _same_place(name, other.weights), _same_place(item, own.weights)
+            if name not in places or len(places) != len(places_of_own):
+                continue
+            if (expected := places_of_own[places.index(name)]) != item and expected in pairs.weights.unused:
                 return name, item
     return None
 
 
-def _layer_of(name: str) -> str | None:
-    number = re.search(r"\d+", name)
-    return None if number is None else number[0]
+def _same_place(name: str, weights: Collection[str]) -> list[str]:
+    """Return the weights in the same place of all layers, in the order of the layers."""
+    found = [item for item in weights if _without_layer(item) == _without_layer(name)]
+    return sorted(found, key=lambda item: int((re.findall(r"\d+", item) or [0])[0]))
 
 
 def _settings(node: Node, reference: Node) -> Iterator[str]:

@@ -128,7 +128,7 @@ class Rerun:
         self.found.update(self.pairs.without_bias(left))
         self.owners |= {name: frozenset(match.source for match in found) for name, found in matches.items()}
         self.matches |= matches
-        for name in changed.keys() - matches.keys():
+        for name in changed.keys() - matches.keys() - same:
             self.owners.pop(name, None)
             self.matches.pop(name, None)
         self.operands = {name: value for name, value in values.items() if name in operands}
@@ -157,4 +157,6 @@ class Rerun:
 
 
 def _equal(value: torch.Tensor, number: torch.Tensor) -> bool:
+    if value.numel() != number.numel():  # rows that other values select
+        return False
     return Numbers(number).closeness(RELATIVE).holds(value.reshape(-1), number.reshape(-1))

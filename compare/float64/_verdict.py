@@ -21,8 +21,8 @@ _COARSER = 2.0**10  # between the rounding levels of two precisions
 MIN_LARGEST, MIN_TYPICAL = 3.0, 0.5  # the least rounding levels: correct functions have errors of so many units
 _MAX_COPIED = 2.0  # units by which noise may change a number that is only moved or selected: up to 1.43
 UNRELIABLE = 64.0  # times the typical rounding level of the model: eager PyTorch itself computes something else
-# How much further the model's value may be from float64 than the run's, in levels of a coarse dtype, of which 64 are an
-# eighth of the number. In correct runs in float16 and bfloat16, also of twelve layers, this is up to 1.
+# How much further the model's value may be from float64 than the run's, in rounding levels of float16 or bfloat16, of
+# which 64 are up to an eighth of the number. In correct runs, also of twelve layers, this is up to 1.
 _DISPUTED = 2.0
 SMALLEST_UNIT = {2.0**-11: 2.0**-25}  # absolute: half of float16's smallest number
 _DTYPES = {2.0**-11: torch.float16, 2.0**-8: torch.bfloat16}  # of coarse units

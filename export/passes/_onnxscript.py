@@ -46,11 +46,13 @@ def _default_rules() -> list[rewriter.RewriteRule] | None:
     """Return onnxscript's default rules; None, which stands for them, where it has other internals."""
     try:
         return [_quick(rule) for rule in rewriter._DEFAULT_REWRITE_RULES]  # noqa: SLF001  nothing public lists them
-    except AttributeError:
+    except (AttributeError, LookupError, TypeError):
         return None
 
 
 def _quick(rule: rewriter.RewriteRule) -> rewriter.RewriteRule:
+    if type(rule) is not rewriter.RewriteRule:  # it may try something else
+        return rule
     operator = rule._matcher.pattern.output_nodes[0].op_identifier()  # noqa: SLF001  likewise
     return rule if operator is None else _RuleOfOperator(rule, *operator[:2])
 

@@ -38,7 +38,9 @@ export class Outline {
       role: "none",
       onmousedown: (/** @type {MouseEvent} */ event) => (this.pressed = this.itemAt(event)),
       onmouseup: (/** @type {MouseEvent} */ event) => this.release(event),
+      onclick: (/** @type {MouseEvent} */ event) => this.activate(event),
     });
+    addEventListener("mouseup", () => (this.pressed = undefined)); // also outside of the outline
     /** @type {Item | undefined} */
     this.pressed = undefined;
     /** @type {{ item: Item, time: number } | null} */
@@ -144,9 +146,17 @@ export class Outline {
   /** @param {MouseEvent} event */
   release(event) {
     const item = this.itemAt(event);
-    const pressed = this.pressed;
-    this.pressed = undefined;
-    if (event.button === 0 && item && item === pressed) this.click(item, event);
+    if (event.button === 0 && item && item === this.pressed) this.click(item, event);
+  }
+
+  /**
+   * Selects a line that assistive technology clicks, which has no mouse.
+   * @param {MouseEvent} event
+   */
+  activate(event) {
+    const line = event.detail === 0 && event.target instanceof Element ? event.target.closest(".line") : null;
+    const item = line ? this.lines[Number(line.id.slice(line.id.lastIndexOf("-") + 1))]?.item : undefined;
+    if (item) this.app.select(item);
   }
 
   /**

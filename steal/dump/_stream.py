@@ -55,8 +55,9 @@ class _Block:
 class _BlockWriter:
     """Writes whole blocks through the page cache or directly, whichever is better at the moment.
 
-    A direct write takes hardly any processor time and no memory, which the model can use. But on a slow disk, the page
-    cache accepts the bytes sooner. Both ways are measured now and then.
+    A direct write takes hardly any processor time and no memory, which a model on the CPU can use. But on a slow disk,
+    the page cache accepts the bytes sooner, and a model on a GPU waits for that alone. Both ways are measured now and
+    then.
 
     Attributes:
         max_slowdown: how much slower direct writes may be.
@@ -191,7 +192,7 @@ class Stream:
             alignment: see `put`.
             is_unshared: nothing else uses this tensor, so it needs no copy on the GPU.
         """
-        self._block_writer.max_slowdown = 1  # the model computes on the GPU
+        self._block_writer.max_slowdown = 1  # part of the model is on a GPU, which would wait
         offset, start = self._align(alignment), 0
         device = flat.device
         side_stream = self._side_streams.setdefault(device, torch.cuda.Stream(device))  # type: ignore[no-untyped-call]

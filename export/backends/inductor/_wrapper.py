@@ -77,10 +77,13 @@ class _Instrumented(ast.NodeTransformer):
         self.remaining = sorted(kernels, key=lambda kernel: kernel.line)
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        for name in ("body", "orelse", "finalbody"):
-            body = getattr(node, name, None)
-            if isinstance(body, list):  # of a class, a function or a compound statement
+        for name, body in ast.iter_fields(node):
+            if isinstance(body, list) and all(isinstance(item, ast.stmt) for item in body):
                 setattr(node, name, self._with_observer_calls(body))
+            elif isinstance(body, list):  # of handlers of exceptions, for example
+                for item in body:
+                    if isinstance(item, ast.AST):
+                        self.visit(item)
         return node
 
     def _with_observer_calls(self, body: list[ast.stmt]) -> list[ast.stmt]:

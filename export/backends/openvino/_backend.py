@@ -275,10 +275,12 @@ def _float64_note(graph: Graph, device: str) -> tuple[str, ...]:
     return ("OpenVINO's CPU computes float64 in float32",) if has_doubles else ()
 
 
-@cache
+_made_core = cache(ov.Core)  # which takes a while to make
+
+
 def _core(device: str) -> ov.Core:
-    """Return one core of OpenVINO, which takes a while to make, or raise an error if it lacks the device."""
-    core = ov.Core()
+    """Return OpenVINO's core, or raise an error if it lacks the device."""
+    core = _made_core()
     devices = core.available_devices
     if device not in devices and device.partition(".")[0].partition(":")[0] not in (*devices, *_VIRTUAL_DEVICES):
         raise BackendError(f"OpenVINO has no device {device!r} here; there are {', '.join(devices)}")

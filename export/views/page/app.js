@@ -2846,8 +2846,10 @@
       this.content = html("div", {
         role: "none",
         onmousedown: (event) => this.pressed = this.itemAt(event),
-        onmouseup: (event) => this.release(event)
+        onmouseup: (event) => this.release(event),
+        onclick: (event) => this.activate(event)
       });
+      addEventListener("mouseup", () => this.pressed = void 0);
       this.pressed = void 0;
       this.lastClick = null;
       this.redraw = oncePerFrame(() => {
@@ -2941,9 +2943,16 @@
     /** @param {MouseEvent} event */
     release(event) {
       const item = this.itemAt(event);
-      const pressed = this.pressed;
-      this.pressed = void 0;
-      if (event.button === 0 && item && item === pressed) this.click(item, event);
+      if (event.button === 0 && item && item === this.pressed) this.click(item, event);
+    }
+    /**
+     * Selects a line that assistive technology clicks, which has no mouse.
+     * @param {MouseEvent} event
+     */
+    activate(event) {
+      const line = event.detail === 0 && event.target instanceof Element ? event.target.closest(".line") : null;
+      const item = line ? this.lines[Number(line.id.slice(line.id.lastIndexOf("-") + 1))]?.item : void 0;
+      if (item) this.app.select(item);
     }
     /**
      * @param {Item} item

@@ -105,6 +105,38 @@ def test_a_bug_is_named_behind_one_that_no_layer_recovers_from():
     assert [(departure.operator, departure.module) for departure in found] == [("mul", ""), ("view", "up.2")]
 
 
+class Experts(nn.Module):
+    """Layers that send each token to one of three experts, so that an expert has as many rows as tokens choose it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.route = nn.Embedding(64, 16), nn.ModuleList(nn.Linear(16, 3) for _ in range(3))
+        self.experts = nn.ModuleList(nn.ModuleList(nn.Linear(16, 16) for _ in range(3)) for _ in range(3))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embed(tokens)
+        for route, experts in zip(self.route, self.experts, strict=True):
+            chosen, out = route(x).argmax(-1), torch.zeros_like(x)
+            for number, expert in enumerate(experts):
+                rows = (chosen == number).nonzero()[:, 0]
+                out = out.index_add(0, rows, torch.tanh(expert(x[rows])))
+            x = x + out
+        return x
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_values_whose_size_depends_on_other_values_may_change_it(seed: int):
+    """With the numbers of A, tokens of B choose other experts than before."""
+    torch.manual_seed(seed)
+    a, b = Experts().eval(), Experts().eval()
+    b.load_state_dict(a.state_dict())
+    with torch.no_grad():
+        b.embed.weight.mul_(1.0 + torch.rand(16))
+        b.experts[2][1].weight.mul_(1.2)
+    result = align(a, b, torch.randperm(64)[:24])
+    assert result.departures[0].operator == "embedding"
+
+
 def test_differing_settings_are_in_the_note():
     """The epsilon of both is said."""
     a, b, args = port({1: "epsilon"})

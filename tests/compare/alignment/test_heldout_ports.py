@@ -6,6 +6,7 @@ import torch
 from filch.compare import align
 from support.faults import porting_heldout2, porting_heldout3, porting_heldout4, porting_heldout6, porting_heldout7
 from support.faults.porting import STYLES, make
+from support.models.ports import PORTS
 from support.models.ports.heldout import HELD_OUT_PORTS
 
 
@@ -44,6 +45,7 @@ NAMED = {
     "falcon: first query for the key in layer 1": "operation",  # joined weights, of which one part is wrong
     "segformer: corners in their places": "operation",  # a value that is computed from products of A's weights
     "segformer: second residual twice in stage 2": "operation",  # beside steps that no layer has in A
+    "bert: eps of the second norm in layer 1": "operation",  # behind a sum that A computes in another order
     "rwkv: bonus of another layer in layer 0": "operation",  # the weight of another layer, which only a sum reads
 }
 FRESH = "opt", "gptj", "bloom", "gemma2", "falcon", "segformer: corners", "rwkv"
@@ -72,3 +74,13 @@ def test_weights_in_no_regular_order_or_folded_by_head_are_found(port, style):
     assert result.close
     assert result.departures == ()
     assert [weight.name for weight in result.weights if not weight.complete] == []
+
+
+def test_a_bias_that_a_joined_projection_lacks_in_all_layers_is_named():
+    """The projection, and not what reads its result, although that is a value of A in no layer."""
+    a, b, args, b_args = PORTS["qwen2"].make("key bias")
+
+    result = align(a, b, args, b_args)
+
+    assert [item.module for item in result.departures] == ["stack.0.packed", "stack.1.packed"]
+    assert result.departures[0].note == "lacks model.layers.0.self_attn.k_proj.bias of A"

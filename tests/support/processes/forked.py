@@ -103,7 +103,8 @@ def _forking(execute, path):
     def start(*arguments):
         given = signature.bind(*arguments).arguments
         process, (program, *rest) = given["self"], given["args"]
-        if program != sys.executable:
+        has_options = rest[0].startswith("-") and rest[0] not in ("-c", "-m")
+        if program != sys.executable or has_options or any(given[name] for name in ("cwd", "pass_fds", "preexec_fn")):
             execute(*arguments)
             return
         sys.stdout.flush()
