@@ -124,17 +124,16 @@ class Experts(nn.Module):
         return x
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_values_whose_size_depends_on_other_values_may_change_it(seed: int):
+def test_values_whose_size_depends_on_other_values_may_change_it():
     """With the numbers of A, tokens of B choose other experts than before."""
-    torch.manual_seed(seed)
+    torch.manual_seed(3)
     a, b = Experts().eval(), Experts().eval()
     b.load_state_dict(a.state_dict())
     with torch.no_grad():
-        b.embed.weight.mul_(1.0 + torch.rand(16))
-        b.experts[2][1].weight.mul_(1.2)
+        b.embed.weight[:, 3].mul_(1.5)
+        b.experts[1][1].weight.mul_(1.2)
     result = align(a, b, torch.randperm(64)[:24])
-    assert result.departures[0].operator == "embedding"
+    assert [departure.module for departure in result.departures] == ["embed", "experts.1.1"]
 
 
 def test_differing_settings_are_in_the_note():
