@@ -81,7 +81,14 @@ class Operands:
         if pair is None:
             return None
         moved = self._moved(anchor, pair[1]) if self.is_guessed(anchor) else None
-        return arranged(*pair, self.orders, place_of(anchor.weight)) if moved is None else moved
+        if moved is not None and not (self._has_wrong_result(anchor) and self._is_right_with(anchor, pair[0])):
+            return moved
+        return arranged(*pair, self.orders, place_of(anchor.weight))
+
+    def _has_wrong_result(self, anchor: Anchor) -> bool:
+        """Whether an operation of B computes something else than A from A's numbers, which may be in another order."""
+        roots = self._pairs.other.execution.roots
+        return roots[anchor.operand] in self._found and anchor.node.outputs[0] not in self._found
 
     def in_order_of(self, own: str, other: str) -> torch.Tensor | None:
         """Return the numbers of a value of A in the shape of a value of B; None if their order is not known."""
@@ -120,7 +127,8 @@ class Operands:
         """Whether the operation of B computes A's result from an operand."""
         run_again, output = self._pairs.other.execution.run_again, anchor.node.outputs[0]
         own = self._pairs.reference.execution.values.get(anchor.reference.outputs[0])
-        if run_again is None or own is None or not anchor.whole:
+        shape = self.others[anchor.operand].shape
+        if run_again is None or own is None or not anchor.whole or operand.shape != shape:
             return False
         result = run_again({anchor.operand: operand}, {output}).get(output)
         return result is not None and solve(Numbers(result), Numbers(own)) is not None
