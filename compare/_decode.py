@@ -18,6 +18,7 @@ from filch.export import (
     has_recurrent_states,
     lower,
     stepwise_call,
+    window_sizes,
 )
 from filch.export.backends import Backend, Stage
 from filch.steal import phase, steal_forward
@@ -120,6 +121,9 @@ def compare_decode(
         program = program.snapshot()
         _check_outputs(program)
         slots = _slots(program)
+        windows = window_sizes(model) if has_windows else [0]
+        if 0 < slots < tokens and not all(0 < window <= slots for window in windows):
+            raise CompareError(f"{tokens} tokens need as many slots, unless all windows are smaller, not {slots}")
     sequences = len(given) if in_steps else 0
     stepwise = Stepwise(resolve_backend(backend, options), count, slots, sequences)
     with implementation(model, "experts", EXPORTED_EXPERTS), torch.no_grad():
@@ -264,7 +268,7 @@ def _unjudged(rows: Iterable[Row], wrong: Collection[str]) -> dict[str, str]:
     """Return why outputs were not judged, by their names, except those that are known to be wrong."""
     unknown = (row for row in rows if row.kind == "output" and row.value not in wrong)
     return {
-        row.value: row.reason or row.status if not row.judged else f"{row.status}, at no known position"
+        row.value: row.reason or row.status if not row.judged else f"{row.status}, position unknown"
         for row in unknown
         if row.diverged or not row.judged
     }

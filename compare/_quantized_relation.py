@@ -1,7 +1,8 @@
 """The relation "a quantized cache = what it was given": its states differ by the rounding of its quantizer alone."""
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -13,15 +14,16 @@ from filch.steal.text import short_line
 from .common._errors import CompareError
 from .decoding._decoder import Decoder, unsupported
 from .decoding._plan import Plan, chunks, together
-from .decoding._quantized_states import StateFault, WatchedCache
+from .decoding._quantized_states import WatchedCache
 from .layouts._closeness import RELATIVE
 from .layouts._numbers import Numbers
-from .results._invariance import InvarianceBreak, InvarianceRow
+from .results._invariance import InvarianceRow
 
 Caches = Sequence[str] | Mapping[str, Callable[[], Any]]  # quantizers of transformers, or functions that make a cache
 _QUANTIZERS = ("fp8", "hqq", "quanto")
 _RESIDUAL = 4  # tokens that a layer keeps as they are: few, so that it quantizes within the tokens of a test
 _REASON = 120  # characters
+_REFUSAL = "only supported for models with only full attention layers"  # what `QuantizedCache` says
 
 
 def quantized_caches(model: nn.Module, caches: Caches) -> dict[str, Callable[[], Any]]:
@@ -66,24 +68,29 @@ def check_quantized(  # noqa: PLR0917  called in one place
     plan = Plan(chunks(tokens, 1, first=first))
     if reason := unsupported(model, plan):
         return InvarianceRow(name, "not run", note=reason)
+    running: list[str] = []
     try:
         cache = make()
+        watched = WatchedCache(cache, running)
     except ImportError as error:
         raise CompareError(short_line(str(error), _REASON)) from error
-    except Exception as error:  # noqa: BLE001  such as a layer with a window
-        return InvarianceRow(name, "not run", note=short_line(str(error), _REASON))
-    watched, difference, note = WatchedCache(cache), None, ""
+    except Exception as error:  # noqa: BLE001  functions of users raise errors of all types
+        is_refused = isinstance(error, ValueError) and _REFUSAL in str(error)
+        return InvarianceRow(name, "not run" if is_refused else "fails", note=_reason(error))
+    if watched.others:
+        return InvarianceRow(name, "fails", note=f"layers of {', '.join(watched.others)} can't be compared")
+    difference, note = None, ""
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _recorded(model, running):
             (expected,) = Decoder(model, Plan(together(tokens), "none"), others, len(tokens))()
             actual = torch.cat(Decoder(model, plan, others, len(tokens), cache)(), 1)
         difference = _largest_difference(actual.double(), expected.double())
     except Exception as error:  # noqa: BLE001  models and quantizers raise errors of all types
-        note = short_line(f"{type(error).__name__}: {error}", _REASON)
+        note = _reason(error)
     if watched.faults:
-        place, more = _break_of(watched.faults[0], model), len(watched.faults) - 1
-        return InvarianceRow(name, "breaks", difference, place, more, watched.compared, note)
-    if note or not watched.compared:
+        fault, more = watched.faults[0], len(watched.faults) - 1
+        return InvarianceRow(name, "breaks", difference, fault, more, watched.compared, note)
+    if note or not watched.is_quantized:
         return InvarianceRow(name, "fails", note=note or "no quantized layer of the cache was updated")
     return InvarianceRow(name, "holds", difference, compared=watched.compared, note=_clipped(watched))
 
@@ -94,11 +101,22 @@ def _largest_difference(actual: torch.Tensor, expected: torch.Tensor) -> float:
     return float(((actual - expected).abs() / sizes).nan_to_num(nan=torch.inf).max())
 
 
-def _break_of(fault: StateFault, model: nn.Module) -> InvarianceBreak:
-    modules = (path for path, item in model.named_modules() if getattr(item, "layer_idx", None) == fault.layer)
-    module = max(modules, key=len, default=f"layer {fault.layer} of the cache")
-    source = fault.source.replace("\\", "/").rpartition("/")[2]
-    return InvarianceBreak(module, fault.what, source, fault.sequence, fault.position, fault.difference)
+def _reason(error: Exception) -> str:
+    return short_line(f"{type(error).__name__}: {error}", _REASON)
+
+
+@contextmanager
+def _recorded(model: nn.Module, running: list[str]) -> Iterator[None]:
+    """Keep the paths of the modules of a model that run, from outer to inner, in a list."""
+
+    def leave(*_: object) -> None:
+        running.pop()
+
+    with ExitStack() as hooks:
+        for path, module in model.named_modules():
+            hooks.enter_context(module.register_forward_pre_hook(lambda *_, path=path: running.append(path)))
+            hooks.enter_context(module.register_forward_hook(leave, always_call=True))
+        yield
 
 
 def _clipped(watched: WatchedCache) -> str:

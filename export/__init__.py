@@ -12,7 +12,7 @@ from .evaluation._unpredictable import (
     returns_uninitialized,
     uninitialized_nodes,
 )
-from .exporting._cached import CacheKind, cached_call, has_recurrent_states, stepwise_call
+from .exporting._cached import CacheKind, cached_call, has_recurrent_states, stepwise_call, window_sizes
 from .exporting._export import export
 from .graph._arguments import leaves_of, map_leaves, written_arguments
 from .graph._cutting import AGAIN, Cutter
@@ -100,5 +100,6 @@ __all__ = [
     "trace_graph",
     "uninitialized_nodes",
     "value_sizes",
+    "window_sizes",
     "written_arguments",
 ]

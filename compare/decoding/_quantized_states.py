@@ -1,72 +1,93 @@
 """Check that a quantized cache holds the keys and values that it was given, as exactly as its quantizer can."""
 
+from __future__ import annotations
+
 import importlib
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import PurePath
 from typing import Any
 
 import torch
 
+from ..common._errors import CompareError
 from ..float64 import unit_of
 from ..layouts._closeness import RELATIVE
 from ..layouts._numbers import Numbers
+from ..results._invariance import InvarianceBreak
 
 _TOKENS = -2  # the axis of the tokens in keys and values
 _ROUNDING = 4  # units of the dtype, of the largest number: to divide by a scale, and to multiply by it
 _SIDES = ("keys", "values")
+_FORMATS = "(8-bit numbers, scale), (integers, dict) or a tensor of quanto"
 
 
 @dataclass(frozen=True)
-class StateFault:
-    """A tensor of a layer of a cache that is not what it was given.
+class _Stored:
+    """What a layer has quantized, after an update.
 
     Attributes:
-        layer: the index of the layer.
-        what: `keys`, `values`, or `length`: the number of tokens that the layer says it has.
-        source: the line of code of the layer's `update`.
-        sequence: the index of the first sequence with other numbers; None for the length.
-        position: its first position with other numbers.
-        difference: the largest difference there, relative to the size of the number or of a typical one.
+        quantized: what `_quantize` returned.
+        numbers: what `_dequantize` returns of it.
+        coded: of codes and a scale: copies of the codes of these numbers, and of the scale, in float64; else None.
     """
 
-    layer: int
-    what: str
-    source: str
-    sequence: int | None
-    position: int
-    difference: float
+    quantized: Any
+    numbers: torch.Tensor
+    coded: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def kept(self, earlier: _Stored) -> int:
+        """Return how many of the first tokens have not been quantized since an earlier update."""
+        count, is_kept = earlier.numbers.shape[_TOKENS], self.quantized is earlier.quantized
+        if self.coded is not None and earlier.coded is not None:
+            (codes, scale), (old_codes, old_scale) = self.coded, earlier.coded
+            is_kept = (is_kept and _are_equal(codes, old_codes, count)) or _are_equal(scale, old_scale, count)
+        return count if is_kept else 0
+
+    def has_scale_of(self, earlier: _Stored) -> bool:
+        """Whether the scale is that of an earlier update, so that it was not made for later numbers."""
+        return self.coded is not None and earlier.coded is not None and torch.equal(self.coded[1], earlier.coded[1])
 
 
 class WatchedCache:
     """Compares what each layer of a cache holds after each update with what it held before and what it was given.
 
     Numbers that a layer does not quantize have to be the same, bit for bit. Those that it quantizes are rounded to the
-    nearest step, so that they may change by half a step of its scale. A layer quantizes its numbers again when it
-    quantizes new ones with them.
+    nearest step, so that they may change by half a step of its scale. With another scale, a layer quantizes its earlier
+    numbers again.
 
     Args:
-        cache: an empty cache of transformers. Its layers that are derived from `BaseQuantizedLayer` are watched. Their
-            `_quantize` returns a tuple of numbers and a scale, as that of `fp8`, or of integers and a dict with `scale`
-            and `zero`, as that of `hqq`, or a tensor of quanto.
+        cache: an empty cache of transformers. Its layers are derived from `BaseQuantizedLayer`, or keep all tokens as
+            they are, as `DynamicLayer`. What `_quantize` returns is a tuple of floats or integers of 8 bits and a
+            scale, as that of `fp8`, or of integers and a dict with `scale` and `zero`, as that of `hqq`, or a tensor of
+            quanto.
+        running: the paths of the modules that run, from outer to inner, whenever a layer is updated.
 
     Attributes:
-        faults: what is wrong, by update.
+        faults: what is wrong, by update: `keys`, `values` or `length`, the number of tokens that a layer says it has.
+        others: the types of the layers that can't be compared.
         compared: the number of compared tensors.
+        is_quantized: whether a quantized layer was updated.
         clipped: how many numbers were beyond the range of a scale that was made for earlier ones, by layer.
         excess: how many times the range the largest of them was.
     """
 
-    def __init__(self, cache: Any) -> None:
-        self.faults: list[StateFault] = []
+    def __init__(self, cache: Any, running: Sequence[str]) -> None:
+        self.faults: list[InvarianceBreak] = []
         self.compared = 0
+        self.is_quantized = False
         self.clipped: dict[int, int] = {}
         self.excess = 1.0
+        self._running = running
         self._held: dict[tuple[int, str], torch.Tensor] = {}
-        self._quantized: dict[tuple[int, str], Any] = {}
+        self._stored: dict[tuple[int, str], _Stored] = {}
+        dynamic = importlib.import_module("transformers.cache_utils").DynamicLayer
+        others = (item for item in cache.layers if not isinstance(item, dynamic) or item.is_sliding)
+        self.others = sorted({type(item).__name__ for item in others})
         for index, layer in enumerate(cache.layers):
-            if hasattr(layer, "_quantized_keys"):
-                layer.update = partial(self._update, index, layer, layer.update)
+            layer.update = partial(self._update, index, layer, layer.update)
 
     def _update(
         self, index: int, layer: Any, update: Any, keys: torch.Tensor, values: torch.Tensor, *args: Any, **kwargs: Any
@@ -74,14 +95,15 @@ class WatchedCache:
         given = keys.clone(), values.clone()
         returned = update(keys, values, *args, **kwargs)
         code = inspect.unwrap(type(layer).update).__code__
-        source = f"{code.co_filename}:{code.co_firstlineno}"
+        source = f"{PurePath(code.co_filename).name}:{code.co_firstlineno}"
+        module = self._running[-1]
         for what, new, result in zip(_SIDES, given, returned, strict=True):
             if (found := self._check(index, layer, what, new, result)) is not None:
-                self.faults.append(StateFault(index, what, source, *found))
+                self.faults.append(InvarianceBreak(module, what, source, *found))
         count = self._held[index, "keys"].shape[_TOKENS]
         length = layer.get_seq_length()
         if (length, *layer.get_mask_sizes(1)) != (count, count + 1, 0):
-            self.faults.append(StateFault(index, "length", source, None, count - 1, abs(length - count)))
+            self.faults.append(InvarianceBreak(module, "length", source, None, count - 1, abs(length - count)))
         return returned
 
     def _check(
@@ -90,23 +112,33 @@ class WatchedCache:
         """Return where a layer returned or holds something else than it should; see `_first_difference`."""
         before = self._held.get((index, what))
         expected = new if before is None else torch.cat([before, new], _TOKENS)
-        quantized, residual = getattr(layer, f"_quantized_{what}"), getattr(layer, what)
-        dequantized = layer._dequantize(quantized)  # noqa: SLF001  what such layers define
-        held = torch.cat([dequantized, *([residual] if residual.dim() == expected.dim() else [])], _TOKENS)
-        is_quantized_now = quantized is not self._quantized.get((index, what))
-        self._held[index, what], self._quantized[index, what] = held, quantized
-        self.compared += 1
         allowed = torch.zeros_like(expected, dtype=torch.float64)
-        if is_quantized_now and held.shape == expected.shape:
-            rounding = _ROUNDING * unit_of(expected.dtype) * float(expected.double().abs().amax())
-            room = allowed.narrow(_TOKENS, 0, dequantized.shape[_TOKENS])
-            room.copy_((_largest_error(layer, quantized) + rounding).nan_to_num(nan=0.0))
-            if before is not None and (times := _times_of_range(quantized, expected)) is not None:
-                times[..., : before.shape[_TOKENS], :] = 0.0  # those are at the end of the range already
-                room.masked_fill_(times > 1, torch.inf)
-                self.clipped[index] = self.clipped.get(index, 0) + int((times > 1).sum())
-                self.excess = max(self.excess, float(times.max()))
+        held = getattr(layer, what).clone()
+        if hasattr(layer, "_quantized_keys"):
+            earlier = self._stored.get((index, what))
+            stored = self._stored[index, what] = _stored_by(layer, getattr(layer, f"_quantized_{what}"))
+            held = torch.cat([stored.numbers, *([held] if held.dim() == expected.dim() else [])], _TOKENS)
+            if held.shape == expected.shape:
+                first, errors = self._allowed(index, layer, expected, stored, earlier)
+                allowed[..., first : first + errors.shape[_TOKENS], :] = errors
+            self.is_quantized = True
+        self._held[index, what] = held
+        self.compared += 1
         return _first_difference(returned, expected, allowed) or _first_difference(held, expected, allowed)
+
+    def _allowed(
+        self, index: int, layer: Any, expected: torch.Tensor, stored: _Stored, earlier: _Stored | None
+    ) -> tuple[int, torch.Tensor]:
+        """Return the first token that was quantized in this update, and how far numbers may be off from there on."""
+        first, count = 0 if earlier is None else stored.kept(earlier), stored.numbers.shape[_TOKENS]
+        rounding = _ROUNDING * unit_of(expected.dtype) * float(expected.double().abs().amax())
+        errors = (_largest_error(layer, stored) + rounding).nan_to_num(nan=0.0)[..., first:, :]
+        if first < count and stored.coded is not None and earlier is not None and stored.has_scale_of(earlier):
+            times = _times_of_range(*stored.coded, expected[..., :count, :])[..., first:, :]
+            errors = errors.masked_fill(times > 1, torch.inf)
+            self.clipped[index] = self.clipped.get(index, 0) + int((times > 1).sum())
+            self.excess = max(self.excess, float(times.max()))
+        return first, errors
 
 
 def _first_difference(
@@ -128,25 +160,51 @@ def _first_difference(
     return sequence, position, float(relative.nan_to_num(nan=torch.inf).max())
 
 
-def _largest_error(layer: Any, quantized: Any) -> torch.Tensor:
+def _stored_by(layer: Any, quantized: Any) -> _Stored:
+    """Return what a layer has quantized.
+
+    Raises:
+        CompareError: it has another format than those of `WatchedCache`.
+    """
+    numbers = layer._dequantize(quantized)  # noqa: SLF001  what such layers define
+    if hasattr(quantized, "_shift"):
+        return _Stored(quantized, numbers)
+    match quantized:
+        case (_, dict()):
+            return _Stored(quantized, numbers)
+        case (torch.Tensor() as codes, scale) if codes[..., : numbers.shape[_TOKENS], :].shape == numbers.shape:
+            codes, scale = codes[..., : numbers.shape[_TOKENS], :].clone(), torch.as_tensor(scale).double()
+            scale = scale.clone() if scale.dim() > 1 else scale.clone().reshape(1, -1)
+            return _Stored(quantized, numbers, (codes, scale))
+    raise CompareError(f"{type(layer).__name__} does not quantize to {_FORMATS}")
+
+
+def _are_equal(one: torch.Tensor, other: torch.Tensor, count: int) -> bool:
+    """Whether tensors are equal for a number of tokens, or are the same for all tokens."""
+    return torch.equal(one[..., :count, :], other[..., :count, :])
+
+
+def _largest_error(layer: Any, stored: _Stored) -> torch.Tensor:
     """Return how far each number may be from the one that was quantized: half a step of the scale, in float64.
 
     HQQ moves its zero points to fit all numbers of a group, by which those at its ends may be another half step away.
     """
     is_hqq = isinstance(layer, importlib.import_module("transformers.cache_utils").HQQQuantizedLayer)
-    return _steps(layer, quantized) * (1.0 if is_hqq else 0.5)
+    return _steps(layer, stored) * (1.0 if is_hqq else 0.5)
 
 
-def _steps(layer: Any, quantized: Any) -> torch.Tensor:
+def _steps(layer: Any, stored: _Stored) -> torch.Tensor:
     """Return how far the neighbouring numbers are that a quantizer can represent, for each number, in float64."""
-    if isinstance(quantized, tuple) and not isinstance(quantized[1], dict):  # numbers of 8 bits with an exponent
-        numbers, scale = quantized
-        info = torch.finfo(numbers.dtype)
-        _, exponents = torch.frexp(numbers.float().abs().clamp(min=info.smallest_normal))
-        steps: torch.Tensor = info.eps * torch.exp2(exponents.double() - 1) * scale.double()
-        return steps
-    at, next_to = _with_zero_points(layer, quantized, 0), _with_zero_points(layer, quantized, 1)
-    return (at - next_to).abs()
+    if stored.coded is None:
+        at, next_to = (_with_zero_points(layer, stored.quantized, more) for more in (0, 1))
+        return (at - next_to).abs()
+    codes, scale = stored.coded
+    steps = torch.ones_like(codes, dtype=torch.float64)
+    if codes.is_floating_point():
+        info = torch.finfo(codes.dtype)
+        _, exponents = torch.frexp(codes.float().abs().clamp(min=info.smallest_normal))
+        steps = info.eps * torch.exp2(exponents.double() - 1)
+    return steps * scale[..., : codes.shape[_TOKENS], :]
 
 
 def _with_zero_points(layer: Any, quantized: Any, more: int) -> torch.Tensor:
@@ -163,14 +221,9 @@ def _with_zero_points(layer: Any, quantized: Any, more: int) -> torch.Tensor:
     return numbers.double()
 
 
-def _times_of_range(quantized: Any, expected: torch.Tensor) -> torch.Tensor | None:
-    """Return how many times the largest number of its scale each number is that was replaced by that one; else 0.
-
-    None if the scale is made for all numbers each time.
-    """
-    if not isinstance(quantized, tuple) or isinstance(quantized[1], dict):
-        return None
-    numbers, scale = quantized
-    largest = torch.finfo(numbers.dtype).max
-    is_largest = numbers.float() * expected.sign() >= largest
-    return torch.where(is_largest, expected.double().abs() / (largest * scale.double()), 0.0)
+def _times_of_range(codes: torch.Tensor, scale: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """Return how many times the largest number of its scale each number is that was replaced by that one; else 0."""
+    largest = (torch.finfo if codes.is_floating_point() else torch.iinfo)(codes.dtype).max
+    is_largest = codes.float() * expected.sign() >= largest
+    times = expected.double().abs() / (largest * scale[..., : codes.shape[_TOKENS], :])
+    return torch.where(is_largest, times, 0.0)

@@ -68,7 +68,7 @@ class InvarianceRow:
         first: the first operation that differs; None if none does.
         more: how many other operations differ although what they read is the same, such as those of later calls.
         compared: how many values were compared by position.
-        note: why the relation was not run, the error, or what else is to say.
+        note: why the relation was not run, the error, or a remark on the result.
     """
 
     relation: str

@@ -173,6 +173,13 @@ def step_arguments(  # noqa: PLR0917  called in this file
     return {**given, "encoder_outputs": (encoded,), name: cache}
 
 
+def window_sizes(model: nn.Module) -> list[int]:
+    """Return the number of tokens that each layer of a model of transformers attends to; 0 for all."""
+    # The model is one of transformers, which takes seconds to import.
+    own = importlib.import_module("transformers.cache_utils").DynamicCache(config=model.config).layers
+    return [getattr(layer, "sliding_window", 0) if layer.is_sliding else 0 for layer in own]
+
+
 def cached_call(
     model: nn.Module, tokens: torch.Tensor, others: Mapping[str, Any] | None = None, *, slots: int = 0
 ) -> dict[str, Any]:
@@ -307,8 +314,7 @@ def empty_cache(
 def _with_windows(model: nn.Module, states: list[tuple[torch.Tensor, torch.Tensor]], slots: int) -> Any:
     """Return a cache without tokens, whose layers with a window keep the last ones, for states of these shapes."""
     module = importlib.import_module("._window_cache", __package__)
-    own = importlib.import_module("transformers.cache_utils").DynamicCache(config=model.config).layers
-    windows = [getattr(layer, "sliding_window", 0) if layer.is_sliding else 0 for layer in own]
+    windows = window_sizes(model)
     if not any(windows):
         kind = "static" if slots else "dynamic"
         raise ExportError(f"{type(model).__name__} has no layer with a sliding window: export it with a {kind} cache")

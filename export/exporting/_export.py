@@ -72,6 +72,7 @@ def export(
             of the encoder and `decoder_input_ids`; its decoder is exported, with `encoder_hidden_states` and
             `past_key_values.0.encoder.key` as further inputs.
         slots: the number of slots of a static cache, except for those of windows, which is also the length of its mask.
+            It is the largest number of tokens, unless all layers have a window that is no larger.
             How many of them are used is in `past_key_values.0.length` and so on.
 
     Returns:

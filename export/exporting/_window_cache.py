@@ -60,8 +60,8 @@ class WindowCache(DynamicCache):  # type: ignore[misc]  # as above
 class SlotLayer(DynamicLayer):  # type: ignore[misc]  # as above
     """Keys and values in a fixed number of slots, of one token in each update.
 
-    It computes what `StaticSlidingWindowLayer` does: when all slots are used, they move by one. That one counts its
-    tokens in Python, too, and has one number for all rows.
+    When all slots are used, they move by one, as those of `StaticSlidingWindowLayer`. The number of tokens is a tensor
+    here, with one for each row; `StaticSlidingWindowLayer` has a number in Python for all rows.
 
     Args:
         slots: the number of slots: those of a window, or as many as there will be tokens.

@@ -138,6 +138,17 @@ def test_a_wrong_slot_is_named_with_its_position(mixed, slots, fault):
     assert first.value == value or (not value and first.module == "model.layers.0.self_attn"), first
 
 
+def test_more_tokens_than_slots_are_refused_unless_all_windows_have_slots(mixed, slots):
+    with pytest.raises(CompareError, match="24 tokens need as many slots, unless all windows are smaller, not 16"):
+        compare_decode(mixed[0], TOKENS, program=load_program(slots), **SLOT_OPTIONS | {"tokens": SLOTS + 8})
+    model = build("MistralForCausalLM", SIZES | {"num_hidden_layers": 1, "sliding_window": 8})
+    program = export(model, TOKENS, cache="static-window", slots=8)
+    assert compare_decode(model, TOKENS, program=program, stages=["exported"], **SLOT_OPTIONS).close
+    model.config.sliding_window = 9
+    with pytest.raises(CompareError, match="11 tokens need as many slots"):
+        compare_decode(model, TOKENS, program=program, **SLOT_OPTIONS)
+
+
 def test_what_has_no_windows_is_refused(mixed):
     model, path = mixed
     with pytest.raises(CompareError, match="a program with windows of keys takes one token in each step"):

@@ -9,7 +9,14 @@ import pytest
 import torch
 from torch import nn
 from transformers import QuantizedCache
-from transformers.cache_utils import Cache, DynamicCache, Fp8QuantizedLayer, QuantizedLayer
+from transformers.cache_utils import (
+    Cache,
+    DynamicCache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    Fp8QuantizedLayer,
+    QuantizedLayer,
+)
 
 from filch.compare import CompareError, check_invariance
 from filch.compare.results._invariance import InvarianceRow
@@ -46,6 +53,47 @@ class IntegerLayer(QuantizedLayer):  # type: ignore[misc]  # mypy does not follo
         return ((numbers.float() - about["zero"]) * about["scale"]).to(self.dtype)
 
 
+class ByteLayer(QuantizedLayer):  # type: ignore[misc]  # as above
+    """Keeps integers of 8 bits, with a scale for each token."""
+
+    def __init__(self, residual_length: int = 2) -> None:
+        super().__init__(residual_length=residual_length)
+
+    def _quantize(self, tensor: torch.Tensor, axis: int) -> tuple[torch.Tensor, torch.Tensor]:
+        scale = self.scale_of(tensor.float())
+        return (tensor.float() / scale).round().clamp(-127, 127).to(torch.int8), scale
+
+    def scale_of(self, numbers: torch.Tensor) -> torch.Tensor:
+        return numbers.abs().amax((0, 1, 3), keepdim=True) / 127
+
+    def _dequantize(self, quantized: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        codes, scale = quantized
+        return (codes * scale).to(self.dtype)
+
+
+class SlotsOfFloats(Fp8QuantizedLayer):  # type: ignore[misc]  # as above
+    """Writes its numbers into slots that it has since the first update."""
+
+    def update(self, keys: torch.Tensor, values: torch.Tensor, *_args: Any, **_kwargs: Any) -> Any:
+        start = self.cumulative_length
+        if not start:
+            results = super().update(keys, values)
+            stored = self._quantized_keys, self._quantized_values
+            self._quantized_keys, self._quantized_values = (
+                (torch.cat([codes] * 5, 2), scale) for codes, scale in stored
+            )
+            return results
+        self.cumulative_length += keys.shape[2]
+        stored = self._quantized_keys, self._quantized_values
+        for new, (codes, scale) in zip((keys, values), stored, strict=True):
+            codes[:, :, start : self.cumulative_length] = self._quantize(new, scale)[0]
+        return tuple(map(self._dequantize, stored))
+
+    def _dequantize(self, qtensor: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        numbers: torch.Tensor = super()._dequantize(qtensor)[:, :, : self.cumulative_length]
+        return numbers
+
+
 def checked(model: nn.Module, make: Callable[[], Any], **kwargs: Any) -> InvarianceRow:
     name = "quantized cache own"
     args = () if kwargs else TOKENS
@@ -68,6 +116,17 @@ def test_a_right_cache_of_integers_holds_what_it_was_given(llama: nn.Module, nbi
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("other", [ByteLayer, SlotsOfFloats])
+def test_layers_that_quantize_and_others_hold_what_they_were_given(
+    llama: nn.Module, other: type, dtype: torch.dtype
+) -> None:
+    row = checked(llama.to(dtype), lambda: Cache(layers=[DynamicLayer(), other()]))
+    assert row.verdict == "holds", row
+    assert ("beyond the first call's range" in row.note) == (other is SlotsOfFloats)
+    assert row.compared == 2 * 2 * (1 + TOKENS.shape[1] - FIRST)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_right_cache_of_8_bit_floats_holds_what_it_was_given(llama: nn.Module, dtype: torch.dtype) -> None:
     result = check_invariance(llama.to(dtype), TOKENS, only=["quantized cache fp8"], quantized=["fp8"])
     (row,) = result.rows
@@ -80,14 +139,13 @@ def test_a_right_cache_of_8_bit_floats_holds_what_it_was_given(llama: nn.Module,
 def test_the_cache_of_a_decoder_with_an_encoder_is_quantized_too() -> None:
     sizes = {"d_model": 32, "d_ff": 48, "d_kv": 8, "num_layers": 2, "num_heads": 4, "vocab_size": 96}
     model = build("T5ForConditionalGeneration", sizes | {"pad_token_id": 0, "decoder_start_token_id": 0})
-    row = checked(
-        model,
-        lambda: Cache(layers=[IntegerLayer() for _ in range(2)]),
-        input_ids=TOKENS[:, :7],
-        decoder_input_ids=TOKENS,
-    )
+    given = {"input_ids": TOKENS[:, :7], "decoder_input_ids": TOKENS}
+    row = checked(model, lambda: Cache(layers=[IntegerLayer(), IntegerLayer()]), **given)
     assert row.verdict == "holds", row
     assert row.compared > 0
+    first = checked(model, lambda: Cache(layers=[IntegerLayer(), WrongScale()]), **given).first
+    assert first is not None
+    assert (first.module, first.position) == ("decoder.block.1.layer.0.SelfAttention", LATE)
 
 
 @pytest.mark.parametrize("fault", ["scale", "zero"])
@@ -223,6 +281,44 @@ class OwnScale(Fp8QuantizedLayer):  # type: ignore[misc]  # mypy does not follow
         return super()._quantize(tensor, None if is_late else scale)
 
 
+class SmallRange(ByteLayer):
+    """Makes a scale that is too small for the largest numbers of the token itself."""
+
+    def scale_of(self, numbers: torch.Tensor) -> torch.Tensor:
+        scale = super().scale_of(numbers)
+        scale[:, :, LATE:] *= 0.7
+        return scale
+
+
+class ChangedBytes(ByteLayer):
+    """Changes a scale by a thousandth, long after the numbers have been quantized."""
+
+    def __init__(self) -> None:
+        super().__init__(residual_length=20)
+
+    def update(self, keys: torch.Tensor, values: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        results = super().update(keys, values, *args, **kwargs)
+        if late(results[0]):
+            self._quantized_values[1].mul_(1.001)
+        return results
+
+
+class Drifting(Fp8QuantizedLayer):  # type: ignore[misc]  # as above
+    """Moves all numbers a little in each update from a late one on."""
+
+    def _dequantize(self, qtensor: Any) -> torch.Tensor:
+        numbers: torch.Tensor = super()._dequantize(qtensor)
+        return numbers * (1 + 1e-3 * max(0, self.cumulative_length - LATE))
+
+
+class StaleUnquantized(DynamicLayer):  # type: ignore[misc]  # as above
+    def update(self, keys: torch.Tensor, values: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        results = super().update(keys, values, *args, **kwargs)
+        if late(results[0]):
+            self.values[:, :, -1] = self.values[:, :, -2]
+        return results
+
+
 # What is wrong in the second layer, the first sequence, and its first position.
 FAULTS: dict[type, tuple[str, int | None, int]] = {
     WrongScale: ("keys", 0, LATE),
@@ -235,6 +331,10 @@ FAULTS: dict[type, tuple[str, int | None, int]] = {
     LostToken: ("keys", 0, LATE),
     LengthOfQuantized: ("length", None, LATE),
     OwnScale: ("keys", 0, LATE),
+    SmallRange: ("keys", 0, LATE),
+    ChangedBytes: ("values", 0, 0),
+    Drifting: ("keys", 0, 0),
+    StaleUnquantized: ("values", 0, LATE),
 }
 
 
@@ -271,6 +371,20 @@ def test_what_is_not_run_is_said(llama: nn.Module, monkeypatch: pytest.MonkeyPat
     (row,) = check_invariance(nn.Embedding(96, 8), TOKENS, only=["quantized cache fp8"], quantized=["fp8"]).rows
     assert (row.verdict, row.note) == ("not run", "the model takes no cache")
 
+    def bad_option() -> Any:
+        return IntegerLayer(bits=4)  # type: ignore[call-arg]
+
+    row = checked(llama, bad_option)
+    assert row.verdict == "fails" and row.note.startswith("TypeError: "), row
+    row = checked(llama, lambda: Cache(layers=[IntegerLayer(), DynamicSlidingWindowLayer(5)]))
+    assert (row.verdict, row.note) == ("fails", "layers of DynamicSlidingWindowLayer can't be compared")
+    monkeypatch.setattr(IntegerLayer, "_dequantize", lambda _self, quantized: quantized[0].float())
+    monkeypatch.setattr(IntegerLayer, "_quantize", lambda _self, tensor, axis: (tensor,))
+    row = checked(llama, lambda: Cache(layers=[IntegerLayer(), IntegerLayer()]))
+    assert (
+        row.verdict == "fails"
+        and "IntegerLayer does not quantize to (8-bit numbers, scale), (integers, dict)" in row.note
+    ), row
     row = checked(llama, DynamicCache)
     assert (row.verdict, row.note) == ("fails", "no quantized layer of the cache was updated")
 
