@@ -90,7 +90,8 @@ def weight_of_other_layer(pairs: Correspondence, node: Node) -> tuple[str, str] 
 def _same_place(name: str, weights: Collection[str]) -> list[str]:
     """Return the weights in the same place of all layers, in the order of the layers."""
     found = [item for item in weights if _without_layer(item) == _without_layer(name)]
-    return sorted(found, key=lambda item: int((re.findall(r"\d+", item) or [0])[0]))
+    numbers = {item: "".join(re.findall(r"\d+", item)[:1]).lstrip("0") for item in found}
+    return sorted(found, key=lambda item: (len(numbers[item]), numbers[item]))  # `int` refuses very long numbers
 
 
 def _settings(node: Node, reference: Node) -> Iterator[str]:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from filch.compare import CompareError, MappedValue, ValueMap, align, diff, load_value_map
+from filch.compare.divergence._notes import _same_place
 from filch.compare.layouts._described import described
 from filch.compare.layouts._numbers import Numbers
 from filch.compare.layouts._solve import solve
@@ -371,3 +372,9 @@ def test_rounding_to_a_coarser_dtype_is_named_where_it_happens(dtypes, coarser):
     assert all(item.note == f"rounds to {coarser}, where A has float32" for item in result.departures)
     assert align(b, a, x).close
     assert align(a.bfloat16(), b.bfloat16(), x.bfloat16()).close  # where all is as coarse
+
+
+def test_layers_are_ordered_by_their_numbers():
+    """However long the numbers of a file are."""
+    names = [f"h.{number}.w" for number in ("2", "10", "0", "9" * 5000)]
+    assert _same_place("h.2.w", names) == ["h.0.w", "h.2.w", "h.10.w", names[-1]]
