@@ -281,17 +281,19 @@ class Float64Checker:
 
         NaN and infinity are no near-ties.
         """
-        verdict = self._with_ties(verdict, value)
+        judge = partial(self._decision_verdict, observed=False) if value.is_decision else self._with_ties
+        verdict = judge(verdict, value)
         may_be_decided = value.is_decision or math.isfinite(verdict.ratio)
         if verdict.verdict != "wrong" or not may_be_decided or not self._others.affect(value.name):
             return verdict
         note = "the run without instrumentation may have made other decisions in near-ties"
         return replace(verdict, verdict="suspicious", note=note)
 
-    def _decision_verdict(self, verdict: RoundingVerdict, value: "_Value") -> RoundingVerdict:
+    def _decision_verdict(self, verdict: RoundingVerdict, value: "_Value", *, observed: bool = True) -> RoundingVerdict:
         """Return the verdict on a decision, with its margin if it differs from the model's.
 
         Rounding decides it if it is the right one for what the node has read, and this is off by no more than rounding.
+        What the node has read in a run without instrumentation is not known.
         """
         verdict = self._with_ties(verdict, value)
         if verdict.flips is not None:
@@ -301,7 +303,7 @@ class Float64Checker:
         count = value.tensor.numel() if value.reference is None else int((value.tensor != value.reference).sum())
         flips = Flips(count, value.tensor.numel())
         decision = self._with_margin(replace(verdict, verdict="decision", note="", flips=flips), value)
-        own = self._verdict_by_inputs(value)
+        own = self._verdict_by_inputs(value) if observed else None
         if own is not None and own.sound:
             return decision
         # What a fused node compares is not known, only what it reads.

@@ -194,15 +194,18 @@ def test_a_decision_inside_of_a_fused_node_is_found_by_what_it_leads_to() -> Non
             assert (found.decided, found.follows) == (27.0, ("above",))
 
 
+@pytest.mark.parametrize("observed", [True, False])
 @pytest.mark.parametrize(("limit", "verdict"), [(LIMIT, "decision"), (3.00001, "wrong")])
-def test_a_margin_of_more_than_rounding_is_a_fault(limit: float, verdict: str) -> None:
-    """Although nothing is known of what the node has read."""
+def test_a_margin_of_more_than_rounding_is_a_fault(limit: float, verdict: str, observed: bool) -> None:
+    """Although nothing is known of what the node has read, as of an output of the run without instrumentation."""
     one = checker(limit, fused=False)
     scaled, above, _ = one._run.graph.nodes  # noqa: SLF001  the nodes of the checker
     one.record_output_dtype(scaled, "scaled", torch.float32)
     assert one.verdict("scaled", scaled, X, X) is not None
     one.record_output_dtype(above, "above", torch.bool)
-    found = one.verdict("above", above, limit < X, torch.tensor([False, False, True, True]))
+    if not observed:  # the observed run decides as the model does
+        assert one.verdict("above", above, limit < X, limit < X) is not None
+    found = one.verdict("above", above, limit < X, torch.tensor([False, False, True, True]), observed=observed)
     assert found is not None
     assert found.verdict == verdict
     if verdict == "decision":
