@@ -115,6 +115,7 @@ def _export(
         exported, strategy = _torch_export(model, args, kwargs, dynamic_shapes, eager_calls)
         signatures = _pop_signatures(exported)
         _drop_tracepoints(exported)
+        _keep_lines(exported)
         _copy_buffers(exported)
         next_step("translation to ONNX")
         translated = _torch_onnx_export(exported, dynamic_shapes)
@@ -220,6 +221,16 @@ def _drop_tracepoints(exported: ExportedProgram) -> None:
                     module.graph.erase_node(item)
                 module.graph.erase_node(node)
         module.recompile()
+
+
+def _keep_lines(exported: ExportedProgram) -> None:
+    """Keep the modules and source lines of operations in regions (autocast), which the ONNX export inlines.
+
+    It would run the code that torch generates for a region, whose lines are recorded in their place.
+    """
+    for module in exported.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule) and module is not exported.graph_module:
+            module.forward = torch.fx.Interpreter(module).run
 
 
 def _copy_buffers(exported: ExportedProgram) -> None:

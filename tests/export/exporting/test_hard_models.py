@@ -138,6 +138,15 @@ def test_hard_models_are_followed_and_close(make: type[nn.Module]) -> None:
     assert {row.resolution for row in plain.modules} <= {"exact", "alias", "dead"}
 
 
+def test_operations_in_regions_keep_their_modules_and_source_lines() -> None:
+    """torch.onnx runs generated code for a region (autocast, no_grad), whose lines are nowhere in the model."""
+    nodes = export(Cast().eval(), (torch.randn(2, 4),)).graph.nodes
+
+    assert [(node.op, node.module) for node in nodes] == [("Gemm", "linear"), ("Tanh", "act"), ("Gemm", "linear")]
+    files = [(node.source or "").partition(":")[0] for node in nodes]
+    assert [Path(file).name for file in files] == ["linear.py", "activation.py", "linear.py"]
+
+
 def test_exporting_does_not_change_buffers_and_the_program_has_its_own() -> None:
     """The export does not advance a counter, and the model's next call does not change the program."""
     torch.manual_seed(0)
