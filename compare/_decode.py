@@ -41,6 +41,7 @@ from .results._rows import STAGES, Row
 
 _TOKENS, _LEAST, _SEQUENCES = 32, 6, 2
 _EXTRA_SLOTS = 8
+_HIDDEN = slice(1, 3)  # the positions of masked tokens
 
 
 def compare_decode(
@@ -66,9 +67,13 @@ def compare_decode(
     in one call: in the same way as `compare`, by their distance from float64. Values without tokens, such as sizes, are
     not judged.
 
-    The program of a model with recurrent states takes one token in each step, and continues the model's own state:
-    rounding errors add up in a state. Its values are compared with those of all steps of the model. A program whose
-    cache drops keys behind a window is run in the same way, so that each state of its cache has a reference.
+    In all sequences but the first, two tokens are masked, as padding is, so that a program has to read its mask. They
+    are behind the first token, to which they attend, so that all of their values are defined.
+
+    The program of a model with recurrent states takes one token in each step, none of them masked, and continues the
+    model's own state: rounding errors add up in a state. Its values are compared with those of all steps of the model.
+    A program whose cache drops keys behind a window is run in the same way, so that each state of its cache has a
+    reference.
 
     Whether the model itself computes the same step by step as in one call is checked in eager PyTorch by its logits.
     An integer, a router or the next token that differs because rounding decides it is a decision and not wrong.
@@ -128,11 +133,12 @@ def compare_decode(
     stepwise = Stepwise(resolve_backend(backend, options), count, slots, sequences)
     with implementation(model, "experts", EXPORTED_EXPERTS), torch.no_grad():
         decoded = None
+        mask = _mask(given)
         if in_steps:
             with phase("decoding in eager PyTorch"):
                 arguments, decoded = stepwise_call(model, given, has_windows=has_windows, slots=slots)
         else:
-            arguments = cached_call(model, given, others, slots=slots)
+            arguments = cached_call(model, given, others, slots=slots, mask=mask)
         with steal_forward(model, submodules=True, on_error="raise") as capture:
             expected = model(**arguments).logits.reshape(*given.shape, -1).cpu()
     judged = program if precision is None else lower(program, precision, simulate=precision == "bfloat16")
@@ -142,7 +148,7 @@ def compare_decode(
     )
     with phase("decoding in eager PyTorch"), torch.no_grad():
         if decoded is None:
-            consistency = _consistency(_eager(model, given.cpu(), others, count), expected)
+            consistency = _consistency(_eager(model, given.cpu(), others, count, mask.cpu()), expected)
         else:
             consistency = _consistency(decoded, model(given, use_cache=False).logits.cpu())
     kind = ("static-window" if slots else "window") if has_windows else "static" if slots else "dynamic"
@@ -176,9 +182,18 @@ def _slots(program: Program) -> int:
     return size if isinstance(size, int) else 0
 
 
-def _eager(model: nn.Module, tokens: torch.Tensor, others: Mapping[str, Any], first: int) -> torch.Tensor | None:
+def _mask(tokens: torch.Tensor) -> torch.Tensor:
+    """Return a mask for tokens, int64 in their shape, that hides some of all sequences but the first."""
+    mask = torch.ones_like(tokens)
+    mask[1:, _HIDDEN] = 0
+    return mask
+
+
+def _eager(
+    model: nn.Module, tokens: torch.Tensor, others: Mapping[str, Any], first: int, mask: torch.Tensor
+) -> torch.Tensor | None:
     """Return the model's logits, computed step by step; None if it does not take a cache."""
-    plan = Plan(chunks(tokens, 1, first=first))
+    plan = Plan(chunks(tokens, 1, first=first, mask=mask))
     return None if unsupported(model, plan) else torch.cat(Decoder(model, plan, others, len(tokens))(), 1)
 
 

@@ -68,7 +68,12 @@ def alone(sequences: Sequence[torch.Tensor]) -> tuple[Call, ...]:
 
 
 def chunks(
-    tokens: torch.Tensor, size: int, *, first: int | None = None, order: Sequence[int] | None = None
+    tokens: torch.Tensor,
+    size: int,
+    *,
+    first: int | None = None,
+    order: Sequence[int] | None = None,
+    mask: torch.Tensor | None = None,
 ) -> tuple[Call, ...]:
     """Return calls with a number of tokens each, of which the later ones read the cache.
 
@@ -77,10 +82,13 @@ def chunks(
         size: the number of tokens of a call.
         first: that of the first call; None if it is the same.
         order: see `together`; `tokens` has a row for each sequence, or the rows as they are if there is only one.
+        mask: which tokens are attended to, int64 in the shape of `tokens`; None for all. The others are like padding.
     """
     rows = tuple(range(len(tokens)) if order is None else order)
     given = tokens[list(rows)] if len(tokens) > 1 else tokens
     places = torch.arange(tokens.shape[1]).expand(len(rows), -1)
+    if mask is not None:
+        places = torch.where(mask.bool(), mask.cumsum(-1) - 1, PADDING)
     return tuple(
         Call(rows, given[:, start:end], places[:, start:end], places[:, :end], start == 0)
         for start, end in _spans(tokens.shape[1], size, first or size)

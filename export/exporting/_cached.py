@@ -141,7 +141,13 @@ def step_cache(output: Any) -> Any:
 
 
 def step_arguments(  # noqa: PLR0917  called in this file
-    model: nn.Module, tokens: torch.Tensor, cache: Any, past: int, slots: int, encoded: torch.Tensor | None = None
+    model: nn.Module,
+    tokens: torch.Tensor,
+    cache: Any,
+    past: int,
+    slots: int,
+    encoded: torch.Tensor | None = None,
+    mask: torch.Tensor | None = None,
 ) -> dict[str, Any]:
     """Return the keyword arguments of a call.
 
@@ -152,18 +158,19 @@ def step_arguments(  # noqa: PLR0917  called in this file
         past: how many tokens are in it.
         slots: the number of slots of a static cache; 0 for a dynamic one.
         encoded: see `encoder_states`.
+        mask: which tokens are attended to, of those in the cache and of `tokens`, int64 in the shape [rows, keys]; None
+            for all.
     """
     rows, queries = tokens.shape
-    places = torch.arange(past, past + queries, device=tokens.device)
     used = getattr(cache, "kept", past) + queries
-    mask = torch.zeros(rows, slots or used, dtype=torch.long, device=tokens.device)
-    mask[:, :used] = 1
+    mask = torch.ones(rows, used, dtype=torch.long, device=tokens.device) if mask is None else mask
+    places = (mask.cumsum(-1) - 1).clamp(min=0)[:, -queries:] + past + queries - used
     accepted = inspect.signature(model.forward).parameters
     name = next((name for name in _ARGUMENTS if name in accepted), _ARGUMENTS[0])
     given: dict[str, Any] = {
         "input_ids": tokens.clone(),  # a view would have the size of its base as a further dimension
-        "attention_mask": mask,
-        "position_ids": places.expand(rows, -1).clone(),
+        "attention_mask": nn.functional.pad(mask, (0, slots - used)) if slots else mask,
+        "position_ids": places,
     }
     if name == "cache_params":  # nothing but states, which need neither
         return {"input_ids": given["input_ids"], name: cache}
@@ -181,7 +188,12 @@ def window_sizes(model: nn.Module) -> list[int]:
 
 
 def cached_call(
-    model: nn.Module, tokens: torch.Tensor, others: Mapping[str, Any] | None = None, *, slots: int = 0
+    model: nn.Module,
+    tokens: torch.Tensor,
+    others: Mapping[str, Any] | None = None,
+    *,
+    slots: int = 0,
+    mask: torch.Tensor | None = None,
 ) -> dict[str, Any]:
     """Return the keyword arguments with which a language model of transformers fills an empty cache.
 
@@ -192,12 +204,13 @@ def cached_call(
         tokens: int64 in the shape [sequences, length].
         others: the inputs of its encoder, if it has one, by name; its cache then has the keys and values of these.
         slots: the number of slots of a static cache; 0 for a dynamic one.
+        mask: which tokens are attended to, int64 in the shape of `tokens`; None for all. The others have no position.
 
     Raises:
         ExportError: the model fails, or keeps something else than keys and values in its cache.
     """
     encoded = encoder_states(model, others or {})
-    return step_arguments(model, tokens, empty_cache(model, slots, tokens, encoded), 0, slots, encoded)
+    return step_arguments(model, tokens, empty_cache(model, slots, tokens, encoded), 0, slots, encoded, mask)
 
 
 def stepwise_call(

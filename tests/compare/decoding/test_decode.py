@@ -106,6 +106,10 @@ def harmless_at_first(add, value):
     return add("Sub", [add("Add", [value, harmless]), late])
 
 
+def all_seen(add, value):
+    return add("Max", [value, [1]])
+
+
 def without_first(add, value):
     first, rest = add("Slice", [value, [0], [1], [1]]), add("Slice", [value, [1], [99], [1]])
     return add("Concat", [add("Sub", [first, first]), rest], axis=1)
@@ -121,6 +125,7 @@ FAULTS = {
     "a key that is never rotated": ("present.0.key", 0, unrotated, "", 1),
     "a position too early": ("position_ids", 4, earlier, "model.rotary_emb", 4),
     "positions that end": ("position_ids", 0, at_most_6, "model.rotary_emb", 7),
+    "a mask that hides nothing": ("attention_mask", 0, all_seen, "model", 1),
     "a mask without the first token": ("attention_mask", 7, without_first, "model", 7),
 }
 
