@@ -24,6 +24,7 @@ UNRELIABLE = 64.0  # times the typical rounding level of the model: eager PyTorc
 # How much further the model's value may be from float64 than the run's, in rounding levels of float16 or bfloat16, of
 # which 64 are up to an eighth of the number. In correct runs, also of twelve layers, this is up to 1.
 _DISPUTED = 2.0
+_DISPUTED_NOTE = "float64 is nearer to this value than to the model's: are the weights those of the model?"
 SMALLEST_UNIT = {2.0**-11: 2.0**-25}  # absolute: half of float16's smallest number
 _DTYPES = {2.0**-11: torch.float16, 2.0**-8: torch.bfloat16}  # of coarse units
 _TINY = torch.finfo(torch.float64).tiny
@@ -228,7 +229,7 @@ def rounding_verdict(
     )
     ratio, note = max(ratio, errors.disputed_levels), ""
     if errors.disputed_levels:
-        note = "float64 is nearer to this value than to the model's: are the weights those of the model?"
+        note = _DISPUTED_NOTE
     elif math.isinf(ratio):
         note = "further off than a float64 can hold"
     verdict: Verdict = "rounding" if ratio <= SUSPICIOUS else "suspicious" if ratio <= WRONG else "wrong"
@@ -458,7 +459,8 @@ def confirmed_verdict(isolated: RoundingVerdict, whole: RoundingVerdict | None, 
         return isolated
     if whole.error * isolated.ratio > _COARSER * isolated.error * whole.ratio:
         return isolated  # the value was computed from a lower precision, which the node's own operands do not have
-    is_large = isolated.ratio >= (_CONFIRMED_SUM if sums else _CONFIRMED)
+    is_disputed = isolated.note == whole.note == _DISPUTED_NOTE  # the order of a sum changes the value, not the model's
+    is_large = isolated.ratio >= (_CONFIRMED_SUM if sums and not is_disputed else _CONFIRMED)
     if not is_large or isolated.ratio * whole.ratio < _CONFIRMED_PRODUCT:
         return isolated
     return replace(isolated, verdict="wrong", note="suspicious in the whole run, too")

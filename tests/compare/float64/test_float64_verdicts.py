@@ -26,7 +26,7 @@ from filch.export import Program, export
 from filch.steal import Capture, FilchError, steal_forward
 from support.faults.fakes import WrongBackend
 
-UNIT = 2.0**-24
+UNIT, HALF = 2.0**-24, 2.0**-8  # of float32 and bfloat16
 
 
 def sums(*, terms: int = 64) -> tuple[torch.Tensor, Float64Value]:
@@ -588,6 +588,22 @@ def test_a_node_that_is_suspicious_by_itself_and_in_the_whole_run_is_wrong(
 
     assert verdict == replace(isolated, verdict=expected, note=verdict.note)
     assert bool(verdict.note) is (expected == "wrong")
+
+
+def test_a_sum_that_is_nearer_to_float64_than_the_model_is_twice_is_wrong() -> None:
+    """The order in which a kernel sums changes its own error, and not that of the model."""
+    values = torch.randn(4096, generator=torch.Generator().manual_seed(0)).double()
+    truth = Float64Value(values, values * (1 + HALF), HALF)
+
+    def judged(model: float) -> RoundingVerdict:
+        verdict = rounding_verdict(values.bfloat16(), (model * values).bfloat16(), truth, unit=HALF)
+        assert verdict is not None
+        return verdict
+
+    for model, expected in ((1.02, "suspicious"), (1.005, "rounding")):
+        assert judged(model).verdict == expected
+        again = confirmed_verdict(judged(model), judged(model), sums=True).verdict
+        assert again == ("wrong" if expected == "suspicious" else expected)
 
 
 def test_an_error_of_three_times_the_rounding_level_is_found(subject: tuple[Capture, Program]) -> None:
