@@ -25,6 +25,7 @@ from filch.steal import phase, steal_forward
 
 from ._compare import BUFFER, compare, resolve_backend
 from .common._errors import CompareError
+from .decoding._axes import Spans
 from .decoding._decoder import Decoder, unsupported
 from .decoding._implementations import EXPORTED_EXPERTS, implementation
 from .decoding._plan import Plan, chunks
@@ -61,11 +62,11 @@ def compare_decode(
 ) -> Decoding:
     """Run a program with a cache step by step, and compare each of its values with the model's, by position.
 
-    The first step has several tokens (prefill), each further one a single token (decode). Tokens are given, not
-    sampled, so that a difference does not change what follows. The program's own cache goes from step to step. The
-    values of all steps are put together by position, and compared with those of the model, which computes all tokens
-    in one call: in the same way as `compare`, by their distance from float64. Values without tokens, such as sizes, are
-    not judged.
+    The first step has several tokens (prefill), each further one a single token (decode), and the last one two tokens,
+    as when a conversation goes on. Tokens are given, not sampled, so that a difference does not change what follows.
+    The program's own cache goes from step to step. The values of all steps are put together by position, and compared
+    with those of the model, which computes all tokens in one call: in the same way as `compare`, by their distance from
+    float64. Values without tokens, such as sizes, are not judged.
 
     In all sequences but the first, two tokens are masked, as padding is, so that a program has to read its mask. They
     are behind the first token, to which they attend, so that all of their values are defined.
@@ -88,8 +89,8 @@ def compare_decode(
         backend: see `compare`.
         options: see `compare`.
         tokens: the number of tokens of each sequence, at least 6.
-        first: the number of tokens of the first step, at least 2; None is a quarter of `tokens`, or 1 with recurrent
-            states or windows.
+        first: the number of tokens of the first step, from 2 to `tokens - 3`; None is a quarter of `tokens`, or 1 with
+            recurrent states or windows.
         cache: the kind of the cache, if the model is exported here; of a program with windows, `"window"` or
             `"static-window"`.
         precision: lowers the precision of the program: `"float16"` or `"bfloat16"`.
@@ -112,8 +113,8 @@ def compare_decode(
     if in_steps and first not in (None, 1):
         what = "recurrent states" if is_recurrent else "windows of keys"
         raise CompareError(f"a program with {what} takes one token in each step, also in the first one")
-    if not in_steps and not 2 <= count <= tokens - 2:
-        raise CompareError(f"the first step has 2 to {tokens - 2} tokens, not {count}")
+    if not in_steps and not 2 <= count <= tokens - 3:
+        raise CompareError(f"the first step has 2 to {tokens - 3} tokens, not {count}")
     given, others = given_tokens(Subject.of(model, () if args is None else args, kwargs), _SEQUENCES)
     device = next((parameter.device for parameter in model.parameters()), given.device)
     given = given.repeat(1, -(-tokens // given.shape[1]))[:, :tokens].to(device)
@@ -223,7 +224,7 @@ def _result(  # noqa: PLR0917  called in one place
     length = expected.shape[1]
     wrong = [item for item in records if item.position is not None and rows[_key(item)].diverged]
     wrong_nodes = {item.row.value for item in wrong if item.row.kind != "output"}
-    wrong = _ordered([x for x in wrong if x.row.kind != "output" or x.row.value not in wrong_nodes], run.first)
+    wrong = _ordered([x for x in wrong if x.row.kind != "output" or x.row.value not in wrong_nodes], run.spans)
     nodes = [item for item in records if item.row.kind != "output"]
     decisions = [found for item in nodes if (found := _decision(item, rows[_key(item)])) is not None]
     first_of = {item.value: item.position for item in decisions}
@@ -238,7 +239,7 @@ def _result(  # noqa: PLR0917  called in one place
     positions = tuple(
         DecodePosition(
             position,
-            max(0, position - run.first + 1),
+            run.spans.step_of(position),
             _largest(item.errors[position] for name, item in outputs.items() if name == LOGITS),
             _largest(item.errors[position] for item in state),
             _largest(item.errors[position] for item in records),
@@ -289,7 +290,7 @@ def _unjudged(rows: Iterable[Row], wrong: Collection[str]) -> dict[str, str]:
     }
 
 
-def _ordered(wrong: Sequence[PositionedRow], first: int) -> list[PositionedRow]:
+def _ordered(wrong: Sequence[PositionedRow], spans: Spans) -> list[PositionedRow]:
     """Return wrong values by step and, in each, in the order of execution, which is that of cause and effect.
 
     Integers and masks may be wrong without an effect, such as the start of a window that hides nothing yet: they count
@@ -300,7 +301,7 @@ def _ordered(wrong: Sequence[PositionedRow], first: int) -> list[PositionedRow]:
         return (item.row.dtype or "").startswith(("float", "bfloat")) or item.row.value.startswith(PRESENT)
 
     def step_of(item: PositionedRow) -> int:
-        return max(0, (item.position or 0) - first + 1)
+        return spans.step_of(item.position or 0)
 
     shown = min((item.position or 0 for item in wrong if counts(item)), default=0)
     items = [item if counts(item) else replace(item, position=max(item.position or 0, shown)) for item in wrong]

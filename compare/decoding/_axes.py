@@ -1,5 +1,6 @@
 """`Axes`: which axes of a value have the tokens of a step, and which have all tokens so far."""
 
+import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,8 +31,8 @@ class Spans:
 
     @classmethod
     def of(cls, shape: Sequence[int], first: int, slots: int) -> "Spans":
-        """Return the steps for tokens of a shape, [rows, length]: `first` tokens, then one each."""
-        starts = [0, *range(first, shape[1])]
+        """Return the steps for tokens of a shape, [rows, length]: `first` tokens, then one each, then the last two."""
+        starts = [0, *range(first, shape[1] - 1)]
         return cls(shape[0], tuple(zip(starts, [*starts[1:], shape[1]], strict=True)), slots)
 
     @classmethod
@@ -53,6 +54,10 @@ class Spans:
     def length(self) -> int:
         """The number of tokens of each sequence."""
         return self.all[-1][1]
+
+    def step_of(self, position: int) -> int:
+        """Return the index of the step that computes a position."""
+        return bisect.bisect_right(self.ends, position)
 
     @cached_property
     def counts(self) -> list[int]:
@@ -165,9 +170,10 @@ class Axes:
             parts: the value in each step.
         """
         if self.query_axis is None and self.key_axis is None:
-            others = [step for step, part in enumerate(parts) if not torch.equal(part, parts[0])]
-            step = others[0] if others else len(parts) - 1
-            return Joined(parts[step], [self.spans.all[step][1] - 1])
+            steps = zip(self.spans.all, parts, strict=True)
+            others = ((part, start) for (start, _), part in steps if not torch.equal(part, parts[0]))
+            part, position = next(others, (parts[-1], self.spans.length - 1))
+            return Joined(part, [position])
         if self.query_axis is None:
             return self._farthest(whole, parts)
         if self.key_axis is None:
@@ -201,12 +207,12 @@ class Axes:
         positions = [*range(self.spans.length)]
         for position in positions if changed else ():
             steps = [
-                (end - 1, part.select(axis, position))
-                for (_, end), part in zip(self.spans.all, parts, strict=True)
+                (start, part.select(axis, position))
+                for (start, end), part in zip(self.spans.all, parts, strict=True)
                 if position < end
             ]
             if not torch.equal(steps[0][1], result.select(axis, position)):  # it was changed later
-                later = next(end for end, part in steps if not torch.equal(part, steps[0][1]))
+                later = next(start for start, part in steps if not torch.equal(part, steps[0][1]))
                 positions[position] = max(position, later)
         return Joined(result, positions)
 
@@ -236,7 +242,7 @@ def shape_in_one_call(spans: Spans, parts: Sequence[torch.Tensor]) -> tuple[int,
 def _size_in_one_call(spans: Spans, parts: Sequence[int]) -> int | None:
     if parts.count(parts[0]) == len(parts):
         return parts[0]
-    candidates = spans.length, spans.length * parts[-1]  # the last step has one token
+    candidates = spans.length, spans.length * parts[-1] // spans.counts[-1]
     return next((size for size in candidates if _role(spans, size, parts) is not None), None)
 
 

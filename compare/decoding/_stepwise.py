@@ -27,7 +27,7 @@ TOKENS, MASK, LOGITS, LENGTH = "input_ids", "attention_mask", "logits", ".length
 
 @dataclass
 class Stepwise:
-    """Runs a program on whole sequences step by step: several tokens, then one each, with its own cache.
+    """Runs a program on whole sequences step by step, with its own cache; see `Spans.of`.
 
     It takes and returns what one call with all tokens takes and returns, so that each value can be compared with that
     of one call. Of a value with an axis of queries, each step computes some; of the keys and values in a cache, each
@@ -46,6 +46,7 @@ class Stepwise:
     Attributes:
         references: returns the references of the values that are observed, by name; None for one without.
         records: where each compared value is wrong, by stage, kind of row and name.
+        spans: the steps of the last run.
         logits: what the last run returned, float in the shape [rows, length, words].
     """
 
@@ -57,6 +58,7 @@ class Stepwise:
     stages: tuple[Stage, ...] = field(init=False)
     references: ReferenceLookup = field(default=lambda _: None, init=False)
     records: dict[tuple[Stage, str, str], PositionedRow] = field(default_factory=dict, init=False)
+    spans: Spans = field(default_factory=lambda: Spans(0, (), 0), init=False)
     logits: torch.Tensor | None = field(default=None, init=False)
     _places: dict[str, tuple[Axes, list[int]]] = field(default_factory=dict, init=False)
 
@@ -158,7 +160,7 @@ class Stepwise:
         """Return the outputs of the steps by name; the cache of the next one is what a step returns."""
         shape = inputs[TOKENS].shape
         in_rows = bool(self.sequences)
-        handle.spans = (
+        handle.spans = self.spans = (
             Spans.in_rows_of(self.sequences, shape[0] // self.sequences)
             if in_rows
             else Spans.of(shape, self.first, self.slots)

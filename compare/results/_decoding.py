@@ -125,7 +125,7 @@ class Decoding(Result):
         cache: `dynamic`, `static`, `window` or `static-window`.
         precision: the precision that the program was lowered to; `""` for the model's.
         sequences: the number of sequences.
-        first: the number of tokens of the first step; the others have one each.
+        first: the number of tokens of the first step; the others have one each, the last one may have two.
         positions: one row for each position.
         breaks: the values that are wrong, by step and in the order of execution; the first one is the cause.
         decisions: those that are not the model's because rounding decides them, by position.
@@ -209,10 +209,12 @@ class Decoding(Result):
         yield table_of(_POSITIONS, self.positions, marked=lambda row: row.position in wrong, skip_empty=not wide)
 
     def _remarks(self) -> Iterable[str]:
-        steps = len(self.positions) - self.first
+        single = self.positions[-1].step - 1
+        last = len(self.positions) - self.first - single
+        others = f", {single} one by one, the last {last} in one call" if last > 1 else f", {single + last} one by one"
         yield (
-            f"{self.sequences} sequences of {len(self.positions)} tokens, the first {self.first} in one call and "
-            f"{steps} one by one with a {self.cache} cache; {self.judged} of {self.values} values judged"
+            f"{self.sequences} sequences of {len(self.positions)} tokens, the first {self.first} in one call{others}, "
+            f"with a {self.cache} cache; {self.judged} of {self.values} values judged"
         )
         if flips := sum(item.flips for item in self.positions):
             places = len(self.positions) * self.sequences

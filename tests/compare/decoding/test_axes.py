@@ -8,7 +8,7 @@ from filch.compare.decoding._parts import Parts
 from filch.compare.decoding._stepwise import _other_size, _same_nodes
 
 LENGTH, SIZE = 3, 4  # tokens; slots, and the size of a head
-SPANS = Spans.of((1, LENGTH), 1, SIZE)
+SPANS = Spans(1, ((0, 1), (1, 2), (2, 3)), SIZE)
 ENDS = [end for _, end in SPANS.all]
 
 
@@ -48,7 +48,7 @@ def test_nodes_of_steps_are_judged_as_long_as_they_are_the_same():
     assert [(name, len(parts)) for name, parts in _same_nodes([first, first[:2]])] == [("a", 2), ("b", 2)]
 
 
-STEPS = Spans.of((2, 5), 2, 0)
+STEPS = Spans.of((2, 6), 2, 0)
 
 
 def grown(numbers):
@@ -64,9 +64,9 @@ def joined_parts(tensors):
 
 
 def test_keys_that_stay_the_same_are_kept_once():
-    keys = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0))
+    keys = torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(0))
     parts = joined_parts(grown(keys))
-    assert [part.shape[1] for part in parts] == [2, 3, 4, 5]
+    assert [part.shape[1] for part in parts] == [2, 3, 4, 6]
     assert all(torch.equal(part, keys[:, : part.shape[1]]) for part in parts)
     assert {part.untyped_storage().data_ptr() for part in parts} == {parts[-1].data_ptr()}
     assert torch.equal(value_in_one_call(STEPS, parts), keys)
@@ -74,7 +74,7 @@ def test_keys_that_stay_the_same_are_kept_once():
 
 @pytest.mark.parametrize("step", [0, 2, 3])
 def test_keys_of_a_step_that_change_are_kept(step):
-    keys = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0))
+    keys = torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(0))
     tensors = grown(keys)
     tensors[step][0, 1] += 1
     parts = joined_parts(tensor.clone() for tensor in tensors)
@@ -83,7 +83,7 @@ def test_keys_of_a_step_that_change_are_kept(step):
 
 
 def test_queries_of_all_steps_are_those_of_one_call():
-    values = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0))
+    values = torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(0))
     parts = [values[:, start:end] for start, end in STEPS.all]
     assert torch.equal(value_in_one_call(STEPS, parts), values)
     flat = [part.reshape(-1, 3) for part in parts]
@@ -92,7 +92,7 @@ def test_queries_of_all_steps_are_those_of_one_call():
 
 def test_scores_have_a_shape_in_one_call_but_not_all_numbers():
     parts = [torch.randn(2, end - start, end) for start, end in STEPS.all]
-    assert shape_in_one_call(STEPS, parts) == (2, 5, 5)
+    assert shape_in_one_call(STEPS, parts) == (2, 6, 6)
     assert value_in_one_call(STEPS, parts) is None
     assert shape_in_one_call(STEPS, [*parts[:-1], torch.randn(2, 1, 4)]) is None
 
