@@ -10,7 +10,7 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -22,20 +22,25 @@ from _measure import describe_environment, table
 from invariance import MODELS, arguments
 from torch import nn
 
-from filch.compare import DecodeBreak, check_invariance, compare_decode
-from filch.export import Program, export
+from filch.compare import DecodeBreak, Decoding, check_invariance, compare_decode
+from filch.export import Program, cached_call, export
 from filch.export.backends import get_backend
 
 # The models live with the tests, which are no package and are not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from support.faults.decoding_patches import PATCHED, Patched, logits_of
-from support.faults.decoding_plants import FIRST, PLANTED, SLOTS, Edit, Planted, Runner, reached, same_operation
+from support.faults import decoding_heldout, decoding_patches, decoding_plants
+from support.faults.decoding_patches import Patched, logits_of
+from support.faults.decoding_plants import FIRST, SLOTS, Edit, Planted, Runner, reached, same_operation
 from support.models.zoo import build
 
 LENGTH, WORDS = 12, 96
 TOKENS = torch.randint(3, WORDS, (2, LENGTH), generator=torch.Generator().manual_seed(0))
 LOW, HIGH = 1e-5, 2e-5  # differences of logits without and with a fault
+SETS: dict[str, tuple[Sequence[Planted], Sequence[Patched]]] = {
+    "first": (decoding_plants.PLANTED, decoding_patches.PATCHED),
+    "second": (decoding_heldout.PLANTED, decoding_heldout.PATCHED),
+}
 RESULTS = ("node", "operation", "module", "position", "elsewhere", "silent")  # how a fault is named
 
 Values = Mapping[str, torch.Tensor]
@@ -44,19 +49,35 @@ Values = Mapping[str, torch.Tensor]
 @cache
 def model_of(name: str) -> nn.Module:
     """Return a model."""
-    return build(name, MODELS[name])
+    return build(name, (MODELS | decoding_heldout.MODELS)[name])
 
 
 @cache
 def program_of(name: str, kind: str) -> Program:
     """Return a model's program with a cache."""
-    return export(model_of(name), (TOKENS,), cache=kind, slots=SLOTS if kind == "static" else 0)  # type: ignore[arg-type]
+    slots = SLOTS if kind.startswith("static") else 0
+    return export(model_of(name), kwargs=arguments_of(name, TOKENS), cache=kind, slots=slots)  # type: ignore[arg-type]
 
 
-def steps(program: Program, runner: Runner | None = None, *, watched: int | None = None) -> tuple[torch.Tensor, Values]:
+def split(given: dict[str, torch.Tensor]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Return the tokens of a decoder and its other arguments."""
+    name = "decoder_input_ids" if "decoder_input_ids" in given else "input_ids"
+    return given[name], {key: item for key, item in given.items() if key != name}
+
+
+def first_of(program: Program) -> int:
+    """Return the number of tokens in the first call of a program, which takes any number or one."""
+    shape = program.model.graph.inputs[0].shape
+    return 1 if shape is not None and shape[1] == 1 else FIRST
+
+
+def steps(
+    fault: Planted, program: Program, runner: Runner | None = None, *, watched: int | None = None
+) -> tuple[torch.Tensor, Values]:
     """Run a program step by step with its own cache.
 
     Args:
+        fault: the fault that is planted.
         program: the program.
         runner: what gives it its inputs; None gives the right ones.
         watched: the first position of the call whose values are returned.
@@ -67,34 +88,50 @@ def steps(program: Program, runner: Runner | None = None, *, watched: int | None
     backend = get_backend("onnxruntime-cpu")
     compiled = backend.compile(program, optimize=False)
     graph = program.model.graph
+    names = [str(item.name) for item in graph.inputs]
     state = {
         str(item.name): first_state(item) for item in graph.inputs if str(item.name).startswith("past_key_values.")
     }
+    tokens, others = split(arguments_of(fault.model, TOKENS))
+    fixed = encoded(fault.model, tokens, others) if others else {}
     computed = [str(item.name) for node in graph for item in node.outputs]
-    logits, seen = [], dict[str, torch.Tensor]()
-    for start, end in ((0, FIRST), *((position, position + 1) for position in range(FIRST, LENGTH))):
-        length = SLOTS if "past_key_values.0.length" in state else end
-        mask = (torch.arange(length) < end).long().expand(2, -1).contiguous()
-        inputs = {
-            "input_ids": TOKENS[:, start:end],
-            "attention_mask": mask,
+    logits, seen, first = [], dict[str, torch.Tensor](), first_of(program)
+    for start, end in ((0, first), *((position, position + 1) for position in range(first, LENGTH))):
+        length = SLOTS if fault.cache.startswith("static") else end
+        given = {
+            "input_ids": tokens[:, start:end],
+            "attention_mask": (torch.arange(length) < end).long().expand(2, -1).contiguous(),
             "position_ids": torch.arange(start, end).expand(2, -1).contiguous(),
             **state,
+            **fixed,
         }
+        inputs = {name: given[name] for name in names}
         inputs = runner.changed(inputs) if runner else inputs
         outputs = backend.run(compiled, inputs, computed if watched == start else ())
         seen = dict(outputs) if watched == start else seen
-        state = {name: outputs[f"present.{name.removeprefix('past_key_values.')}"] for name in state}
+        state = {name: outputs.get(f"present.{name.removeprefix('past_key_values.')}", state[name]) for name in state}
         logits.append(outputs["logits"])
     return torch.cat(logits, 1), seen
 
 
 def first_state(value: ir.Value) -> torch.Tensor:
-    """Return an empty cache."""
-    if not value.shape:
-        return torch.tensor(0)
-    _, heads, slots, width = value.shape
-    return torch.zeros(2, int(heads), slots if isinstance(slots, int) else 0, int(width))  # type: ignore[arg-type]
+    """Return an empty part of a cache: the number of tokens, keys or values, or a state."""
+    shape = [item if isinstance(item, int) else None for item in value.shape or ()]
+    dtype = torch.int64 if value.dtype == ir.DataType.INT64 else torch.float32
+    return torch.zeros([2 if axis == 0 else size or 0 for axis, size in enumerate(shape)], dtype=dtype)
+
+
+def encoded(name: str, tokens: torch.Tensor, others: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return what the decoder of a model reads of its encoder."""
+    call = cached_call(model_of(name), tokens, others)
+    layers = call["past_key_values"].cross_attention_cache.layers
+    parts = {"key": [layer.keys for layer in layers], "value": [layer.values for layer in layers]}
+    states = {
+        f"past_key_values.{index}.encoder.{kind}": item
+        for kind, items in parts.items()
+        for index, item in enumerate(items)
+    }
+    return {"encoder_hidden_states": call["encoder_outputs"][0], **states}
 
 
 def planted(fault: Planted) -> tuple[Program, Runner | None, set[str]]:
@@ -136,9 +173,9 @@ def check_shows(found: torch.Tensor, position: int, sequence: int) -> str:
 def check_planted(fault: Planted) -> str:
     """Return what is not as it is said of a fault in a program; empty if nothing is."""
     program, runner, names = planted(fault)
-    start = 0 if fault.position < FIRST else fault.position
-    logits, seen = steps(program, runner, watched=start)
-    right, expected = steps(program_of(fault.model, fault.cache), watched=start)
+    start = 0 if fault.position < first_of(program) else fault.position
+    logits, seen = steps(fault, program, runner, watched=start)
+    right, expected = steps(fault, program_of(fault.model, fault.cache), watched=start)
     shows = fault.position if fault.shows is None else fault.shows
     if wrong := check_shows(differences(logits, right), shows, fault.sequence):
         return wrong
@@ -164,19 +201,24 @@ def differ(one: torch.Tensor, other: torch.Tensor) -> bool:
 def judge_planted(fault: Planted) -> tuple[str, str]:
     """Return how a fault in a program is named, and what is named."""
     program, runner, names = planted(fault)
-    result = compare_decode(
-        model_of(fault.model),
-        TOKENS,
-        program=program,
-        backend=runner or "onnxruntime-cpu",
-        tokens=LENGTH,
-        first=FIRST,
-        stages=["exported"],
-    )
+    result = compared(fault.model, program, runner or "onnxruntime-cpu")
     first = result.first_break
     if first is None:
         return "silent" if result.close else "elsewhere", result.headline
     return named(fault, program, reached(program, names), first), f"{first}, {first.value}; wrong: {sorted(names)}"
+
+
+def compared(name: str, program: Program, backend: str | Runner) -> Decoding:
+    """Compare a program with its model."""
+    return compare_decode(
+        model_of(name),
+        kwargs=arguments_of(name, TOKENS),
+        program=program,
+        backend=backend,
+        tokens=LENGTH,
+        first=None if first_of(program) == 1 else FIRST,
+        stages=["exported"],
+    )
 
 
 def named(fault: Planted, program: Program, names: set[str], first: DecodeBreak) -> str:
@@ -198,11 +240,12 @@ def named(fault: Planted, program: Program, names: set[str], first: DecodeBreak)
     return "module" if first.module in modules else "position"
 
 
-def arguments_of(name: str) -> dict[str, torch.Tensor]:
-    """Return the arguments of a model."""
+def arguments_of(name: str, tokens: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+    """Return the arguments of a model, with some tokens or its own."""
     given = arguments(name)
-    tokens = "decoder_input_ids" if "decoder_input_ids" in given else "input_ids"
-    return {**given, tokens: given[tokens][:, : LENGTH - 1]}
+    key = "decoder_input_ids" if "decoder_input_ids" in given else "input_ids"
+    tokens = given[key][:, : LENGTH - 1] if tokens is None else tokens
+    return {**{other: item[: len(tokens)] for other, item in given.items()}, key: tokens}
 
 
 def check_patched(fault: Patched) -> str:
@@ -248,16 +291,14 @@ def judge_patched(fault: Patched) -> tuple[str, str]:
     return "module" if {first.module, *first.before} & {*fault.modules} else "position", str(first)
 
 
-def clean_runs() -> Iterator[tuple[str, bool]]:
+def clean_runs(programs: Sequence[Planted], models: Sequence[Patched]) -> Iterator[tuple[str, bool]]:
     """Yield the names of runs without a fault, and whether they are silent."""
-    for name, kind in sorted({(fault.model, fault.cache) for fault in PLANTED}):
+    for name, kind in sorted({(fault.model, fault.cache) for fault in programs}):
         for backend in ("onnxruntime-cpu", Runner(lambda _inputs, _previous: {}, FIRST)):
-            program, model = program_of(name, kind), model_of(name)
-            options: dict[str, Any] = {"tokens": LENGTH, "first": FIRST, "stages": ["exported"]}
-            result = compare_decode(model, TOKENS, program=program, backend=backend, **options)
-            yield f"{name}, {kind}", result.close and not result.breaks
-    for name in sorted({fault.model for fault in PATCHED}):
-        relations = sorted({fault.relation for fault in PATCHED if fault.model == name})
+            result = compared(name, program_of(name, kind), backend)
+            yield f"{name}, {kind}: {result.headline}", result.close and not result.breaks
+    for name in sorted({fault.model for fault in models}):
+        relations = sorted({fault.relation for fault in models if fault.model == name})
         yield name, check_invariance(model_of(name), kwargs=arguments_of(name), only=relations).close
 
 
@@ -280,17 +321,19 @@ def main() -> int:
     """Judge all faults; return 1 if fewer than 95 % are named at their node, or if a clean run is not silent."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="faults that contain a text; no clean runs")
-    only = parser.parse_args().only
+    parser.add_argument("--set", choices=SETS, default="first", help="which faults")
+    options = parser.parse_args()
+    only, (programs, models) = options.only, SETS[options.set]
     start = time.perf_counter()
     counts: dict[str, Counter[str]] = {}
-    for fault in (*PLANTED, *PATCHED):
+    for fault in (*programs, *models):
         if only not in str(fault):
             continue
         result, text = judge(fault)
         for row in (place_of(fault), "all"):
             counts.setdefault(row, Counter())[result] += 1
         print(f"{result:9} {fault}: at position {fault.position} of sequence {fault.sequence}: {text}", flush=True)
-    runs = [] if only else [*clean_runs()]
+    runs = [] if only else [*clean_runs(programs, models)]
     noisy = [name for name, silent in runs if not silent]
     print()
     rows = [[place, *(str(count[result]) for result in RESULTS)] for place, count in counts.items()]

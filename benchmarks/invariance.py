@@ -70,7 +70,7 @@ def arguments(name: str) -> dict[str, torch.Tensor]:
     tokens = torch.randint(3, WORDS, (SEQUENCES, TOKENS), generator=generator)
     if name.startswith("Whisper"):
         return {"input_features": torch.randn(SEQUENCES, 8, 30, generator=generator), "decoder_input_ids": tokens}
-    if name.startswith("T5"):
+    if name.startswith(("T5", "Bart")):
         words = torch.randint(3, WORDS, (SEQUENCES, 9), generator=generator)
         return {"input_ids": words, "decoder_input_ids": tokens}
     return {"input_ids": tokens}

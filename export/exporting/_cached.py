@@ -175,6 +175,7 @@ def step_arguments(  # noqa: PLR0917  called in this file
     if name == "cache_params":  # nothing but states, which need neither
         return {"input_ids": given["input_ids"], name: cache}
     if encoded is None:
+        given = {key: item for key, item in given.items() if key in accepted or "input_ids" not in accepted}
         return {**given, name: cache}
     given = {f"decoder_{key}": item for key, item in given.items() if f"decoder_{key}" in accepted}
     return {**given, "encoder_outputs": (encoded,), name: cache}

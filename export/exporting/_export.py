@@ -60,16 +60,17 @@ def export(
         kwargs: its keyword arguments.
         dynamic_shapes: see `torch.export.export`; dimensions may also be given by name, as for `torch.onnx.export`.
         cache: `"dynamic"`, `"static"`, `"window"` or `"static-window"` exports a language model of transformers as one
-            program for prefill and decode. `args` are example tokens then, int64 in the shape [sequences, length]. The
-            program takes `input_ids`, `position_ids`, an `attention_mask` of past and new tokens, and the cache as
-            `past_key_values.0.key`, `past_key_values.0.value` and so on, and returns `logits`, `present.0.key` and so
-            on, with any number of sequences and tokens. A dynamic cache has any number of past tokens; 0 is prefill.
-            With recurrent states, which are `past_key_values.0.conv` and `past_key_values.0.recurrent`, it takes one
-            token. So it does with `"window"`, a dynamic cache whose layers with a sliding window keep the last tokens
-            only; if all layers have a window, the mask is that of these and of the new token. With `"static-window"`,
-            these layers have as many slots as the window, which move by one when all are used, and each sequence has
-            its own number of tokens in `past_key_values.0.length`. Of a model with an encoder, `kwargs` are the inputs
-            of the encoder and `decoder_input_ids`; its decoder is exported, with `encoder_hidden_states` and
+            program for prefill and decode. `args`, or `input_ids` in `kwargs`, are example tokens then, int64 in the
+            shape [sequences, length]. The program takes `input_ids`, `position_ids` and an `attention_mask` of past and
+            new tokens, as far as the model does, and the cache as `past_key_values.0.key`, `past_key_values.0.value`
+            and so on, and returns `logits`, `present.0.key` and so on, with any number of sequences and tokens. A
+            dynamic cache has any number of past tokens; 0 is prefill. With recurrent states, which are
+            `past_key_values.0.conv` and `past_key_values.0.recurrent`, it takes one token. So it does with `"window"`,
+            a dynamic cache whose layers with a sliding window keep the last tokens only; if all layers have a window,
+            the mask is that of these and of the new token. With `"static-window"`, these layers have as many slots as
+            the window, which move by one when all are used, and each sequence has its own number of tokens in
+            `past_key_values.0.length`. Of a model with an encoder, `kwargs` are the inputs of the encoder and
+            `decoder_input_ids`; its decoder is exported, with `encoder_hidden_states` and
             `past_key_values.0.encoder.key` as further inputs.
         slots: the number of slots of a static cache, except for those of windows, which is also the length of its mask.
             It is the largest number of tokens, unless all layers have a window that is no larger.
@@ -93,7 +94,8 @@ def export(
 def _export_with_cache(
     model: nn.Module, args: tuple[Any, ...], others: dict[str, Any], cache: CacheKind, slots: int
 ) -> Program:
-    tokens = args[0] if len(args) == 1 else others.pop("decoder_input_ids", None)
+    name = "decoder_input_ids" if "decoder_input_ids" in others else "input_ids"
+    tokens = args[0] if len(args) == 1 else others.pop(name, None)
     with exportable_experts(model):
         kwargs, shapes = cached_inputs(model, tokens, others, cache, slots if cache.startswith("static") else 0)
         return with_cache_names(export(model, (), kwargs, dynamic_shapes=shapes))

@@ -536,13 +536,14 @@ def logits_of(model: Any, relation: str, arguments: Mapping[str, torch.Tensor]) 
             tokens = torch.stack(
                 [torch.cat([tokens.new_zeros(row), tokens[row, : length - row]]) for row in range(rows)]
             )
-        cache = False if relation == "padding on the left" else None
+        in_one_call = relation in ("batch", "padding on the left")
+        cache = False if in_one_call else None
         if "static" in relation:
             cache = cache_utils.StaticCache(config=model.config, max_cache_len=length + 4)
         if "reused" in relation:
             _call(model, name, tokens.flip(1), encoder, cache=cache, mask=mask)
             cache.reset()
-        size = length if relation == "padding on the left" else CHUNK if "chunked" in relation else 1
+        size = length if in_one_call else CHUNK if "chunked" in relation else 1
         first = size if size > 1 else START
         logits, start = [], 0
         while start < length:

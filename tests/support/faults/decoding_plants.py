@@ -94,8 +94,9 @@ class Edit:
         """Return the number of tokens in the cache."""
         inputs = {value.name: value for value in self.graph.inputs}
         if "past_key_values.0.length" in inputs:
-            return inputs["past_key_values.0.length"]
-        shape = self.add("Shape", [inputs["past_key_values.0.key"]], before=anchor, start=2, end=3)
+            return self.add("ReduceMax", [inputs["past_key_values.0.length"]], before=anchor, keepdims=0)
+        keys = next(value for name, value in inputs.items() if is_key(str(name)))
+        shape = self.add("Shape", [keys], before=anchor, start=2, end=3)
         return self.add("Squeeze", [shape], before=anchor)
 
     def _constant(self, content: object, anchor: ir.Node) -> ir.Value:
@@ -112,6 +113,11 @@ class Edit:
 
 
 # Where things are in a graph.
+
+
+def is_key(name: str) -> bool:
+    """Return whether an input of a program has a key of each token in the cache."""
+    return name.endswith(".key") and ".encoder." not in name
 
 
 def producer(value: ir.Value | None) -> ir.Node:
@@ -676,7 +682,7 @@ class Runner:
 def past_length(inputs: Mapping[str, torch.Tensor]) -> int:
     """Return the number of tokens in the cache."""
     length = inputs.get("past_key_values.0.length")
-    return inputs["past_key_values.0.key"].shape[2] if length is None else int(length)
+    return next(x for name, x in inputs.items() if is_key(name)).shape[2] if length is None else int(length.max())
 
 
 def fed(change: Callable[[torch.Tensor], torch.Tensor], *names: str) -> Run:
