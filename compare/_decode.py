@@ -28,7 +28,7 @@ from .common._errors import CompareError
 from .decoding._axes import Spans
 from .decoding._decoder import Decoder, unsupported
 from .decoding._implementations import EXPORTED_EXPERTS, implementation
-from .decoding._plan import Plan, chunks
+from .decoding._plan import Call, Plan, masked
 from .decoding._positioned_row import PositionedRow
 from .decoding._stepwise import LOGITS, MASK, PAST, PRESENT, Stepwise, is_of_encoder
 from .decoding._tokens import given_tokens
@@ -42,7 +42,10 @@ from .results._rows import STAGES, Row
 
 _TOKENS, _LEAST, _SEQUENCES = 32, 6, 2
 _EXTRA_SLOTS = 8
-_HIDDEN = slice(1, 3)  # the positions of masked tokens
+_LAST = 2  # tokens of the last step
+_COUNTING = "GroupQueryAttention"  # the operator that takes the number of tokens in place of a mask
+_NOT_MASKED = f"{_COUNTING} takes no mask: no token was masked, and no call had several tokens and a cache"
+_MASKED = 1  # the position of masked tokens: they attend to the one before, and those behind to themselves
 
 
 def compare_decode(
@@ -68,8 +71,9 @@ def compare_decode(
     with those of the model, which computes all tokens in one call: in the same way as `compare`, by their distance from
     float64. Values without tokens, such as sizes, are not judged.
 
-    In all sequences but the first, two tokens are masked, as padding is, so that a program has to read its mask. They
-    are behind the first token, to which they attend, so that all of their values are defined.
+    In all sequences but the first, the token at position 1 is masked, as padding is, so that a program has to read its
+    mask. It attends to the token before, so that all of its values are defined. A program with GroupQueryAttention, as
+    ONNX Runtime GenAI makes it, takes no such mask, and one token in the last step as well.
 
     The program of a model with recurrent states takes one token in each step, none of them masked, and continues the
     model's own state: rounding errors add up in a state. Its values are compared with those of all steps of the model.
@@ -113,8 +117,8 @@ def compare_decode(
     if in_steps and first not in (None, 1):
         what = "recurrent states" if is_recurrent else "windows of keys"
         raise CompareError(f"a program with {what} takes one token in each step, also in the first one")
-    if not in_steps and not 2 <= count <= tokens - 3:
-        raise CompareError(f"the first step has 2 to {tokens - 3} tokens, not {count}")
+    if not in_steps and not 2 <= count <= tokens - _LAST - 1:
+        raise CompareError(f"the first step has 2 to {tokens - _LAST - 1} tokens, not {count}")
     given, others = given_tokens(Subject.of(model, () if args is None else args, kwargs), _SEQUENCES)
     device = next((parameter.device for parameter in model.parameters()), given.device)
     given = given.repeat(1, -(-tokens // given.shape[1]))[:, :tokens].to(device)
@@ -125,16 +129,15 @@ def compare_decode(
         program = export(model, () if has_encoder else (given,), others | names, cache=cache, slots=slots)
     else:
         program = program.snapshot()
-        _check_outputs(program)
-        slots = _slots(program)
-        windows = window_sizes(model) if has_windows else [0]
-        if 0 < slots < tokens and not all(0 < window <= slots for window in windows):
-            raise CompareError(f"{tokens} tokens need as many slots, unless all windows are smaller, not {slots}")
+        slots = _checked_slots(program, tokens, window_sizes(model) if has_windows else [0])
     sequences = len(given) if in_steps else 0
-    stepwise = Stepwise(resolve_backend(backend, options), count, slots, sequences)
+    counts_tokens = any(node.op.endswith(_COUNTING) for node in program.graph.nodes)
+    last = 1 if counts_tokens else _LAST
+    stepwise = Stepwise(resolve_backend(backend, options), count, last, slots, sequences)
+    mask = torch.ones_like(given)
+    mask[1:, _MASKED] = int(counts_tokens)
     with implementation(model, "experts", EXPORTED_EXPERTS), torch.no_grad():
         decoded = None
-        mask = _mask(given)
         if in_steps:
             with phase("decoding in eager PyTorch"):
                 arguments, decoded = stepwise_call(model, given, has_windows=has_windows, slots=slots)
@@ -149,18 +152,20 @@ def compare_decode(
     )
     with phase("decoding in eager PyTorch"), torch.no_grad():
         if decoded is None:
-            consistency = _consistency(_eager(model, given.cpu(), others, count, mask.cpu()), expected)
+            calls = masked(given.cpu(), mask.cpu(), stepwise.spans.all)
+            consistency = _consistency(_eager(model, calls, others, len(given)), expected)
         else:
             consistency = _consistency(decoded, model(given, use_cache=False).logits.cpu())
     kind = ("static-window" if slots else "window") if has_windows else "static" if slots else "dynamic"
-    return _result(model, stepwise, report, expected, (kind, precision or ""), consistency)
+    result = _result(model, stepwise, report, expected, (kind, precision or ""), consistency)
+    return replace(result, notes=(_NOT_MASKED,)) if counts_tokens else result
 
 
-def _check_outputs(program: Program) -> None:
-    """Check that a program returns logits and all of its cache, by the names that `export` gives them.
+def _checked_slots(program: Program, tokens: int, windows: Sequence[int]) -> int:
+    """Check that a program returns logits and all of its cache, by the names of `export`; return its number of slots.
 
     Raises:
-        CompareError: one of them is missing.
+        CompareError: an output is missing, or there are fewer slots than tokens.
     """
     graph = program.graph
     if not any(name.startswith(PRESENT) for name in graph.outputs):
@@ -169,6 +174,10 @@ def _check_outputs(program: Program) -> None:
     wanted = [LOGITS, *(PRESENT + name.removeprefix(PAST) for name in states)]
     if missing := [name for name in wanted if name not in graph.outputs]:
         raise CompareError(f"the program does not return {', '.join(missing)}; see export(cache=…)")
+    slots = _slots(program)
+    if 0 < slots < tokens and not all(0 < window <= slots for window in windows):
+        raise CompareError(f"{tokens} tokens need as many slots, unless all windows are smaller, not {slots}")
+    return slots
 
 
 def _on(device: torch.device, item: Any) -> Any:
@@ -183,19 +192,10 @@ def _slots(program: Program) -> int:
     return size if isinstance(size, int) else 0
 
 
-def _mask(tokens: torch.Tensor) -> torch.Tensor:
-    """Return a mask for tokens, int64 in their shape, that hides some of all sequences but the first."""
-    mask = torch.ones_like(tokens)
-    mask[1:, _HIDDEN] = 0
-    return mask
-
-
-def _eager(
-    model: nn.Module, tokens: torch.Tensor, others: Mapping[str, Any], first: int, mask: torch.Tensor
-) -> torch.Tensor | None:
-    """Return the model's logits, computed step by step; None if it does not take a cache."""
-    plan = Plan(chunks(tokens, 1, first=first, mask=mask))
-    return None if unsupported(model, plan) else torch.cat(Decoder(model, plan, others, len(tokens))(), 1)
+def _eager(model: nn.Module, calls: tuple[Call, ...], others: Mapping[str, Any], count: int) -> torch.Tensor | None:
+    """Return the model's logits, computed in some calls; None if it does not take a cache."""
+    plan = Plan(calls)
+    return None if unsupported(model, plan) else torch.cat(Decoder(model, plan, others, count)(), 1)
 
 
 def _consistency(logits: torch.Tensor | None, expected: torch.Tensor) -> tuple[float, bool]:
@@ -268,7 +268,7 @@ def _result(  # noqa: PLR0917  called in one place
         *eager,
         _unjudged(report.rows, {item.row.value for item in wrong}),
         report.failed,
-        picture(
+        graph=picture(
             report.rows,
             report.graphs,
             rows[_key(wrong[0])] if wrong else None,

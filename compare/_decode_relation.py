@@ -23,7 +23,7 @@ _REASON = 120  # characters
 def decode_on(
     model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, backend: Backend, *, tokens: int, bitwise: bool
 ) -> InvarianceRow:
-    """Return whether a backend decodes token by token what the model computes in one call in eager PyTorch.
+    """Return whether a backend decodes step by step what the model computes in one call in eager PyTorch.
 
     Args:
         model: see `compare_decode`.

@@ -70,7 +70,7 @@ def check_invariance(
         only: names of relations to check; None for all.
         attentions: attention implementations to compare with `"eager"`.
         backends: names or instances of backends: the model is exported with a cache, and the relation
-            `decode on NAME` is whether they compute, token by token, what the model computes in one call; see
+            `decode on NAME` is whether they compute, step by step, what the model computes in one call; see
             `compare_decode`.
         quantized: quantized caches: names of transformers' quantizers (`"fp8"`, `"hqq"`, `"quanto"`), or functions that
             return an empty cache by names. The relation `quantized cache NAME` is whether the keys and values in the

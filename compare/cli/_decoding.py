@@ -91,9 +91,10 @@ def decode_command(
     ] = None,
     backend: shared.Backend = "onnxruntime-cpu",
     option: shared.Options = None,
-    tokens: Annotated[int, typer.Option(help="The number of tokens of each sequence.")] = 32,
+    tokens: Annotated[int, typer.Option(help="The number of tokens of each sequence, at least 6.")] = 32,
     first: Annotated[
-        int | None, typer.Option(help="How many of them are in the first call. Default: a quarter.")
+        int | None,
+        typer.Option(help="How many of them are in the first call, from 2 to all but 3. Default: a quarter."),
     ] = None,
     cache: Annotated[CacheOption, typer.Option(help="The cache to export with.")] = CacheOption.dynamic,
     precision: Annotated[DecodePrecision | None, typer.Option(help="Lower the program to this precision.")] = None,
@@ -102,7 +103,7 @@ def decode_command(
     as_json: shared.Json = False,
     quiet: shared.Quiet = False,
 ) -> None:
-    """Run a language model's program token by token, and name the position and the node where it goes wrong.
+    """Run a language model's program step by step, and name the position and the node where it goes wrong.
 
     Exits with 0 if all values are right at all positions, and with 1 if not.
     """

@@ -30,9 +30,9 @@ class Spans:
     in_rows: bool = False
 
     @classmethod
-    def of(cls, shape: Sequence[int], first: int, slots: int) -> "Spans":
-        """Return the steps for tokens of a shape, [rows, length]: `first` tokens, then one each, then the last two."""
-        starts = [0, *range(first, shape[1] - 1)]
+    def of(cls, shape: Sequence[int], first: int, last: int, slots: int) -> "Spans":
+        """Return the steps for tokens of a shape, [rows, length]: the `first`, then one each, then the `last`."""
+        starts = [0, *range(first, shape[1] - last + 1)]
         return cls(shape[0], tuple(zip(starts, [*starts[1:], shape[1]], strict=True)), slots)
 
     @classmethod

@@ -68,12 +68,7 @@ def alone(sequences: Sequence[torch.Tensor]) -> tuple[Call, ...]:
 
 
 def chunks(
-    tokens: torch.Tensor,
-    size: int,
-    *,
-    first: int | None = None,
-    order: Sequence[int] | None = None,
-    mask: torch.Tensor | None = None,
+    tokens: torch.Tensor, size: int, *, first: int | None = None, order: Sequence[int] | None = None
 ) -> tuple[Call, ...]:
     """Return calls with a number of tokens each, of which the later ones read the cache.
 
@@ -82,16 +77,28 @@ def chunks(
         size: the number of tokens of a call.
         first: that of the first call; None if it is the same.
         order: see `together`; `tokens` has a row for each sequence, or the rows as they are if there is only one.
-        mask: which tokens are attended to, int64 in the shape of `tokens`; None for all. The others are like padding.
     """
     rows = tuple(range(len(tokens)) if order is None else order)
     given = tokens[list(rows)] if len(tokens) > 1 else tokens
     places = torch.arange(tokens.shape[1]).expand(len(rows), -1)
-    if mask is not None:
-        places = torch.where(mask.bool(), mask.cumsum(-1) - 1, PADDING)
     return tuple(
         Call(rows, given[:, start:end], places[:, start:end], places[:, :end], start == 0)
         for start, end in _spans(tokens.shape[1], size, first or size)
+    )
+
+
+def masked(tokens: torch.Tensor, mask: torch.Tensor, spans: Sequence[tuple[int, int]]) -> tuple[Call, ...]:
+    """Return calls with sequences of which some tokens are masked, as padding is.
+
+    Args:
+        tokens: int64 in the shape [sequences, length].
+        mask: which tokens are attended to, int64 in the shape of `tokens`.
+        spans: the first position of each call, and the one after its last.
+    """
+    places = torch.where(mask.bool(), mask.cumsum(-1) - 1, PADDING)
+    rows = tuple(range(len(tokens)))
+    return tuple(
+        Call(rows, tokens[:, start:end], places[:, start:end], places[:, :end], start == 0) for start, end in spans
     )
 
 
@@ -113,13 +120,9 @@ def padded(sequences: Sequence[torch.Tensor], side: Side, size: int, filler: int
     """
     longest = max(map(len, sequences))
     tokens = torch.full((len(sequences), longest), filler)
-    places = torch.full((len(sequences), longest), PADDING)
+    mask = torch.zeros_like(tokens)
     for row, sequence in enumerate(sequences):
         start = longest - len(sequence) if side == "left" else 0
         tokens[row, start : start + len(sequence)] = sequence
-        places[row, start : start + len(sequence)] = torch.arange(len(sequence))
-    rows = tuple(range(len(sequences)))
-    return tuple(
-        Call(rows, tokens[:, start:end], places[:, start:end], places[:, :end], start == 0)
-        for start, end in _spans(longest, 1, size)
-    )
+        mask[row, start : start + len(sequence)] = 1
+    return masked(tokens, mask, [*_spans(longest, 1, size)])

@@ -39,6 +39,7 @@ class Stepwise:
     Args:
         backend: runs the program.
         first: the number of tokens of the first step.
+        last: the number of tokens of the last step.
         slots: the number of slots of a static cache; 0 for a dynamic one.
         sequences: if one call has the steps in its rows (see `Spans.in_rows`), the number of sequences. Each step then
             gets the cache of that call, because in recurrent states rounding errors add up.
@@ -52,6 +53,7 @@ class Stepwise:
 
     backend: Backend
     first: int
+    last: int = 1
     slots: int = 0
     sequences: int = 0
     name: str = field(init=False)
@@ -163,7 +165,7 @@ class Stepwise:
         handle.spans = self.spans = (
             Spans.in_rows_of(self.sequences, shape[0] // self.sequences)
             if in_rows
-            else Spans.of(shape, self.first, self.slots)
+            else Spans.of(shape, self.first, self.last, self.slots)
         )
         first = {name: tensor for name, tensor in inputs.items() if name.startswith(PAST) and not in_rows}
         given = [
@@ -224,15 +226,13 @@ class Stepwise:
                 continue
             if not is_output:
                 continue
-            ends = [end for _, end in spans.all]
             if (step := _other_size(spans, name, expected, items)) is not None:
-                position = spans.all[step][0] if name == LOGITS else ends[step] - 1
-                self._places[name] = Axes(spans, (), ()), [position]
+                self._places[name] = Axes(spans, (), ()), [spans.all[step][0]]
                 yield name, items[step]
             elif items[-1].shape == expected.shape:
-                steps = zip(ends, items, strict=True)
-                wrong = (end for end, item in steps if name.endswith(LENGTH) and int(item) != end)
-                self._places[name] = Axes(spans, (), ()), [next(wrong, ends[-1]) - 1]
+                steps = zip(spans.all, items, strict=True)
+                wrong = (start for (start, end), item in steps if name.endswith(LENGTH) and int(item) != end)
+                self._places[name] = Axes(spans, (), ()), [next(wrong, spans.length - 1)]
                 yield name, items[-1]  # such as the number of tokens in a cache
 
 

@@ -24,7 +24,6 @@ UNRELIABLE = 64.0  # times the typical rounding level of the model: eager PyTorc
 # How much further the model's value may be from float64 than the run's, in rounding levels of float16 or bfloat16, of
 # which 64 are up to an eighth of the number. In correct runs, also of twelve layers, this is up to 1.
 _DISPUTED = 2.0
-_DISPUTED_NOTE = "float64 is nearer to this value than to the model's: are the weights those of the model?"
 SMALLEST_UNIT = {2.0**-11: 2.0**-25}  # absolute: half of float16's smallest number
 _DTYPES = {2.0**-11: torch.float16, 2.0**-8: torch.bfloat16}  # of coarse units
 _TINY = torch.finfo(torch.float64).tiny
@@ -93,6 +92,8 @@ class RoundingVerdict:
             what float64 computes from them and the model's value; infinite if they have different shapes. `error` is
             relative to the former. None if the value does not follow from such a decision, or was not judged by it.
         follows: the names of the values with these decisions, in the order of execution.
+        disputed: by how many rounding levels of float16 or bfloat16 the model's value is further from float64 than this
+            one, if rounding does not explain that; else 0.
     """
 
     verdict: Verdict
@@ -106,6 +107,7 @@ class RoundingVerdict:
     flips: Flips | None = None
     decided: float | None = None
     follows: tuple[str, ...] = ()
+    disputed: float = 0.0
 
     @property
     def sound(self) -> bool:
@@ -229,7 +231,7 @@ def rounding_verdict(
     )
     ratio, note = max(ratio, errors.disputed_levels), ""
     if errors.disputed_levels:
-        note = _DISPUTED_NOTE
+        note = "float64 is nearer to this value than to the model's: are the weights those of the model?"
     elif math.isinf(ratio):
         note = "further off than a float64 can hold"
     verdict: Verdict = "rounding" if ratio <= SUSPICIOUS else "suspicious" if ratio <= WRONG else "wrong"
@@ -244,6 +246,7 @@ def rounding_verdict(
         spread=distance,
         note=note,
         magnitude=errors.magnitude,
+        disputed=errors.disputed_levels,
     )
 
 
@@ -459,8 +462,8 @@ def confirmed_verdict(isolated: RoundingVerdict, whole: RoundingVerdict | None, 
         return isolated
     if whole.error * isolated.ratio > _COARSER * isolated.error * whole.ratio:
         return isolated  # the value was computed from a lower precision, which the node's own operands do not have
-    is_disputed = isolated.note == whole.note == _DISPUTED_NOTE  # the order of a sum changes the value, not the model's
-    is_large = isolated.ratio >= (_CONFIRMED_SUM if sums and not is_disputed else _CONFIRMED)
+    is_disputed = whole.disputed > 0 and isolated.disputed >= _CONFIRMED  # which the order of a sum does not explain
+    is_large = is_disputed or isolated.ratio >= (_CONFIRMED_SUM if sums else _CONFIRMED)
     if not is_large or isolated.ratio * whole.ratio < _CONFIRMED_PRODUCT:
         return isolated
     return replace(isolated, verdict="wrong", note="suspicious in the whole run, too")

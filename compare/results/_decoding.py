@@ -125,7 +125,7 @@ class Decoding(Result):
         cache: `dynamic`, `static`, `window` or `static-window`.
         precision: the precision that the program was lowered to; `""` for the model's.
         sequences: the number of sequences.
-        first: the number of tokens of the first step; the others have one each, the last one may have two.
+        first: the number of tokens of the first step; the others have one each, the last one two if it can.
         positions: one row for each position.
         breaks: the values that are wrong, by step and in the order of execution; the first one is the cause.
         decisions: those that are not the model's because rounding decides them, by position.
@@ -137,6 +137,7 @@ class Decoding(Result):
         consistent: whether these are the same up to the tolerance of their dtype.
         unjudged: why outputs of the program were not judged, by their names.
         failed: why parts of the comparison are missing.
+        notes: what was not tried, and why.
         graph: the program's graph with the findings that views draw; see `Report.graph`.
     """
 
@@ -156,6 +157,7 @@ class Decoding(Result):
     consistent: bool
     unjudged: Mapping[str, str] = field(default_factory=dict)
     failed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     graph: Graph = field(default_factory=lambda: Graph("", (), (), (), (), {}))
 
     @property
@@ -209,12 +211,11 @@ class Decoding(Result):
         yield table_of(_POSITIONS, self.positions, marked=lambda row: row.position in wrong, skip_empty=not wide)
 
     def _remarks(self) -> Iterable[str]:
-        single = self.positions[-1].step - 1
-        last = len(self.positions) - self.first - single
-        others = f", {single} one by one, the last {last} in one call" if last > 1 else f", {single + last} one by one"
+        last = sum(item.step == self.positions[-1].step for item in self.positions)
+        at_the_end = f" and at the end {last}" if last > 1 else ""
         yield (
-            f"{self.sequences} sequences of {len(self.positions)} tokens, the first {self.first} in one call{others}, "
-            f"with a {self.cache} cache; {self.judged} of {self.values} values judged"
+            f"{self.sequences} sequences of {len(self.positions)} tokens, in a call of {self.first}, then one by one"
+            f"{at_the_end}, with a {self.cache} cache; {self.judged} of {self.values} values judged"
         )
         if flips := sum(item.flips for item in self.positions):
             places = len(self.positions) * self.sequences
@@ -225,6 +226,7 @@ class Decoding(Result):
         for name, reason in self.unjudged.items():
             yield f"output {name} was not judged: {reason}"
         yield from self.failed
+        yield from self.notes
 
     def _grid(self, *, wide: bool) -> Iterable[Block]:
         """Return at which positions the modules with wrong values are wrong."""

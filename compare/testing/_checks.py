@@ -204,7 +204,7 @@ class Checks:
             program: the program; None exports the model.
             backend: the backend.
             tokens: the number of tokens of each sequence.
-            first: the number of tokens of the first step.
+            first: the number of tokens of the first step; see `compare_decode`.
             cache: the kind of the cache, if the model is exported here.
             precision: lowers the precision of the program.
 

@@ -163,14 +163,14 @@ def step_arguments(  # noqa: PLR0917  called in this file
     """
     rows, queries = tokens.shape
     used = getattr(cache, "kept", past) + queries
-    mask = torch.ones(rows, used, dtype=torch.long, device=tokens.device) if mask is None else mask
-    places = (mask.cumsum(-1) - 1).clamp(min=0)[:, -queries:] + past + queries - used
+    mask = torch.ones(rows, past + queries, dtype=torch.long, device=tokens.device) if mask is None else mask
+    places = torch.where(mask.bool(), mask.cumsum(-1) - 1, 0)[:, -queries:]
     accepted = inspect.signature(model.forward).parameters
     name = next((name for name in _ARGUMENTS if name in accepted), _ARGUMENTS[0])
     given: dict[str, Any] = {
-        "input_ids": tokens.clone(),  # a view would have the size of its base as a further dimension
-        "attention_mask": nn.functional.pad(mask, (0, slots - used)) if slots else mask,
-        "position_ids": places,
+        "input_ids": tokens.clone(),  # views would have the size of their base as a further dimension
+        "attention_mask": nn.functional.pad(mask, (0, slots - mask.shape[1])) if slots else mask[:, -used:].clone(),
+        "position_ids": places.clone(),
     }
     if name == "cache_params":  # nothing but states, which need neither
         return {"input_ids": given["input_ids"], name: cache}
@@ -205,7 +205,8 @@ def cached_call(
         tokens: int64 in the shape [sequences, length].
         others: the inputs of its encoder, if it has one, by name; its cache then has the keys and values of these.
         slots: the number of slots of a static cache; 0 for a dynamic one.
-        mask: which tokens are attended to, int64 in the shape of `tokens`; None for all. The others have no position.
+        mask: which tokens are attended to, int64 in the shape of `tokens`; None for all. The others are like padding:
+            they have position 0 and are not counted.
 
     Raises:
         ExportError: the model fails, or keeps something else than keys and values in its cache.

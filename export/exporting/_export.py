@@ -3,6 +3,7 @@
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -232,7 +233,11 @@ def _keep_lines(exported: ExportedProgram) -> None:
     """
     for module in exported.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule) and module is not exported.graph_module:
-            module.forward = torch.fx.Interpreter(module).run
+            module.forward = partial(_interpreted, module)
+
+
+def _interpreted(module: torch.fx.GraphModule, *args: Any) -> Any:
+    return torch.fx.Interpreter(module).run(*args)
 
 
 def _copy_buffers(exported: ExportedProgram) -> None:

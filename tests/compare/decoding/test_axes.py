@@ -8,7 +8,7 @@ from filch.compare.decoding._parts import Parts
 from filch.compare.decoding._stepwise import _other_size, _same_nodes
 
 LENGTH, SIZE = 3, 4  # tokens; slots, and the size of a head
-SPANS = Spans(1, ((0, 1), (1, 2), (2, 3)), SIZE)
+SPANS = Spans.of((1, LENGTH), 1, 1, SIZE)
 ENDS = [end for _, end in SPANS.all]
 
 
@@ -48,7 +48,7 @@ def test_nodes_of_steps_are_judged_as_long_as_they_are_the_same():
     assert [(name, len(parts)) for name, parts in _same_nodes([first, first[:2]])] == [("a", 2), ("b", 2)]
 
 
-STEPS = Spans.of((2, 6), 2, 0)
+STEPS = Spans.of((2, 6), 2, 2, 0)
 
 
 def grown(numbers):

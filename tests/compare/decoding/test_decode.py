@@ -5,6 +5,7 @@ import json
 import onnx_ir as ir
 import pytest
 import torch
+from onnx import numpy_helper
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
@@ -16,6 +17,7 @@ from filch.compare.testing._checks import Checks
 from filch.export import ExportError, Program, cached_call, export, load_program
 from filch.steal import steal_forward
 from support.faults.decoding import change_late, exchanged, replaced, with_further_output
+from support.models.fused_llama import fused_onnx, tiny_llama, with_cache
 
 TOKENS = torch.randint(3, 96, (2, 9), generator=torch.Generator().manual_seed(0))
 FIRST, PAST = 3, "past_key_values.0.key"
@@ -186,6 +188,29 @@ def test_a_file_of_another_tool_is_decoded(model, programs, is_wrong):
     assert result.judged > 0.8 * result.values
 
 
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_a_file_that_counts_tokens_in_place_of_a_mask_is_decoded_without_one(is_wrong):
+    """Its attention takes no other mask, and several tokens behind a cache of one sequence alone."""
+    model, _, _ = tiny_llama()
+    tokens, file = TOKENS % 40, with_cache(fused_onnx(model))
+    if is_wrong:
+        cosines = next(item for item in file.graph.initializer if item.name == "cos")
+        table = numpy_helper.to_array(cosines).copy()
+        table[6] = table[5]
+        cosines.CopyFrom(numpy_helper.from_array(table, "cos"))
+    with torch.no_grad(), steal_forward(model, submodules=True) as reference:
+        model(**cached_call(model, tokens))
+    exported = export(model, tokens, cache="dynamic")
+    program = map_to_export(file, exported=exported, reference=reference)
+    result = compare_decode(model, tokens, program=program, tokens=9, stages=["exported"])
+    assert result.close is not is_wrong, result
+    assert (result.first_break and (result.first_break.position, result.first_break.op)) == (
+        (6, "com.microsoft::GroupQueryAttention") if is_wrong else None
+    )
+    assert "no token was masked" in str(result)
+    assert [item.step for item in result.positions][-2:] == [6, 7]
+
+
 def test_a_fault_is_found_in_the_optimized_graph_too(model, programs):
     program = changed(load_program(programs["dynamic"]), "present.0.value", 6, exchanged)
     first = decoded(model, program, stages=["compiled"]).first_break
@@ -241,8 +266,9 @@ def test_a_model_in_lower_precision_decodes(dtype, backend):
     assert (first.position, first.sequence, first.value) == (6, 0, "present.0.value"), first
 
 
-def test_a_model_that_decodes_something_else_is_told_from_its_program(model, programs, monkeypatch):
-    """Positions begin at 0 again in each call of the model, but not in its program."""
+@pytest.mark.parametrize("queries", [1, 2])
+def test_a_model_that_decodes_something_else_is_told_from_its_program(model, programs, monkeypatch, queries):
+    """Positions begin at 0 again in each call of the model with so many tokens, but not in its program."""
 
     class Restarting(nn.Module):
         def __init__(self, rotary):
@@ -250,7 +276,8 @@ def test_a_model_that_decodes_something_else_is_told_from_its_program(model, pro
             self.rotary = rotary
 
         def forward(self, x, position_ids):
-            return self.rotary(x, position_ids - position_ids[:, :1])
+            start = position_ids[:, :1] if position_ids.shape[1] == queries else 0
+            return self.rotary(x, position_ids - start)
 
     rotary = model.model.rotary_emb
     monkeypatch.delattr(model.model, "rotary_emb")

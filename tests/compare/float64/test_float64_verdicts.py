@@ -591,7 +591,7 @@ def test_a_node_that_is_suspicious_by_itself_and_in_the_whole_run_is_wrong(
 
 
 def test_a_sum_that_is_nearer_to_float64_than_the_model_is_twice_is_wrong() -> None:
-    """The order in which a kernel sums changes its own error, and not that of the model."""
+    """The order in which a kernel sums changes the value's own error, and not that of the model."""
     values = torch.randn(4096, generator=torch.Generator().manual_seed(0)).double()
     truth = Float64Value(values, values * (1 + HALF), HALF)
 
@@ -600,10 +600,13 @@ def test_a_sum_that_is_nearer_to_float64_than_the_model_is_twice_is_wrong() -> N
         assert verdict is not None
         return verdict
 
-    for model, expected in ((1.02, "suspicious"), (1.005, "rounding")):
-        assert judged(model).verdict == expected
-        again = confirmed_verdict(judged(model), judged(model), sums=True).verdict
-        assert again == ("wrong" if expected == "suspicious" else expected)
+    assert judged(1.005).disputed == 0
+    disputed = judged(1.02)
+    assert disputed.verdict == "suspicious" and disputed.disputed == disputed.ratio < 4
+    assert confirmed_verdict(disputed, disputed, sums=True).verdict == "wrong"
+    own = replace(disputed, disputed=0.0)
+    for isolated, whole in ((own, own), (disputed, own), (own, disputed), (replace(disputed, disputed=2.1), disputed)):
+        assert confirmed_verdict(isolated, whole, sums=True).verdict == "suspicious"
 
 
 def test_an_error_of_three_times_the_rounding_level_is_found(subject: tuple[Capture, Program]) -> None:

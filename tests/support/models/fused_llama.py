@@ -99,6 +99,32 @@ def fused_onnx(model: LlamaForCausalLM) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
+def with_cache(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a file that takes any number of tokens and the keys and values of those before, as `export` names them."""
+    proto = copy.deepcopy(model)
+    graph = proto.graph
+    pasts = {item.name for item in graph.initializer if item.name.startswith("past.")}
+    for node in graph.node:
+        node.input[:] = [f"past_key_values.{name[5:]}" if name in pasts else name for name in node.input]
+    kept = [item for item in graph.initializer if item.name not in pasts | {"length"}]
+    del graph.initializer[:], graph.input[:]
+    graph.initializer.extend([*kept, numpy_helper.from_array(np.array(1), "axis")])
+    sizes = {"input_ids": ["rows", "queries"], "attention_mask": ["rows", "keys"]}
+    graph.input.extend(helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name, shape in sizes.items())
+    shape = ["rows", _KEYS, "past", _SIZE]
+    names = sorted(f"past_key_values.{name[5:]}" for name in pasts)
+    graph.input.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in names)
+    counting = [
+        helper.make_node("Shape", ["attention_mask"], ["mask_shape"], "mask_shape"),
+        helper.make_node("Gather", ["mask_shape", "axis"], ["keys"], "keys", axis=0),
+        helper.make_node("Cast", ["keys"], ["length"], "total", to=TensorProto.INT32),
+    ]
+    nodes = [*counting, *graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return proto
+
+
 def quantized(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a file whose products have weights of 4 bits and read their other operand in 8 bits."""
     quantizer = MatMulNBitsQuantizer(copy.deepcopy(model), block_size=16, is_symmetric=True, accuracy_level=4)
