@@ -22,6 +22,7 @@ from filch.export import (
 )
 from filch.export.backends import Backend, Stage
 from filch.steal import phase, steal_forward
+from filch.steal.text import short_line
 
 from ._compare import BUFFER, compare, resolve_backend
 from .common._errors import CompareError
@@ -43,6 +44,7 @@ from .results._rows import STAGES, Row
 _TOKENS, _LEAST, _SEQUENCES = 32, 6, 2
 _EXTRA_SLOTS = 8
 _LAST = 2  # tokens of the last step
+_REASON = 120  # characters
 _COUNTING = "GroupQueryAttention"  # the operator that takes the number of tokens in place of a mask
 _NOT_MASKED = f"{_COUNTING} takes no mask: no token was masked, and no call had several tokens and a cache"
 _MASKED = 1  # the position of masked tokens: they attend to the one before, and those behind to themselves
@@ -146,19 +148,24 @@ def compare_decode(
         with steal_forward(model, submodules=True, on_error="raise") as capture:
             expected = model(**arguments).logits.reshape(*given.shape, -1).cpu()
     judged = program if precision is None else lower(program, precision, simulate=precision == "bfloat16")
-    wanted = stepwise.stages[-1:] if stages is None else stages
     report = compare(
-        capture, judged, backend=stepwise, stages=wanted, lower_precision=precision is not None, buffer=buffer
+        capture,
+        judged,
+        backend=stepwise,
+        stages=stepwise.stages[-1:] if stages is None else stages,
+        lower_precision=precision is not None,
+        buffer=buffer,
     )
+    notes = [_NOT_MASKED] if counts_tokens else []
     with phase("decoding in eager PyTorch"), torch.no_grad():
         if decoded is None:
             calls = masked(given.cpu(), mask.cpu(), stepwise.spans.all)
-            consistency = _consistency(_eager(model, calls, others, len(given)), expected)
+            consistency = _consistency(_eager(model, calls, others, len(given), notes), expected)
         else:
             consistency = _consistency(decoded, model(given, use_cache=False).logits.cpu())
     kind = ("static-window" if slots else "window") if has_windows else "static" if slots else "dynamic"
     result = _result(model, stepwise, report, expected, (kind, precision or ""), consistency)
-    return replace(result, notes=(_NOT_MASKED,)) if counts_tokens else result
+    return replace(result, notes=tuple(notes))
 
 
 def _checked_slots(program: Program, tokens: int, windows: Sequence[int]) -> int:
@@ -192,10 +199,19 @@ def _slots(program: Program) -> int:
     return size if isinstance(size, int) else 0
 
 
-def _eager(model: nn.Module, calls: tuple[Call, ...], others: Mapping[str, Any], count: int) -> torch.Tensor | None:
-    """Return the model's logits, computed in some calls; None if it does not take a cache."""
+def _eager(
+    model: nn.Module, calls: tuple[Call, ...], others: Mapping[str, Any], count: int, notes: list[str]
+) -> torch.Tensor | None:
+    """Return the model's logits, computed in some calls; None if it takes no cache, or fails, which a note says."""
     plan = Plan(calls)
-    return None if unsupported(model, plan) else torch.cat(Decoder(model, plan, others, count)(), 1)
+    if unsupported(model, plan):
+        return None
+    try:
+        return torch.cat(Decoder(model, plan, others, count)(), 1)
+    except Exception as error:  # noqa: BLE001  models raise errors of all types
+        text = short_line(f"{type(error).__name__}: {error}", _REASON)
+        notes.append(f"the model itself, with its own cache, fails in these calls and was not compared: {text}")
+        return None
 
 
 def _consistency(logits: torch.Tensor | None, expected: torch.Tensor) -> tuple[float, bool]:

@@ -8,6 +8,7 @@ import torch
 from onnx import numpy_helper
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaAttention
 from typer.testing import CliRunner
 
 from filch.compare import CompareError, compare_decode, map_to_export
@@ -285,6 +286,20 @@ def test_a_model_that_decodes_something_else_is_told_from_its_program(model, pro
     result = decoded(model, load_program(programs["dynamic"]))
     assert (result.close, result.breaks, result.consistent) == (False, (), False)
     assert "itself decodes other logits" in result.headline
+
+
+def test_a_model_that_fails_in_a_step_is_noted(model, programs, monkeypatch):
+    def forward(self, hidden_states, *args, past_key_values, **kwargs):
+        if hidden_states.shape[1] == 2 and past_key_values.get_seq_length():
+            raise ValueError("one token at a time")
+        return attend(self, hidden_states, *args, past_key_values=past_key_values, **kwargs)
+
+    attend = LlamaAttention.forward
+    program = load_program(programs["dynamic"])
+    monkeypatch.setattr(LlamaAttention, "forward", forward)
+    result = decoded(model, program)
+    assert result.close
+    assert "ValueError: one token at a time" in " ".join(str(result).split())
 
 
 def test_the_fixture_names_the_position(model, programs, tmp_path):
