@@ -27,6 +27,7 @@ from ._compare import BUFFER, compare, resolve_backend
 from .common._errors import CompareError
 from .decoding._decoder import Decoder, unsupported
 from .decoding._implementations import EXPORTED_EXPERTS, implementation
+from .decoding._inherited import without_rounding
 from .decoding._plan import Plan, chunks
 from .decoding._positioned_row import PositionedRow
 from .decoding._stepwise import LOGITS, MASK, PAST, PRESENT, Stepwise, is_of_encoder
@@ -204,7 +205,7 @@ def _result(  # noqa: PLR0917  called in one place
     eager: tuple[float, bool],
 ) -> Decoding:
     rows = {(row.stage, row.kind, row.value): row for row in report.rows}
-    records = [item for key, item in run.records.items() if key in rows]
+    records = _without_rounding(report, [item for key, item in run.records.items() if key in rows])
     length = expected.shape[1]
     wrong = [item for item in records if item.position is not None and rows[_key(item)].diverged]
     wrong_nodes = {item.row.value for item in wrong if item.row.kind != "output"}
@@ -262,6 +263,17 @@ def _result(  # noqa: PLR0917  called in one place
             },
         ),
     )
+
+
+def _without_rounding(report: Report, records: Sequence[PositionedRow]) -> list[PositionedRow]:
+    """Return records without the positions at which only rounding differs; see `without_rounding`."""
+    settled: dict[RowKey, PositionedRow] = {}
+    for stage, graph in report.graphs.items():
+        rows = {row.value: row for row in report.rows if row.stage == stage and row.kind != "output"}
+        own = [item for item in records if item.row.stage == stage and item.row.kind != "output"]
+        wrong = [item for item in own if item.position is not None and rows[item.row.value].diverged]
+        settled |= {_key(item): item for item in without_rounding(graph, wrong, rows)}
+    return [settled.get(_key(item), item) for item in records]
 
 
 def _unjudged(rows: Iterable[Row], wrong: Collection[str]) -> dict[str, str]:
