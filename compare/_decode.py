@@ -30,7 +30,7 @@ from .decoding._implementations import EXPORTED_EXPERTS, implementation
 from .decoding._inherited import without_rounding
 from .decoding._plan import Plan, chunks
 from .decoding._positioned_row import PositionedRow
-from .decoding._stepwise import LOGITS, MASK, PAST, PRESENT, Stepwise, is_of_encoder
+from .decoding._stepwise import LOGITS, MASK, PAST, PRESENT, TOKENS, Stepwise, is_of_encoder
 from .decoding._tokens import given_tokens
 from .float64 import Flips
 from .metrics._metrics import compare_tensors
@@ -120,7 +120,7 @@ def compare_decode(
         program = export(model, () if has_encoder else (given,), others | names, cache=cache, slots=slots)
     else:
         program = program.snapshot()
-        _check_outputs(program)
+        _check_program(program, in_steps=in_steps)
         slots = _slots(program)
         windows = window_sizes(model) if has_windows else [0]
         if 0 < slots < tokens and not all(0 < window <= slots for window in windows):
@@ -150,12 +150,19 @@ def compare_decode(
     return _result(model, stepwise, report, expected, (kind, precision or ""), consistency)
 
 
-def _check_outputs(program: Program) -> None:
+def _check_program(program: Program, *, in_steps: bool) -> None:
     """Check that a program returns logits and all of its cache, by the names that `export` gives them.
 
+    Args:
+        program: the program.
+        in_steps: whether it may take one token in each step only.
+
     Raises:
-        CompareError: one of them is missing.
+        CompareError: one of them is missing, or it takes one token.
     """
+    if not in_steps and _size(program, TOKENS) == 1:
+        how = 'if its cache drops keys behind a window, give cache="window" or "static-window"'
+        raise CompareError(f"the program takes one token in each step; {how}")
     graph = program.graph
     if not any(name.startswith(PRESENT) for name in graph.outputs):
         raise CompareError(f"the program returns no cache: it has no output {PRESENT}0.key; see export(cache=…)")
@@ -171,8 +178,13 @@ def _on(device: torch.device, item: Any) -> Any:
 
 def _slots(program: Program) -> int:
     """Return the number of slots of a program's cache, which is the length of its mask; 0 if it is not fixed."""
-    mask = next((name for name in program.graph.inputs if name.endswith(MASK)), None)
-    shape = None if mask is None else program.graph.values[mask].shape
+    return _size(program, MASK)
+
+
+def _size(program: Program, name: str) -> int:
+    """Return the number of tokens that an input of a program has for each sequence; 0 if it is not fixed."""
+    found = next((item for item in program.graph.inputs if item.endswith(name)), None)
+    shape = None if found is None else program.graph.values[found].shape
     size = shape[1] if shape is not None and len(shape) > 1 else None
     return size if isinstance(size, int) else 0
 
