@@ -201,15 +201,15 @@ def differ(one: torch.Tensor, other: torch.Tensor) -> bool:
 def judge_planted(fault: Planted) -> tuple[str, str]:
     """Return how a fault in a program is named, and what is named."""
     program, runner, names = planted(fault)
-    result = compared(fault.model, program, runner or "onnxruntime-cpu")
+    result = compared(fault.model, fault.cache, program, runner or "onnxruntime-cpu")
     first = result.first_break
     if first is None:
         return "silent" if result.close else "elsewhere", result.headline
     return named(fault, program, reached(program, names), first), f"{first}, {first.value}; wrong: {sorted(names)}"
 
 
-def compared(name: str, program: Program, backend: str | Runner) -> Decoding:
-    """Compare a program with its model."""
+def compared(name: str, kind: str, program: Program, backend: str | Runner) -> Decoding:
+    """Compare a program with a kind of cache with its model."""
     return compare_decode(
         model_of(name),
         kwargs=arguments_of(name, TOKENS),
@@ -217,6 +217,7 @@ def compared(name: str, program: Program, backend: str | Runner) -> Decoding:
         backend=backend,
         tokens=LENGTH,
         first=None if first_of(program) == 1 else FIRST,
+        cache=kind,  # type: ignore[arg-type]
         stages=["exported"],
     )
 
@@ -295,7 +296,7 @@ def clean_runs(programs: Sequence[Planted], models: Sequence[Patched]) -> Iterat
     """Yield the names of runs without a fault, and whether they are silent."""
     for name, kind in sorted({(fault.model, fault.cache) for fault in programs}):
         for backend in ("onnxruntime-cpu", Runner(lambda _inputs, _previous: {}, FIRST)):
-            result = compared(name, program_of(name, kind), backend)
+            result = compared(name, kind, program_of(name, kind), backend)
             yield f"{name}, {kind}: {result.headline}", result.close and not result.breaks
     for name in sorted({fault.model for fault in models}):
         relations = sorted({fault.relation for fault in models if fault.model == name})

@@ -29,9 +29,10 @@ from .common._errors import CompareError
 from .decoding._axes import Spans
 from .decoding._decoder import Decoder, unsupported
 from .decoding._implementations import EXPORTED_EXPERTS, implementation
+from .decoding._inherited import without_rounding
 from .decoding._plan import Call, Plan, masked
 from .decoding._positioned_row import PositionedRow
-from .decoding._stepwise import LOGITS, MASK, PAST, PRESENT, Stepwise, is_of_encoder
+from .decoding._stepwise import LOGITS, MASK, PAST, PRESENT, TOKENS, Stepwise, is_of_encoder
 from .decoding._tokens import given_tokens
 from .float64 import Flips
 from .metrics._metrics import compare_tensors
@@ -131,7 +132,7 @@ def compare_decode(
         program = export(model, () if has_encoder else (given,), others | names, cache=cache, slots=slots)
     else:
         program = program.snapshot()
-        slots = _checked_slots(program, tokens, window_sizes(model) if has_windows else [0])
+        slots = _checked_slots(program, tokens, window_sizes(model) if has_windows else [0], in_steps=in_steps)
     sequences = len(given) if in_steps else 0
     counts_tokens = any(node.op.endswith(_COUNTING) for node in program.graph.nodes)
     last = 1 if counts_tokens else _LAST
@@ -168,12 +169,21 @@ def compare_decode(
     return replace(result, notes=tuple(notes))
 
 
-def _checked_slots(program: Program, tokens: int, windows: Sequence[int]) -> int:
+def _checked_slots(program: Program, tokens: int, windows: Sequence[int], *, in_steps: bool) -> int:
     """Check that a program returns logits and all of its cache, by the names of `export`; return its number of slots.
 
+    Args:
+        program: the program.
+        tokens: how many tokens each sequence has.
+        windows: the number of tokens that each layer attends to; 0 for all.
+        in_steps: whether it may take one token in each step only.
+
     Raises:
-        CompareError: an output is missing, or there are fewer slots than tokens.
+        CompareError: an output is missing, or there are fewer slots than tokens, or it takes one token in each step.
     """
+    if not in_steps and _size(program, TOKENS) == 1:
+        how = 'if its cache drops keys behind a window, give cache="window" or "static-window"'
+        raise CompareError(f"the program takes one token in each step; {how}")
     graph = program.graph
     if not any(name.startswith(PRESENT) for name in graph.outputs):
         raise CompareError(f"the program returns no cache: it has no output {PRESENT}0.key; see export(cache=…)")
@@ -193,8 +203,13 @@ def _on(device: torch.device, item: Any) -> Any:
 
 def _slots(program: Program) -> int:
     """Return the number of slots of a program's cache, which is the length of its mask; 0 if it is not fixed."""
-    mask = next((name for name in program.graph.inputs if name.endswith(MASK)), None)
-    shape = None if mask is None else program.graph.values[mask].shape
+    return _size(program, MASK)
+
+
+def _size(program: Program, name: str) -> int:
+    """Return the number of tokens that an input of a program has for each sequence; 0 if it is not fixed."""
+    found = next((item for item in program.graph.inputs if item.endswith(name)), None)
+    shape = None if found is None else program.graph.values[found].shape
     size = shape[1] if shape is not None and len(shape) > 1 else None
     return size if isinstance(size, int) else 0
 
@@ -236,7 +251,7 @@ def _result(  # noqa: PLR0917  called in one place
     eager: tuple[float, bool],
 ) -> Decoding:
     rows = {(row.stage, row.kind, row.value): row for row in report.rows}
-    records = [item for key, item in run.records.items() if key in rows]
+    records = _without_rounding(report, [item for key, item in run.records.items() if key in rows])
     length = expected.shape[1]
     wrong = [item for item in records if item.position is not None and rows[_key(item)].diverged]
     wrong_nodes = {item.row.value for item in wrong if item.row.kind != "output"}
@@ -294,6 +309,17 @@ def _result(  # noqa: PLR0917  called in one place
             },
         ),
     )
+
+
+def _without_rounding(report: Report, records: Sequence[PositionedRow]) -> list[PositionedRow]:
+    """Return records without the positions at which only rounding differs; see `without_rounding`."""
+    settled: dict[RowKey, PositionedRow] = {}
+    for stage, graph in report.graphs.items():
+        rows = {row.value: row for row in report.rows if row.stage == stage and row.kind != "output"}
+        own = [item for item in records if item.row.stage == stage and item.row.kind != "output"]
+        wrong = [item for item in own if item.position is not None and rows[item.row.value].diverged]
+        settled |= {_key(item): item for item in without_rounding(graph, wrong, rows)}
+    return [settled.get(_key(item), item) for item in records]
 
 
 def _unjudged(rows: Iterable[Row], wrong: Collection[str]) -> dict[str, str]:

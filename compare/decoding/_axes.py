@@ -107,7 +107,10 @@ class Axes:
         if spans.slots and "keys" in known:
             known = _with_one_key_axis(spans, known, whole, parts)
         if {*known} <= {"fixed"} and not is_fixed and not all(torch.equal(part, parts[-1]) for part in parts):
-            return None
+            # A number of the model, such as a slope, is in the first step what it is in one call; a size is not.
+            is_constant = whole.is_floating_point() and whole.dtype == parts[0].dtype and not spans.in_rows
+            if not is_constant or not torch.allclose(parts[0], whole):
+                return None
         counts_step = "queries" in known and whole.numel() == spans.length and not whole.is_floating_point()
         if counts_step and all(torch.equal(part.flatten(), whole.flatten()[: part.numel()]) for part in parts):
             return None  # the places of tokens in a step, which begin at 0 in each

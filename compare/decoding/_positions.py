@@ -252,5 +252,7 @@ def _mismatch(pair: _Pair, closeness: Closeness, call: Call, rows: Sequence[int]
     position = int(call.keys[rows[first]].max())
     if pair.axis is not None:
         along = wrong.movedim(pair.axis, 0).reshape(len(pair.positions), -1).any(-1)
-        position = pair.positions[int(along.nonzero()[0])]
+        queries = call.positions[rows[first]]
+        earliest = int(queries[queries >= 0].min())  # earlier keys, too, are read for these
+        position = max(pair.positions[int(along.nonzero()[0])], earliest)
     return Mismatch(call.sequences[rows[first]], position, float(distances.max()))

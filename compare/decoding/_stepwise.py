@@ -295,7 +295,7 @@ class _Handle:
         graph = self.inner.graph
         cache = [name for name in graph.inputs if name.startswith(PAST) and not is_of_encoder(name)]
         others = [name for name in graph.inputs if name not in cache]
-        return frozenset(graph.computed_from(cache)) - frozenset(graph.computed_from(others))
+        return frozenset(self._computed_from(cache)) - graph.computed_from(others)
 
     @cached_property
     def sizes(self) -> frozenset[str]:

@@ -19,6 +19,7 @@ from filch.export import ExportError, Program, cached_call, export, load_program
 from filch.steal import steal_forward
 from support.faults.decoding import change_late, exchanged, replaced, with_further_output
 from support.models.fused_llama import fused_onnx, tiny_llama, with_cache
+from support.models.zoo import build
 
 TOKENS = torch.randint(3, 96, (2, 9), generator=torch.Generator().manual_seed(0))
 FIRST, PAST = 3, "past_key_values.0.key"
@@ -387,3 +388,15 @@ def test_the_command_judges_a_file(programs, tmp_path, monkeypatch):
     assert (record["close"], record["breaks"][0]["position"]) == (False, 6)
     assert "Wrong values" in (tmp_path / "result.md").read_text()
     assert CliRunner().invoke(app, [*arguments, "-o", "result.txt"]).exit_code == 2
+
+
+def test_a_model_without_positions_is_decoded_and_a_wrong_slope_is_named_where_it_begins():
+    """Bloom takes no positions: its biases are slopes, which have no axis of tokens, times the places of keys."""
+    model = build("BloomForCausalLM", {"hidden_size": 32, "n_layer": 1, "n_head": 4, "vocab_size": 96})
+    program = export(model, kwargs={"input_ids": TOKENS}, cache="dynamic")
+    assert "position_ids" not in program.graph.inputs
+    assert decoded(model, program).close
+    (slopes,) = (node.outputs[0] for node in program.graph.nodes if node.op == "Pow" and node.module == "transformer")
+    result = decoded(model, changed(program, slopes, 5, exchanged), stages=["exported"])
+    assert not result.close
+    assert (result.first_break.value, result.first_break.position) == (slopes, 5)

@@ -153,6 +153,8 @@ def test_what_has_no_windows_is_refused(mixed):
     model, path = mixed
     with pytest.raises(CompareError, match="a program with windows of keys takes one token in each step"):
         compare_decode(model, TOKENS, program=load_program(path), first=3, **OPTIONS)
+    with pytest.raises(CompareError, match="takes one token in each step; if its cache drops keys"):
+        compare_decode(model, TOKENS, program=load_program(path), tokens=11)
     llama = build("LlamaForCausalLM", SIZES | {"num_hidden_layers": 1, "sliding_window": None})
     with pytest.raises(ExportError, match="has no layer with a sliding window: export it with a dynamic cache"):
         export(llama, TOKENS, cache="window")

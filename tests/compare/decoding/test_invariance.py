@@ -109,6 +109,16 @@ def row_dependent(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
     monkeypatch.setattr(mlp, "forward", lambda x: forward(x / (1 + x.abs().max())))
 
 
+def rescaled_keys(monkeypatch: pytest.MonkeyPatch, _model: nn.Module) -> None:
+    """Scale all keys and values that a call reads, from position 5 on, but not in one call."""
+    repeat = modeling_llama.repeat_kv
+
+    def changed(states: torch.Tensor, count: int) -> torch.Tensor:
+        return repeat(states, count) * (2.0 if 5 < states.shape[2] < TOKENS.shape[1] else 1.0)
+
+    monkeypatch.setattr(modeling_llama, "repeat_kv", changed)
+
+
 FAULTS = {
     "positions off by one": Fault(positions_off_by_one, "decode", "model.rotary_emb", "mul cos", FIRST),
     "unrotated slot": Fault(
@@ -141,6 +151,7 @@ FAULTS = {
     ),
     "visible future": Fault(visible_future, "chunked prefill", "model.layers.0.self_attn", "add _softmax", 3),
     "visible padding": Fault(visible_padding, "padding on the left", "model.layers.0.self_attn", "add _softmax", 0, 1),
+    "scale of earlier keys": Fault(rescaled_keys, "decode", "model.layers.0.self_attn", "mul", 5),
     "row-dependent scale": Fault(row_dependent, "batch", "model.layers.1.mlp", "div", 0),
 }
 

@@ -262,6 +262,11 @@ def next_slot_shown(edit: Edit, layer: int) -> set[str]:
     return edit.put(value, make)
 
 
+def reversed_rows(edit: Edit, value: ir.Value, anchor: ir.Node) -> ir.Value:
+    """Reverse the order of any number of sequences."""
+    return edit.add("Slice", [value, [-1], [-(2**62)], [0], [-1]], before=anchor)
+
+
 def past(name: str) -> Change:
     """Take an input of the program."""
     return lambda edit, _value, _anchor: next(item for item in edit.graph.inputs if item.name == name)
@@ -487,7 +492,7 @@ PLANTED: Sequence[Planted] = (
         "Lfm2ForCausalLM",
         "gate of another sequence",
         7,
-        on(at("model.layers.{layer}.conv", "SequenceAt", 1), plants.taken([1, 0], 0)),
+        on(at("model.layers.{layer}.conv", "SequenceAt", 1), reversed_rows),
         start=7,
     ),
     Planted(
