@@ -1,8 +1,7 @@
 """Compare what a program with a cache computes step by step with what the model computes."""
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,13 +24,17 @@ from filch.steal import phase, steal_forward
 
 from ._compare import BUFFER, compare, resolve_backend
 from .common._errors import CompareError
-from .decoding._decoder import Decoder, unsupported
+from .decoding._decoder import Decoder
 from .decoding._implementations import EXPORTED_EXPERTS, implementation
 from .decoding._plan import Plan, chunks
 from .decoding._positioned_row import PositionedRow
 from .decoding._stepwise import LOGITS, MASK, PAST, PRESENT, Stepwise, is_of_encoder
 from .decoding._tokens import given_tokens
 from .float64 import Flips
+from .float64._mode import Float64Mode
+from .float64._verdict import WRONG
+from .layouts._closeness import RELATIVE
+from .layouts._numbers import Numbers
 from .metrics._metrics import compare_tensors
 from .models._subject import Subject
 from .results._decoding import DecodeBreak, DecodeDecision, DecodePosition, Decoding, LayerErrors
@@ -69,6 +72,9 @@ def compare_decode(
     The program of a model with recurrent states takes one token in each step, and continues the model's own state:
     rounding errors add up in a state. Its values are compared with those of all steps of the model. A program whose
     cache drops keys behind a window is run in the same way, so that each state of its cache has a reference.
+
+    If values are wrong before any output is, the program is also judged in this way: a bias that counts positions from
+    the last key (MPT) is another one in each step, also in the model's own.
 
     Whether the model itself computes the same step by step as in one call is checked in eager PyTorch by its logits.
     An integer, a router or the next token that differs because rounding decides it is a decision and not wrong.
@@ -124,29 +130,122 @@ def compare_decode(
         windows = window_sizes(model) if has_windows else [0]
         if 0 < slots < tokens and not all(0 < window <= slots for window in windows):
             raise CompareError(f"{tokens} tokens need as many slots, unless all windows are smaller, not {slots}")
-    sequences = len(given) if in_steps else 0
-    stepwise = Stepwise(resolve_backend(backend, options), count, slots, sequences)
-    with implementation(model, "experts", EXPORTED_EXPERTS), torch.no_grad():
-        decoded = None
-        if in_steps:
-            with phase("decoding in eager PyTorch"):
-                arguments, decoded = stepwise_call(model, given, has_windows=has_windows, slots=slots)
-        else:
-            arguments = cached_call(model, given, others, slots=slots)
-        with steal_forward(model, submodules=True, on_error="raise") as capture:
-            expected = model(**arguments).logits.reshape(*given.shape, -1).cpu()
     judged = program if precision is None else lower(program, precision, simulate=precision == "bfloat16")
-    wanted = stepwise.stages[-1:] if stages is None else stages
-    report = compare(
-        capture, judged, backend=stepwise, stages=wanted, lower_precision=precision is not None, buffer=buffer
-    )
-    with phase("decoding in eager PyTorch"), torch.no_grad():
-        if decoded is None:
-            consistency = _consistency(_eager(model, given.cpu(), others, count), expected)
-        else:
-            consistency = _consistency(decoded, model(given, use_cache=False).logits.cpu())
-    kind = ("static-window" if slots else "window") if has_windows else "static" if slots else "dynamic"
-    return _result(model, stepwise, report, expected, (kind, precision or ""), consistency)
+    subject = _Decode(model, given, others, judged, backend, options, slots, has_windows, precision, stages, buffer)
+    result = subject.judge(count, in_steps=in_steps)
+    if in_steps or has_encoder or slots or not result.consistent or not _begins_before(result, program.graph.outputs):
+        return result
+    stepped = subject.judge(1, in_steps=True)
+    return result if stepped.first_break is not None and _position(stepped) <= _position(result) else stepped
+
+
+def _begins_before(result: Decoding, outputs: Collection[str]) -> bool:
+    """Return whether values are wrong at positions before the first one at which an output is."""
+    of_outputs = (item.position for item in result.breaks if item.value in outputs)
+    return _position(result) < min(of_outputs, default=len(result.positions))
+
+
+def _position(result: Decoding) -> int:
+    """Return the first wrong position; if there is none, that after the last one."""
+    return len(result.positions) if result.first_break is None else result.first_break.position
+
+
+@dataclass(frozen=True)
+class _Decode:
+    """A program to judge, and how.
+
+    Attributes:
+        model: see `compare_decode`.
+        given: the tokens, int64 in the shape [sequences, length].
+        others: the inputs of the model's encoder, if it has one.
+        program: the program, in the precision that it runs in.
+        backend: see `compare_decode`.
+        options: see `compare_decode`.
+        slots: the number of slots of a static cache; 0 for other caches.
+        has_windows: whether layers with a sliding window keep the last keys and values only.
+        precision: see `compare_decode`.
+        stages: see `compare_decode`.
+        buffer: see `compare_decode`.
+    """
+
+    model: nn.Module
+    given: torch.Tensor
+    others: Mapping[str, Any]
+    program: Program
+    backend: str | Backend
+    options: Mapping[str, Any] | None
+    slots: int
+    has_windows: bool
+    precision: Precision | None
+    stages: Sequence[Stage] | None
+    buffer: int
+
+    def judge(self, count: int, *, in_steps: bool) -> Decoding:
+        """Return what the program computes, compared with the model.
+
+        Args:
+            count: the number of tokens of the first step.
+            in_steps: whether each step continues the model's own cache, and is compared with a step of the model.
+        """
+        model, given, slots, lowered = self.model, self.given, self.slots, self.precision is not None
+        stepwise = Stepwise(resolve_backend(self.backend, self.options), count, slots, len(given) if in_steps else 0)
+        with implementation(model, "experts", EXPORTED_EXPERTS), torch.no_grad():
+            with phase("decoding in eager PyTorch"):
+                if in_steps:
+                    arguments, decoded = self._stepwise_call()
+                else:
+                    arguments = cached_call(model, given, self.others, slots=slots)
+                    decoded = self._eager(count)
+            with steal_forward(model, submodules=True, on_error="raise") as capture:
+                expected = model(**arguments).logits.reshape(*given.shape, -1).cpu()
+            with phase("decoding in eager PyTorch"):
+                consistency = self._consistency(
+                    decoded, self._whole() if in_steps else expected, count, in_steps=in_steps
+                )
+        wanted = stepwise.stages[-1:] if self.stages is None else self.stages
+        report = compare(
+            capture, self.program, backend=stepwise, stages=wanted, lower_precision=lowered, buffer=self.buffer
+        )
+        kind = ("static-window" if slots else "window") if self.has_windows else "static" if slots else "dynamic"
+        return _result(model, stepwise, report, expected, (kind, self.precision or ""), consistency)
+
+    def _stepwise_call(self) -> tuple[dict[str, Any], torch.Tensor]:
+        return stepwise_call(self.model, self.given, has_windows=self.has_windows, slots=self.slots)
+
+    def _whole(self) -> torch.Tensor:
+        logits: torch.Tensor = self.model(self.given, use_cache=False).logits
+        return logits
+
+    def _eager(self, first: int) -> torch.Tensor:
+        """Return the model's logits, computed step by step; in one call if `first` is the number of tokens."""
+        plan = Plan(chunks(self.given.cpu(), 1, first=first))
+        return torch.cat(Decoder(self.model, plan, self.others, len(self.given))(), 1)
+
+    def _consistency(
+        self, logits: torch.Tensor, expected: torch.Tensor, count: int, *, in_steps: bool
+    ) -> tuple[float, bool]:
+        """Return how far logits that were computed step by step are from those of one call, and whether they are equal.
+
+        Rounding may make them differ by more than a tolerance; they are equal if they are it in float64.
+
+        Args:
+            logits: float in the shape [sequences, length, words].
+            expected: those of one call.
+            count: see `judge`.
+            in_steps: see `judge`.
+        """
+        logits, expected = logits.cpu(), expected.cpu()
+        distance = float((logits.double() - expected.double()).abs().max() / expected.double().square().mean().sqrt())
+        if compare_tensors(logits, expected).close:
+            return distance, True
+        mode = Float64Mode(noisy=False, decisions=None)
+        with mode.running():
+            if in_steps:
+                logits, expected = self._stepwise_call()[1], self._whole()
+            else:
+                logits, expected = self._eager(count), self._eager(self.given.shape[1])
+        exact = mode.value(expected)
+        return distance, Numbers(exact).closeness(RELATIVE).holds(mode.value(logits), exact)
 
 
 def _check_outputs(program: Program) -> None:
@@ -174,25 +273,6 @@ def _slots(program: Program) -> int:
     shape = None if mask is None else program.graph.values[mask].shape
     size = shape[1] if shape is not None and len(shape) > 1 else None
     return size if isinstance(size, int) else 0
-
-
-def _eager(model: nn.Module, tokens: torch.Tensor, others: Mapping[str, Any], first: int) -> torch.Tensor | None:
-    """Return the model's logits, computed step by step; None if it does not take a cache."""
-    plan = Plan(chunks(tokens, 1, first=first))
-    return None if unsupported(model, plan) else torch.cat(Decoder(model, plan, others, len(tokens))(), 1)
-
-
-def _consistency(logits: torch.Tensor | None, expected: torch.Tensor) -> tuple[float, bool]:
-    """Return how far logits that were computed step by step are from those of one call, and whether they are close.
-
-    The difference is relative to the root mean square; NaN if it is not known.
-    """
-    if logits is None:
-        return math.nan, True
-    logits = logits.cpu()
-    difference = compare_tensors(logits, expected)
-    distance = float((logits.double() - expected.double()).abs().max() / expected.double().square().mean().sqrt())
-    return distance, difference.close
 
 
 def _result(  # noqa: PLR0917  called in one place
@@ -305,8 +385,10 @@ def _decision(item: PositionedRow, row: Row) -> DecodeDecision | None:
 
 
 def _before_decisions(item: PositionedRow, first_of: Mapping[str, int]) -> PositionedRow:
-    """Return a row without the differences of decisions, and of positions from which on it follows from such."""
-    follows = () if item.row.float64 is None else item.row.float64.follows
+    """Return a row without the differences of decisions, and of positions from which on one before changes it."""
+    verdict = item.row.float64
+    is_changed = verdict is not None and (verdict.decided or 0.0) > WRONG * verdict.rounding
+    follows = verdict.follows if verdict is not None and is_changed else ()
     first = min((first_of[name] for name in follows if name in first_of), default=len(item.errors))
     first = 0 if item.row.decides else first
     return replace(item, errors=tuple(0.0 if index >= first else error for index, error in enumerate(item.errors)))
