@@ -1,6 +1,6 @@
 """Measure what it costs to compare a decode: against the model and the program decoding the same tokens, uncompared.
 
-With `--families`, programs of small models of several families are judged instead.
+With `--families` or `--further`, programs of small models of many families are judged instead.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from statistics import linear_regression
 
 import torch
+from _families import FURTHER, HYBRIDS, MODELS, arguments, make
 from _measure import describe_environment, table
-from invariance import GROUPED, MAMBA, MODELS, arguments, build
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -23,19 +23,16 @@ from filch.export import CacheKind, Program, cached_call, export
 from filch.export.backends import get_backend
 
 ROWS = 2
-FAMILIES = MODELS | {
-    "FalconH1ForCausalLM": GROUPED | MAMBA | {"mamba_d_ssm": 64, "head_dim": 8},
-    "Lfm2ForCausalLM": GROUPED | {"layer_types": ["conv", "full_attention"]},
-}
 STATIC = ("LlamaForCausalLM", "Gemma2ForCausalLM", "MistralForCausalLM", "MixtralForCausalLM")
 WINDOWS = ("MistralForCausalLM", "Gemma2ForCausalLM")
 RUNS: list[tuple[str, CacheKind, str]] = [
-    *((name, "dynamic", "onnxruntime-cpu") for name in FAMILIES),
+    *((name, "dynamic", "onnxruntime-cpu") for name in MODELS | HYBRIDS),
     *((name, "static", "onnxruntime-cpu") for name in STATIC),
     *((name, "window", "onnxruntime-cpu") for name in WINDOWS),
     *((name, "static-window", "onnxruntime-cpu") for name in WINDOWS),
     ("LlamaForCausalLM", "static", "inductor"),
 ]
+FURTHER_RUNS: list[tuple[str, CacheKind, str]] = [(name, "dynamic", "onnxruntime-cpu") for name in FURTHER]
 
 
 def llama(layers: int, width: int) -> nn.Module:
@@ -176,13 +173,13 @@ def costs(options: argparse.Namespace) -> bool:
 def families(options: argparse.Namespace) -> bool:
     """Print what is judged of the programs of small models of several families; return whether all are close."""
     rows, close = [], True
-    for name, cache, backend in RUNS:
+    for name, cache, backend in FURTHER_RUNS if options.further else RUNS:
         if options.only and name not in options.only:
             continue
         start = time.perf_counter()
         one = {"threads": 1} if backend.startswith("onnxruntime") else None
         result = compare_decode(
-            build(name, FAMILIES[name]), kwargs=arguments(name), tokens=32, cache=cache, backend=backend, options=one
+            make(name), kwargs=arguments(name), tokens=32, cache=cache, backend=backend, options=one
         )
         close &= result.close
         positions = sum(item.worst > 0 for item in result.positions)
@@ -200,14 +197,17 @@ def main() -> int:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--families", action="store_true", help="judge small models of several families instead")
-    parser.add_argument("--only", nargs="+", choices=FAMILIES, metavar="MODEL", help="some of the families")
+    parser.add_argument("--further", action="store_true", help="judge models of further families instead")
+    parser.add_argument(
+        "--only", nargs="+", choices=MODELS | HYBRIDS | FURTHER, metavar="MODEL", help="some of the families"
+    )
     parser.add_argument("--width", type=int, default=1024, help="hidden size")
     parser.add_argument("--layers", type=int, nargs="+", default=[2, 4, 8], help="numbers of layers")
     parser.add_argument("--tokens", type=int, nargs="+", default=[32, 64, 128], help="numbers of tokens")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    is_close = families(options) if options.families else costs(options)
+    is_close = families(options) if options.families or options.further else costs(options)
     print()
     print(describe_environment("torch", "transformers", "onnxruntime"))
     return not is_close

@@ -18,8 +18,8 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
+from _families import MODELS, arguments
 from _measure import describe_environment, table
-from invariance import MODELS, arguments
 from torch import nn
 
 from filch.compare import DecodeBreak, Decoding, check_invariance, compare_decode

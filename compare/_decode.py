@@ -1,8 +1,9 @@
 """Compare what a program with a cache computes step by step with what the model computes."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,14 +28,18 @@ from filch.steal.text import short_line
 from ._compare import BUFFER, compare, resolve_backend
 from .common._errors import CompareError
 from .decoding._axes import Spans
-from .decoding._decoder import Decoder, unsupported
+from .decoding._decoder import Decoder
 from .decoding._implementations import EXPORTED_EXPERTS, implementation
 from .decoding._inherited import without_rounding
-from .decoding._plan import Call, Plan, masked
+from .decoding._plan import Plan, masked
 from .decoding._positioned_row import PositionedRow
 from .decoding._stepwise import LOGITS, MASK, PAST, PRESENT, TOKENS, Stepwise, is_of_encoder
 from .decoding._tokens import given_tokens
 from .float64 import Flips
+from .float64._mode import Float64Mode
+from .float64._verdict import WRONG
+from .layouts._closeness import RELATIVE
+from .layouts._numbers import Numbers
 from .metrics._metrics import compare_tensors
 from .models._subject import Subject
 from .results._decoding import DecodeBreak, DecodeDecision, DecodePosition, Decoding, LayerErrors
@@ -82,6 +87,9 @@ def compare_decode(
     model's own state: rounding errors add up in a state. Its values are compared with those of all steps of the model.
     A program whose cache drops keys behind a window is run in the same way, so that each state of its cache has a
     reference.
+
+    If values are wrong before any output is, the program is also judged in this way: a bias that counts positions from
+    the last key (MPT) is another one in each step, also in the model's own.
 
     Whether the model itself computes the same step by step as in one call is checked in eager PyTorch by its logits.
     An integer, a router or the next token that differs because rounding decides it is a decision and not wrong.
@@ -133,40 +141,148 @@ def compare_decode(
     else:
         program = program.snapshot()
         slots = _checked_slots(program, tokens, window_sizes(model) if has_windows else [0], in_steps=in_steps)
-    sequences = len(given) if in_steps else 0
-    counts_tokens = any(node.op.endswith(_COUNTING) for node in program.graph.nodes)
-    last = 1 if counts_tokens else _LAST
-    stepwise = Stepwise(resolve_backend(backend, options), count, last, slots, sequences)
-    mask = torch.ones_like(given)
-    mask[1:, _MASKED] = int(counts_tokens)
-    with implementation(model, "experts", EXPORTED_EXPERTS), torch.no_grad():
-        decoded = None
-        if in_steps:
+    lowered = program if precision is None else lower(program, precision, simulate=precision == "bfloat16")
+    runner = resolve_backend(backend, options)
+    comparison = _DecodeComparison(model, given, others, lowered, runner, slots, has_windows, precision, stages, buffer)
+    result = comparison.judge(count, in_steps=in_steps)
+    first_break, outputs = result.first_break, program.graph.outputs
+    if in_steps or has_encoder or slots or not result.consistent or first_break is None:
+        return result
+    wrong = [item.position for item in result.breaks if item.value in outputs]
+    if first_break.position >= min(wrong, default=tokens):
+        return result
+    stepped = comparison.judge(1, in_steps=True)
+    if stepped.first_break is None:
+        return result if wrong else stepped
+    return result if stepped.first_break.position <= first_break.position else stepped
+
+
+@dataclass(frozen=True)
+class _DecodeComparison:
+    """A program to judge, and how.
+
+    Attributes:
+        model: see `compare_decode`.
+        given: the tokens, int64 in the shape [sequences, length].
+        others: the inputs of the model's encoder, if it has one.
+        program: the program, in the precision that it runs in.
+        backend: runs the program.
+        slots: the number of slots of a static cache; 0 for other caches.
+        has_windows: whether layers with a sliding window keep the last keys and values only.
+        precision: see `compare_decode`.
+        stages: see `compare_decode`.
+        buffer: see `compare_decode`.
+    """
+
+    model: nn.Module
+    given: torch.Tensor
+    others: Mapping[str, Any]
+    program: Program
+    backend: Backend
+    slots: int
+    has_windows: bool
+    precision: Precision | None
+    stages: Sequence[Stage] | None
+    buffer: int
+
+    def judge(self, count: int, *, in_steps: bool) -> Decoding:
+        """Return what the program computes, compared with the model.
+
+        Args:
+            count: the number of tokens of the first step.
+            in_steps: whether each step continues the model's own cache, and is compared with a step of the model.
+        """
+        model, given, slots = self.model, self.given, self.slots
+        counts_tokens = any(node.op.endswith(_COUNTING) for node in self.program.graph.nodes)
+        last = 1 if counts_tokens else _LAST
+        stepwise = Stepwise(self.backend, count, last, slots, len(given) if in_steps else 0)
+        mask = torch.ones_like(given)
+        mask[1:, _MASKED] = int(counts_tokens)
+        notes = [_NOT_MASKED] if counts_tokens else []
+        decoded: torch.Tensor | None
+        with implementation(model, "experts", EXPORTED_EXPERTS), torch.no_grad():
+            if in_steps:
+                decode, decode_at_once = self._decode_in_steps, self._decode_without_cache
+                with phase("decoding in eager PyTorch"):
+                    arguments, decoded = self._stepwise_call()
+            else:
+                steps = Spans.of(given.shape, count, last, slots).all
+                decode, decode_at_once = (
+                    partial(self._decode, mask, spans) for spans in (steps, ((0, len(given[0])),))
+                )
+                arguments = cached_call(model, given, self.others, slots=slots, mask=mask)
+                with phase("decoding in eager PyTorch"):
+                    decoded = _unless_it_fails(decode, notes)
+            with steal_forward(model, submodules=True, on_error="raise") as capture:
+                expected = model(**arguments).logits.reshape(*given.shape, -1).cpu()
             with phase("decoding in eager PyTorch"):
-                arguments, decoded = stepwise_call(model, given, has_windows=has_windows, slots=slots)
-        else:
-            arguments = cached_call(model, given, others, slots=slots, mask=mask)
-        with steal_forward(model, submodules=True, on_error="raise") as capture:
-            expected = model(**arguments).logits.reshape(*given.shape, -1).cpu()
-    judged = program if precision is None else lower(program, precision, simulate=precision == "bfloat16")
-    report = compare(
-        capture,
-        judged,
-        backend=stepwise,
-        stages=stepwise.stages[-1:] if stages is None else stages,
-        lower_precision=precision is not None,
-        buffer=buffer,
-    )
-    notes = [_NOT_MASKED] if counts_tokens else []
-    with phase("decoding in eager PyTorch"), torch.no_grad():
-        if decoded is None:
-            calls = masked(given.cpu(), mask.cpu(), stepwise.spans.all)
-            consistency = _consistency(_eager(model, calls, others, len(given), notes), expected)
-        else:
-            consistency = _consistency(decoded, model(given, use_cache=False).logits.cpu())
-    kind = ("static-window" if slots else "window") if has_windows else "static" if slots else "dynamic"
-    result = _result(model, stepwise, report, expected, (kind, precision or ""), consistency)
-    return replace(result, notes=tuple(notes))
+                consistency = _consistency(decoded, decode_at_once() if in_steps else expected, decode, decode_at_once)
+        report = compare(
+            capture,
+            self.program,
+            backend=stepwise,
+            stages=stepwise.stages[-1:] if self.stages is None else self.stages,
+            lower_precision=self.precision is not None,
+            buffer=self.buffer,
+        )
+        kind = ("static-window" if slots else "window") if self.has_windows else "static" if slots else "dynamic"
+        result = _result(model, stepwise, report, expected, (kind, self.precision or ""), consistency)
+        return replace(result, notes=tuple(notes))
+
+    def _stepwise_call(self) -> tuple[dict[str, Any], torch.Tensor]:
+        return stepwise_call(self.model, self.given, has_windows=self.has_windows, slots=self.slots)
+
+    def _decode_in_steps(self) -> torch.Tensor:
+        return self._stepwise_call()[1]
+
+    def _decode_without_cache(self) -> torch.Tensor:
+        logits: torch.Tensor = self.model(self.given, use_cache=False).logits
+        return logits
+
+    def _decode(self, mask: torch.Tensor, spans: Sequence[tuple[int, int]]) -> torch.Tensor:
+        """Return the model's logits, computed in some calls: float in the shape [sequences, length, words]."""
+        plan = Plan(masked(self.given.cpu(), mask.cpu(), spans))
+        return torch.cat(Decoder(self.model, plan, self.others, len(self.given))(), 1)
+
+
+def _unless_it_fails(decode: Callable[[], torch.Tensor], notes: list[str]) -> torch.Tensor | None:
+    """Return the logits that a model decodes; if it fails, add a note and return None."""
+    try:
+        return decode()
+    except Exception as error:  # noqa: BLE001  models raise errors of all types
+        text = short_line(f"{type(error).__name__}: {error}", _REASON)
+        notes.append(f"the model itself, with its own cache, fails in these calls and was not compared: {text}")
+        return None
+
+
+def _consistency(
+    logits: torch.Tensor | None,
+    expected: torch.Tensor,
+    decode: Callable[[], torch.Tensor],
+    decode_at_once: Callable[[], torch.Tensor],
+) -> tuple[float, bool]:
+    """Return how far logits that were computed step by step are from those of one call, and whether they are equal.
+
+    Rounding may make them differ by more than a tolerance: then they have to be equal in float64. The difference is
+    relative to the root mean square; NaN if it is not known.
+
+    Args:
+        logits: those of the steps, float in the shape [sequences, length, words]; None if they are not known.
+        expected: those of one call.
+        decode: computes `logits` again.
+        decode_at_once: computes those of one call.
+    """
+    if logits is None:
+        return math.nan, True
+    logits, expected = logits.cpu(), expected.cpu()
+    distance = float((logits.double() - expected.double()).abs().max() / expected.double().square().mean().sqrt())
+    if compare_tensors(logits, expected).close:
+        return distance, True
+    mode = Float64Mode(noisy=False, decisions=None)
+    with mode.running():
+        stepwise, at_once = decode(), decode_at_once()
+    exact = mode.value(at_once)
+    return distance, Numbers(exact).closeness(RELATIVE).holds(mode.value(stepwise), exact)
 
 
 def _checked_slots(program: Program, tokens: int, windows: Sequence[int], *, in_steps: bool) -> int:
@@ -212,34 +328,6 @@ def _size(program: Program, name: str) -> int:
     shape = None if found is None else program.graph.values[found].shape
     size = shape[1] if shape is not None and len(shape) > 1 else None
     return size if isinstance(size, int) else 0
-
-
-def _eager(
-    model: nn.Module, calls: tuple[Call, ...], others: Mapping[str, Any], count: int, notes: list[str]
-) -> torch.Tensor | None:
-    """Return the model's logits, computed in some calls; None if it takes no cache, or fails, which a note says."""
-    plan = Plan(calls)
-    if unsupported(model, plan):
-        return None
-    try:
-        return torch.cat(Decoder(model, plan, others, count)(), 1)
-    except Exception as error:  # noqa: BLE001  models raise errors of all types
-        text = short_line(f"{type(error).__name__}: {error}", _REASON)
-        notes.append(f"the model itself, with its own cache, fails in these calls and was not compared: {text}")
-        return None
-
-
-def _consistency(logits: torch.Tensor | None, expected: torch.Tensor) -> tuple[float, bool]:
-    """Return how far logits that were computed step by step are from those of one call, and whether they are close.
-
-    The difference is relative to the root mean square; NaN if it is not known.
-    """
-    if logits is None:
-        return math.nan, True
-    logits = logits.cpu()
-    difference = compare_tensors(logits, expected)
-    distance = float((logits.double() - expected.double()).abs().max() / expected.double().square().mean().sqrt())
-    return distance, difference.close
 
 
 def _result(  # noqa: PLR0917  called in one place
@@ -363,8 +451,10 @@ def _decision(item: PositionedRow, row: Row) -> DecodeDecision | None:
 
 
 def _before_decisions(item: PositionedRow, first_of: Mapping[str, int]) -> PositionedRow:
-    """Return a row without the differences of decisions, and of positions from which on it follows from such."""
-    follows = () if item.row.float64 is None else item.row.float64.follows
+    """Return a row without the differences of decisions, and of positions from which on one before changes it."""
+    verdict = item.row.float64
+    is_changed = verdict is not None and (verdict.decided or 0.0) > WRONG * verdict.rounding
+    follows = verdict.follows if verdict is not None and is_changed else ()
     first = min((first_of[name] for name in follows if name in first_of), default=len(item.errors))
     first = 0 if item.row.decides else first
     return replace(item, errors=tuple(0.0 if index >= first else error for index, error in enumerate(item.errors)))

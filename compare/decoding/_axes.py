@@ -192,13 +192,14 @@ class Axes:
     def _farthest(self, whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> "Joined":
         """Return the keys of all tokens; those that are not the same in all steps are the farthest from `whole`."""
         axis = self.roles.index("keys")
+        spans = [self.spans.keys_of(end, whole.shape[axis]) for end in self.spans.ends]
         result = whole.clone()
-        result.narrow(axis, 0, self.spans.length).copy_(parts[-1].narrow(axis, 0, self.spans.length))
+        result.narrow(axis, *spans[-1]).copy_(parts[-1].narrow(axis, 0, spans[-1][1]))
         changed = False
-        for (_, end), part in zip(self.spans.all[:-1], parts[:-1], strict=True):
+        for span, part in zip(spans[:-1], parts[:-1], strict=True):
             if not changed and part.data_ptr() == parts[-1].data_ptr():  # a view of it; see `Parts`
                 continue
-            now, then, expected = (item.narrow(axis, 0, end) for item in (result, part, whole))
+            now, then, expected = result.narrow(axis, *span), part.narrow(axis, 0, span[1]), whole.narrow(axis, *span)
             if torch.equal(now, then):
                 continue
             changed = True
@@ -207,16 +208,18 @@ class Axes:
                 continue
             is_farther = (then - expected).abs().nan_to_num(nan=torch.inf) > (now - expected).abs()
             now.copy_(torch.where(is_farther, then, now))
-        positions = [*range(self.spans.length)]
-        for position in positions if changed else ():
+        positions = [*range(spans[-1][1])]
+        if self.spans.in_rows:  # the last key is that of the first step
+            positions = [self.spans.length - 1 - key for key in positions]
+        for key in range(len(positions) if changed else 0):
             steps = [
-                (start, part.select(axis, position))
-                for (start, end), part in zip(self.spans.all, parts, strict=True)
-                if position < end
+                (first, part.select(axis, key - start))
+                for (first, _), (start, count), part in zip(self.spans.all, spans, parts, strict=True)
+                if start <= key < start + count
             ]
-            if not torch.equal(steps[0][1], result.select(axis, position)):  # it was changed later
-                later = next(start for start, part in steps if not torch.equal(part, steps[0][1]))
-                positions[position] = max(position, later)
+            if not torch.equal(steps[0][1], result.select(axis, key)):  # it was changed later
+                later = next(first for first, part in steps if not torch.equal(part, steps[0][1]))
+                positions[key] = max(positions[key], later)
         return Joined(result, positions)
 
 

@@ -60,7 +60,10 @@ class Decoder(nn.Module):
         if self._cache_name == "cache_params":  # a recurrent layer masks the tokens of a call
             given[mask] = None if bool((call.positions >= 0).all()) else (call.positions >= 0).long().to(device)
         elif mask in self._accepted:
-            given[mask] = (call.keys >= 0).long().to(device)
+            columns = (call.keys >= 0).long().to(device)
+            if not self._prefix and "position_ids" not in self._accepted:  # BLOOM's biases need a column for each slot
+                columns = nn.functional.pad(columns, (0, max(call.slots - columns.shape[1], 0)))
+            given[mask] = columns
         for name in ("position_ids", "decoder_position_ids"):
             if self._plan.with_positions and name in self._accepted:
                 given[name] = call.positions.clamp(min=0).to(device)

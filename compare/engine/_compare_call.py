@@ -301,6 +301,7 @@ class _CallComparison:
             compiled=compiled,
             node_values=None if evaluator is None else partial(evaluator.isolated, run.inputs),
             constant=self._prepared.constant,
+            original=None if self._program.original is None else self._program.original.graph,
         )
 
     def _compiled_values(self, run: Run) -> Float64Values:

@@ -32,7 +32,7 @@ from ..float64 import (
     unit_of,
 )
 from ..float64._reductions import TF32_UNIT
-from ..float64._ties import selecting_node, with_ties
+from ..float64._ties import selecting_node, unordered_indices, with_ties
 from ..float64._verdict import SUSPICIOUS, WRONG
 from ..metrics._metrics import replace_masks
 from ..metrics._tolerance import operand_unit
@@ -60,6 +60,7 @@ class Float64Checker:
             returns by their exported names.
         decisions: see `OtherDecisions`.
         constant: returns a constant of the exported graph by its name; None for any other value.
+        original: the graph as the model was exported, if it may have been changed since.
     """
 
     def __init__(
@@ -76,8 +77,10 @@ class Float64Checker:
         node_values: Callable[[TensorLookup], Float64Values] | None = None,
         decisions: Mapping[str, torch.Tensor] = MappingProxyType({}),
         constant: TensorLookup = lambda _: None,
+        original: Graph | None = None,
     ) -> None:
         self.float64 = float64
+        self._any_order = unordered_indices(original or exported)
         self._compiled, self._node_values = compiled, node_values
         self._wrong: set[str] = set()
         self._recorded: set[str] = set()
@@ -316,7 +319,9 @@ class Float64Checker:
         return self._wrong.isdisjoint((*value.node.reads, *self._compared.names_in_run(value.exported_name)))
 
     def _with_margin(self, verdict: RoundingVerdict, value: "_Value") -> RoundingVerdict:
-        """Return the verdict on decisions that differ, by the largest of their margins."""
+        """Return the verdict on decisions that differ, by the largest of their margins; another order has none."""
+        if verdict.flips is not None and verdict.flips.is_order:
+            return verdict
         actual, expected, found = value.tensor, value.reference, None
         if expected is not None:
             found = self._compared.margins(value.exported_name, actual, expected, self._compared_numbers)
@@ -378,7 +383,8 @@ class Float64Checker:
             if value.exported_name in producers:
                 selecting = selecting_node(value.exported_name, producers[value.exported_name], producers)
         source = "" if selecting is None else selecting.inputs[0]
-        return with_ties(verdict, selecting, value.inputs(read.get(source, source)), value.tensor, value.reference)
+        node_input, any_order = value.inputs(read.get(source, source)), value.exported_name in self._any_order
+        return with_ties(verdict, selecting, node_input, value.tensor, value.reference, any_order=any_order)
 
     def release(self, name: str) -> None:
         """Declare that a value will not be judged again.

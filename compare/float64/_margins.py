@@ -8,7 +8,7 @@ import torch
 from filch.export import Node
 
 from ..common._operators import operator_name
-from ._ties import axis_of, selecting_node
+from ._ties import axis_of, leaves_order_open, selecting_node
 from ._verdict import Flips
 
 Margins = tuple[torch.Tensor, torch.Tensor]  # of each element: the distance, and how far rounding may move the numbers
@@ -118,8 +118,13 @@ def _of_selection(
         axis, value, level = 0, value.flatten(), level.flatten()
     lacks_axis = actual.dim() < value.dim()
     chosen = [indices.long().unsqueeze(axis) if lacks_axis else indices.long() for indices in (actual, expected)]
+    if is_open := leaves_order_open(node):
+        chosen = [indices.gather(axis, value.gather(axis, indices).argsort(axis)) for indices in chosen]
     (one, other), levels = ([item.gather(axis, indices) for indices in chosen] for item in (value, level))
     found = _distance(one, other), levels[0] + levels[1]
+    if is_open:  # the order of the indices is not that of the numbers any more: the largest margin counts for all
+        worst = torch.where(found[0] == 0, 0.0, found[0] / found[1]).argmax(axis, keepdim=True)
+        found = found[0].gather(axis, worst).expand_as(one), found[1].gather(axis, worst).expand_as(one)
     return (found[0].squeeze(axis), found[1].squeeze(axis)) if lacks_axis else found
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from filch.export import Node
+from filch.export import Graph, Node
 
 from ._verdict import Flips, RoundingVerdict
 
@@ -16,8 +16,12 @@ def with_ties(
     node_input: torch.Tensor | None,
     actual: torch.Tensor,
     reference: torch.Tensor | None,
+    *,
+    any_order: bool = False,
 ) -> RoundingVerdict:
     """Return the verdict of indices: different ones are a decision if the numbers that they select are equal.
+
+    If their order is left open, another one is a decision, too.
 
     Args:
         verdict: the verdict of the output of `node`.
@@ -25,8 +29,9 @@ def with_ties(
         node_input: the first input of the node, from which the indices select.
         actual: the computed indices.
         reference: the expected indices.
+        any_order: whether the model leaves the order of the indices open (see `unordered_indices`).
     """
-    if verdict.sound or node is None or node_input is None or reference is None:
+    if verdict.verdict == "same" or node is None or node_input is None or reference is None:
         return verdict
     if actual.dtype != torch.int64:
         return verdict
@@ -41,11 +46,26 @@ def with_ties(
         )
     except (RuntimeError, IndexError):  # the indices are out of range
         return verdict
-    if not torch.equal(selected, expected):
+    is_order = any_order and torch.equal(*(item.sort(axis).values for item in (actual, reference)))
+    if not is_order and not torch.equal(selected, expected):
         return verdict
     count = int(torch.ne(actual, reference).sum())
-    flips = Flips(count, actual.numel(), margin=0.0, level=0.0)
+    flips = Flips(count, actual.numel(), margin=0.0, level=0.0, is_order=is_order)
     return replace(verdict, verdict="decision", ratio=0.0, note="they select equal numbers", flips=flips)
+
+
+def unordered_indices(graph: Graph) -> frozenset[str]:
+    """Return the names of indices of a graph whose order is left open."""
+    producers = graph.producer
+    selecting = ((name, selecting_node(name, node, producers)) for name, node in producers.items())
+    return frozenset(name for name, node in selecting if node is not None and leaves_order_open(node))
+
+
+def leaves_order_open(node: Node) -> bool:
+    """Return whether a node selects numbers in any order, as `topk(..., sorted=False)` does."""
+    if node.op not in ("TopK", "topk"):
+        return False
+    return not next((node.attributes[name] for name in ("sorted", "arg4") if name in node.attributes), True)
 
 
 def selecting_node(name: str, node: Node, producers: Mapping[str, Node]) -> Node | None:

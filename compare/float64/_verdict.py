@@ -48,12 +48,15 @@ class Flips:
         margin: how far the compared numbers are, in float64, from the point where the decision changes: of the element
             where this is the largest multiple of `level`. None if the operator is not known to compare numbers.
         level: how far rounding may move these numbers: the sum of their rounding levels. None if `margin` is.
+        is_order: whether they are the same indices in another order, which the operator leaves open
+            (`topk(..., sorted=False)`).
     """
 
     count: int
     elements: int
     margin: float | None = None
     level: float | None = None
+    is_order: bool = False
 
     @property
     def ratio(self) -> float | None:
@@ -64,6 +67,8 @@ class Flips:
 
     def __str__(self) -> str:
         text = f"{self.count:,} of {self.elements:,} differ"
+        if self.is_order:
+            return f"{text}, which is their order alone (sorted=False)"
         if self.ratio is None:
             return text
         return f"{text}, margin {self.ratio:.2g} times rounding ({self.margin:.1e} absolute)"
@@ -75,9 +80,9 @@ class RoundingVerdict:
 
     Attributes:
         verdict: `same` (bitwise equal to the model's value), `rounding` (up to 2 times the rounding level), `decision`
-            (integers that differ because rounding decides them), `suspicious` (up to 8 times), `wrong` (more; or a
-            different integer; or only one of the value and the model's is finite), `unstable` (more, but no more than
-            it varies between runs).
+            (integers that differ because rounding decides them, or in an order that is left open), `suspicious` (up to
+            8 times), `wrong` (more; or a different integer; or only one of the value and the model's is finite),
+            `unstable` (more, but no more than it varies between runs).
         ratio: the error divided by the rounding level: of the worst element or the root mean square, the larger one.
             Of a decision, the margin divided by its rounding level; 1 if it is not known.
         error: the largest absolute error relative to float64.

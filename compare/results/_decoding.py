@@ -49,7 +49,8 @@ class DecodeBreak:
     def __str__(self) -> str:
         at = f"position {self.position}" + ("" if self.sequence is None else f" of sequence {self.sequence}")
         line = f" ({short_source(self.source)})" if self.source else ""
-        return short_line(f"{at}: {self.node} ({self.op}) in {self.module or 'the model'}{line}")
+        note = f", {self.float64.note}" if self.float64 is not None and self.float64.note else ""
+        return short_line(f"{at}: {self.node} ({self.op}) in {self.module or 'the model'}{line}{note}")
 
 
 @dataclass(frozen=True)
@@ -222,7 +223,8 @@ class Decoding(Result):
             yield f"the most likely next token is another one at {flips} of {places} places"
         for item in self.decisions:
             place = f"`{item.node}` ({item.op}, {item.module or 'the model'})"
-            yield f"rounding decides otherwise at {place} from position {item.position} on: {item.flips}"
+            what = "indices are in another order" if item.flips.is_order else "rounding decides otherwise"
+            yield f"{what} at {place} from position {item.position} on: {item.flips}"
         for name, reason in self.unjudged.items():
             yield f"output {name} was not judged: {reason}"
         yield from self.failed

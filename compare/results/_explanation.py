@@ -178,8 +178,10 @@ class Explanation:
     def _decisions_text(self) -> str:
         if not self.decisions:
             return ""
-        named = _enumerated([f"{_node_text(row)}: {row.float64.flips}" for row in self.decisions if row.float64])
-        text = f"Rounding decides otherwise at {named}."
+        flips = [row.float64.flips for row in self.decisions if row.float64]
+        named = _enumerated([f"{_node_text(row)}: {item}" for row, item in zip(self.decisions, flips, strict=True)])
+        is_order = all(item is not None and item.is_order for item in flips)
+        text = f"{'Indices are in another order' if is_order else 'Rounding decides otherwise'} at {named}."
         if not self.followers:
             return text
         count, worst = len(self.followers), max(row.float64.ratio for row in self.followers if row.float64)

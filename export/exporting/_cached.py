@@ -136,7 +136,7 @@ def step_cache(output: Any) -> Any:
     """
     caches = [cache for name in _ARGUMENTS if (cache := getattr(output, name, None)) is not None]
     if not caches:
-        raise ExportError("it returns no cache")
+        raise ExportError(f"it returns neither {' nor '.join(_ARGUMENTS)}")
     return caches[0]
 
 
@@ -174,11 +174,9 @@ def step_arguments(  # noqa: PLR0917  called in this file
     }
     if name == "cache_params":  # nothing but states, which need neither
         return {"input_ids": given["input_ids"], name: cache}
-    if encoded is None:
-        given = {key: item for key, item in given.items() if key in accepted or "input_ids" not in accepted}
-        return {**given, name: cache}
-    given = {f"decoder_{key}": item for key, item in given.items() if f"decoder_{key}" in accepted}
-    return {**given, "encoder_outputs": (encoded,), name: cache}
+    prefix = "" if encoded is None else "decoder_"
+    given = {prefix + key: item for key, item in given.items() if prefix + key in accepted}
+    return {**given, **({} if encoded is None else {"encoder_outputs": (encoded,)}), name: cache}
 
 
 def window_sizes(model: nn.Module) -> list[int]:
@@ -308,7 +306,8 @@ def empty_cache(
         own = used if encoded is None else used.self_attention_cache
         layers = [(layer.keys, layer.values) for layer in own.layers if not hasattr(layer, "recurrent_states")]
     except Exception as error:
-        raise ExportError(f"{name} does not take the cache of a causal language model: {reason(error)}") from error
+        why = error if isinstance(error, ExportError) else reason(error)
+        raise ExportError(f"{name} does not take the cache of a causal language model: {why}") from error
     if is_recurrent:
         if any(hasattr(layer, "recurrent_states") and getattr(layer, "is_sliding", False) for layer in used.layers):
             raise ExportError(f"{name} has layers with recurrent states and a window of keys, which are not exported")

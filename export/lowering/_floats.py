@@ -28,7 +28,7 @@ def convert_floats(model: ir.Model, dtype: ir.DataType, keep: Collection[str], *
     Args:
         model: the model, changed in place; its nodes must have names.
         dtype: FLOAT16 or BFLOAT16.
-        keep: names of nodes that stay float32. Nodes with subgraphs and function calls always do.
+        keep: names of nodes that stay float32. Nodes with subgraphs or sequences and function calls always do.
         simulate: compute in float32, and round the inputs and outputs of each node.
     """
     if any(value.dtype is None for node in model.graph for value in node.outputs):
@@ -54,10 +54,15 @@ def convert_floats(model: ir.Model, dtype: ir.DataType, keep: Collection[str], *
 
 
 def _can_be_lowered(node: ir.Node, model: ir.Model) -> bool:
-    """Whether a node computes with float32 values and has neither a subgraph nor a function."""
-    if node.op_identifier() in model.functions or subgraphs(node):
+    """Whether a node computes with float32 values and has neither a subgraph nor a function.
+
+    Sequences have no casts, and their nodes only move numbers.
+    """
+    values = [value for value in (*node.inputs, *node.outputs) if value is not None]
+    has_sequence = any(isinstance(value.type, ir.SequenceType) for value in values)
+    if has_sequence or node.op_identifier() in model.functions or subgraphs(node):
         return False
-    return any(value is not None and value.dtype == _FLOAT for value in (*node.inputs, *node.outputs))
+    return any(value.dtype == _FLOAT for value in values)
 
 
 class _Converter:

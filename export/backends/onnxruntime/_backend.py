@@ -6,6 +6,7 @@ the values need not all be in memory at once.
 """
 
 import contextlib
+import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -343,11 +344,20 @@ class OnnxRuntimeBackend:
                     **off,  # pyright: ignore[reportArgumentType]
                 )
         except Exception as error:
-            raise BackendError(f"ONNX Runtime refuses the program: {first_line(error)}") from error
+            text = first_line(error) + _dtypes_read(path, str(error))
+            raise BackendError(f"ONNX Runtime refuses the program: {text}") from error
         wanted = self.options.providers or (self.provider,)
         if missing := [name for name in wanted if name not in session.get_providers()]:
             raise BackendError(f"ONNX Runtime can't start {missing[0]} for this program")
         return session
+
+
+def _dtypes_read(path: Path, message: str) -> str:
+    """Return the dtypes that the node in an error message reads: it may be these that it has no kernel for."""
+    found = re.search(r"node with name '([^']+)'", message)
+    nodes = () if found is None else (node for node in ir.load(path).graph if node.name == found[1])
+    dtypes = [value.dtype.name.lower() for node in nodes for value in node.inputs if value and value.dtype]
+    return f", which reads {', '.join(dtypes)}" if dtypes else ""
 
 
 @dataclass

@@ -82,6 +82,20 @@ def test_keys_of_a_step_that_change_are_kept(step):
     assert value_in_one_call(STEPS, parts) is None  # which numbers it has is not known
 
 
+@pytest.mark.parametrize("wrong", [None, 0, 3])
+def test_biases_that_count_from_the_last_key_are_those_of_a_call_with_steps_in_rows(wrong):
+    spans = Spans.in_rows_of(2, 5)
+    biases = -torch.arange(5.0).flip(0)[None]
+    parts = [biases[:, 5 - end :].clone() for end in spans.ends]
+    if wrong is not None:
+        parts[wrong][0, -1] += 1
+    axes = Axes.of(spans, biases, parts)
+    assert axes is not None and axes.roles == ("fixed", "keys")
+    joined = axes.joined(biases, parts)
+    differing = (joined.value != biases).nonzero()[:, 1].tolist()
+    assert [joined.positions[key] for key in differing] == ([] if wrong is None else [wrong])
+
+
 def test_queries_of_all_steps_are_those_of_one_call():
     values = torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(0))
     parts = [values[:, start:end] for start, end in STEPS.all]

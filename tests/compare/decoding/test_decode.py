@@ -7,7 +7,7 @@ import pytest
 import torch
 from onnx import numpy_helper
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, MptConfig, MptForCausalLM, RwkvConfig, RwkvForCausalLM
 from transformers.models.llama.modeling_llama import LlamaAttention
 from typer.testing import CliRunner
 
@@ -303,6 +303,34 @@ def test_a_model_that_fails_in_a_step_is_noted(model, programs, monkeypatch):
     assert "ValueError: one token at a time" in " ".join(str(result).split())
 
 
+def test_biases_that_are_others_in_each_step_are_compared_with_those_of_the_model():
+    """MPT's count positions from the last key: no score of a step is that of one call, but all logits are."""
+    torch.manual_seed(0)
+    model = MptForCausalLM(MptConfig(d_model=32, n_heads=4, n_layers=1, max_seq_len=64, vocab_size=96)).eval()
+    program = export(model, TOKENS, cache="dynamic")
+    assert "position_ids" not in program.graph.inputs  # it takes none
+    result = decoded(model, program, stages=["exported"])
+    assert result.close, result
+    assert result.first == 1
+    wrong = changed(program.snapshot(), "present.0.value", 6, exchanged)
+    first = decoded(model, wrong, stages=["exported"]).first_break
+    assert (first.position, first.sequence) == (6, 0), first
+
+
+def test_a_model_that_rounds_otherwise_in_steps_decodes_the_same_logits(model, programs, monkeypatch):
+    """They differ by more than a tolerance, but not in float64."""
+    layer = model.model.layers[0].mlp
+    forward = layer.forward
+
+    def rounded(x):
+        far = 1e3 * x.shape[1]
+        return (forward(x) + far) - far
+
+    monkeypatch.setattr(layer, "forward", rounded)
+    result = decoded(model, load_program(programs["dynamic"]), stages=["exported"])
+    assert result.consistent and result.eager > 1e-4
+
+
 def test_the_fixture_names_the_position(model, programs, tmp_path):
     properties: list[tuple[str, str]] = []
     store = ArtifactStore(tmp_path, None, lambda: tmp_path, lambda name, value: properties.append((name, value)))
@@ -350,6 +378,9 @@ def test_only_language_models_with_tokens_are_exported_with_a_cache(model):
         export(model, (TOKENS,), cache="static")
     with pytest.raises(ExportError, match="does not take the cache of a causal language model"):
         export(nn.Embedding(96, 4), (TOKENS,), cache="dynamic")
+    recurrent = RwkvForCausalLM(RwkvConfig(hidden_size=32, num_hidden_layers=2, vocab_size=96, context_length=16))
+    with pytest.raises(ExportError, match=r"RwkvForCausalLM .* returns neither past_key_values nor cache_params"):
+        export(recurrent.eval(), (TOKENS,), cache="dynamic")
 
 
 def test_a_program_with_a_cache_takes_any_sizes_and_has_the_usual_names(programs):
@@ -365,7 +396,7 @@ def test_a_program_with_a_cache_takes_any_sizes_and_has_the_usual_names(programs
 
 FACTORY = """
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, MptConfig, MptForCausalLM, RwkvConfig, RwkvForCausalLM
 
 def llama():
     torch.manual_seed(0)

@@ -310,6 +310,13 @@ def test_what_a_model_does_not_support_is_not_run_and_an_error_is_no_success() -
     assert "fails                  ValueError: no padding" in result.table(width=80)
 
 
+def test_biases_that_are_made_of_the_mask_have_a_column_for_each_slot() -> None:
+    """Those of BLOOM, which takes no positions."""
+    model = build("BloomForCausalLM", {"hidden_size": 32, "n_layer": 1, "n_head": 4, "vocab_size": 96})
+    result = check_invariance(model, TOKENS, only=["static cache", "decode without positions"])
+    assert [row.verdict for row in result.rows] == ["not run", "holds"]
+
+
 def test_an_unknown_relation_is_refused(llama: nn.Module) -> None:
     with pytest.raises(CompareError, match="there is no relation 'dekode'; there are prefill with a cache, decode"):
         check_invariance(llama, TOKENS, only=["dekode"])

@@ -6,16 +6,27 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+import onnx_ir as ir
 import pytest
 import torch
+from torch import nn
 
 from filch.compare import Report, Row, compare, load_report
 from filch.compare.engine._float64_checker import Float64Checker
 from filch.compare.engine._run import Run
 from filch.compare.float64 import Flips, Float64Value, RecordedValues
-from filch.export import Graph, Node, Value
+from filch.export import Graph, Node, Value, export
 from filch.export.backends import Compiled
-from support.faults.decision_plants import FAULTS, Subject, faulty, flipped, flipped_in_compiler, subject
+from filch.steal import steal_forward
+from support.faults.decision_plants import (
+    FAULTS,
+    Subject,
+    deciding_node,
+    faulty,
+    flipped,
+    flipped_in_compiler,
+    subject,
+)
 from support.models.near_ties import Dispatch
 
 SAME_MARGIN = 1e-6  # relative
@@ -143,6 +154,53 @@ def test_other_numbers_of_rows_for_each_expert_follow_from_a_decision() -> None:
     assert len(shapes) > 20
     assert {row.status for row in shapes} == {"same"}
     assert "change its shape" in str(shapes[0])
+
+
+class Router(nn.Module):
+    """Sums two of eight rows of numbers; whether their order is left open does not change the sum.
+
+    Args:
+        is_sorted: whether it is the order of their scores.
+    """
+
+    def __init__(self, *, is_sorted: bool) -> None:
+        super().__init__()
+        self.scores, self.is_sorted = nn.Linear(6, 8), is_sorted
+        self.rows = nn.Parameter(torch.randn(8, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the sums."""
+        scores = self.scores(x)
+        chosen = scores.topk(2, -1, sorted=self.is_sorted).indices
+        return (self.rows[chosen] * scores.gather(-1, chosen).softmax(-1).unsqueeze(-1)).sum(1).tanh()
+
+
+def routed(*, is_sorted: bool, becomes_sorted: bool) -> Report:
+    """Return the report of the program of a router, with another order of its indices or without."""
+    torch.manual_seed(0)
+    model, x = Router(is_sorted=is_sorted).eval(), torch.randn(16, 6)
+    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
+        model(x)
+    program = export(model, (x,))
+    deciding_node(program.model).attributes["sorted"] = ir.AttrInt64("sorted", int(becomes_sorted))
+    return compare(capture, program, backend="onnxruntime-cpu", stages=["exported"])
+
+
+def test_indices_in_another_order_are_right_if_the_model_leaves_it_open() -> None:
+    """What is computed from them is judged in their order. Unsorted, ONNX Runtime 1.31 returns the smaller first."""
+    report = routed(is_sorted=False, becomes_sorted=False)
+    assert report.close, str(report.explanation)
+    (row,) = decisions(report)
+    assert row.float64 is not None
+    assert row.float64.flips is not None
+    assert row.float64.flips.is_order
+    assert "Indices are in another order at" in str(report.explanation)
+    assert any(row.float64 is not None and row.float64.decided for row in report.rows)
+    wrong = routed(is_sorted=True, becomes_sorted=False)  # the program alone leaves it open
+    assert not wrong.close
+    assert wrong.first_divergence is not None
+    assert wrong.first_divergence.op == "TopK"
+    assert not decisions(wrong)
 
 
 X = torch.tensor([1.0, 2.0, 3.0, 4.0])

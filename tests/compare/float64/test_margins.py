@@ -68,6 +68,16 @@ def test_an_index_out_of_range_has_no_margin() -> None:
     assert margins_of(node("ArgMax", "x"), {"x": compared(X)}, torch.tensor([9] * 3), torch.tensor([0] * 3)) is None
 
 
+def test_the_margin_of_indices_in_any_order_is_that_of_the_numbers_that_are_not_common() -> None:
+    """The largest one counts for all, as it is not known which belong together."""
+    numbers = {"x": compared(torch.tensor([[4.0, 3.0, 2.9, 1.0]]).double())}
+    one, other = torch.tensor([[0, 1]]), torch.tensor([[2, 0]])
+    for attributes, margins in (({"sorted": 0}, [0.1, 0.1]), ({"sorted": 1}, [1.1, 1.0])):
+        found = margins_of(node("TopK", "x", axis=-1, **attributes), numbers, one, other)
+        assert found is not None
+        torch.testing.assert_close(found[0], torch.tensor([margins]).double())
+
+
 @pytest.mark.parametrize(
     ("op", "attributes", "decision", "other"),
     [

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from filch.compare.float64 import RoundingVerdict
-from filch.compare.float64._ties import selecting_node, with_ties
-from filch.export import Node
+from filch.compare.float64._ties import selecting_node, unordered_indices, with_ties
+from filch.export import Graph, Node
 
 TOP = Node("top", "topk", ("x",), ("top",), {"arg1": 2})
 SORT = Node("sort", "sort", ("x",), ("sort",))
@@ -56,3 +56,16 @@ def test_wrong_integers_are_not_taken_for_indices() -> None:
         return found.verdict
 
     assert [verdict(0), verdict(1)] == ["wrong", "decision"]
+
+
+def test_indices_in_any_order_are_right_if_it_is_left_open() -> None:
+    """Other ones are not."""
+    wrong, x, reference = RoundingVerdict("wrong", ratio=10.0), torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[2, 1]])
+    node = Node("n", "TopK", ("x", "k"), ("values", "indices"), {"axis": -1, "sorted": 0})
+    graph = Graph("g", ("x",), ("indices",), (), (node,), {})
+    assert unordered_indices(graph) == {"indices"}
+    reordered = with_ties(wrong, node, x, torch.tensor([[1, 2]]), reference, any_order=True)
+    assert reordered.verdict == "decision"
+    assert str(reordered.flips) == "2 of 2 differ, which is their order alone (sorted=False)"
+    for other, any_order in (([[1, 2]], False), ([[2, 2]], True), ([[0, 2]], True)):
+        assert with_ties(wrong, node, x, torch.tensor(other), reference, any_order=any_order) is wrong

@@ -132,6 +132,23 @@ def test_branches_stay_float32() -> None:
 
 
 @pytest.mark.parametrize("to", ["float16", "bfloat16"])
+def test_sequences_stay_float32(inputs: torch.Tensor, to: str) -> None:
+    """The exporter makes one of `split` where a size is dynamic, and no cast takes it."""
+
+    class Halves(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            first, second = (x * 2).split([x.shape[1] - 2, 2], 1)
+            return first.sum(1) * second.sum(1)
+
+    exported = export(Halves(), (inputs,), dynamic_shapes={"x": {1: torch.export.Dim.DYNAMIC}})
+    assert named(exported, "SplitToSequence")
+    expected = run(exported, inputs)
+    torch.testing.assert_close(
+        run(lower(exported, to, simulate=to == "bfloat16"), inputs), expected, rtol=0.1, atol=0.1
+    )
+
+
+@pytest.mark.parametrize("to", ["float16", "bfloat16"])
 def test_a_language_model_is_lowered_completely(to: str) -> None:
     """Gather, masks, slices and softmax are lowered; the reference evaluator runs the result."""
     model, args = tiny_llm()
