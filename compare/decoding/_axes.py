@@ -87,7 +87,12 @@ class Axes:
 
     @classmethod
     def of(
-        cls, spans: Spans, whole: torch.Tensor, parts: Sequence[torch.Tensor], *, is_fixed: bool = False
+        cls,
+        spans: Spans,
+        whole: torch.Tensor,
+        parts: Sequence[torch.Tensor],
+        *,
+        is_fixed: bool = False,
     ) -> "Axes | None":
         """Return the axes of a value; None if they are not known, or if it is another value in each step.
 
@@ -107,9 +112,10 @@ class Axes:
         if spans.slots and "keys" in known:
             known = _with_one_key_axis(spans, known, whole, parts)
         if {*known} <= {"fixed"} and not is_fixed and not all(torch.equal(part, parts[-1]) for part in parts):
-            # A number of the model, such as a slope, is in the first step what it is in one call; a size is not.
-            is_constant = whole.is_floating_point() and whole.dtype == parts[0].dtype and not spans.in_rows
-            if not is_constant or not torch.allclose(parts[0], whole):
+            # A number of the model, such as a slope, is in the first step what it is in one call; a size is not, except
+            # that of an empty cache, which is 0.
+            is_number = whole.is_floating_point() and whole.dtype == parts[0].dtype and bool(whole.any())
+            if not is_number or spans.in_rows or not torch.allclose(parts[0], whole):
                 return None
         counts_step = "queries" in known and whole.numel() == spans.length and not whole.is_floating_point()
         if counts_step and all(torch.equal(part.flatten(), whole.flatten()[: part.numel()]) for part in parts):
@@ -175,7 +181,7 @@ class Axes:
         if self.query_axis is None and self.key_axis is None:
             steps = zip(self.spans.all, parts, strict=True)
             others = ((part, start) for (start, _), part in steps if not torch.equal(part, parts[0]))
-            part, position = next(others, (parts[-1], self.spans.length - 1))
+            part, position = next(others, (parts[-1], 0))
             return Joined(part, [position])
         if self.query_axis is None:
             return self._farthest(whole, parts)
@@ -210,7 +216,7 @@ class Axes:
             now.copy_(torch.where(is_farther, then, now))
         positions = [*range(spans[-1][1])]
         if self.spans.in_rows:  # the last key is that of the first step
-            positions = [self.spans.length - 1 - key for key in positions]
+            positions = [len(positions) - 1 - key for key in positions]
         for key in range(len(positions) if changed else 0):
             steps = [
                 (first, part.select(axis, key - start))

@@ -51,14 +51,31 @@ def with_ties(
         return verdict
     count = int(torch.ne(actual, reference).sum())
     flips = Flips(count, actual.numel(), margin=0.0, level=0.0, is_order=is_order)
-    return replace(verdict, verdict="decision", ratio=0.0, note="they select equal numbers", flips=flips)
+    note = "the model leaves it open" if is_order else "they select equal numbers"
+    return replace(verdict, verdict="decision", ratio=0.0, note=note, flips=flips)
 
 
 def unordered_indices(graph: Graph) -> frozenset[str]:
-    """Return the names of indices of a graph whose order is left open."""
+    """Return the names of indices of a graph whose order is left open.
+
+    If the selected numbers are used, too, they have to be in the same order as the indices, which is not checked.
+    """
     producers = graph.producer
     selecting = ((name, selecting_node(name, node, producers)) for name, node in producers.items())
-    return frozenset(name for name, node in selecting if node is not None and leaves_order_open(node))
+    return frozenset(
+        name
+        for name, node in selecting
+        if node is not None and leaves_order_open(node) and not _numbers_are_used(node, graph)
+    )
+
+
+def _numbers_are_used(node: Node, graph: Graph) -> bool:
+    """Return whether anything reads the numbers that a node selects, and not their indices alone."""
+    numbers = node.outputs[:1]
+    if node.op != "TopK":  # of torch: a tuple, from which other nodes take the results
+        users = graph.consumers.get(node.outputs[0], ())
+        numbers = tuple(name for user in users if user.attributes.get("arg1") == 0 for name in user.outputs)
+    return any(name in graph.outputs or graph.consumers.get(name) for name in numbers)
 
 
 def leaves_order_open(node: Node) -> bool:

@@ -135,7 +135,7 @@ class Decoding(Result):
         values: how many values the program computes from the tokens.
         eager: the largest difference of the model's own logits, decoded step by step in eager PyTorch, from those of
             one call, relative to the root mean square.
-        consistent: whether these are the same up to the tolerance of their dtype.
+        consistent: whether these are the same up to rounding: by the tolerance of their dtype; beyond it, in float64.
         unjudged: why outputs of the program were not judged, by their names.
         failed: why parts of the comparison are missing.
         notes: what was not tried, and why.

@@ -175,7 +175,11 @@ def step_arguments(  # noqa: PLR0917  called in this file
     if name == "cache_params":  # nothing but states, which need neither
         return {"input_ids": given["input_ids"], name: cache}
     prefix = "" if encoded is None else "decoder_"
-    given = {prefix + key: item for key, item in given.items() if prefix + key in accepted}
+    given = {
+        prefix + key: item
+        for key, item in given.items()
+        if prefix + key in accepted or f"{prefix}input_ids" not in accepted
+    }
     return {**given, **({} if encoded is None else {"encoder_outputs": (encoded,)}), name: cache}
 
 

@@ -355,8 +355,10 @@ class OnnxRuntimeBackend:
 def _dtypes_read(path: Path, message: str) -> str:
     """Return the dtypes that the node in an error message reads: it may be these that it has no kernel for."""
     found = re.search(r"node with name '([^']+)'", message)
-    nodes = () if found is None else (node for node in ir.load(path).graph if node.name == found[1])
-    dtypes = [value.dtype.name.lower() for node in nodes for value in node.inputs if value and value.dtype]
+    dtypes: list[str] = []
+    with contextlib.suppress(Exception):  # the file may be damaged
+        nodes = () if found is None else (node for node in ir.load(path).graph if node.name == found[1])
+        dtypes = [value.dtype.name.lower() for node in nodes for value in node.inputs if value and value.dtype]
     return f", which reads {', '.join(dtypes)}" if dtypes else ""
 
 
