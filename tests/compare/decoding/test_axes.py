@@ -111,6 +111,14 @@ def test_scores_have_a_shape_in_one_call_but_not_all_numbers():
     assert shape_in_one_call(STEPS, [*parts[:-1], torch.randn(2, 1, 4)]) is None
 
 
+def test_keys_of_a_window_are_at_the_positions_that_read_them_first():
+    spans = Spans.in_rows_of(1, 6)
+    whole = torch.zeros(6, 1, 3, 2)
+    parts = [whole[:1, :, : min(end, 3)] for end in spans.ends]
+    axes = Axes(spans, ("fixed", "fixed", "keys", "fixed"), (1, 1, 3, 2))
+    assert axes.joined(whole[:1], parts).positions == [2, 1, 0]
+
+
 @pytest.mark.parametrize("window", [2, 5])
 def test_a_step_that_keeps_another_number_of_keys_is_found(window):
     spans = Spans.in_rows_of(2, 5)

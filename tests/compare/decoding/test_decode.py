@@ -317,6 +317,23 @@ def test_biases_that_are_others_in_each_step_are_compared_with_those_of_the_mode
     assert (first.position, first.sequence) == (6, 0), first
 
 
+def test_a_small_fault_of_calls_with_several_tokens_stays_one(model, programs):
+    """The outputs are off by less than they may be, so that steps of one token would not show it."""
+    program = load_program(programs["dynamic"])
+    (softmax,) = (node.outputs[0] for node in program.model.graph if node.op_type == "Softmax")
+    tokens = next(value for value in program.model.graph.inputs if value.name == "input_ids")
+
+    def scaled(add, value):
+        several = add("Cast", [add("Greater", [add("Shape", [tokens], start=1), 1])], to=1)
+        small = add("Mul", [several, add("Constant", [], value=ir.tensor([4e-6], dtype=ir.DataType.FLOAT))])
+        return add("Add", [value, add("Mul", [value, small])])
+
+    name = softmax.name
+    result = decoded(model, changed(program, name, 0, scaled), stages=["exported"])
+    assert (result.first_break.position, result.first_break.value) == (0, name)
+    assert not result.notes
+
+
 def test_a_model_that_rounds_otherwise_in_steps_decodes_the_same_logits(model, programs, monkeypatch):
     """They differ by more than a tolerance, but not in float64."""
     layer = model.model.layers[0].mlp

@@ -1,5 +1,7 @@
 """Which values are indices of selected numbers, so that other indices of equal numbers are right."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -64,6 +66,7 @@ def test_indices_in_any_order_are_right_if_it_is_left_open() -> None:
     node = Node("n", "TopK", ("x", "k"), ("values", "indices"), {"axis": -1, "sorted": 0})
     graph = Graph("g", ("x",), ("indices",), (), (node,), {})
     assert unordered_indices(graph) == {"indices"}
+    assert not unordered_indices(replace(graph, outputs=("indices", "values")))  # which have to be in the same order
     reordered = with_ties(wrong, node, x, torch.tensor([[1, 2]]), reference, any_order=True)
     assert reordered.verdict == "decision"
     assert str(reordered.flips) == "2 of 2 differ, which is their order alone (sorted=False)"
