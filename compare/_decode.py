@@ -1,7 +1,7 @@
 """Compare what a program with a cache computes step by step with what the model computes."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -11,7 +11,6 @@ from torch import nn
 
 from filch.export import (
     CacheKind,
-    PositionErrors,
     Precision,
     Program,
     cached_call,
@@ -28,32 +27,24 @@ from filch.steal.text import short_line
 from ._compare import BUFFER, compare, resolve_backend
 from .common._errors import CompareError
 from .decoding._axes import Spans
+from .decoding._decoded import decoding_result
 from .decoding._decoder import Decoder
 from .decoding._implementations import EXPORTED_EXPERTS, implementation
-from .decoding._inherited import without_rounding
 from .decoding._plan import Plan, masked
-from .decoding._positioned_row import PositionedRow
 from .decoding._stepwise import LOGITS, MASK, PAST, PRESENT, TOKENS, Stepwise, is_of_encoder
 from .decoding._tokens import given_tokens
-from .float64 import Flips
 from .float64._mode import Float64Mode
-from .float64._verdict import WRONG
 from .layouts._closeness import RELATIVE
 from .layouts._numbers import Numbers
 from .metrics._metrics import compare_tensors
 from .models._subject import Subject
-from .results._decoding import DecodeBreak, DecodeDecision, DecodePosition, Decoding, LayerErrors
-from .results._picture import RowKey, picture
-from .results._report import Report
-from .results._rows import STAGES, Row
+from .results._decoding import Decoding
 
 _TOKENS, _LEAST, _SEQUENCES = 32, 6, 2
 _EXTRA_SLOTS = 8
 _LAST = 2  # tokens of the last step
 _REASON = 120  # characters
-_IN_STEPS = (
-    "values of one call are others than those of steps: each step of one token was compared, and no token was masked"
-)
+_IN_STEPS = "numbers count from the last key: steps of one token were compared with those of the model, none masked"
 _COUNTING = "GroupQueryAttention"  # the operator that takes the number of tokens in place of a mask
 _NOT_MASKED = f"{_COUNTING} takes no mask: no token was masked, and no call had several tokens and a cache"
 _MASKED = 1  # the position of masked tokens: they attend to the one before, and those behind to themselves
@@ -154,7 +145,10 @@ def compare_decode(
     try:
         stepped = comparison.judge(1, in_steps=True)
     except Exception as error:  # noqa: BLE001  models raise errors of all types
-        return replace(result, notes=(*result.notes, f"steps could not be compared with those of the model: {error}"))
+        text = short_line(
+            f"steps could not be compared with those of the model: {type(error).__name__}: {error}", _REASON
+        )
+        return replace(result, notes=(*result.notes, text))
     return replace(stepped, notes=(*stepped.notes, _IN_STEPS)) if _explains(stepped, result, program) else result
 
 
@@ -223,15 +217,15 @@ class _DecodeComparison:
         notes = [_NOT_MASKED] if counts_tokens else []
         decoded: torch.Tensor | None
         with implementation(model, "experts", EXPORTED_EXPERTS), torch.no_grad():
+            decode: Callable[[], torch.Tensor] = self._decode_in_steps
+            decode_at_once: Callable[[], torch.Tensor] = self._decode_without_cache
             if in_steps:
-                decode, decode_at_once = self._decode_in_steps, self._decode_without_cache
                 with phase("decoding in eager PyTorch"):
                     arguments, decoded = self._stepwise_call()
             else:
                 steps = Spans.of(given.shape, count, last, slots).all
-                decode, decode_at_once = (
-                    partial(self._decode, mask, spans) for spans in (steps, ((0, len(given[0])),))
-                )
+                decode = partial(self._decode, mask, steps)
+                decode_at_once = partial(self._decode, mask, [(0, given.shape[1])])
                 arguments = cached_call(model, given, self.others, slots=slots, mask=mask)
                 with phase("decoding in eager PyTorch"):
                     decoded = _unless_it_fails(decode, notes)
@@ -248,7 +242,7 @@ class _DecodeComparison:
             buffer=self.buffer,
         )
         kind = ("static-window" if slots else "window") if self.has_windows else "static" if slots else "dynamic"
-        result = _result(model, stepwise, report, expected, (kind, self.precision or ""), consistency)
+        result = decoding_result(model, stepwise, report, expected, (kind, self.precision or ""), consistency)
         return replace(result, notes=tuple(notes))
 
     def _stepwise_call(self) -> tuple[dict[str, Any], torch.Tensor]:
@@ -332,7 +326,7 @@ def _checked_slots(program: Program, tokens: int, windows: Sequence[int], *, in_
     wanted = [LOGITS, *(PRESENT + name.removeprefix(PAST) for name in states)]
     if missing := [name for name in wanted if name not in graph.outputs]:
         raise CompareError(f"the program does not return {', '.join(missing)}; see export(cache=…)")
-    slots = _slots(program)
+    slots = _size(program, MASK)  # the mask of a static cache is as long
     if 0 < slots < tokens and not all(0 < window <= slots for window in windows):
         raise CompareError(f"{tokens} tokens need as many slots, unless all windows are smaller, not {slots}")
     return slots
@@ -342,196 +336,9 @@ def _on(device: torch.device, item: Any) -> Any:
     return item.to(device) if isinstance(item, torch.Tensor) else item
 
 
-def _slots(program: Program) -> int:
-    """Return the number of slots of a program's cache, which is the length of its mask; 0 if it is not fixed."""
-    return _size(program, MASK)
-
-
 def _size(program: Program, name: str) -> int:
     """Return the number of tokens that an input of a program has for each sequence; 0 if it is not fixed."""
     found = next((item for item in program.graph.inputs if item.endswith(name)), None)
     shape = None if found is None else program.graph.values[found].shape
     size = shape[1] if shape is not None and len(shape) > 1 else None
     return size if isinstance(size, int) else 0
-
-
-def _result(  # noqa: PLR0917  called in one place
-    model: nn.Module,
-    run: Stepwise,
-    report: Report,
-    expected: torch.Tensor,
-    kind: tuple[str, str],
-    eager: tuple[float, bool],
-) -> Decoding:
-    rows = {(row.stage, row.kind, row.value): row for row in report.rows}
-    records = _without_rounding(report, [item for key, item in run.records.items() if key in rows])
-    length = expected.shape[1]
-    wrong = [item for item in records if item.position is not None and rows[_key(item)].diverged]
-    wrong_nodes = {item.row.value for item in wrong if item.row.kind != "output"}
-    wrong = _ordered([x for x in wrong if x.row.kind != "output" or x.row.value not in wrong_nodes], run.spans)
-    nodes = [item for item in records if item.row.kind != "output"]
-    decisions = [found for item in nodes if (found := _decision(item, rows[_key(item)])) is not None]
-    first_of = {item.value: item.position for item in decisions}
-    records, nodes = ([_before_decisions(item, first_of) for item in items] for items in (records, nodes))
-    outputs = {item.row.value: item for item in records if item.row.kind == "output"}
-    actual = run.logits if run.logits is not None and run.logits.numel() == expected.numel() else None
-    flips = _flips(actual, expected)
-    logits = outputs.get(LOGITS)
-    if logits is not None and logits.row.float64 is not None and not (logits.row.diverged or logits.row.follows):
-        decisions += _tokens(actual, expected, logits.row)
-    state = [item for name, item in outputs.items() if name.startswith(PRESENT)]
-    positions = tuple(
-        DecodePosition(
-            position,
-            run.spans.step_of(position),
-            _largest(item.errors[position] for name, item in outputs.items() if name == LOGITS),
-            _largest(item.errors[position] for item in state),
-            _largest(item.errors[position] for item in records),
-            *flips[position],
-        )
-        for position in range(length)
-    )
-    layers: dict[str, LayerErrors] = {}
-    for item in nodes:
-        name = item.row.module or ""
-        layer = layers.get(name, LayerErrors(name, item.errors))
-        places = {*layer.wrong, *(item.wrong if rows[_key(item)].diverged else ())}
-        layers[name] = LayerErrors(name, tuple(map(max, layer.errors, item.errors)), tuple(sorted(places)))
-    return Decoding(
-        type(model).__name__,
-        run.name,
-        *kind,
-        len(expected),
-        run.first,
-        positions,
-        tuple(_break(item, rows[_key(item)]) for item in wrong),
-        tuple(sorted(decisions, key=lambda item: item.position)),
-        tuple(layers.values()),
-        sum(row.judged for row in report.rows),
-        len(report.rows),
-        *eager,
-        _unjudged(report.rows, {item.row.value for item in wrong}),
-        report.failed,
-        graph=picture(
-            report.rows,
-            report.graphs,
-            rows[_key(wrong[0])] if wrong else None,
-            {
-                _key(item): PositionErrors(item.errors, item.wrong if rows[_key(item)].diverged else ())
-                for item in records
-            },
-        ),
-    )
-
-
-def _without_rounding(report: Report, records: Sequence[PositionedRow]) -> list[PositionedRow]:
-    """Return records without the positions at which only rounding differs; see `without_rounding`."""
-    settled: dict[RowKey, PositionedRow] = {}
-    for stage, graph in report.graphs.items():
-        rows = {row.value: row for row in report.rows if row.stage == stage and row.kind != "output"}
-        own = [item for item in records if item.row.stage == stage and item.row.kind != "output"]
-        wrong = [item for item in own if item.position is not None and rows[item.row.value].diverged]
-        settled |= {_key(item): item for item in without_rounding(graph, wrong, rows)}
-    return [settled.get(_key(item), item) for item in records]
-
-
-def _unjudged(rows: Iterable[Row], wrong: Collection[str]) -> dict[str, str]:
-    """Return why outputs were not judged, by their names, except those that are known to be wrong."""
-    unknown = (row for row in rows if row.kind == "output" and row.value not in wrong)
-    return {
-        row.value: row.reason or row.status if not row.judged else f"{row.status}, position unknown"
-        for row in unknown
-        if row.diverged or not row.judged
-    }
-
-
-def _ordered(wrong: Sequence[PositionedRow], spans: Spans) -> list[PositionedRow]:
-    """Return wrong values by step and, in each, in the order of execution, which is that of cause and effect.
-
-    Integers and masks may be wrong without an effect, such as the start of a window that hides nothing yet: they count
-    from the first position at which a number is wrong.
-    """
-
-    def counts(item: PositionedRow) -> bool:
-        return (item.row.dtype or "").startswith(("float", "bfloat")) or item.row.value.startswith(PRESENT)
-
-    def step_of(item: PositionedRow) -> int:
-        return spans.step_of(item.position or 0)
-
-    shown = min((item.position or 0 for item in wrong if counts(item)), default=0)
-    items = [item if counts(item) else replace(item, position=max(item.position or 0, shown)) for item in wrong]
-    return sorted(items, key=lambda item: (step_of(item), STAGES.index(item.row.stage), item.row.index))
-
-
-def _key(item: PositionedRow) -> RowKey:
-    return item.row.stage, item.row.kind, item.row.value
-
-
-def _decision(item: PositionedRow, row: Row) -> DecodeDecision | None:
-    """Return a decision that is not the model's because rounding decides it; None if a value is none."""
-    flips = None if row.float64 is None or row.diverged else row.float64.flips
-    if flips is None or item.position is None:
-        return None
-    return DecodeDecision(item.position, item.sequence, row.node, row.op, row.value, row.module, flips)
-
-
-def _before_decisions(item: PositionedRow, first_of: Mapping[str, int]) -> PositionedRow:
-    """Return a row without the differences of decisions, and of positions from which on one before changes it."""
-    verdict = item.row.float64
-    is_changed = verdict is not None and (verdict.decided or 0.0) > WRONG * verdict.rounding
-    follows = verdict.follows if verdict is not None and is_changed else ()
-    first = min((first_of[name] for name in follows if name in first_of), default=len(item.errors))
-    first = 0 if item.row.decides else first
-    return replace(item, errors=tuple(0.0 if index >= first else error for index, error in enumerate(item.errors)))
-
-
-def _tokens(logits: torch.Tensor | None, expected: torch.Tensor, row: Row) -> list[DecodeDecision]:
-    """Return the choice of the next token as a decision, if it differs: all logits are right up to rounding."""
-    verdict, values = row.float64, expected.double()
-    if logits is None or verdict is None:
-        return []
-    chosen = logits.reshape(expected.shape).argmax(-1, keepdim=True)
-    margins = (values.amax(-1, keepdim=True) - values.gather(-1, chosen))[..., 0]
-    flipped = chosen[..., 0] != expected.argmax(-1)
-    if not bool(flipped.any()):
-        return []
-    position, sequence = min((place, index) for index, place in flipped.nonzero().tolist())
-    flips = Flips(int(flipped.sum()), flipped.numel(), float(margins[flipped].max()), 2 * verdict.rounding)
-    return [DecodeDecision(position, sequence, row.node, "next token", row.value, row.module, flips)]
-
-
-def _largest(values: Iterable[float]) -> float:
-    return max(values, default=0.0)
-
-
-def _break(item: PositionedRow, row: Row) -> DecodeBreak:
-    return DecodeBreak(
-        row.stage,
-        item.position or 0,
-        item.sequence,
-        row.node,
-        row.op,
-        row.value,
-        row.module,
-        row.source,
-        row.introduced,
-        row.float64,
-        row.index,
-    )
-
-
-def _flips(logits: torch.Tensor | None, expected: torch.Tensor) -> list[tuple[int, float | None]]:
-    """Return in how many sequences the largest logit of each position is another one, and the model's largest margin.
-
-    The margin is the difference of its two largest logits, relative to the root mean square of all.
-    """
-    if logits is None:
-        return [(0, None)] * expected.shape[1]
-    logits = logits.reshape(expected.shape)
-    values = expected.double()
-    top = values.topk(2, -1).values
-    margins = (top[..., 0] - top[..., 1]) / values.square().mean().sqrt()
-    flipped = logits.argmax(-1) != expected.argmax(-1)
-    counts = flipped.sum(0).tolist()
-    largest = torch.where(flipped, margins, 0.0).amax(0).tolist()
-    return [(count, margin if count else None) for count, margin in zip(counts, largest, strict=True)]

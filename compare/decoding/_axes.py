@@ -87,12 +87,7 @@ class Axes:
 
     @classmethod
     def of(
-        cls,
-        spans: Spans,
-        whole: torch.Tensor,
-        parts: Sequence[torch.Tensor],
-        *,
-        is_fixed: bool = False,
+        cls, spans: Spans, whole: torch.Tensor, parts: Sequence[torch.Tensor], *, is_fixed: bool = False
     ) -> "Axes | None":
         """Return the axes of a value; None if they are not known, or if it is another value in each step.
 

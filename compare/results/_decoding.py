@@ -23,7 +23,7 @@ class DecodeBreak:
     Attributes:
         stage: `exported` or `compiled`; see `Row`.
         position: the first position at which it is wrong, from 0.
-        sequence: the first sequence that is wrong there; None if the value is the same for all.
+        sequence: the first sequence that is wrong there; None if the value is the same for all, or if it is not known.
         node: the node that computes it.
         op: its operator.
         value: its name.
