@@ -12,9 +12,10 @@ from filch.export import Finding, Graph
 from filch.export.views import draw
 from filch.steal.text import short_line
 
-from ..rendering._result import NextCommand, Result, written
+from ..rendering._result import NextCommand, written
 from ..rendering._show import show_page
-from ..rendering._table import Block, Column, Line, Style, fit_paths, folded, table_of
+from ..rendering._table import Block, Column, Line, fit_paths, folded, table_of
+from ._outcome import Comparison, Proof
 
 _SHOWN = 8  # missing weights and values in a summary
 Evidence = Literal["proved", "anchored", "by value", "ambiguous", "given", "contradicted", "uncovered"]
@@ -160,7 +161,7 @@ class Departure:
 
 
 @dataclass(frozen=True, repr=False)
-class Alignment(Result):
+class Alignment(Comparison):
     """Two implementations, side by side.
 
     Attributes:
@@ -195,9 +196,10 @@ class Alignment(Result):
     linked: Mapping[SideName, tuple[LinkedValue, ...]] = field(default_factory=dict, repr=False)
 
     @property
-    def close(self) -> bool:
-        """Whether the outputs of B are those of A; or its arrays or weights, if those were compared."""
-        return not self.wrong_outputs and not self.contradicted
+    def proof(self) -> Proof:
+        """What was judged: outputs of B, or its arrays or weights, may not be those of A."""
+        judged = {"outputs": 1, "arrays": len(self.arrays), "weights": len(self.weights)}[self.compared]
+        return Proof(judged, bool(self.wrong_outputs or self.contradicted))
 
     @cached_property
     def contradicted(self) -> tuple[AlignedValue, ...]:
@@ -234,8 +236,7 @@ class Alignment(Result):
             wide: all rows, with nothing cut.
             all_rows: a row for each weight and value.
         """
-        outcome: Style = "close" if self.close else "different"
-        yield Line(f"{outcome.upper()}: {self.other} (B) against {self.reference} (A)", outcome)
+        yield Line(f"{self.outcome.upper()}: {self.other} (B) against {self.reference} (A)", self.outcome)
         yield self.headline
         yield from self.wrong_outputs
         if self.departures:
@@ -318,7 +319,7 @@ class Alignment(Result):
 
     def derived(self) -> Mapping[str, Any]:
         """Return whether the outputs are the same, and the headline."""
-        return {"filch_align": 1, "close": self.close, "headline": self.headline}
+        return {"filch_align": 1, "close": self.close, "outcome": self.outcome, "headline": self.headline}
 
 
 def _linked_graph(result: Alignment) -> Graph:

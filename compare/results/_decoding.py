@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from filch.export import Graph
 from filch.export.views import draw
@@ -11,9 +11,10 @@ from filch.steal.text import short_line
 
 from ..common._source import short_source
 from ..float64 import Flips, RoundingVerdict
-from ..rendering._result import Result, written
+from ..rendering._result import written
 from ..rendering._show import show_page
 from ..rendering._table import Block, Column, Line, Table, fit_paths, folded, table_of
+from ._outcome import Comparison, Gap, Proof
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class LayerErrors:
 
 
 @dataclass(frozen=True, repr=False)
-class Decoding(Result):
+class Decoding(Comparison):
     """A program that was run step by step, compared with the model.
 
     Attributes:
@@ -162,19 +163,14 @@ class Decoding(Result):
     graph: Graph = field(default_factory=lambda: Graph("", (), (), (), (), {}))
 
     @property
-    def close(self) -> bool:
-        """Whether all values are right at all positions, and the model itself decodes what it prefills.
+    def proof(self) -> Proof:
+        """What was judged at all positions: a value may be wrong, the logits or a part of the cache not judged.
 
-        All outputs of the program have to be judged: the logits and each part of the cache.
+        It is also wrong if the model itself decodes something else than it computes in one call.
         """
-        return self.outcome == "close"
-
-    @property
-    def outcome(self) -> Literal["close", "different", "incomplete"]:
-        """`close`, `different` if a value is wrong, else `incomplete`: an output or a stage was not judged."""
-        if self.breaks or not self.consistent:
-            return "different"
-        return "incomplete" if self.unjudged or self.failed else "close"
+        gaps = [Gap(name, reason) for name, reason in self.unjudged.items()]
+        gaps += [Gap("", reason) for reason in self.failed]
+        return Proof(self.judged, bool(self.breaks) or not self.consistent, tuple(gaps))
 
     @property
     def first_break(self) -> DecodeBreak | None:

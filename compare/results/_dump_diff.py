@@ -15,10 +15,11 @@ from ..float64._verdict import SUSPICIOUS
 from ..metrics._metrics import Difference
 from ..rendering._console import as_text
 from ..rendering._html import as_page
-from ..rendering._result import NextCommand, Result, written
+from ..rendering._result import NextCommand, written
 from ..rendering._show import show_page
-from ..rendering._table import Block, Column, Line, Style, Table, fit_paths, folded, table_of
+from ..rendering._table import Block, Column, Line, Table, fit_paths, folded, table_of
 from ._module_summary import module_summary
+from ._outcome import Comparison, Proof
 from ._rank_grid import rank_grid
 from ._row_tables import surrounding
 
@@ -97,7 +98,7 @@ class DiffRow:
 
 
 @dataclass(frozen=True, repr=False)
-class DumpDiff(Result):
+class DumpDiff(Comparison):
     """The comparison of two dumps, tensor by tensor.
 
     Attributes:
@@ -130,9 +131,9 @@ class DumpDiff(Result):
         return next(iter(self.diverged), None)
 
     @property
-    def close(self) -> bool:
-        """Whether no value differs, and at least one was judged."""
-        return any(row.judged for row in self.rows) and not self.diverged
+    def proof(self) -> Proof:
+        """What was judged: a value may be wrong."""
+        return Proof(sum(row.judged for row in self.rows), bool(self.diverged))
 
     @property
     def headline(self) -> str:
@@ -147,8 +148,7 @@ class DumpDiff(Result):
             wide: a row for each value instead, with nothing cut.
             all_rows: a row for each value.
         """
-        outcome: Style = "close" if self.close else "different" if self.diverged else "incomplete"
-        yield Line(f"{outcome.upper()}: {self._title()}", outcome)
+        yield Line(f"{self.outcome.upper()}: {self._title()}", self.outcome)
         yield from (self.headline, "", self._verdict())
         first = self.first_divergence
         if wide or all_rows:
@@ -183,7 +183,7 @@ class DumpDiff(Result):
 
     def derived(self) -> Mapping[str, Any]:
         """Return whether the dumps are close, and the headline."""
-        return {"filch_diff": 2, "close": self.close, "headline": self.headline}
+        return {"filch_diff": 2, "close": self.close, "outcome": self.outcome, "headline": self.headline}
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the rows as a page of its own, also written to `path` if one is given."""

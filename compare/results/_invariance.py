@@ -8,9 +8,10 @@ from typing import Any, Literal
 from filch.steal.text import short_line
 
 from ..rendering._html import as_page
-from ..rendering._result import Result, written
+from ..rendering._result import written
 from ..rendering._show import show_page
-from ..rendering._table import Block, Column, Line, Style, fit_paths, folded, table_of
+from ..rendering._table import Block, Column, Line, fit_paths, folded, table_of
+from ._outcome import Comparison, Proof
 
 InvarianceVerdict = Literal["holds", "rounding", "breaks", "fails", "not run"]
 
@@ -81,7 +82,7 @@ class InvarianceRow:
 
 
 @dataclass(frozen=True, repr=False)
-class Invariance(Result):
+class Invariance(Comparison):
     """Whether a language model computes the same, however it is called.
 
     Attributes:
@@ -99,9 +100,10 @@ class Invariance(Result):
     rows: tuple[InvarianceRow, ...]
 
     @property
-    def close(self) -> bool:
-        """Whether each way of calling the model that it supports gives the same numbers."""
-        return not any(map(_is_broken, self.rows))
+    def proof(self) -> Proof:
+        """What was judged: each way of calling the model that it supports."""
+        run = [row for row in self.rows if row.verdict != "not run"]
+        return Proof(len(run), any(map(_is_broken, run)))
 
     @property
     def headline(self) -> str:
@@ -113,8 +115,7 @@ class Invariance(Result):
 
     def blocks(self, *, wide: bool = False) -> Iterable[Block]:
         """Return the verdict and a row for each relation."""
-        outcome: Style = "close" if self.close else "different"
-        yield Line(f"{outcome.upper()}: {self.headline}", outcome)
+        yield Line(f"{self.outcome.upper()}: {self.headline}", self.outcome)
         yield f"{self.sequences} sequences of {self.length} tokens"
         yield ""
         yield table_of(_ROWS, self.rows, marked=_is_broken, skip_empty=not wide)
@@ -129,7 +130,7 @@ class Invariance(Result):
 
     def derived(self) -> Mapping[str, Any]:
         """Return whether all relations hold, and the headline."""
-        return {"filch_invariance": 1, "close": self.close, "headline": self.headline}
+        return {"filch_invariance": 1, "close": self.close, "outcome": self.outcome, "headline": self.headline}
 
 
 def _is_broken(row: InvarianceRow) -> bool:

@@ -60,8 +60,8 @@ def _report(data: Mapping[str, Any]) -> Report:
     return Report(rows=rows, operators=tuple(map(tuple, operators)), **others)
 
 
-# Fields from which a report suggests a command to run: the script of a repro is a program.
-_NOT_TRUSTED = ("command", "repro")
+# Fields from which a report suggests a command to run, as the script of a repro is a program; and reasons for passing.
+_NOT_TRUSTED = ("accepted", "command", "repro")
 
 # Errors that reading damaged JSON as a report can raise; RecursionError is a RuntimeError.
 _DAMAGE_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, CompareError)

@@ -136,7 +136,7 @@ def row_after(rows: Sequence[PassRow], row: PassRow, report: Report | None, grap
         return row
     previous = next((before.report for before in reversed(rows) if before.report is not None), None)
     values = [item for item in report.rows if item.kind != "output"]
-    failure = "; ".join(report.incomplete())
+    failure = "; ".join(report.gap_sentences())
     return replace(
         row,
         error=None if report.worst is None else report.worst.error,
@@ -144,7 +144,7 @@ def row_after(rows: Sequence[PassRow], row: PassRow, report: Report | None, grap
         judged=sum(item.judged for item in values),
         values=len(values),
         introduced=None if previous is None or previous is report else _introduced(report, previous, graph),
-        failure="" if previous is not None and failure == "; ".join(previous.incomplete()) else failure,
+        failure="" if previous is not None and failure == "; ".join(previous.gap_sentences()) else failure,
         report=report,
     )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from filch.export import Graph
 from filch.export.backends import Stage
@@ -21,12 +21,13 @@ from ..metrics._tolerance import Tolerance
 from ..rendering._console import as_text
 from ..rendering._json import plain
 from ..rendering._markdown import as_markdown
-from ..rendering._result import NextCommand, Result, written
+from ..rendering._result import NextCommand, written
 from ..rendering._show import show_page
 from ..rendering._table import Block, Line, table_of
 from ._explanation import Explanation, explain, reasons_of
 from ._module_summary import module_summary
 from ._next_command import to_blame, to_repeat, to_run_every_node, to_run_repro, to_show_all
+from ._outcome import Comparison, Gap, Proof
 from ._picture import picture
 from ._row_tables import (
     compiled_tables,
@@ -43,7 +44,6 @@ from ._rows import SENTENCE, ModuleRow, NodeOutcome, Operator, Row
 VERSION = 7  # of the JSON
 BY_MAPPING = ", by a mapping"  # after the name of a capture of another implementation
 EAGER_PYTORCH = "eager PyTorch"  # the reference of a graph that torch.compile made
-Outcome = Literal["close", "different", "incomplete"]
 TABLES = ("summary", "nodes", "operators", "modules", "outcomes", "dynamo", "precision")
 _MAX_NAMES = 5  # names in a sentence
 _AROUND = 5  # rows before and after the first divergence in a summary
@@ -55,7 +55,7 @@ _MARKDOWN_COLUMNS = {"operator" if name == "op" else name: attrgetter(name) for 
 
 
 @dataclass(frozen=True, repr=False)
-class Report(Result):
+class Report(Comparison):
     """The result of comparing a program on a backend with the recorded tensors of a model.
 
     Attributes:
@@ -168,21 +168,17 @@ class Report(Result):
         return tuple(dict.fromkeys(row.node for row in self.rows if row.random and row.kind != "output"))
 
     @cached_property
-    def close(self) -> bool:
-        """Whether no value differs, no node is wrong by itself, and every output of the model was judged."""
-        outputs = [row for row in self.rows if row.kind == "output"]
-        sound = not (self.failed or self.interface or self.diverged or self.introduced)
-        return sound and bool(outputs) and all(row.judged for row in outputs)
+    def proof(self) -> Proof:
+        """What was judged: a value or an interface may be wrong, a call, a stage or an output missing."""
+        missing = [Gap("", reason) for reason in self.failed]
+        unjudged = [Gap(row.value, row.reason) for row in self.rows if row.kind == "output" and not row.judged]
+        has_outputs = any(row.kind == "output" for row in self.rows)
+        missing += [] if has_outputs else [Gap("", "no output of the program was compared")]
+        is_wrong = bool(self.interface or self.diverged or self.introduced)
+        return Proof(sum(row.judged for row in self.rows), is_wrong, (*missing, *unjudged))
 
     def __repr__(self) -> str:
         return short_line(f"<Report {self.outcome}: {self._title()}; {self.headline}>")
-
-    @property
-    def outcome(self) -> Outcome:
-        """`close`, `different` if a value or the interface differs, else `incomplete`: something was not judged."""
-        if self.close:
-            return "close"
-        return "different" if self.interface or self.diverged or self.introduced else "incomplete"
 
     @property
     def next_command(self) -> NextCommand:
@@ -257,7 +253,7 @@ class Report(Result):
         Raises:
             AssertionError: with the first difference, the others that are not `inherited`, and the number of those.
         """
-        if self.close:
+        if self.passes:
             return
         lines = [f"{self.program} on {self.backend} is not close to {self.reference}!", "", self.headline, ""]
         if self.first_divergence:
@@ -267,12 +263,7 @@ class Report(Result):
             lines += ["", "Also wrong:", *(f"  {row}" for row in others)] if others else []
             if count := len(self.inherited):
                 lines += ["", "1 more row inherits an error." if count == 1 else f"{count} more rows inherit an error."]
-        raise AssertionError("\n".join(short_line(line, SENTENCE) for line in (*lines, *self.incomplete())))
-
-    def incomplete(self) -> list[str]:
-        """Return why the comparison is not complete: missing parts, and the outputs that could not be judged."""
-        outputs = [row for row in self.rows if row.kind == "output" and not row.judged]
-        return [*self.failed, *(f"output {row.value} was not judged: {row.reason}" for row in outputs)]
+        raise AssertionError("\n".join(short_line(line, SENTENCE) for line in (*lines, *self.gap_sentences())))
 
     def summary(self) -> list[str]:
         """Return the verdict in a few lines, without the explanation by float64."""
