@@ -12,7 +12,6 @@ from ..common._errors import CompareError
 from ..layouts._layout import Layout
 from ..results._alignment import Alignment
 
-_MAX_SIZE = 2**24  # bytes
 _HEADING = """\
 # Which module outputs of implementation A (left) are where in B (right). A layout says where the elements of A are in
 # the value of B: offset+size:stride·size:stride; without one, they are in the same order. Rows can be added and
@@ -76,7 +75,7 @@ def load_value_map(path: str | os.PathLike[str]) -> ValueMap:
     Raises:
         FilchError: the file can't be read, or does not have this form.
     """
-    name, contents = os.fspath(path), read_toml(path, _MAX_SIZE)
+    name, contents = os.fspath(path), read_toml(path, "mapping")
     table = contents.get("values")
     if contents.keys() != {"values"} or not isinstance(table, dict):
         raise CompareError(f"{name!r}: a mapping has one table, [values]")

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from filch.export.backends import Switch
-from filch.steal import parse_json, read_untrusted
+from filch.steal import LimitError, budget_of, open_untrusted, parse_json, read_lines
 
 from ..common._errors import CompareError
 from ..rendering._json import plain, typed
 from ..results._bisection import Step
 
 _VERSION = 1
-_MAX_BYTES = 2**26  # a run takes some hundreds
+_KIND = "journal of a bisection"
 
 
 class Journal:
@@ -53,14 +53,15 @@ class Journal:
 
     def _lines(self, path: Path) -> list[str]:
         try:
-            text = read_untrusted(path, _MAX_BYTES, follow=False).decode("utf-8")
+            with open_untrusted(path, follow=False) as file:
+                lines = [line.decode("utf-8") for line in read_lines(file, budget_of(_KIND))]
         except FileNotFoundError:
-            text = ""
+            return []
         except OSError as error:
             raise CompareError(f"can't read the journal {str(path)!r}: {error.strerror or error}") from error
-        except UnicodeDecodeError as error:
+        except (LimitError, UnicodeDecodeError) as error:
             raise CompareError(f"can't read the journal {str(path)!r}: {error}") from error
-        return text.split("\n")[:-1]  # a last line without an end is incomplete
+        return [line[:-1] for line in lines if line.endswith("\n")]  # a last line without an end is incomplete
 
     def _check(self, line: str, header: Mapping[str, Any]) -> None:
         stored = _parse_line(line)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from filch.steal import parse_json, read_untrusted
+from filch.steal import LimitError, budget_of, open_descriptor, open_untrusted, parse_json, read_lines
 
 from ..common._errors import CompareError
 from ..rendering._json import plain
@@ -22,7 +22,6 @@ except ImportError:  # on Windows, nothing keeps two fleets from writing to one 
     fcntl = None  # type: ignore[assignment]
 
 _SAME_SECOND = 0.1  # seconds
-_MAX_BYTES = 2**30  # a row takes about one kilobyte
 _log = logging.getLogger("filch")
 
 
@@ -51,15 +50,13 @@ class Ledger:
         if path is None:
             return
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+            self._file = _opened(path)
             _lock(self._file)
-            contents = read_untrusted(path, _MAX_BYTES, follow=False)
-            complete = contents.rfind(b"\n") + 1
-            self._read(contents[:complete])
+            complete = self._read(path)
             while any(row.run == self.run for row in self.rows.values()):  # started within one second
                 time.sleep(_SAME_SECOND)
                 self.run = now()
-            if complete < len(contents):
+            if complete < os.fstat(self._file).st_size:
                 _log.warning("the last line of the ledger %r is incomplete and is removed", str(path))
                 os.ftruncate(self._file, complete)
         except BlockingIOError:
@@ -68,6 +65,9 @@ class Ledger:
         except OSError as error:
             self.close()
             raise CompareError(f"can't use the ledger {str(path)!r}: {error.strerror or error}") from error
+        except LimitError as error:
+            self.close()
+            raise CompareError(f"can't use the ledger {str(path)!r}: {error}; start another one") from error
         except CompareError:
             self.close()
             raise
@@ -105,18 +105,27 @@ class Ledger:
     ) -> None:
         self.close()
 
-    def _read(self, contents: bytes) -> None:
-        for number, line in enumerate(contents.splitlines(), 1):
-            try:
-                row = ledger_row(parse_json(line))
-            except (KeyError, TypeError, ValueError) as error:
-                raise CompareError(f"{str(self._path)!r} is not a ledger: line {number} is no row of one") from error
-            if row.filch_ledger != VERSION:
-                version = row.filch_ledger
-                raise CompareError(f"the ledger {str(self._path)!r} has version {version}, and {VERSION} is supported")
-            known = self.rows.get(row.key)
-            if known is None or known.run != row.run:  # the first row of a run counts
-                self.rows[row.key] = row
+    def _read(self, path: Path) -> int:
+        """Add the rows of the file, and return how many bytes of it are complete lines."""
+        complete = 0
+        with open_untrusted(path, follow=False) as file:
+            for number, line in enumerate(read_lines(file, budget_of("ledger")), 1):
+                if line.endswith(b"\n"):
+                    self._add(line, number)
+                    complete += len(line)
+        return complete
+
+    def _add(self, line: bytes, number: int) -> None:
+        try:
+            row = ledger_row(parse_json(line))
+        except (KeyError, TypeError, ValueError) as error:
+            raise CompareError(f"{str(self._path)!r} is not a ledger: line {number} is no row of one") from error
+        if row.filch_ledger != VERSION:
+            version = row.filch_ledger
+            raise CompareError(f"the ledger {str(self._path)!r} has version {version}, and {VERSION} is supported")
+        known = self.rows.get(row.key)
+        if known is None or known.run != row.run:  # the first row of a run counts
+            self.rows[row.key] = row
 
 
 def row_of(key: str, labels: Mapping[str, str], outcome: Mapping[str, Any], *, run: str, attempt: int) -> LedgerRow:
@@ -129,6 +138,15 @@ def row_of(key: str, labels: Mapping[str, str], outcome: Mapping[str, Any], *, r
 def now() -> str:
     """Return the time: UTC, ISO 8601."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _opened(path: Path) -> int:
+    """Open the file, which must be a regular one, or create it."""
+    flags = os.O_RDWR | os.O_APPEND
+    try:
+        return open_descriptor(path, flags, follow=False)
+    except FileNotFoundError:
+        return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
 
 
 def _lock(file: int) -> None:

@@ -14,7 +14,6 @@ from ..common._errors import CompareError
 from ..models._convert import find_device, find_dtype
 from ._cell import CellOptions, CellSpec, matrix_cells, sweep_cells
 
-_MAX_BYTES = 2**24
 _DEFAULT_BACKENDS = ["onnxruntime-cpu"]
 
 
@@ -29,7 +28,7 @@ def read_fleet(path: str | os.PathLike[str]) -> list[CellSpec]:
     Raises:
         FilchError: the file can't be read, or has unknown keys, wrong types, or names that do not exist.
     """
-    return _Reader(str(path), Path(path).resolve().parent).cells(read_toml(path, _MAX_BYTES))
+    return _Reader(str(path), Path(path).resolve().parent).cells(read_toml(path, "fleet"))
 
 
 class _Reader:

@@ -5,20 +5,16 @@ import re
 import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from filch.steal import parse_json, read_untrusted
+from filch.steal import Budget, LimitError, budget_of, open_untrusted, parse_json, read_lines
 from filch.steal.text import short_line
 
 from ..common._errors import CompareError
 from ..results._ledger_row import VERSION, LedgerRow, ledger_row
 
-_MAX_BYTES = 2**28  # of all ledgers together; a row has about 1,300
-_MAX_ROWS = 2**18
 _MAX_CELLS = 10_000
-_LINE_MEMORY = 2**26  # bytes of one parsed line
 _SHOWN_LINES = 5
 _RUN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 
@@ -37,39 +33,34 @@ def read_ledgers(paths: Iterable[str | os.PathLike[str]]) -> tuple[list[LedgerRo
     """
     rows: list[LedgerRow] = []
     notes: list[str] = []
-    left = _MAX_BYTES
+    budget = budget_of("ledger")
     for path in map(Path, paths):
-        contents = _contents(path, left)
-        left -= len(contents)
-        rows += _rows(path, contents, notes, _MAX_ROWS - len(rows))
+        try:
+            with open_untrusted(path) as file:
+                rows += _rows(path, read_lines(file, budget), notes, budget)
+        except OSError as error:
+            raise CompareError(f"can't read the ledger {str(path)!r}: {error.strerror or error}") from error
+        except LimitError as error:
+            raise CompareError(f"can't read the ledgers up to {str(path)!r}: {error}") from error
     unique = _without_repeated(rows)
     if len({tuple(row.labels.items()) for row in unique}) > _MAX_CELLS:
         raise CompareError(f"the ledgers have more than {_MAX_CELLS:,} different cells")
     return unique, notes
 
 
-def _contents(path: Path, limit: int) -> bytes:
-    try:
-        return read_untrusted(path, limit)
-    except OSError as error:
-        raise CompareError(f"can't read the ledger {str(path)!r}: {error.strerror or error}") from error
-
-
-def _rows(path: Path, contents: bytes, notes: list[str], most: int) -> list[LedgerRow]:
+def _rows(path: Path, lines: Iterable[bytes], notes: list[str], budget: Budget) -> list[LedgerRow]:
     rows: list[LedgerRow] = []
     damaged: list[int] = []
     shared: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}  # most rows repeat those of an earlier row
-    for number, line in enumerate(BytesIO(contents), 1):
+    for number, line in enumerate(lines, 1):
         try:
-            data = parse_json(line, memory=_LINE_MEMORY)
+            data = parse_json(line, memory=budget.kind.memory)
         except ValueError:
             if line.endswith(b"\n"):
                 damaged.append(number)
             else:
                 notes.append(f"The last line of {str(path)!r} is incomplete and was left out.")
             continue
-        if len(rows) == most:
-            raise CompareError(f"the ledgers have more than {_MAX_ROWS:,} rows")
         row = _row(data, path, number)
         labels, environment = (
             shared.setdefault(tuple(items.items()), items) for items in (row.labels, row.environment)

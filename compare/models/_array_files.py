@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from filch.steal import parse_json, read_untrusted
+from filch.steal import budget_of, parse_json, read_untrusted
 from filch.steal.text import short_line
 
 from ..common._errors import CompareError
@@ -63,7 +63,7 @@ def load_arrays(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
         if where.name.endswith(_INDEX):
             return _from_index(where)
         if where.suffix == ".npz":
-            return from_npz(read_untrusted(where))[0]
+            return from_npz(read_untrusted(where, budget_of("weights")))[0]
         if where.suffix == ".safetensors":
             return _from_safetensors(where)
         if where.suffix in CHECKPOINTS:
@@ -90,7 +90,7 @@ def _from_folder(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def _from_index(path: Path) -> dict[str, torch.Tensor]:
-    contents = parse_json(read_untrusted(path))
+    contents = parse_json(read_untrusted(path, budget_of("index of a checkpoint")))
     places = contents.get("weight_map") if isinstance(contents, dict) else None
     if not isinstance(places, dict) or not places or not all(isinstance(item, str) for item in places.values()):
         raise ValueError("an index has a table weight_map: the file of each weight")

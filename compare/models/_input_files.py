@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.lib import format as npy
 
-from filch.steal import parse_json, read_untrusted
+from filch.steal import budget_of, parse_json, read_untrusted
 from filch.steal.text import short_line
 
 from ..common._errors import CompareError
@@ -56,7 +56,7 @@ def load_inputs(path: str | os.PathLike[str]) -> tuple[Inputs, ...]:
     if reader is None:
         raise CompareError(f"{str(where)!r} is no file of inputs: give one of {', '.join(_READERS)}")
     try:
-        return reader(read_untrusted(where))
+        return reader(read_untrusted(where, budget_of("inputs of programs")))
     except OSError as error:
         raise CompareError(f"can't read {str(where)!r}: {error.strerror or error}") from error
     except ValueError as error:

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from filch.steal import parse_json, read_untrusted
+from filch.steal import budget_of, parse_json, read_untrusted
 
 from ..common._errors import CompareError
 from ..rendering._json import typed
@@ -29,7 +29,7 @@ def load_report(path: str | os.PathLike[str]) -> Report:
     """
     file = Path(path)
     try:
-        data = parse_json(read_untrusted(file))
+        data = parse_json(read_untrusted(file, budget_of("report")))
     except OSError as error:
         raise CompareError(f"can't read {str(file)!r}: {error.strerror or error}") from error
     except ValueError as error:

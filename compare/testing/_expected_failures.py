@@ -1,14 +1,14 @@
 """A TOML table of expected failures by backend; an unexpected pass fails."""
 
 import reprlib
-import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-_MAX_BYTES = 2**20  # of a table
-_MAX_DOTS = 100  # in a line: each nests a table one level deeper
+from filch.steal import FilchError, read_toml
+from filch.steal.text import short_line
+
 _MAX_REASON = 2_000  # characters
 Table = dict[str, dict[str, str]]
 
@@ -69,8 +69,6 @@ def _should_be_collected(name: str, session: pytest.Session, files: set[str]) ->
 
 def _printable(text: object, max_length: int = 300) -> str:
     """Return text of the table, escaped and shortened for a message."""
-    from filch.steal.text import short_line  # noqa: PLC0415  loads torch
-
     return short_line(text, max_length)
 
 
@@ -82,18 +80,6 @@ def _describe(value: object) -> str:
         return f"a value of type {type(value).__name__}"
 
 
-def _contents(path: Path) -> str:
-    """Return the text of a file; `read_untrusted` of `filch.steal` would load torch at each start of pytest."""
-    if path.exists() and not path.is_file():
-        raise OSError("it is not a regular file")
-    if path.stat().st_size > _MAX_BYTES:
-        raise OSError(f"it has more than {_MAX_BYTES:,} bytes")
-    text = path.read_text("utf-8")
-    if any(line.count(".") > _MAX_DOTS for line in text.split("\n")):
-        raise ValueError(f"a line has more than {_MAX_DOTS} dots")
-    return text
-
-
 def read_table(path: Path) -> Table:
     """Return the reasons of the expected failures, by backend and test.
 
@@ -101,9 +87,9 @@ def read_table(path: Path) -> Table:
         pytest.UsageError: the file can't be read.
     """
     try:
-        table = tomllib.loads(_contents(path))
-    except (OSError, ValueError, RecursionError) as error:
-        raise pytest.UsageError(f"can't read the expected failures '{_printable(path)}': {_printable(error)}") from None
+        table = read_toml(path, "table of expected failures")
+    except FilchError as error:
+        raise pytest.UsageError(f"the expected failures: {_printable(error)}") from None
     for backend, tests in table.items():
         if not isinstance(tests, dict) or not all("::" in name and isinstance(tests[name], str) for name in tests):
             raise pytest.UsageError(

@@ -150,7 +150,7 @@ def filch(request: pytest.FixtureRequest, filch_backend: str | None) -> "Checks"
 
 def _record_property(node: pytest.Item, name: str, value: str) -> None:
     """Add a property to the test, for the JUnit file and for the process that writes the summary."""
-    from filch.steal.text import visible  # loads torch, as the comparison did
+    from filch.steal.text import visible
 
     node.user_properties.append((f"filch.{name}", visible(value)))
 

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto
 from onnx_ir import serde
 
-from filch.steal import read_untrusted
+from filch.steal import budget_of, read_untrusted
 
 from .._errors import ProgramError, reason
 from ..common._garbage_collection import no_collection
@@ -79,7 +79,7 @@ def _program_errors(path: Path) -> Iterator[None]:
 
 def _parse(path: Path) -> ModelProto:
     """Parse an ONNX file and check that it can be used safely; see `check_room` and `check_graphs`."""
-    contents = read_untrusted(path)
+    contents = read_untrusted(path, budget_of("program"))
     if _DUMP_KEY in contents:
         raise ProgramError(f"{str(path)!r} is a dump, not a program: it contains tensors and no nodes")
     check_room(contents)

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from filch.steal import parse_json, read_untrusted, write_output
+from filch.steal import budget_of, parse_json, read_untrusted, write_output
 
 from .._errors import TraceError
 from ..common._garbage_collection import no_collection
@@ -13,7 +13,6 @@ from ._plain_pickle import load_plain
 from ._trace_check import NUMBER, unreadable
 
 _SUFFIXES = (".pkl", ".json")
-_MEMORY = 200 * 2**20
 _MIN_VALUE = 40  # bytes of the smallest value
 
 
@@ -60,9 +59,10 @@ def load_trace(path: str | os.PathLike[str], *, memory: int | None = None) -> Tr
             trace can be.
     """
     where = _checked(path)
-    memory = _MEMORY if memory is None else memory
+    budget = budget_of("trace") if memory is None else budget_of("trace", size=memory, memory=memory)
+    memory = budget.kind.memory
     try:
-        content = read_untrusted(where, memory)
+        content = read_untrusted(where, budget)
     except OSError as error:
         raise TraceError(f"can't read {str(where)!r}: {error.strerror or error}") from error
     try:

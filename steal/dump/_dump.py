@@ -17,6 +17,7 @@ from onnx import StringStringEntryProto
 from .._errors import DAMAGE, DumpError, NotADumpError, one_line, os_error_reason
 from .._key import Key
 from .._records import Origin, Record, Records
+from ..files._kinds import budget_of
 from ..files._untrusted import parse_index, read_untrusted
 from ..text import short_line
 from ..values._decode import decode
@@ -175,7 +176,7 @@ def _gc_disabled() -> Iterator[None]:
 
 def _read_model(path: Path) -> bytes:
     try:
-        return read_untrusted(path, form.MAX_MODEL_SIZE)
+        return read_untrusted(path, budget_of("dump"))
     except FileNotFoundError:
         hint = unfinished_hint(path.absolute())
         raise DumpError(f"there is no file {str(path)!r}" + (f": {hint}" if hint else "")) from None

@@ -11,7 +11,6 @@ import errno
 import os
 import re
 import secrets
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
@@ -20,6 +19,7 @@ from google.protobuf.message import DecodeError
 from onnx import NodeProto
 
 from .._errors import DumpError
+from ..files._kinds import budget_of
 from ..files._untrusted import read_untrusted
 from . import _format as form
 from ._protobuf import fields, graph_and_metadata
@@ -129,14 +129,12 @@ class Draft:
             return data
 
     def check_data_file(self, descriptor: int) -> None:
-        """Refuse an open data file that is not a regular file or has a hard link in another folder.
+        """Refuse an open data file that has a hard link in another folder.
 
         Raises:
             OSError: the file must not be used.
         """
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, f"{self.data.name!r} is not a regular file")
         links = sum(1 for file in self.data.parent.iterdir() if not file.is_symlink() and _is_same(file, status))
         if status.st_nlink > links:
             raise OSError(errno.EPERM, f"{self.data.name!r} is a hard link: the file has another name elsewhere")
@@ -217,7 +215,7 @@ def _data_file_of(path: Path) -> Path | None:
     """Return the data file of the dump at `path`, which is unused once the dump is replaced."""
     data_name = re.compile(re.escape(path.name) + r"(\.\d+)?\.data")
     try:
-        contents = read_untrusted(path, form.MAX_MODEL_SIZE)
+        contents = read_untrusted(path, budget_of("dump"))
         graph, props = graph_and_metadata(path, contents)
         if form.VERSION_KEY not in props:
             return None

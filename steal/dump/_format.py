@@ -21,7 +21,7 @@ Other keys that begin with `filch.` belong to whoever adds them (`add_properties
 ignores them. Golden dumps have `filch.golden` (see `compare/testing/_golden_file.py`).
 """
 
-from ..files._untrusted import MAX_FILE_SIZE
+from ..files._kinds import FILE_KINDS
 
 VERSION = 2
 READABLE = ("1", "2")  # version 2 added optional values at the end of rows
@@ -42,7 +42,7 @@ ALIGNMENT = 64
 PAGE = 4096
 # Smaller dumps are one file; larger ones need a data file, so that reading one tensor doesn't load the whole model.
 INLINE_LIMIT = 32 * 2**20
-MAX_MODEL_SIZE = MAX_FILE_SIZE
+MAX_MODEL_SIZE = FILE_KINDS["dump"].size
 MAX_NODE_SIZE = 2**18  # bytes of one node that protobuf may parse; the resulting objects can be much larger
 # Since opset 21 (24 for float8 E8M0) Constant supports every type; ONNX Runtime and the checker read both.
 OPSET = 24

@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 from .._errors import DumpError, os_error_reason
-from ..files._untrusted import open_untrusted
+from ..files._kinds import budget_of
+from ..files._untrusted import open_descriptor, open_untrusted, read_lines
 from . import _format as form
 from ._dump import Dump, restore
 from ._files import Draft
@@ -50,10 +51,11 @@ def recover(path: str | os.PathLike[str], to: str | os.PathLike[str] | None = No
 
 def _finish(draft: Draft, target: Path) -> Dump:
     """Publish a draft as a dump at `target`, and remove it."""
-    data = os.open(draft.data, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+    data = open_descriptor(draft.data, os.O_RDWR, follow=False)
     try:
         draft.check_data_file(data)
-        with open_untrusted(draft.journal, follow=False) as lines:
+        with open_untrusted(draft.journal, follow=False) as file:
+            lines = read_lines(file, budget_of("journal of a capture"))
             index = read(lines, os.fstat(data).st_size, str(draft.journal))
         if index is None or not index.tensor_counts:
             draft.remove()

@@ -1,20 +1,24 @@
 """Open files of unknown origin safely: regular files within limits, or an error.
 
 All readers of files that somebody else may have written use this module. FIFOs and devices are refused without
-waiting, a file named by another file must be in the same folder, and JSON is parsed only if the result fits in memory.
+waiting, a file named by another file must be in the same folder, and JSON and TOML are parsed only if the result fits
+in memory. What a file may cost is counted by a `Budget`, whose limits `_kinds.py` has.
 """
 
 import errno
 import json
 import os
+import re
 import stat
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from .._errors import FilchError
+from ._budget import Budget, LimitError
+from ._kinds import budget_of
 
-MAX_FILE_SIZE = 2**31  # bytes; the limit of protobuf, and enough for any text
 _MAX_MEMORY = 400 * 2**20  # bytes for parsed JSON
 _MAX_GROWTH = 16  # memory of a parsed index relative to its text; a dump's index takes a factor of ten
 
@@ -39,16 +43,21 @@ def open_untrusted(path: str | os.PathLike[str], *, follow: bool = True) -> Bina
         OSError: the file doesn't exist, can't be read, or is a folder, a FIFO, a socket or a device; `strerror` is the
             reason.
     """
+    return os.fdopen(open_descriptor(path, os.O_RDONLY, follow=follow), "rb")
+
+
+def open_descriptor(path: str | os.PathLike[str], flags: int, *, follow: bool = True) -> int:
+    """Open a regular file as `os.open` does with `flags`; see `open_untrusted`."""
     extra = _FLAGS | (0 if follow else getattr(os, "O_NOFOLLOW", 0))
     try:
         _check_regular(Path(path).stat(follow_symlinks=follow))  # before opening, as that can affect a device
-        file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | extra))  # noqa: SIM115  Path.open has no opener
+        file = os.open(path, flags | extra)
     except ValueError as error:  # a null character
         raise OSError(errno.EINVAL, str(error)) from error
     try:
-        _check_regular(os.fstat(file.fileno()))
+        _check_regular(os.fstat(file))  # as it may have been replaced in between
     except OSError:
-        file.close()
+        os.close(file)
         raise
     return file
 
@@ -63,46 +72,102 @@ def _check_regular(status: os.stat_result) -> None:
         raise OSError(errno.EINVAL, f"it is {_KINDS.get(kind, 'something else')}, not a regular file")
 
 
-def read_untrusted(path: str | os.PathLike[str], limit: int = MAX_FILE_SIZE, *, follow: bool = True) -> bytes:
+def read_untrusted(path: str | os.PathLike[str], budget: Budget, *, follow: bool = True) -> bytes:
     """Return the contents of a regular file.
 
     Args:
         path: the file.
-        limit: the largest size in bytes.
+        budget: counts its bytes.
         follow: follow a link; else a link is refused.
 
     Raises:
-        OSError: see `open_untrusted`; or the file is larger than `limit`. `strerror` is the reason.
+        OSError: see `open_untrusted`; or the file is too large. `strerror` is the reason.
     """
     with open_untrusted(path, follow=follow) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > limit:
-            raise OSError(errno.EFBIG, f"it has {size:,} bytes, and at most {limit:,} are read")
+        try:
+            budget.take_bytes(size)
+        except LimitError as error:
+            raise OSError(errno.EFBIG, str(error)) from error
         contents = file.read(size + 1)
     if len(contents) > size:
         raise OSError(errno.EINVAL, "it grows while it is read")
     return contents
 
 
-def read_toml(path: str | os.PathLike[str], limit: int) -> dict[str, Any]:
+def read_lines(file: BinaryIO, budget: Budget) -> Iterator[bytes]:
+    """Yield the lines of an open file with their ends, and count them and the bytes of the file.
+
+    Raises:
+        LimitError: there are too many, or one is too long.
+    """
+    longest = budget.kind.line
+    budget.take_bytes(os.fstat(file.fileno()).st_size)
+    while line := file.readline(longest + 1):
+        if len(line) > longest:
+            raise LimitError(f"it has a line of more than {longest:,} bytes")
+        budget.take_items(what="lines")
+        yield line
+
+
+def read_toml(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     """Return the contents of a TOML file.
 
     Args:
         path: the file.
-        limit: the largest size in bytes.
+        kind: the name of its kind, which says what reading it may cost.
 
     Raises:
-        FilchError: the file can't be read, is no TOML, or is nested too deeply.
+        FilchError: the file can't be read, is no TOML, is nested too deep, has an integer of more than 64 bits, as TOML
+            does not, or exceeds a limit.
     """
-    name = os.fspath(path)
+    name, budget = os.fspath(path), budget_of(kind)
     try:
-        return tomllib.loads(read_untrusted(path, limit).decode("utf-8"))
+        text = read_untrusted(path, budget).decode("utf-8")
+        _check_toml(text, budget)
+        table = tomllib.loads(text)
+        _check_values(table, budget)
     except OSError as error:
         raise FilchError(f"can't read {name!r}: {error.strerror or error}") from error
+    except LimitError as error:
+        raise FilchError(f"{name!r} can't be read as {kind}: {error}") from error
     except ValueError as error:  # not UTF-8, or not TOML
-        raise FilchError(f"{name!r} is not a TOML file: {error}") from error
+        raise FilchError(f"{name!r} is not a TOML file: {_without_digits(error)}") from error
     except RecursionError:
         raise FilchError(f"{name!r} is not a TOML file that can be read: it is nested too deeply") from None
+    return table
+
+
+def _check_toml(text: str, budget: Budget) -> None:
+    """Refuse text for which `tomllib` takes too much memory or time, which grows with the square of a key's parts."""
+    bare = _TOML_TEXT.sub("", text)
+    needed = _estimate_memory(text, bare) + bare.count("=") * 300 + bare.count(".") * 600
+    if needed > budget.kind.memory:
+        raise _too_much_memory(needed, budget.kind.memory)
+    parts = [(line.count(".") + 1, line.lstrip().startswith("[")) for line in bare.split("\n")]
+    longest = max((count for count, is_header in parts if is_header), default=0)
+    budget.take_steps(sum(count * (count + longest) for count, _ in parts), "its dotted keys")
+
+
+def _check_values(table: dict[str, Any], budget: Budget) -> None:
+    """Count the values of a table, and refuse large integers."""
+    pending: list[tuple[Any, int]] = [(table, 0)]
+    while pending:
+        value, depth = pending.pop()
+        budget.take_items(what="values")
+        budget.check_depth(depth)
+        if type(value) is int and value.bit_length() > _INTEGER_BITS:
+            raise LimitError("an integer in it has more than 64 bits")
+        items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        pending += [(item, depth + 1) for item in items]
+
+
+# The strings and comments of TOML, from left to right; those that do not end, which TOML forbids, go on to the end.
+_TOML_TEXT = re.compile(
+    r""""{3}(?:[^"\\]++|\\.|"(?!""))*+(?:"{3})?|'{3}.*?(?:'{3}|\Z)|"(?:[^"\\\n]++|\\.)*+"?|'[^'\n]*'?|#[^\n]*""",
+    re.DOTALL,
+)
+_INTEGER_BITS = 63  # and a sign
 
 
 def open_companion(path: str | os.PathLike[str], name: str) -> BinaryIO:
@@ -145,18 +210,14 @@ def parse_json(text: str | bytes, *, memory: int = _MAX_MEMORY) -> Any:
     """
     if not isinstance(text, str):
         text = text.decode("utf-8")
-    if (needed := _estimate_memory(text)) > memory:
-        raise ValueError(
-            f"it would take about {needed // 2**20:,} MB of memory, and the limit is {memory // 2**20:,} MB"
-        )
+    if (needed := _estimate_memory(text, text)) > memory:
+        raise _too_much_memory(needed, memory)
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     except ValueError as error:
-        if "digits" in str(error):
-            raise ValueError("a number in it has too many digits") from None
-        raise
+        raise ValueError(_without_digits(error)) from None
 
 
 def parse_index(text: str | bytes) -> Any:
@@ -164,15 +225,29 @@ def parse_index(text: str | bytes) -> Any:
     return parse_json(text, memory=max(_MAX_MEMORY, _MAX_GROWTH * len(text)))
 
 
-def _estimate_memory(text: str) -> int:
-    """Return an upper bound of the memory of the parsed text, from the sizes of CPython's objects."""
+def _estimate_memory(text: str, bare: str) -> int:
+    """Return an upper bound of the memory of the parsed text, from the sizes of CPython's objects.
+
+    Args:
+        text: the whole text.
+        bare: the part of it that may have brackets and commas with a meaning.
+    """
     return (
         len(text) * (1 if text.isascii() else 4)
-        + text.count("{") * 200
-        + text.count("[") * 90
-        + text.count(",") * 80
-        + text.count(":") * 80
+        + bare.count("{") * 200
+        + bare.count("[") * 90
+        + bare.count(",") * 80
+        + bare.count(":") * 80
     )
+
+
+def _too_much_memory(needed: int, limit: int) -> LimitError:
+    return LimitError(f"it would take about {needed // 2**20:,} MB of memory, and the limit is {limit // 2**20:,} MB")
+
+
+def _without_digits(error: ValueError) -> str:
+    """Return the message of an error; Python's advice on long integers is not for users."""
+    return "a number in it has too many digits" if "digits" in str(error) else str(error)
 
 
 def _refuse_constant(constant: str) -> NoReturn:

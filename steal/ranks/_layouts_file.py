@@ -10,8 +10,6 @@ from ..files._untrusted import read_toml
 from ..text import for_toml
 from ._layouts import Layouts
 
-_MAX_SIZE = 2**26  # bytes
-
 
 def load_layouts(path: str | os.PathLike[str]) -> Layouts:
     """Read layouts from a TOML file.
@@ -23,7 +21,7 @@ def load_layouts(path: str | os.PathLike[str]) -> Layouts:
     Raises:
         FilchError: the file can't be read, or does not have this form.
     """
-    contents = read_toml(path, _MAX_SIZE)
+    contents = read_toml(path, "layouts")
     types: dict[str, type] = {"mesh": int, "dims": str, "learned": str}
     for name, table in contents.items():
         expected = types.get(name)

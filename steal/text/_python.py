@@ -1,10 +1,9 @@
 """Write values and text as Python source, strings only through `repr`."""
 
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
-
-import torch
 
 from ._visible import shortened
 
@@ -24,7 +23,7 @@ def python_literal(value: Any) -> str:
     >>> python_literal({"name": "it's", "limit": float("inf")})
     '{\'name\': "it\'s", \'limit\': float(\'inf\')}'
     """
-    if value is None or isinstance(value, bool | torch.dtype):
+    if value is None or isinstance(value, bool) or _is_dtype(value):
         return repr(value)
     for kind in (str, bytes, int):
         if isinstance(value, kind):
@@ -52,3 +51,8 @@ def python_docstring(text: str) -> str:
     '''
     inside = repr(shortened(text, _MAX_LENGTH))[1:-1].replace('"', '\\"')
     return f'"""{inside}"""'
+
+
+def _is_dtype(value: object) -> bool:
+    """Whether a value is a dtype of torch, which takes longer to import than the rest of this package."""
+    return "torch" in sys.modules and isinstance(value, sys.modules["torch"].dtype)

@@ -22,7 +22,7 @@ FOLDERS = {
 INTERNAL = [package for package, tree in FOLDERS.items() if len(tree.body) == 1]  # a docstring and nothing else
 PACKAGES = [package for package in FOLDERS if package not in INTERNAL]
 MOST_FILES = 20
-LAZY = ["filch", "filch.compare"]
+LAZY = ["filch", "filch.compare", "filch.steal"]
 RUNTIMES = {"onnxruntime", "onnx_ir", "onnxscript", "rich", "transformers", "typer"}
 MEMBERS = (property, cached_property, classmethod, staticmethod)
 
@@ -129,7 +129,14 @@ def _loaded_by(statement):
 
 
 @pytest.mark.parametrize(
-    "statement", ["import filch", "import filch.compare", "from filch import compare", "import filch; dir(filch)"]
+    "statement",
+    [
+        "import filch",
+        "import filch.compare",
+        "from filch import compare",
+        "import filch; dir(filch)",
+        "from filch.steal import read_toml, text",
+    ],
 )
 def test_importing_a_lazy_package_costs_nothing(statement):
     """Naming the package loads nothing, neither torch nor a terminal: a name is loaded when it is asked for."""

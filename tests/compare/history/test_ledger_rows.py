@@ -2,6 +2,7 @@
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from filch.compare import CompareError
 from filch.compare.history import _ledger_rows
 from filch.compare.history._ledger_rows import read_ledgers
+from filch.steal import budget_of
 from support.faults.ledgers import MadeLedger, run_name
 from support.hostile.reports import FILES, LEDGERS, SECRET
 
@@ -107,12 +109,18 @@ def test_ledgers_together_are_limited(tmp_path: Path, monkeypatch: pytest.Monkey
     """In bytes and in rows."""
     paths = [MadeLedger(runs=1).write(tmp_path / f"{name}.jsonl") for name in "ab"]
 
-    monkeypatch.setattr(_ledger_rows, "_MAX_ROWS", 23)
-    with pytest.raises(CompareError, match="more than 23 rows"):
-        read_ledgers(paths)
-    monkeypatch.setattr(_ledger_rows, "_MAX_BYTES", paths[0].stat().st_size + 100)
-    with pytest.raises(CompareError, match="at most 100 are read"):
-        read_ledgers(paths)
+    size = paths[0].stat().st_size + 100
+    for limit, message in (({"items": 23}, "more than 23 lines"), ({"size": size}, f"at most {size:,} are read")):
+        monkeypatch.setattr(_ledger_rows, "budget_of", partial(budget_of, **limit))
+        with pytest.raises(CompareError, match=message):
+            read_ledgers(paths)
+
+
+def test_empty_lines_count_as_lines(tmp_path: Path) -> None:
+    """A file of line ends takes no more time than one with as many rows."""
+    (tmp_path / "ledger.jsonl").write_bytes(b"\n" * 2**19)
+    with pytest.raises(CompareError, match=r"can't read the ledgers up to .*: it has more than 262,144 lines"):
+        read_ledgers([tmp_path / "ledger.jsonl"])
 
 
 def test_the_time_of_a_run_is_not_a_part_of_its_environment(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_recovery_refuses_data_that_is_another_file(tmp_path, drafts, kind):
         os.mkfifo(data)
     else:
         os.link(other, data)
-    with pytest.raises(DumpError, match=r"can't recover .*: .* is (a hard link|not a regular file)"):
+    with pytest.raises(DumpError, match=r"can't recover .*: .* is (a hard link|a FIFO, not a regular file)"):
         recover(path)
     assert other.stat().st_size == 5_000_000
 
@@ -113,3 +113,16 @@ def test_recovery_refuses_tensors_that_overlap(drafts):
     journal.write_text(header + "".join(f"{json.dumps(line)}\n" for line in lines))
     with pytest.raises(DumpError, match="overlap those of another tensor"):
         recover(path)
+
+
+def test_recovery_does_not_read_a_journal_that_is_too_large(tmp_path):
+    """A sparse file takes no room on the disk; neither its size nor its first line is read beyond the limits."""
+    for size, message in (
+        (20 * 2**30, "has 21,474,836,480 bytes, and at most 2,147,483,648 are read"),
+        (2**29, "has a line of more than 268,435,456 bytes"),
+    ):
+        for kind in ("journal", "data"):
+            (tmp_path / f".s.onnx.00000000.{kind}").write_bytes(b"")
+        os.truncate(tmp_path / ".s.onnx.00000000.journal", size)
+        with pytest.raises(DumpError, match=f"the journal .* is damaged: it {message}"):
+            recover(tmp_path / "s.onnx")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from filch.steal import open_companion, open_untrusted, parse_json, read_untrusted
+from filch.steal import budget_of, open_companion, open_untrusted, parse_json, read_untrusted
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_a_file_is_opened(folder):
     for name in ("weights", "link"):
         with open_untrusted(folder / name) as file:
             assert file.read() == b"weights"
-        assert read_untrusted(folder / name) == b"weights"
+        assert read_untrusted(folder / name, budget_of("report")) == b"weights"
 
 
 def test_everything_but_regular_files_is_refused_without_waiting(folder):
@@ -64,10 +64,10 @@ def test_a_file_larger_than_the_limit_is_not_read(folder):
         file.truncate(2**40)
 
     with pytest.raises(OSError, match="it has 1,099,511,627,776 bytes, and at most 100 are read"):
-        read_untrusted(folder / "large", 100)
+        read_untrusted(folder / "large", budget_of("report", size=100))
     if Path("/proc/self/status").exists():
         with pytest.raises(OSError, match="it grows while it is read"):
-            read_untrusted("/proc/self/status")
+            read_untrusted("/proc/self/status", budget_of("report"))
 
 
 def test_a_companion_in_the_folder_is_opened(folder):
