@@ -1,7 +1,8 @@
 """Temporary folders that are removed at the end, or by the next process after a kill.
 
 Each folder contains a file that is locked while its process lives. A process number would not do: it can belong to
-another container, or be reused.
+another container, or be reused. The file also says that Filch has made this very folder: others may have the name and
+a lock, or be a copy of one, and are nobody's to remove.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ except ImportError:  # on Windows, folders of killed processes stay
 
 _PREFIX = "filch-"
 _LOCK = "lock"
+_MARK_SIZE = 4096  # bytes; more than a mark has
 
 
 class Scratch:
@@ -54,15 +56,20 @@ class Scratch:
 
 
 def _create_lock(root: Path) -> int | None:
-    """Create a locked file in a folder; renamed to `lock` only once locked, as `remove_leftovers` tests that name."""
+    """Create a locked file in a folder; it gets its mark only once locked, as `remove_leftovers` tests for that."""
     if fcntl is None:
         return None
-    new = root / f"new-{_LOCK}"
-    lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    lock = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     with contextlib.suppress(OSError):  # network file systems may not support locks
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # pyright: ignore[reportOptionalMemberAccess]  fcntl is not None here
-        new.rename(root / _LOCK)
+        os.write(lock, _mark(root))
     return lock
+
+
+def _mark(root: Path) -> bytes:
+    """Return the contents of the lock of a folder, which those of no other one have."""
+    status = root.lstat()
+    return f"Filch made the folder {root.name} ({status.st_dev}:{status.st_ino}), and removes it.\n".encode()
 
 
 @functools.cache  # once per process and directory
@@ -77,13 +84,14 @@ def remove_leftovers(directory: str) -> None:
 
 
 def _remove_if_abandoned(root: Path) -> None:
-    """Remove a folder of this user unless its lock is held or missing; then raise OSError."""
+    """Remove a folder that Filch made for this user, unless its lock is held or missing; then raise OSError."""
     status = root.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         return
     lock = os.open(root / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # pyright: ignore[reportOptionalMemberAccess]  fcntl is not None here
-        shutil.rmtree(root, ignore_errors=True)
+        if os.read(lock, _MARK_SIZE) == _mark(root):
+            shutil.rmtree(root, ignore_errors=True)
     finally:
         os.close(lock)

@@ -1,10 +1,12 @@
 """Scratch folders are removed at the end, or by the next process after a kill."""
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -54,3 +56,29 @@ def test_the_folder_of_a_killed_process_is_removed_by_the_next(place):
         assert used.path.is_dir()
         assert {"precious", "filch-link", "filch-other"} <= set(os.listdir(place))
     used.remove()
+
+
+def test_a_folder_that_filch_did_not_make_is_kept(place):
+    """Whatever is in it: no lock, an empty one, another's, or that of a folder that was copied or renamed."""
+    for name in ("filch-nightly", "filch-data", "filch-link"):
+        (place / name).mkdir()
+        (place / name / "results.txt").write_text("the only copy")
+    (place / "filch-nightly" / "lock").touch()
+    left = Path(_leave_one(place))
+    (place / "filch-data" / "lock").write_bytes((left / "lock").read_bytes())
+    shutil.copytree(left, place / "filch-copy")
+    (place / "filch-link" / "lock").symlink_to(left / "lock")
+    left.rename(place / "filch-kept")
+
+    _scratch.remove_leftovers.cache_clear()
+    with Scratch():
+        pass
+
+    assert {file.name for file in place.iterdir()} == {
+        "filch-copy",
+        "filch-data",
+        "filch-kept",
+        "filch-link",
+        "filch-nightly",
+    }
+    assert (place / "filch-nightly" / "results.txt").read_text() == "the only copy"
