@@ -177,7 +177,7 @@ class Records(Mapping[Any, Any]):
         records: Mapping[Key, Record],
         modules: dict[str, ModuleInfo],
         tensor_source: TensorSource,
-        failed: dict[Key, str],
+        failed: Mapping[Key, str],
         source: str = "memory",
     ) -> None:
         self.records = records

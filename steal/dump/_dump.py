@@ -6,11 +6,10 @@ import gc
 import itertools
 import os
 import reprlib
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from onnx import StringStringEntryProto
 
@@ -18,7 +17,7 @@ from .._errors import DAMAGE, DumpError, NotADumpError, one_line, os_error_reaso
 from .._key import Key
 from .._records import Origin, Record, Records
 from ..files._kinds import budget_of
-from ..files._untrusted import parse_index, read_untrusted
+from ..files._untrusted import parse_json, read_untrusted
 from ..text import short_line
 from ..values._decode import decode
 from ..values._foreign import MAX_EXACT_INT, Spec
@@ -27,13 +26,11 @@ from . import _format as form
 from ._files import unfinished_hint
 from ._model import module_info
 from ._protobuf import Span, field, fields, graph_and_metadata
-from ._reader import Reader
+from ._reader import Reader, Spans
+from ._rows import KeyedRows, NamedRows, Rows, entries
 
 _NONE = type(None)
 _RECORD_TYPES = {*itertools.product([str], [int], [str], [str, _NONE], [int, _NONE], [int], [str, _NONE])}
-
-_Name = TypeVar("_Name", bound=str | Key)
-_T = TypeVar("_T")
 
 
 class Dump(Records):
@@ -111,32 +108,44 @@ def _open(path: Path, contents: bytes) -> Dump:
     graph, props = graph_and_metadata(path, contents)
     if form.VERSION_KEY not in props:
         raise NotADumpError(f"{str(path)!r} is an ONNX model but not a dump, which steal_forward(dump_file=…) writes")
-    if props[form.VERSION_KEY] not in form.READABLE:
+    version = _text(contents, props[form.VERSION_KEY])
+    if version not in form.READABLE:
         known = " and ".join(form.READABLE)
-        raise DumpError(f"{str(path)!r} has format {props[form.VERSION_KEY]!r:.50}; this Filch reads format {known}")
+        raise DumpError(f"{str(path)!r} has format {version!r:.50}; this Filch reads format {known}")
     with _gc_disabled():
         return _parse_index(path, contents, graph, props)
 
 
-def _parse_index(path: Path, contents: bytes, graph: Span, props: dict[str, str]) -> Dump:
-    keys = (form.TENSORS_KEY, form.RECORDS_KEY, form.MODULES_KEY, form.ENVIRONMENT_KEY)
+def _parse_index(path: Path, contents: bytes, graph: Span, props: dict[str, Span]) -> Dump:
     try:
-        rows, lines, infos, versions = (parse_index(props[key]) for key in keys)
-        names = _unique_dict((_check_text(name), None) for name, *_ in rows)
-        records = _unique_dict(map(_parse_record, lines))
-        failed = _unique_dict(map(_parse_failure, parse_index(props.get(form.FAILED_KEY, "[]"))))
-        grown = parse_index(props.get(form.GROWN_KEY, "[]"))
+        tensors = NamedRows(contents, props[form.TENSORS_KEY])
+        records = KeyedRows(contents, props[form.RECORDS_KEY], _parse_record)
+        failed = KeyedRows(contents, props[form.FAILED_KEY], _parse_failure) if form.FAILED_KEY in props else {}
+        infos, versions = (parse_json(_text(contents, props[key])) for key in (form.MODULES_KEY, form.ENVIRONMENT_KEY))
+        grown: list[Spec] = []
+        if form.GROWN_KEY in props:
+            Rows(contents, props[form.GROWN_KEY], grown.append)
         modules = {name: module_info(info) for name, info in infos.items()}
         environment = {name: str(value) for name, value in versions.items()}
-        layouts = parse_index(props.get(form.SHARDINGS_KEY, "{}"))
-        shardings = {int(reference): Sharding.from_json(spec) for reference, spec in layouts.items()}
-        nodes = _nodes(contents, graph, len(names))
+        shardings = _parse_shardings(contents, props.get(form.SHARDINGS_KEY))
+        nodes = _nodes(contents, graph, len(tensors))
     except DAMAGE as error:
         raise DumpError(f"the index of {str(path)!r} is damaged: {one_line(error)}") from error
-    dump = Dump(records, modules, Reader(path, contents, nodes, rows, grown), failed, str(path))
+    dump = Dump(records, modules, Reader(path, contents, nodes, tensors, grown), failed, str(path))
     dump.environment, dump.shardings = environment, shardings
-    dump.properties = {key: text for key, text in props.items() if key not in form.KEYS}
+    dump.properties = {key: _text(contents, span) for key, span in props.items() if key not in form.KEYS}
     return dump
+
+
+def _parse_shardings(contents: bytes, span: Span | None) -> dict[int, Sharding]:
+    """Return the layouts of plain tensors; most are equal to others, and are kept once."""
+    known: dict[Sharding, Sharding] = {}
+    parsed = ((int(reference), Sharding.from_json(spec)) for reference, spec in entries(contents, span or (0, 0)))
+    return {reference: known.setdefault(layout, layout) for reference, layout in parsed} if span else {}
+
+
+def _text(contents: bytes, span: Span) -> str:
+    return contents[slice(*span)].decode(errors="replace")
 
 
 def add_properties(path: str | os.PathLike[str], properties: Mapping[str, str]) -> None:
@@ -186,13 +195,15 @@ def _read_model(path: Path) -> bytes:
         raise DumpError(f"can't read {str(path)!r}: {os_error_reason(error)}") from error
 
 
-def _nodes(contents: bytes, graph: Span, count: int) -> list[Span]:
+def _nodes(contents: bytes, graph: Span, count: int) -> Spans:
     """Return the spans of a model's nodes, one for each tensor; a dump without tensors has one dummy node."""
+    nodes = Spans()
     spans = ((start, stop) for number, _, start, stop in fields(contents, *graph) if number == form.NODE)
-    nodes = list(itertools.islice(spans, count + 1))
+    for span in itertools.islice(spans, count + 1):
+        nodes.append(*span)
     if len(nodes) != max(count, 1):
         raise ValueError(f"it lists {count} tensors, and the graph has {'more' if len(nodes) > count else len(nodes)}")
-    return nodes[:count]
+    return nodes
 
 
 def _parse_record(row: Spec) -> tuple[Key, Record]:
@@ -215,22 +226,6 @@ def _parse_failure(row: Spec) -> tuple[Key, str]:
 
 def _are_counts(values: tuple[int, ...]) -> bool:
     return min(values) >= 0 and max(values) < MAX_EXACT_INT  # larger ones can be chosen to have equal hashes
-
-
-def _check_text(value: Spec) -> str:
-    if type(value) is not str:
-        raise TypeError(f"{reprlib.repr(value)} is not a string")
-    return value
-
-
-def _unique_dict(pairs: Iterable[tuple[_Name, _T]]) -> dict[_Name, _T]:
-    """Return a dictionary of the pairs; refuse repeated keys."""
-    listed = list(pairs)
-    unique = dict(listed)
-    if len(unique) < len(listed):
-        twice = next(name for name, count in Counter(name for name, _ in listed).items() if count > 1)
-        raise ValueError(f"it has {twice!r:.200} twice")
-    return unique
 
 
 def _references(spec: Spec) -> Iterator[Spec]:

@@ -154,11 +154,11 @@ class Draft:
         except OSError:  # another process has removed it since
             return False
 
-    def publish(self, model: bytes, data: Path | None) -> None:
+    def publish(self, model: list[bytes], data: Path | None) -> None:
         """Replace the dump at the path by a new one in one step, and remove the data file of the previous dump.
 
         Args:
-            model: the contents of the ONNX file.
+            model: the contents of the ONNX file, in parts.
             data: the data file that the model refers to; None if the model contains the data.
 
         Raises:
@@ -168,7 +168,7 @@ class Draft:
         try:
             temporary.unlink(missing_ok=True)  # it may be a link, which must not be followed
             with os.fdopen(_create(temporary), "wb") as file:
-                file.write(model)
+                file.writelines(model)
             with _locked(self.path.parent):
                 stale = _data_file_of(self.path)
                 temporary.replace(self.path)

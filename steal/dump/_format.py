@@ -1,8 +1,8 @@
 """The names, limits and JSON of the dump format, shared by its writer and its reader.
 
 A dump is an ONNX model without inputs. Each tensor is the `value` of one Constant node and a graph output with a
-readable name. Its bytes are in the node or, in a large dump, in one file beside the model. Everything else is JSON
-under these keys of `metadata_props`:
+readable name. Its bytes are in the node or, in a large dump, in one file beside the model. Everything else is JSON in
+ASCII under these keys of `metadata_props`:
 
 - `filch.dump`: the version of the format.
 - `filch.tensors`: `[output name, torch dtype, shape]` of each tensor, followed by `"zlib"` if its bytes are compressed.
@@ -44,12 +44,18 @@ PAGE = 4096
 INLINE_LIMIT = 32 * 2**20
 MAX_MODEL_SIZE = FILE_KINDS["dump"].size
 MAX_NODE_SIZE = 2**18  # bytes of one node that protobuf may parse; the resulting objects can be much larger
+MAX_LABEL_LENGTH = 2**10  # characters of a tensor's name, which its node contains several times
+MAX_INDEX_SIZE = MAX_MODEL_SIZE - 2 * INLINE_LIMIT  # what the writer accepts of the model, without the tensors' bytes
+# Bytes of one row of the index and of one line of the journal; the objects that these are parsed into take at most 30
+# times that.
+MAX_ROW_SIZE = FILE_KINDS["dump"].line
 # Since opset 21 (24 for float8 E8M0) Constant supports every type; ONNX Runtime and the checker read both.
 OPSET = 24
 IR_VERSION = 13
 
-# Field numbers in onnx.proto: of a model, a graph, a node, an attribute and a tensor.
+# Field numbers in onnx.proto: of a model, an entry of its metadata, a graph, a node, an attribute and a tensor.
 GRAPH, METADATA = 7, 14
+ENTRY_KEY, ENTRY_VALUE = 1, 2
 NODE, OUTPUT = 1, 12
 ATTRIBUTE = 5
 TENSOR = 5

@@ -5,30 +5,39 @@ Each line is JSON. The first is a header with version, environment and modules. 
 written only after all bytes that it refers to.
 """
 
+import errno
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .._errors import DAMAGE, DumpError, one_line
 from .._key import Key
-from ..files._untrusted import parse_index, parse_json
 from ..values._dtypes import dtype_name, dtype_of
 from ..values._packed import unpack
 from . import _format as form
 from ._model import Entry, Index, module_info, modules_json
+from ._rows import parse_row
 
 _FAILED_LENGTH = 3  # length of the row of a call that raised
 _MAX_ROWS = 64  # rows per line: few enough that the objects of a line are freed before the garbage collector runs
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def header(index: Index) -> str:
-    """Return the first line of a journal."""
-    return f"{_encode([form.VERSION, index.environment, modules_json(index.modules)])}\n"
+def header(index: Index) -> bytes:
+    """Return the first line of a journal.
+
+    Raises:
+        OSError: there are too many modules.
+    """
+    line = f"{_encode([form.VERSION, index.environment, modules_json(index.modules)])}\n".encode()
+    if len(line) > form.MAX_ROW_SIZE:
+        what = f"the list of its {len(index.modules):,} modules has {len(line):,} bytes"
+        raise OSError(errno.EFBIG, f"{what}, and at most {form.MAX_ROW_SIZE:,} can be read; select fewer (include=…)")
+    return line
 
 
 def journal_lines(index: Index, rows: Sequence[tuple[Any, ...]]) -> str:
-    """Add records and calls that raised to the index, and return their lines.
+    """Add records and calls that raised to the index, and return their lines, up to the first that it refuses.
 
     Args:
         index: contains the tensors already.
@@ -39,7 +48,9 @@ def journal_lines(index: Index, rows: Sequence[tuple[Any, ...]]) -> str:
 
 
 def _journal_line(index: Index, rows: Sequence[tuple[Any, ...]]) -> str:
-    """Add some rows to the index, and return their line."""
+    """Add some rows to the index, unless it refuses them, and return their line, or several if it would be too long."""
+    if index.refusal is not None:
+        return ""
     records, tensor_counts, failed = [], [], []
     for row in rows:
         if len(row) == _FAILED_LENGTH:
@@ -50,11 +61,21 @@ def _journal_line(index: Index, rows: Sequence[tuple[Any, ...]]) -> str:
         records.append(values if source is None else [*values, source])
         tensor_counts.append((tensor_count, grown_count))
     first, last = index.total_counts, tensor_counts[-1] if tensor_counts else index.total_counts
-    entries = [(*entry[:4], dtype_name(entry[4]), *entry[5:]) for entry in index.tensors[first[0] : last[0]]]
+    tensors, grown = index.tensors[first[0] : last[0]], index.grown[first[1] : last[1]]
+    entries = [(*entry[:4], dtype_name(entry[4]), *entry[5:]) for entry in tensors]
     text = _encode(records)
-    index.add(text, tensor_counts)
-    grown = index.grown[first[1] : last[1]]
-    return f"[{_encode(entries)},{_encode(grown)},{text},{_encode(tensor_counts)},{_encode(failed)}]\n"
+    line = f"[{_encode(entries)},{_encode(grown)},{text},{_encode(tensor_counts)},{_encode(failed)}]\n"
+    if len(line) > form.MAX_ROW_SIZE and len(rows) > 1:
+        return _journal_line(index, rows[: len(rows) // 2]) + _journal_line(index, rows[len(rows) // 2 :])
+    if len(line) > form.MAX_ROW_SIZE:
+        label = Key(rows[0][0], rows[0][1], "O" if failed else rows[0][2]).label
+        index.refuse(
+            f"the description of {label!r:.200} has {len(line):,} bytes, and at most {form.MAX_ROW_SIZE:,} can be read"
+        )
+    elif index.reserve(len(line), tensors):
+        index.add(text, tensor_counts)
+        return line
+    return ""
 
 
 def read(lines: Iterable[bytes], size: int, name: str) -> Index | None:
@@ -68,30 +89,32 @@ def read(lines: Iterable[bytes], size: int, name: str) -> Index | None:
     Raises:
         DumpError: this is not a journal, or it is damaged before its last line.
     """
-    rows = iter(lines)
+    whole = (line.decode("ascii") for line in lines if line.endswith(b"\n"))
     try:
-        first = next(rows, b"")
-        if not first.endswith(b"\n"):
+        if (first := next(whole, None)) is None:
             return None
-        version, environment, modules = parse_json(first)
+        version, environment, modules = parse_row(first)[0]
         if version != form.VERSION:
             raise DumpError(f"{name!r} has format {version!r}; this Filch reads format {form.VERSION}")
         infos = {str(key): module_info(info) for key, info in modules.items()}
         index = Index(infos, {str(key): str(value) for key, value in environment.items()})
-        for line in rows:
-            if not line.endswith(b"\n"):
+        for line in whole:
+            _add_line(index, line)
+            if index.refusal is not None:
                 break
-            _add_line(index, parse_index(line))
     except DAMAGE as error:
         raise DumpError(f"the journal {name!r} is damaged: {one_line(error)}") from error
     index.truncate_to_size(size)
     return index
 
 
-def _add_line(index: Index, row: Any) -> None:
-    """Add the contents of a parsed line to the index."""
-    new_tensors, grown, records, tensor_counts, failed = row
-    index.tensors += map(_parse_entry, new_tensors)
+def _add_line(index: Index, line: str) -> None:
+    """Add the contents of a line to the index, unless it refuses them."""
+    rows, grown, records, tensor_counts, failed = parse_row(line)[0]
+    new_tensors = list(map(_parse_entry, rows))
+    if not index.reserve(len(line), new_tensors):
+        return
+    index.tensors += new_tensors
     index.grown += [(int(first), int(tail), int(dim)) for first, tail, dim in grown]
     if len(records) != len(tensor_counts):
         raise ValueError(f"expected {len(tensor_counts)} records, found {len(records)}")

@@ -1,6 +1,7 @@
 """The index of a dump, and the ONNX model that contains it."""
 
 import bisect
+import errno
 import functools
 import itertools
 import json
@@ -27,6 +28,8 @@ from . import _protobuf as protobuf
 _TENSOR_NAME, _NODE_NAME, _OUTPUT_NAME, _NODE_OUTPUT = b"\x42", b"\x1a", b"\x0a", b"\x12"
 _CONSTANT = onnx.NodeProto(op_type="Constant").SerializeToString()
 _VALUE = AttributeProto(name="value", type=AttributeProto.TENSOR).SerializeToString()
+_NODE_SIZE = 128  # bytes of a tensor's node and output, besides its name
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 _IS_EXTERNAL = TensorProto(data_location=TensorProto.EXTERNAL).SerializeToString()
 
 
@@ -63,7 +66,7 @@ class Entry(NamedTuple):
     @property
     def label(self) -> str:
         """The name of the tensor's node and graph output, before `unique_names`."""
-        label = Key(self.name, self.iteration, self.kind).place(self.path)
+        label = Key(self.name, self.iteration, self.kind).place(self.path)[: form.MAX_LABEL_LENGTH]
         return label if label.isascii() else label.encode(errors="backslashreplace").decode()  # no lone surrogates
 
 
@@ -79,6 +82,8 @@ class Index:
         tensor_counts: for each record, the numbers of tensors and grown tensors when it was complete.
         failed: the calls that raised, with their exceptions.
         shardings: the layouts of plain tensors (see `filch.shardings` in `_format`).
+        size: bytes of the model without the tensors' bytes, as estimated while the records are added.
+        refusal: why a record was not added, as a dump with it could not be read; the index is complete up to there.
     """
 
     modules: dict[str, ModuleInfo]
@@ -88,6 +93,8 @@ class Index:
     tensor_counts: list[tuple[int, int]] = field(default_factory=list)
     failed: dict[Key, str] = field(default_factory=dict)
     shardings: dict[int, Sharding] = field(default_factory=dict)
+    size: int = 0
+    refusal: OSError | None = None
     _chunks: list[str] = field(default_factory=list)  # JSON lists, whose items together are the rows of all records
     _ends: list[int] = field(default_factory=list)  # the number of records up to the end of each chunk
 
@@ -95,6 +102,22 @@ class Index:
     def total_counts(self) -> tuple[int, int]:
         """The numbers of tensors and grown tensors that the records need."""
         return self.tensor_counts[-1] if self.tensor_counts else (0, 0)
+
+    def reserve(self, size: int, tensors: Sequence[Entry]) -> bool:
+        """Count records and new tensors; return False, and refuse all that follows, if the model would be too large.
+
+        Args:
+            size: of the JSON that describes them.
+            tensors: the new ones, which the model also names in a node and an output.
+        """
+        self.size += size + sum(_NODE_SIZE + 4 * (len(entry.name) + len(entry.path)) for entry in tensors)
+        if self.size > form.MAX_INDEX_SIZE:
+            self.refuse(f"its index would have more than {form.MAX_INDEX_SIZE:,} bytes: record less in one file")
+        return self.refusal is None
+
+    def refuse(self, reason: str) -> None:
+        """Refuse all further records."""
+        self.refusal = OSError(errno.EFBIG, reason)
 
     def add(self, records: str, tensor_counts: Sequence[tuple[int, int]]) -> None:
         """Add records as the JSON of their rows, with their `tensor_counts`."""
@@ -112,10 +135,11 @@ class Index:
 
     def truncate(self, records: int) -> None:
         """Keep only the first `records` records and their tensors."""
-        rows = list(itertools.islice(self.rows(0), records))
-        tensor_counts = self.tensor_counts[:records]
-        self.tensor_counts, self._chunks, self._ends = [], [], []
-        self.add(json.dumps(rows), tensor_counts)
+        whole = bisect.bisect_right(self._ends, records)
+        start = self._ends[whole - 1] if whole else 0
+        part, counts = self._chunks[whole : whole + 1], self.tensor_counts[start:records]
+        del self._chunks[whole:], self._ends[whole:], self.tensor_counts[start:]
+        self.add(json.dumps(json.loads(part[0])[: len(counts)]) if counts else "", counts)
         del self.tensors[self.total_counts[0] :], self.grown[self.total_counts[1] :]
 
     def truncate_to_size(self, size: int) -> None:
@@ -128,8 +152,8 @@ class Index:
         """The size that the data file must have."""
         return max((entry.end for entry in self.tensors), default=0)
 
-    def model(self, location: str | None, read: Callable[[int, int], bytes]) -> bytes:
-        """Return the serialized model.
+    def model(self, location: str | None, read: Callable[[int, int], bytes]) -> list[bytes]:
+        """Return the serialized model in parts, as joining them would take its size in memory several times.
 
         Args:
             location: the data file's name; None to store the bytes in the model.
@@ -146,13 +170,15 @@ class Index:
         ]
         if not self.tensors:  # ONNX Runtime refuses a graph without nodes
             parts = list(_tensor_fields("(no tensor)", Entry("", 0, "", "", torch.uint8, (0,), 0, 0), None, read))
-        graph = onnx.GraphProto(name="filch.dump").SerializeToString() + b"".join(parts)
         opsets = [helper.make_opsetid("", form.OPSET)]
         model = onnx.ModelProto(ir_version=form.IR_VERSION, producer_name="filch", opset_import=opsets)
-        helper.set_model_props(model, self._metadata(names))
-        whole: bytes = model.SerializeToString() + protobuf.field(form.GRAPH, graph)
-        if len(whole) >= form.MAX_MODEL_SIZE:
-            raise EncodeError(f"the model without the tensors has {len(whole)} bytes; protobuf is limited to 2 GiB")
+        whole = [model.SerializeToString()]
+        for key, value in self._metadata(names):
+            entry = [protobuf.field(form.ENTRY_KEY, key.encode()), *protobuf.field_of(form.ENTRY_VALUE, value)]
+            whole += protobuf.field_of(form.METADATA, entry)
+        whole += protobuf.field_of(form.GRAPH, [onnx.GraphProto(name="filch.dump").SerializeToString(), *parts])
+        if (size := sum(map(len, whole))) >= form.MAX_MODEL_SIZE:
+            raise EncodeError(f"the model has {size:,} bytes, and at most {form.MAX_MODEL_SIZE:,} can be read")
         return whole
 
     def _shardings_json(self) -> dict[int, Any]:
@@ -163,24 +189,29 @@ class Index:
             if -grown <= reference < tensors  # the last records may have been lost
         }
 
-    def _metadata(self, names: list[str]) -> dict[str, str]:
-        rows = [
-            [name, dtype_name(entry.dtype), entry.shape, *(["zlib"] if entry.compressed else [])]
+    def _metadata(self, names: list[str]) -> Iterator[tuple[str, list[bytes]]]:
+        """Iterate over the keys and values of the model's metadata, the values in parts."""
+        rows = (
+            _encode([name, dtype_name(entry.dtype), entry.shape, *(["zlib"] if entry.compressed else [])])
             for name, entry in zip(names, self.tensors, strict=True)
-        ]
+        )
         contents = {
             form.VERSION_KEY: form.VERSION,
-            form.TENSORS_KEY: rows,
             form.GROWN_KEY: self.grown,
             form.FAILED_KEY: [[key.name, key.iteration, exception] for key, exception in self.failed.items()],
             **({form.SHARDINGS_KEY: self._shardings_json()} if self.shardings else {}),
             form.MODULES_KEY: modules_json(self.modules),
             form.ENVIRONMENT_KEY: self.environment,
         }
-        return {
-            **{key: json.dumps(value) for key, value in contents.items()},
-            form.RECORDS_KEY: f"[{','.join(chunk[1:-1] for chunk in self._chunks)}]",
-        }
+        yield from ((key, [_encode(value).encode()]) for key, value in contents.items())
+        yield form.TENSORS_KEY, _joined(rows)
+        yield form.RECORDS_KEY, _joined(chunk[1:-1] for chunk in self._chunks)
+
+
+def _joined(rows: Iterable[str]) -> list[bytes]:
+    """Return the parts of a JSON list of rows."""
+    parts = [part for row in rows for part in (b",", row.encode())]
+    return [b"[", *parts[1:], b"]"]
 
 
 def unique_names(names: Iterable[str]) -> list[str]:

@@ -10,9 +10,6 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-from google.protobuf.message import DecodeError
-from onnx import StringStringEntryProto
-
 from .._errors import DumpError
 from . import _format as form
 
@@ -52,26 +49,28 @@ def fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int, 
         raise ValueError("it is truncated")
 
 
-def graph_and_metadata(path: Path, model: bytes) -> tuple[Span, dict[str, str]]:
-    """Return the span of a model's graph, and Filch's entries of `metadata_props`.
+def graph_and_metadata(path: Path, model: bytes) -> tuple[Span, dict[str, Span]]:
+    """Return the spans of a model's graph, and of the values of Filch's entries of `metadata_props`.
 
     Raises:
         DumpError: this is not a valid model, or it has an entry twice; the message contains `path`.
     """
     graphs: list[Span] = []
-    props: dict[str, str] = {}
+    props: dict[str, Span] = {}
     try:
         for number, _, start, stop in fields(model, 0, len(model)):
             if number == form.GRAPH:
                 graphs.append((start, stop))
             if number == form.METADATA:
-                entry = StringStringEntryProto.FromString(model[start:stop])
-                if entry.key in props:
-                    raise DumpError(f"{str(path)!r} is damaged: it has {entry.key!r:.200} twice")
-                if str(entry.key).startswith("filch."):  # protobuf returns bytes if it is not UTF-8
-                    props[entry.key] = entry.value
+                entry = {inner: span for inner, _, *span in fields(model, start, stop)}
+                key = model[slice(*entry.get(form.ENTRY_KEY, (0, 0)))].decode()
+                if key in props:
+                    raise DumpError(f"{str(path)!r} is damaged: it has {key!r:.200} twice")
+                if key.startswith("filch."):
+                    first, end = entry.get(form.ENTRY_VALUE, (0, 0))
+                    props[key] = first, end
         [graph] = graphs
-    except (DecodeError, ValueError):
+    except ValueError:
         raise DumpError(f"{str(path)!r} is not an ONNX file, or is truncated") from None
     return graph, props
 
@@ -90,6 +89,11 @@ def split(data: bytes, span: Span, number: int) -> tuple[bytes, Span]:
 def field(number: int, contents: bytes) -> bytes:
     """Return an encoded length-delimited field (a message, a string or bytes) with a number below 16."""
     return bytes((number << 3 | _BYTES,)) + varint(len(contents)) + contents
+
+
+def field_of(number: int, parts: list[bytes]) -> list[bytes]:
+    """Return the parts of a field whose contents are given in parts; see `field`."""
+    return [bytes((number << 3 | _BYTES,)) + varint(sum(map(len, parts))), *parts]
 
 
 @functools.lru_cache(maxsize=2**14)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from google.protobuf.message import DecodeError
 from onnx import NodeProto, TensorProto
@@ -25,9 +26,11 @@ from ..values._tensors import MAX_DIMS
 from . import _format as form
 from ._compression import decompress_bytes
 from ._protobuf import Span, split
+from ._rows import Rows
 
 _EXTERNAL, _UINT8 = TensorProto.EXTERNAL, TensorProto.UINT8
 _MAX_DIGITS = 18  # the maximum number of digits of an offset
+_INLINE = -1, -1  # the span of bytes that are in the model
 _MAX_GROWN_RATIO = 16  # size of the grown tensors of one value, relative to the dump
 # Linux counts a private mapping as memory that may be written, and refuses one larger than the machine's memory.
 # Python before 3.13 has no name for the flag.
@@ -50,6 +53,27 @@ class TensorRow(NamedTuple):
     compression: str | None = None
 
 
+class Spans:
+    """Spans in a file, in 16 bytes each."""
+
+    def __init__(self) -> None:
+        self._bounds = array("q")
+
+    def append(self, start: int, stop: int) -> None:
+        """Add a span."""
+        self._bounds.extend((start, stop))
+
+    def __len__(self) -> int:
+        return len(self._bounds) // 2
+
+    def __getitem__(self, index: int) -> Span:
+        return self._bounds[2 * index], self._bounds[2 * index + 1]
+
+    def array(self) -> npt.NDArray[np.int64]:
+        """Return the spans as an array of two columns."""
+        return np.array(self._bounds, dtype=np.int64).reshape(-1, 2)
+
+
 class Reader:
     """The tensors of one dump; a `TensorSource`.
 
@@ -57,7 +81,7 @@ class Reader:
         path: the path of the model, for messages and to find its data file.
         model: the contents of the model.
         nodes: the span of each tensor's node.
-        rows: the tensor index, as untrusted JSON.
+        rows: the tensor index, of untrusted JSON.
         grown: the index of grown tensors, as untrusted JSON. A grown tensor is an earlier one plus what was appended
             to it in one dimension, as a key-value cache grows.
 
@@ -65,16 +89,16 @@ class Reader:
         DumpError: a node is damaged, or its bytes are not in the data file or overlap those of another tensor.
     """
 
-    def __init__(
-        self, path: Path, model: bytes, nodes: Sequence[Span], rows: Sequence[Spec], grown: Sequence[Spec]
-    ) -> None:
+    def __init__(self, path: Path, model: bytes, nodes: Spans, rows: Rows, grown: Sequence[Spec]) -> None:
         self._path = path
         self._model = model
         self._nodes = nodes
         self._rows = rows
         self._grown = self._parse_grown(grown)
         self._location: str | None = None
-        self._data_spans = [self._data_span(index) for index in range(len(rows))]
+        self._data_spans = Spans()
+        for index in range(len(rows)):
+            self._data_spans.append(*self._data_span(index))
         # Now, before another dump replaces this one: an existing mapping is not affected by that.
         self._mapped = b"" if self._location is None else self._map(self._location)
         self._check_data_spans()
@@ -92,7 +116,8 @@ class Reader:
             raise self._damage(f"tensor {name!r:.200} has an unknown dtype: {dtype_name!r:.200}")
         carrier, dims = CARRIERS[dtype], [*shape, 2] if dtype.is_complex else [*shape]
         node, tensor, inline_span = self._node(reference)
-        if span := self._data_spans[reference]:
+        span = self._data_spans[reference]
+        if span != _INLINE:
             raw = memoryview(self._mapped)[slice(*span)]
         else:
             raw = memoryview(self._model)[slice(*inline_span)] if inline_span else memoryview(tensor.raw_data)
@@ -108,7 +133,7 @@ class Reader:
             return from_carrier(torch.empty(dims, dtype=carrier.view, device="cpu"), dtype)
         if compression:
             data: memoryview | bytearray = self._decompress(name, raw, nbytes, dtype.itemsize)
-        elif span is None:
+        elif span == _INLINE:
             data = bytearray(raw)
         elif span[0] % dtype.itemsize:
             raise self._damage(f"the bytes of {name!r:.200} begin at {span[0]}, which is not aligned for {dtype_name}")
@@ -162,11 +187,11 @@ class Reader:
             pass
         raise self._damage(f"its node {index} is not a tensor")
 
-    def _data_span(self, index: int) -> Span | None:
-        """Return the span of a tensor's bytes in the data file; None if they are in the model."""
+    def _data_span(self, index: int) -> Span:
+        """Return the span of a tensor's bytes in the data file; `_INLINE` if they are in the model."""
         _, tensor, _ = self._node(index)
         if tensor.data_location != _EXTERNAL:
-            return None
+            return _INLINE
         entries = {entry.key: entry.value for entry in tensor.external_data}
         location, offset, length = entries.get("location"), entries.get("offset", ""), entries.get("length", "")
         is_str = type(location) is type(offset) is type(length) is str  # protobuf returns bytes if not UTF-8
@@ -196,7 +221,8 @@ class Reader:
 
     def _check_data_spans(self) -> None:
         """Check that all bytes lie in the data file and that no tensors overlap."""
-        spans = np.array([span for span in self._data_spans if span], dtype=np.int64).reshape(-1, 2)
+        spans = self._data_spans.array()
+        spans = spans[spans[:, 0] >= 0]
         spans = spans[np.lexsort((-spans[:, 1], spans[:, 0]))]  # by start, the longest first
         reach = np.maximum.accumulate(spans[:, 1])  # the end of all bytes up to each span
         if len(reach) and reach[-1] > len(self._mapped):

@@ -68,7 +68,7 @@ class DumpWriter:
 
     def __enter__(self) -> Self:
         try:
-            self._draft, self._data, self._journal = Draft.create(self.path, header(self.index).encode())
+            self._draft, self._data, self._journal = Draft.create(self.path, header(self.index))
         except (OSError, ValueError) as error:  # ValueError: a null character
             raise self._dump_error(error) from error
         self._direct = self._draft.open_direct()
@@ -149,6 +149,7 @@ class DumpWriter:
     def add(self, key: PlainKey, packed: Packed, origin: Origin) -> None:
         """See `Store.add`."""
         index = self.index
+        self._update_error()
         self._stream.put_row((*key, packed, len(index.tensors), len(index.grown), *origin))
 
     def rows(self, start: int) -> Iterable[Sequence[Any]]:
@@ -158,8 +159,10 @@ class DumpWriter:
 
     def add_failure(self, key: Key, exception: str) -> None:
         """See `Store.add_failure`."""
-        self.index.failed[key] = exception
-        self._stream.put_row((key.name, key.iteration, exception))
+        self._update_error()
+        if self.error is None:
+            self.index.failed[key] = exception
+            self._stream.put_row((key.name, key.iteration, exception))
 
     def flush(self) -> int:
         """Wait until all records so far are written to the operating system; return their number."""
@@ -177,7 +180,7 @@ class DumpWriter:
         if os.getpid() != self._process:
             return
         self._stream.close()
-        error: Exception | None = self._stream.error
+        error: Exception | None = self._stream.error or self.index.refusal
         if error is not None:
             self.index.truncate_to_size(self._stream.written)
         try:
@@ -191,29 +194,31 @@ class DumpWriter:
         if error is not None:
             self.error = self._dump_error(error, len(self.index.tensor_counts), self.index.end)
 
-    def _publish(self) -> OSError | None:
-        """Publish the dump, with fewer records if the disk has no room for the model; then return the disk's error."""
-        disk_error = None
+    def _publish(self) -> Exception | None:
+        """Publish the dump, with fewer records if the disk or protobuf has no room for all; then return that error."""
+        problem: Exception | None = None
         inline = sum(entry.length for entry in self.index.tensors) <= form.INLINE_LIMIT
         while True:
             try:
                 publish(self._draft, self.index, self._data, inline=inline)
-            except OSError as error:
-                if error.errno not in _DISK_FULL or not self.index.tensor_counts:
+            except (OSError, EncodeError) as error:
+                is_full = isinstance(error, EncodeError) or error.errno in _DISK_FULL
+                if not is_full or not self.index.tensor_counts:
                     raise
-                if disk_error is not None or not inline:  # first use the journal's room, which was for a kill
+                if problem is not None or not inline:  # first use the journal's room, which was for a kill
                     os.ftruncate(self._journal, 0)
-                if disk_error is not None and not inline:
+                if problem is not None and not inline:
                     self.index.truncate(len(self.index.tensor_counts) * 7 // 8)
                     os.ftruncate(self._data, self.index.end)
-                disk_error, inline = error, False  # external data is on the disk already
+                problem, inline = error, False  # external data is on the disk already
             else:
-                return disk_error
+                return problem
 
     def _update_error(self) -> None:
         """Set `error` if writing has failed."""
-        if self._stream.error is not None and self.error is None:
-            self.error = self._dump_error(self._stream.error)
+        error = self._stream.error or self.index.refusal
+        if error is not None and self.error is None:
+            self.error = self._dump_error(error)
 
     def _put_cuda(self, tensor: torch.Tensor) -> tuple[int, int]:
         """Write a CUDA tensor; return the offset and the number of its bytes."""

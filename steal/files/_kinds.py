@@ -8,13 +8,13 @@ from ._budget import Budget, FileKind
 FILE_KINDS = {
     kind.name: kind
     for kind in (
-        FileKind("dump"),
+        FileKind("dump", line=2**24),
         FileKind("exported program", memory=400 * 2**20, steps=20_000_000, seconds=120.0),
         FileKind("fleet", size=2**24, items=100_000, depth=8),
         FileKind("index of a checkpoint", size=2**28),
         FileKind("inputs of programs", size=2**31),
         FileKind("journal of a bisection", size=2**26, line=2**20, items=100_000),
-        FileKind("journal of a capture", size=2**31, line=2**28, items=2**26),
+        FileKind("journal of a capture", size=2**31, line=2**24, items=2**26),
         FileKind("layouts", size=2**24, items=2**19, depth=2),
         FileKind("ledger", size=2**28, memory=2**26, items=2**18),
         FileKind("mapping", size=2**24, depth=3),

@@ -20,7 +20,6 @@ from ._budget import Budget, LimitError
 from ._kinds import budget_of
 
 _MAX_MEMORY = 400 * 2**20  # bytes for parsed JSON
-_MAX_GROWTH = 16  # memory of a parsed index relative to its text; a dump's index takes a factor of ten
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -218,11 +217,6 @@ def parse_json(text: str | bytes, *, memory: int = _MAX_MEMORY) -> Any:
         raise ValueError("it is nested too deep") from None
     except ValueError as error:
         raise ValueError(_without_digits(error)) from None
-
-
-def parse_index(text: str | bytes) -> Any:
-    """Parse JSON text whose memory limit grows with its length, for the index of a large dump; see `parse_json`."""
-    return parse_json(text, memory=max(_MAX_MEMORY, _MAX_GROWTH * len(text)))
 
 
 def _estimate_memory(text: str, bare: str) -> int:

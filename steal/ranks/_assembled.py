@@ -2,7 +2,7 @@
 
 import glob
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,31 @@ _GRADIENT_OF = {"GI": "I", "GO": "O"}
 _UNKNOWN_LAYOUT = "its parts differ between ranks, and how they belong together is not known"
 
 
+class _FirstRecords(Mapping[Key, Record]):
+    """The records of the first rank that has each key, read on access.
+
+    Args:
+        dumps: by rank.
+        keys: of each rank: the key in its dump for each key.
+    """
+
+    def __init__(self, dumps: Mapping[int, Dump], keys: Mapping[int, Mapping[Key, Key]]) -> None:
+        self._dumps, self._keys = dumps, keys
+        self._order = dict.fromkeys(key for known in keys.values() for key in known if key.kind != "GP")
+
+    def __getitem__(self, key: Any) -> Record:
+        if key not in self._order:
+            raise KeyError(key)
+        rank = next(rank for rank, known in self._keys.items() if key in known)
+        return self._dumps[rank].records[self._keys[rank][key]]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._order)
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+
 class AssembledRecords(Records):
     """The dumps of several processes as one mapping from key to value (see `assemble`).
 
@@ -35,21 +60,23 @@ class AssembledRecords(Records):
     def __init__(self, dumps: Mapping[int, Dump], layouts: Layouts) -> None:
         self.dumps, self.layouts = dumps, layouts
         self._keys = {rank: unwrapped_keys(dump) for rank, dump in dumps.items()}
-        records: dict[Key, Record] = {}
         modules: dict[str, ModuleInfo] = {}
         failed: dict[Key, str] = {}
-        for rank, dump in dumps.items():
+        for dump in dumps.values():
             wrappers = wrapper_names(dump.modules)
-            for key, own in self._keys[rank].items():
-                if key.kind != "GP":
-                    records.setdefault(key, dump.records[own])
             modules = {unwrapped(name, wrappers): info for name, info in dump.modules.items()} | modules
             failed = {
                 key._replace(name=unwrapped(key.name, wrappers)): text for key, text in dump.failed.items()
             } | failed
         first = next(iter(dumps.values()))
         sources = [dump.source for dump in dumps.values()]
-        super().__init__(records, modules, first.tensor_source, failed, f"{sources[0]} and {len(sources) - 1} more")
+        super().__init__(
+            _FirstRecords(dumps, self._keys),
+            modules,
+            first.tensor_source,
+            failed,
+            f"{sources[0]} and {len(sources) - 1} more",
+        )
 
     def __getitem__(self, key: Any) -> Any:
         distributed = self.distributed(key)

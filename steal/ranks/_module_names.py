@@ -1,6 +1,6 @@
 """The names of modules without the steps that wrappers of torch add to them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from .._key import Key
 from .._records import ModuleInfo
@@ -28,9 +28,29 @@ def unwrapped(name: str, wrappers: Mapping[str, str]) -> str:
     return name
 
 
-def unwrapped_keys(dump: Dump) -> dict[Key, Key]:
+class _SameKeys(Mapping[Key, Key]):
+    """The keys of a dump by themselves, without a copy of them."""
+
+    def __init__(self, dump: Dump) -> None:
+        self._records = dump.records
+
+    def __getitem__(self, key: Key) -> Key:
+        if key not in self._records:
+            raise KeyError(key)
+        return key
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+
+def unwrapped_keys(dump: Dump) -> Mapping[Key, Key]:
     """Return the keys of a dump by their names without wrappers; a wrapper's own records are left out."""
     wrappers = wrapper_names(dump.modules)
+    if not wrappers:
+        return _SameKeys(dump)
     own = {key: key._replace(name=unwrapped(key.name, wrappers)) for key in dump.records}
     taken = {new for key, new in own.items() if key.name not in wrappers}
     return {new: key for key, new in own.items() if key.name not in wrappers or new not in taken}

@@ -883,9 +883,9 @@ def test_a_dump_larger_than_memory_is_opened(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("grown", "message"),
     [
-        (5, "the list of its grown tensors is not valid: 5"),
-        ([5], "the list of its grown tensors is not valid: [5]"),
-        ({"0": [0, 1, 0]}, "the list of its grown tensors is not valid: {'0': [0, 1, 0]}"),
+        (5, "it is not a list of rows: '5'"),
+        ([5], "it is not a list of rows: '[5]'"),
+        ({"0": [0, 1, 0]}, """it is not a list of rows: '{"0": [0, 1, 0]}'"""),
         ([[0, 1]], "the list of its grown tensors is not valid: [[0, 1]]"),
         ([[0, 1, "0"]], "the list of its grown tensors is not valid: [[0, 1, '0']]"),
         ([[0, 1, True]], "the list of its grown tensors is not valid: [[0, 1, True]]"),
