@@ -77,8 +77,8 @@ def align(
     output depends on it. To find what is wrong behind the first difference, B runs again with the numbers of A as the
     operands of the operations that read A's weights.
 
-    An ONNX program is evaluated node by node by the evaluator of the ONNX specification, and operators of ONNX Runtime
-    by PyTorch; it also runs once on ONNX Runtime, which checks the inputs and tells the dtypes.
+    An ONNX program is evaluated node by node, each operator by PyTorch; it also runs once on ONNX Runtime, which checks
+    the inputs and tells the dtypes.
 
     An implementation in another language or framework is compared by the numbers that it leaves behind: named arrays.
     The first array that is no value of A, although later results depend on it, is where B leaves A, as far as that can

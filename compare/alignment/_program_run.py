@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -50,7 +51,7 @@ class ProgramSource:
 
 
 def run_program(source: ProgramSource) -> Execution:
-    """Run an ONNX program in float64, node by node, by the evaluator of the ONNX specification.
+    """Run an ONNX program in float64, node by node.
 
     Args:
         source: the program, with inputs.
@@ -63,7 +64,8 @@ def run_program(source: ProgramSource) -> Execution:
     shapes = {name: tuple(tensor.shape) for name, tensor in every}
     graph = replace(evaluation.graph, values={name: _described(source, name, shape) for name, shape in shapes.items()})
     movements = {name for node in graph.nodes if moved_value(node) is not None for name in node.outputs}
-    kept = {name: value for name, value in evaluation.values.items() if name not in movements}
+    tensors = ((name, value) for name, value in evaluation.values.items() if isinstance(value, torch.Tensor))
+    kept = {name: value for name, value in tensors if name not in movements}
     kept |= {name: kept[name].reshape(shape) for name, shape in finest_shapes(graph, kept).items()}
     weights = {name: tensor for name, tensor in source.weights.items() if name in graph.consumers}
     return Execution(
@@ -109,7 +111,8 @@ class _Evaluation:
         inputs, weights = source.inputs or {}, source.weights
         constants = {name: source.program.constant(name) for name in self.graph.constants if name not in weights}
         sources = {**inputs, **constants}
-        self.values = {name: _widened(tensor) for name, tensor in sources.items() if tensor is not None}
+        widened = {name: _widened(tensor) for name, tensor in sources.items() if tensor is not None}
+        self.values: dict[str, torch.Tensor] = widened
         self._moved_weights: dict[str, Node] = {}
         for node in self.graph.nodes:
             moved = moved_value(node)
@@ -134,7 +137,8 @@ class _Evaluation:
             for name, tensor in results.items():
                 if name not in self._moved_weights:
                     self.values[name] = tensor
-                yield name, tensor
+                if isinstance(tensor, torch.Tensor):
+                    yield name, tensor
 
     def compute(
         self, node: Node, environment: Tensors, changed: Collection[str] = frozenset()
@@ -154,7 +158,7 @@ class _Evaluation:
         moved = moved_value(node)
         if moved is not None and moved in inputs and node.outputs[0] in self._moved_weights:
             size = inputs[moved].element_size()
-            for name, tensor in results.items():  # a view of the same memory, as far as NumPy makes one
+            for name, tensor in results.items():  # a view of the same memory, as far as torch makes one
                 distance, rest = divmod(tensor.data_ptr() - inputs[moved].data_ptr(), size)
                 if not rest and 0 <= distance < inputs[moved].numel():
                     self.offsets[name] = self.offsets.get(moved, 0) + distance
@@ -166,9 +170,10 @@ class _Evaluation:
         if name in self.values:
             return self.values[name]
         if name in self.source.weights:
-            return _widened(self.source.weights[name])
+            return self.source.weights[name].to(torch.float64)
         node = self._moved_weights.get(name)
-        return None if node is None else self.compute(node, environment, changed).get(name)
+        found: torch.Tensor | None = None if node is None else self.compute(node, environment, changed).get(name)
+        return found
 
 
 class _ProgramReplay:
@@ -207,8 +212,11 @@ class _ProgramReplay:
         return found
 
 
-def _widened(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
+def _widened(value: Any) -> Any:
+    """Return a floating-point tensor in float64, and anything else, such as a sequence of tensors, as it is."""
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return value.to(torch.float64)
+    return value
 
 
 def _described(source: ProgramSource, name: str, shape: tuple[int, ...]) -> Value:

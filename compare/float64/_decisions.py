@@ -1,5 +1,7 @@
 """Tell whether an error may come from a decision that rounding changes."""
 
+from typing import Any
+
 import torch
 
 from ._values import Float64Values
@@ -48,6 +50,6 @@ class Decisions:
         return False
 
 
-def is_decision(value: torch.Tensor) -> bool:
-    """Return whether a value consists of integers or booleans, which may be decisions."""
-    return not (value.is_floating_point() or value.is_complex())
+def is_decision(value: torch.Tensor | list[Any]) -> bool:
+    """Return whether a value consists of integers or booleans, which may be decisions; a sequence is none."""
+    return isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())

@@ -23,7 +23,8 @@ from ._verdict import Float64Value
 _FLOAT32_UNIT = 2.0**-24
 Units = Mapping[str, float]
 TensorLookup = Callable[[str], torch.Tensor | None]
-ExactAndNoisy = tuple[torch.Tensor, torch.Tensor]  # a value in float64, and the same computed with noise
+# A value in float64, and the same computed with noise: tensors, or lists of these, which are sequences of ONNX.
+ExactAndNoisy = tuple[Any, Any]
 
 
 class Float64Evaluator:
@@ -91,7 +92,7 @@ class _ProgramValues(Float64Values):
         except ExportError as error:
             self.problem = str(error)
             return None
-        if both is None or both[0].shape != both[1].shape:
+        if both is None or isinstance(both[0], list) or both[0].shape != both[1].shape:
             return None
         return Float64Value(*both, self._units.get(name, _FLOAT32_UNIT))
 
@@ -131,7 +132,7 @@ class Float64Run(_ProgramValues):
     """The values of one call of a program, each computed from earlier values in float64.
 
     Request them roughly in program order. Operations run in PyTorch; values inside an operation's ONNX decomposition
-    are computed from those by the ONNX reference evaluator, node by node.
+    are computed from those, node by node.
 
     Args:
         *args: see `_ProgramValues`.
@@ -328,6 +329,8 @@ def _noise(units: Units, others: Iterable[str] = ()) -> Callable[..., Any]:
     default = max((units[name] for name in others if name in units), default=_FLOAT32_UNIT)
 
     def add_noise(name: str, value: Any, start: int | None = None) -> Any:
+        if isinstance(value, list):
+            return [add_noise(f"{name}[{index}]", item) for index, item in enumerate(value)]
         if not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
             return value
         seed = zlib.crc32(name.encode())  # the same for every reader
@@ -342,6 +345,9 @@ def _is_whole_exponent(node: Node, name: str, tensor: torch.Tensor) -> bool:
     return is_exponent and torch.equal(tensor, tensor.round())
 
 
-def _in_float64(tensor: torch.Tensor) -> torch.Tensor:
-    """Convert a floating-point tensor to float64; return any other as it is."""
-    return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
+def _in_float64(value: Any) -> Any:
+    """Convert a floating-point tensor, or those of a sequence, to float64; return any other value as it is."""
+    if isinstance(value, list):
+        return [*map(_in_float64, value)]
+    is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.to(torch.float64) if is_float else value

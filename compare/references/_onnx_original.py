@@ -15,8 +15,7 @@ from filch.export import ExportError, Original, Program, Unpredictable
 class OnnxOriginal(Original):
     """An ONNX program that no PyTorch program is known for.
 
-    In float64 its graph is evaluated by the evaluator of the ONNX specification, as the inside of an operation's
-    translation is in other comparisons.
+    In float64 its graph is evaluated node by node, as the inside of an operation's translation is in other comparisons.
 
     Args:
         model: the ONNX model, which is not changed.

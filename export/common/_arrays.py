@@ -12,9 +12,21 @@ def torch_to_array(tensor: torch.Tensor) -> np.ndarray:
 
 
 def array_to_torch(array: np.ndarray | np.generic, *, copy: bool = True) -> torch.Tensor:
-    """Convert an array to a tensor; without `copy`, it shares the array's memory if that is writable."""
+    """Convert an array to a tensor.
+
+    Args:
+        array: the array, of any layout and byte order. Numbers of 4 and 2 bits become integers of 8 bits, those of
+            float4 float32.
+        copy: whether to copy its memory; it is copied anyway if torch has no tensors of this kind.
+    """
     array = np.asarray(array)
-    return _shared(array if array.flags.writeable and not copy else np.array(array))  # torch warns if it is not
+    if array.dtype.name in _WITHOUT_ARITHMETIC:
+        array = array.astype(_WITHOUT_ARITHMETIC[array.dtype.name])
+    # Torch has no negative strides and no other byte order, and warns of memory that is not writable.
+    native = array.dtype.isnative and array.flags.writeable and all(stride >= 0 for stride in array.strides)
+    if copy or not native:
+        array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
+    return _shared(array)
 
 
 def weight_to_torch(weight: ir.TensorProtocol) -> torch.Tensor:
@@ -50,5 +62,13 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     return all(np.array_equal(flat_a[start : start + _CHUNK], flat_b[start : start + _CHUNK]) for start in chunks)
 
 
+# The dtypes whose numbers torch can hold but not convert, and those to which they are converted.
+_WITHOUT_ARITHMETIC = {
+    "int4": np.int8,
+    "int2": np.int8,
+    "uint4": np.uint8,
+    "uint2": np.uint8,
+    "float4_e2m1fn": np.float32,
+}
 _CHUNK = 2**24  # bytes
 _BY_ML_DTYPES = 2  # `isbuiltin` of a dtype that NumPy does not have itself

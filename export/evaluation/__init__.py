@@ -1,1 +1,1 @@
-"""Evaluate exported programs node by node: in eager PyTorch, in float64, or with the ONNX reference evaluator."""
+"""Evaluate exported programs and ONNX graphs node by node: in eager PyTorch, and in float64."""

@@ -1,55 +1,187 @@
-"""Compute one node of an ONNX graph in float64: with the ONNX reference evaluator, or by PyTorch."""
+"""Compute one node of an ONNX graph in float64, with the graphs and functions that it runs."""
 
-from collections.abc import Mapping
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 import torch
-from onnx import helper
+from onnx import defs, helper
 from onnx.reference import ReferenceEvaluator
 from onnx_ir import serde
 
-from ..common._arrays import array_to_torch, torch_to_array
+from .._errors import ExportError
+from ..common._arrays import array_to_torch, torch_to_array, weight_to_torch
+from ..common._time_limit import limited
 from ..graph._from_onnx import subgraphs
-from ._torch_operators import evaluate_by_torch
+from ..operators import Call, find_operator
+from ._float64 import in_float64
 
-_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+_STEP = "PyTorch", "to compute a node of the ONNX program in float64"
+# What PyTorch and NumPy raise for operands that do not fit, or for dtypes that they do not support.
+_UNSUPPORTED = (RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, AttributeError)
+_NUMBERS = frozenset({ir.AttributeType.FLOAT, ir.AttributeType.FLOATS})
 
 
-def evaluate(model: ir.Model, node: ir.Node, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def evaluate(model: ir.Model, node: ir.Node, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute a node's outputs in float64; integers stay integers.
+
+    PyTorch computes it (see `filch.export.operators`). Integers of a dtype that it does not support are computed by the
+    ONNX reference evaluator, which computes some floating-point numbers in float32.
 
     Args:
         model: the node's model, for its opsets and functions.
         node: the node; casts to other floating-point types become casts to float64.
-        inputs: the values that it reads, by name: float64, and integers.
+        inputs: the values that it reads, also those that its graphs capture, by name: float64 and integer tensors, and
+            lists of these, which are sequences.
 
     Returns:
-        the outputs by name, which must not be changed: they may share the memory of inputs. Empty if the evaluator does
-        not support the operator, or the node has a subgraph.
+        the outputs by name, which must not be changed: they may share the memory of inputs. Empty if the operator is
+        not supported, or not with these inputs.
+
+    Raises:
+        ExportError: it takes longer than the time limit.
     """
-    if subgraphs(node):
-        return {}
-    if (by_torch := evaluate_by_torch(node, inputs)) is not None:
-        return by_torch
-    proto = serde.serialize_node(node)
-    for attribute in proto.attribute:
-        if node.op_type == "Cast" and attribute.name == "to" and ir.DataType(attribute.i) in _FLOATS:
-            attribute.i = onnx.TensorProto.DOUBLE
-    outputs = [name for name in proto.output if name]
-    read, computed = ([helper.make_empty_tensor_value_info(name) for name in names] for names in (inputs, outputs))
-    opsets = [helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
-    calls_function = node.op_identifier() in model.functions
-    functions = [serde.serialize_function(function) for function in model.functions.values()] if calls_function else []
-    graph = helper.make_graph([proto], "one", read, computed)
-    single = helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=10)
+    with limited(*_STEP, error=ExportError), torch.no_grad():
+        try:
+            return _Scope(model, model.opset_imports).outputs(node, inputs)
+        except _UNSUPPORTED:
+            return _by_reference(model, node, inputs)
+
+
+class _Scope:
+    """Evaluates the nodes of a graph, or of a function that is called.
+
+    Args:
+        model: the model.
+        opsets: the versions of the sets of operators.
+        attributes: those of the call of the function, by name.
+    """
+
+    def __init__(
+        self, model: ir.Model, opsets: Mapping[str, int], attributes: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        self._model, self._opsets, self._attributes = model, opsets, attributes
+
+    def outputs(self, node: ir.Node, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the outputs of a node by name.
+
+        Args:
+            node: the node.
+            values: what it reads, by name.
+        """
+        read = [values[name] if item is not None and (name := item.name) else None for item in node.inputs]
+        function = self._model.functions.get(node.op_identifier())
+        operator = find_operator(node.domain, node.op_type)
+        if function is not None:
+            results = self._call(function, node, read)
+        elif operator is None:
+            raise ValueError(f"{node.domain}::{node.op_type} is not known")
+        else:
+            results = operator.evaluate(self._described(node, values), read)
+        named = zip(node.outputs, results, strict=False)
+        return {item.name: _in_float64(result) for item, result in named if item.name and result is not None}
+
+    def _call(self, function: ir.Function, node: ir.Node, read: Sequence[Any]) -> Sequence[Any]:
+        defaults = {name: item.value for name, item in function.attributes.items() if item.value is not None}
+        given = {**defaults, **self._values_of(node)}
+        return _Scope(self._model, function.opset_imports, given).run(function, read, {})
+
+    def _described(self, node: ir.Node, values: Mapping[str, Any]) -> Call:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        version = self._opsets.get(domain, self._opsets.get(node.domain, 1))
+        return Call(
+            version,
+            {**_defaults(domain, node.op_type, version), **self._values_of(node)},
+            len(node.outputs),
+            tuple(map(_declared, node.inputs)),
+            lambda graph, inputs: self.run(graph, inputs, values),
+        )
+
+    def _values_of(self, node: ir.Node) -> dict[str, Any]:
+        """Return the attributes of a node by name; one that refers to an attribute of the function has its value."""
+        found = {}
+        for name, item in node.attributes.items():
+            if not item.is_ref():
+                found[name] = _attribute(item)
+            elif (source := item.ref_attr_name or "") in self._attributes:
+                found[name] = self._attributes[source]
+        return found
+
+    def run(self, graph: ir.Graph | ir.Function, inputs: Sequence[Any], outer: Mapping[str, Any]) -> list[Any]:
+        """Return the outputs of a graph.
+
+        Args:
+            graph: the graph.
+            inputs: its inputs by position.
+            outer: the values around it by name.
+        """
+        own: dict[str, Any] = {}
+        values = ChainMap(own, dict(outer))
+        for name, value in graph.initializers.items() if isinstance(graph, ir.Graph) else ():
+            if value.const_value is not None:
+                own[name] = in_float64(weight_to_torch(value.const_value))
+        own |= {item.name or "": value for item, value in zip(graph.inputs, inputs, strict=False)}
+        for node in graph:
+            own |= self.outputs(node, values)
+        return [values[item.name or ""] for item in graph.outputs]
+
+
+@lru_cache(maxsize=2**10)
+def _defaults(domain: str, name: str, version: int) -> Mapping[str, Any]:
+    """Return the defaults of an operator's attributes by name."""
     try:
-        with np.errstate(all="ignore"):  # NumPy would warn of overflows, which are valid results
-            feeds = {name: torch_to_array(tensor) for name, tensor in inputs.items()}
-            results = ReferenceEvaluator(single).run(None, feeds)
-    except Exception:  # noqa: BLE001  it raises NotImplementedError and whatever NumPy raises
+        schema = defs.get_schema(name, version, domain)
+    except defs.SchemaError:  # it is one that a runtime adds
         return {}
-    pairs = zip(outputs, results, strict=True)
-    arrays = ((name, value) for name, value in pairs if isinstance(value, np.ndarray | np.generic))
-    return {name: array_to_torch(value, copy=False) for name, value in arrays}
+    stored = {name: item.default_value for name, item in schema.attributes.items() if item.default_value.name}
+    return {name: _attribute(serde.deserialize_attribute(item)) for name, item in stored.items()}
+
+
+def _attribute(item: ir.Attr) -> Any:
+    """Return the value of an attribute; decimal numbers are those of float32."""
+    if item.type == ir.AttributeType.TENSOR:
+        tensor = item.as_tensor()
+        return None if tensor.dtype == ir.DataType.STRING else in_float64(weight_to_torch(tensor))
+    if item.type in _NUMBERS:
+        return np.asarray(item.value, np.float32).astype(np.float64).tolist()
+    return item.value
+
+
+def _declared(value: ir.Value | None) -> ir.DataType | None:
+    constant = None if value is None else value.const_value
+    return constant.dtype if constant is not None else None if value is None else value.dtype
+
+
+def _in_float64(value: Any) -> Any:
+    return [*map(_in_float64, value)] if isinstance(value, list) else in_float64(value)
+
+
+def _by_reference(model: ir.Model, node: ir.Node, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Compute a node that reads and returns integers alone with the ONNX reference evaluator; empty for any other."""
+    is_known = find_operator(node.domain, node.op_type) is not None and not subgraphs(node)
+    if not is_known or not all(map(_is_exact, inputs.values())):
+        return {}
+    names = [name for item in node.outputs if (name := item.name)]
+    read, computed = ([helper.make_empty_tensor_value_info(name) for name in items] for items in (inputs, names))
+    opsets = [helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
+    graph = helper.make_graph([serde.serialize_node(node)], "one", read, computed)
+    try:
+        evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=opsets, ir_version=10))
+        results = evaluator.run(None, {name: torch_to_array(tensor) for name, tensor in inputs.items()})
+    except _UNSUPPORTED:
+        return {}
+    return dict(_integers(zip(names, results, strict=True)))
+
+
+def _integers(results: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, torch.Tensor]]:
+    for name, array in results:
+        if isinstance(array, np.ndarray | np.generic) and array.dtype.kind in "biu":
+            yield name, array_to_torch(array, copy=False)
+
+
+def _is_exact(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())

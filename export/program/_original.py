@@ -131,15 +131,19 @@ class Original:
         """
         return Float64Program(self.program)
 
-    def evaluate(self, node: str, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Compute the outputs of a node of `graph` in float64 with the ONNX reference evaluator, or by PyTorch.
+    def evaluate(self, node: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Compute the outputs of a node of `graph` in float64.
 
         Args:
             node: the node's name.
-            inputs: the values that it reads, by name: float64, and integers.
+            inputs: the values that it reads, by name: float64 and integer tensors, and lists of these, which are
+                sequences.
 
         Returns:
-            the outputs by name; empty if the evaluator does not support the operator, or the node has a subgraph.
+            the outputs by name; empty if the operator is not supported.
+
+        Raises:
+            ExportError: it takes longer than the time limit.
         """
         return evaluate(self.model, self._nodes[node], inputs)
 

@@ -1,0 +1,140 @@
+"""Operators that combine or rank the numbers along dimensions."""
+
+from collections.abc import Callable
+
+import torch
+from torch.nn import functional
+
+from ._operator import Call, Compute, Operator, Tensor, flat_from, integers, number
+
+_Reduce = Callable[[Tensor, list[int]], Tensor]  # keeps the dimensions, with size 1
+
+
+def _reducing(function: _Reduce) -> Compute:
+    def compute(call: Call, x: Tensor, axes: Tensor | None = None) -> Tensor:
+        given = call.get("axes", ()) if axes is None else integers(axes)
+        if not len(given) and call.get("noop_with_empty_axes"):
+            return function(x.unsqueeze(-1), [-1]).squeeze(-1)  # of each number by itself
+        dims = [axis % x.dim() for axis in given] or [*range(x.dim())]
+        if not dims:
+            return function(x.reshape(1), [0]).reshape(())
+        result = function(x, dims)
+        return result if call["keepdims"] else result.squeeze(dims)
+
+    return compute
+
+
+def _sum(x: Tensor, dims: list[int]) -> Tensor:
+    return x.sum(dims, keepdim=True, dtype=x.dtype)
+
+
+def _product(x: Tensor, dims: list[int]) -> Tensor:
+    for dim in dims:
+        x = x.prod(dim, keepdim=True, dtype=x.dtype)
+    return x
+
+
+def _extreme(function: Callable[..., Tensor], *, is_largest: bool) -> _Reduce:
+    """Return a reduction that is infinite, or the limit of an integer dtype, where there are no numbers."""
+
+    def reduce(x: Tensor, dims: list[int]) -> Tensor:
+        if x.dtype == torch.bool:
+            return reduce(x.byte(), dims).bool()
+        if all(x.shape[dim] for dim in dims):
+            return function(x, dims, keepdim=True)
+        info = torch.iinfo(x.dtype) if not x.is_floating_point() else None
+        empty = ((-torch.inf, torch.inf) if info is None else (info.min, info.max))[not is_largest]
+        return torch.full_like(_sum(x, dims), empty)
+
+    return reduce
+
+
+def _by_float64(function: _Reduce) -> _Reduce:
+    """Return a reduction that computes integers in float64, too."""
+    return lambda x, dims: function(x.double(), dims).to(x.dtype)
+
+
+def _norm(x: Tensor, dims: list[int]) -> Tensor:
+    return torch.linalg.vector_norm(x, 2, dims, keepdim=True)
+
+
+def _position(function: Callable[..., Tensor]) -> Compute:
+    def compute(call: Call, x: Tensor) -> Tensor:
+        axis, is_last = call["axis"], call.get("select_last_index")
+        found = function(x.flip(axis) if is_last else x, axis, keepdim=bool(call["keepdims"]))
+        return x.shape[axis] - 1 - found if is_last else found
+
+    return compute
+
+
+def _along_axis(function: Callable[[Tensor, int], Tensor]) -> Compute:
+    return lambda call, x: function(x, call["axis"])
+
+
+def _of_matrix(function: Callable[[Tensor, int], Tensor]) -> Compute:
+    """Return the form of before version 13: over all dimensions from `axis` on."""
+    return lambda call, x: function(flat_from(x, call["axis"]), 1).reshape(x.shape)
+
+
+def _hardmax(x: Tensor, axis: int) -> Tensor:
+    return torch.zeros_like(x).scatter_(axis, x.argmax(axis, keepdim=True), 1.0)
+
+
+def _versions(function: Callable[[Tensor, int], Tensor]) -> dict[int, Compute]:
+    return {1: _of_matrix(function), 13: _along_axis(function)}
+
+
+def _running(function: Callable[..., Tensor], empty: int) -> Compute:
+    def compute(call: Call, x: Tensor, axis: Tensor) -> Tensor:
+        dim = number(axis)
+        x = x.flip(dim) if call["reverse"] else x
+        result = function(x, dim, dtype=x.dtype)
+        if call["exclusive"]:
+            first = torch.full_like(result.narrow(dim, 0, min(1, x.shape[dim])), empty)
+            result = torch.cat([first, result.narrow(dim, 0, max(0, x.shape[dim] - 1))], dim)
+        return result.flip(dim) if call["reverse"] else result
+
+    return compute
+
+
+def _top_k(call: Call, x: Tensor, k: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    count, axis = call["k"] if k is None else number(k), call["axis"]
+    values, order = torch.sort(x, dim=axis, descending=bool(call.get("largest", 1)), stable=True)
+    return values.narrow(axis, 0, count), order.narrow(axis, 0, count)
+
+
+def _unique(call: Call, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    axis = call.get("axis")
+    items = (x if axis is None else x.movedim(axis, 0)).contiguous()
+    items = items.reshape(-1) if axis is None else items
+    values, inverse, counts = torch.unique(items, return_inverse=True, return_counts=True, dim=0)
+    places = torch.arange(len(items))
+    first = torch.full((len(values),), len(items)).scatter_reduce(0, inverse, places, "amin")
+    if not call["sorted"]:
+        order = first.argsort()
+        values, counts, first = values[order], counts[order], first[order]
+        inverse = order.argsort()[inverse]
+    return values if axis is None else values.movedim(0, axis), first, inverse, counts
+
+
+OPERATORS = (
+    Operator("ArgMax", _position(torch.argmax)),
+    Operator("ArgMin", _position(torch.argmin)),
+    Operator("CumProd", _running(torch.cumprod, 1)),
+    Operator("CumSum", _running(torch.cumsum, 0)),
+    Operator("Hardmax", _versions(_hardmax)),
+    Operator("LogSoftmax", _versions(functional.log_softmax)),
+    Operator("ReduceL1", _reducing(lambda x, dims: _sum(x.abs(), dims))),
+    Operator("ReduceL2", _reducing(_by_float64(_norm))),
+    Operator("ReduceLogSum", _reducing(_by_float64(lambda x, dims: _sum(x, dims).log()))),
+    Operator("ReduceLogSumExp", _reducing(_by_float64(lambda x, dims: x.logsumexp(dims, keepdim=True)))),
+    Operator("ReduceMax", _reducing(_extreme(torch.amax, is_largest=True))),
+    Operator("ReduceMean", _reducing(_by_float64(lambda x, dims: x.mean(dims, keepdim=True)))),
+    Operator("ReduceMin", _reducing(_extreme(torch.amin, is_largest=False))),
+    Operator("ReduceProd", _reducing(_product)),
+    Operator("ReduceSum", _reducing(_sum)),
+    Operator("ReduceSumSquare", _reducing(lambda x, dims: _sum(x * x, dims))),
+    Operator("Softmax", _versions(functional.softmax)),
+    Operator("TopK", _top_k),
+    Operator("Unique", _unique),
+)

@@ -1,0 +1,85 @@
+"""Files without a model: their values in float64 are computed by PyTorch, once for each node."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from filch.compare import compare_programs
+from filch.export import Original
+
+RANDOM = np.random.default_rng(0)
+
+
+def weight(name: str, *shape: int, least: float | None = None) -> onnx.TensorProto:
+    numbers = RANDOM.standard_normal(shape) * 0.3
+    numbers = numbers if least is None else np.abs(numbers) + least
+    return numpy_helper.from_array(numbers.astype(np.float32), name)
+
+
+def integers(name: str, *values: int) -> onnx.TensorProto:
+    return numpy_helper.from_array(np.array(values, np.int64), name)
+
+
+def saved(path: Path, nodes: list[Any], weights: list[Any], shapes: tuple[Any, Any], opset: int) -> Path:
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in zip("xy", shapes, strict=True)
+    ]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8), path)
+    return path
+
+
+def convolutions(path: Path, count: int) -> Path:
+    """Save dilated convolutions with batch normalization, as in WaveNet."""
+    nodes, weights, last = [], [weight(name, 8, least=0.1) for name in "gbmv"], "x"
+    for i in range(count):
+        weights.append(weight(f"w{i}", 8, 8, 3))
+        out = "y" if i == count - 1 else f"r{i}"
+        nodes += [
+            helper.make_node("Conv", [last, f"w{i}"], [f"c{i}"], f"conv{i}", pads=[2**i] * 2, dilations=[2**i]),
+            helper.make_node("BatchNormalization", [f"c{i}", *"gbmv"], [f"n{i}"], f"norm{i}"),
+            helper.make_node("Relu", [f"n{i}"], [out], f"relu{i}"),
+        ]
+        last = out
+    return saved(path, nodes, weights, ([1, 8, 300], [1, 8, 300]), 9)
+
+
+def test_a_file_of_dilated_convolutions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Each node is evaluated twice, with noise and without, and never by the evaluator of the specification."""
+    path, counts, evaluate = convolutions(tmp_path / "a.onnx", 4), Counter[str](), Original.evaluate
+
+    def counted(self: Original, node: str, inputs: Any) -> Any:
+        counts[node] += 1
+        return evaluate(self, node, inputs)
+
+    monkeypatch.setattr(Original, "evaluate", counted)
+    monkeypatch.delattr("filch.export.evaluation._onnx_node.ReferenceEvaluator")
+    report = compare_programs(path, path)
+    assert report.close
+    assert {*counts.values()} == {2} and len(counts) == 12
+
+
+@pytest.mark.parametrize("opset", [7, 9, 13, 15])
+def test_a_detector_against_itself(tmp_path: Path, opset: int):
+    """Batch normalization before version 14, and a slice with a negative step, have float64 values."""
+    ends = [integers(name, value) for name, value in (("st", -1), ("en", -(2**63) + 1), ("ax", 3), ("sp", -1))]
+    flip = helper.make_node("Slice", ["n", "st", "en", "ax", "sp"], ["r"], "flip")
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "conv", pads=[1, 1, 1, 1]),
+        helper.make_node("BatchNormalization", ["c", "g", "b", "m", "v"], ["n"], "norm"),
+        *([flip] if opset > 9 else [helper.make_node("Relu", ["n"], ["r"], "relu")]),
+        helper.make_node("Mul", ["r", "r"], ["y"], "square"),
+    ]
+    weights = [weight("w", 4, 3, 3, 3), *(weight(name, 4, least=0.1) for name in "gbmv")]
+    path = saved(tmp_path / "a.onnx", nodes, weights + (ends if opset > 9 else []), ([1, 3, 8, 8], [1, 4, 8, 8]), opset)
+    report = compare_programs(path, path)
+    assert report.close
+    verdicts = [row.float64 for row in report.rows]
+    assert {verdict and verdict.verdict for verdict in verdicts} <= {"same", "rounding"}

@@ -1,0 +1,1 @@
+"""Cases for operators of ONNX."""
