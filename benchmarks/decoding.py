@@ -19,7 +19,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from filch.compare import Decoding, compare_decode
-from filch.export import CacheKind, Program, cached_call, export
+from filch.export import CacheKind, Program, cache_argument, cached_call, export, returned_cache
 from filch.export.backends import get_backend
 
 ROWS = 2
@@ -63,10 +63,10 @@ def spans(length: int, first: int) -> list[tuple[int, int]]:
 
 def decode_eagerly(model: nn.Module, tokens: torch.Tensor, first: int) -> None:
     """Call the model step by step in eager PyTorch."""
-    cache = None
+    name, cache = cache_argument(model), None
     for start, end in spans(tokens.shape[1], first):
         with torch.no_grad():
-            cache = model(tokens[:, start:end], past_key_values=cache, use_cache=True).past_key_values
+            cache = returned_cache(model(tokens[:, start:end], use_cache=True, **{name: cache}), name)
 
 
 def decode_program(program: Program, inputs: dict[str, torch.Tensor], first: int) -> Callable[[], None]:
@@ -92,7 +92,7 @@ def measured(layers: int, length: int, width: int, rounds: int) -> Cost:
     program = export(model, (tokens,), cache="dynamic")
     call = cached_call(model, tokens)
     inputs = {name: item for name, item in call.items() if isinstance(item, torch.Tensor)}
-    for index, layer in enumerate(call["past_key_values"].layers):
+    for index, layer in enumerate(call[cache_argument(model)].layers):
         inputs |= {f"past_key_values.{index}.key": layer.keys, f"past_key_values.{index}.value": layer.values}
     start = time.process_time()
     run = decode_program(program, inputs, first)

@@ -23,7 +23,7 @@ from _measure import describe_environment, table
 from torch import nn
 
 from filch.compare import DecodeBreak, Decoding, check_invariance, compare_decode
-from filch.export import Program, cached_call, export
+from filch.export import Program, cache_argument, cached_call, export
 from filch.export.backends import get_backend
 
 # The models live with the tests, which are no package and are not installed.
@@ -124,7 +124,7 @@ def first_state(value: ir.Value) -> torch.Tensor:
 def encoded(name: str, tokens: torch.Tensor, others: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return what the decoder of a model reads of its encoder."""
     call = cached_call(model_of(name), tokens, others)
-    layers = call["past_key_values"].cross_attention_cache.layers
+    layers = call[cache_argument(model_of(name)) or ""].cross_attention_cache.layers
     parts = {"key": [layer.keys for layer in layers], "value": [layer.values for layer in layers]}
     states = {
         f"past_key_values.{index}.encoder.{kind}": item

@@ -16,6 +16,7 @@ from filch.export import (
     cached_call,
     export,
     has_recurrent_states,
+    logits_of,
     lower,
     stepwise_call,
     window_sizes,
@@ -30,7 +31,7 @@ from .decoding._axes import Spans
 from .decoding._decoded import decoding_result
 from .decoding._decoder import Decoder
 from .decoding._implementations import EXPORTED_EXPERTS, implementation
-from .decoding._plan import Plan, masked
+from .decoding._plan import Plan, masked, together
 from .decoding._stepwise import LOGITS, MASK, PAST, PRESENT, TOKENS, Stepwise, is_of_encoder
 from .decoding._tokens import given_tokens
 from .float64._mode import Float64Mode
@@ -230,7 +231,7 @@ class _DecodeComparison:
                 with phase("decoding in eager PyTorch"):
                     decoded = _unless_it_fails(decode, notes)
             with steal_forward(model, submodules=True, on_error="raise") as capture:
-                expected = model(**arguments).logits.reshape(*given.shape, -1).cpu()
+                expected = logits_of(model(**arguments)).reshape(*given.shape, -1).cpu()
             with phase("decoding in eager PyTorch"):
                 consistency = _consistency(decoded, decode_at_once() if in_steps else expected, decode, decode_at_once)
         report = compare(
@@ -252,8 +253,9 @@ class _DecodeComparison:
         return self._stepwise_call()[1]
 
     def _decode_without_cache(self) -> torch.Tensor:
-        logits: torch.Tensor = self.model(self.given, use_cache=False).logits
-        return logits
+        plan = Plan(together(self.given.cpu()), "none")
+        logits: list[torch.Tensor] = Decoder(self.model, plan, self.others, len(self.given))()
+        return logits[0]
 
     def _decode(self, mask: torch.Tensor, spans: Sequence[tuple[int, int]]) -> torch.Tensor:
         """Return the model's logits, computed in some calls: float in the shape [sequences, length, words]."""

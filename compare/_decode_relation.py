@@ -11,8 +11,10 @@ from filch.steal.text import short_line
 
 from ._decode import compare_decode
 from .common._source import short_source
-from .decoding._decoder import unsupported
-from .decoding._plan import Plan
+from .decoding._decoder import Decoder
+from .decoding._plan import Plan, together
+from .decoding._tokens import given_tokens
+from .models._subject import Subject
 from .results._decoding import DecodeBreak, Decoding
 from .results._invariance import InvarianceBreak, InvarianceRow
 
@@ -34,7 +36,8 @@ def decode_on(
         bitwise: whether also the bits have to be those of eager PyTorch.
     """
     name = relation_on(backend)
-    if reason := unsupported(model, Plan(())):
+    given, others = given_tokens(Subject.of(model, () if args is None else args, kwargs), 1)
+    if reason := Decoder(model, Plan(together(given)), others, len(given)).unsupported:
         return InvarianceRow(name, "not run", note=reason)
     try:
         result = compare_decode(model, args, kwargs, backend=backend, tokens=max(tokens, LEAST_TOKENS))

@@ -19,7 +19,7 @@ from ._quantized_relation import Caches, check_quantized, quantized_caches
 from .alignment._execution import Execution, line_of, run_model
 from .common._errors import CompareError
 from .common._operators import operator_name
-from .decoding._decoder import Decoder, unsupported
+from .decoding._decoder import Decoder
 from .decoding._implementations import implementation
 from .decoding._plan import Plan
 from .decoding._positions import Mismatches, PositionedRun, mismatches, module_of
@@ -31,7 +31,7 @@ from .layouts._numbers import Numbers
 from .models._subject import Subject
 from .results._invariance import Invariance, InvarianceBreak, InvarianceRow
 
-_LENGTH, _LEAST, _SEQUENCES = 24, 6, 3
+_LENGTH, _SEQUENCES = 24, 3
 _REASON = 120  # characters
 _PARTS: tuple[Literal["attn", "experts"], ...] = ("attn", "experts")  # that transformers has implementations of
 
@@ -61,8 +61,9 @@ def check_invariance(
 
     Args:
         model: a language model with the interface of transformers, in eval mode: it takes `input_ids` (or
-            `decoder_input_ids`), `attention_mask`, `position_ids`, `past_key_values` or `cache_params`, as far as it
-            has them, and returns an object with `logits`, or the logits.
+            `decoder_input_ids`), `attention_mask`, `position_ids` and a cache, as far as it has them. The argument for
+            the cache may have any name if its annotation or a result says that it is a `Cache` of transformers. It
+            returns an object or a dict with `logits`, a tuple that begins with them, or the logits.
         args: the tokens, int64 in the shape [sequences, length], or a tuple with them; None if they are in `kwargs`. Of
             one sequence, others are made by rotating it. At most 24 tokens are used.
         kwargs: the keyword arguments of a call. Masks, positions and caches among them are replaced; of other tensors
@@ -88,8 +89,8 @@ def check_invariance(
     """
     subject = Subject.of(model, () if args is None else args, kwargs)
     tokens, others = given_tokens(subject, _SEQUENCES)
-    length = _distinct_length(model, tokens)
-    tokens = tokens[:, :length]
+    tokens = tokens[:, :_LENGTH]
+    length = tokens.shape[1]
     has_attention = hasattr(model, "set_attn_implementation")
     others_of = attentions if has_attention else ()
     given = relations(tokens, first=max(1, length // 4), filler=_filler(model), attentions=others_of)
@@ -116,14 +117,12 @@ def check_invariance(
     return Invariance(type(model).__name__, len(tokens), length, bitwise, tuple(rows))
 
 
-def _distinct_length(model: nn.Module, tokens: torch.Tensor) -> int:
-    """Return a number of tokens that is no size of the model, so that axes of positions can be told from others."""
+def _sizes(model: nn.Module) -> set[int]:
+    """Return the sizes of a model. Axes of values of these sizes may be taken for axes of as many tokens."""
     config = getattr(model, "config", None)
     settings = [item for item in vars(config).values() if type(item) is int] if config is not None else []
-    sizes = {size for parameter in model.parameters() for size in parameter.shape} | {*settings, len(tokens)}
-    sizes |= {size // heads for size in settings for heads in settings if heads > 0 and size % heads == 0}
-    longest = min(tokens.shape[1], _LENGTH)
-    return next((length for length in range(longest, _LEAST - 1, -1) if length not in sizes), longest)
+    sizes = {size for parameter in model.parameters() for size in parameter.shape} | {*settings}
+    return sizes | {size // heads for size in settings for heads in settings if heads > 0 and size % heads == 0}
 
 
 def _filler(model: nn.Module) -> int:
@@ -174,7 +173,7 @@ class _Checker:
         Raises:
             TraceError: the model fails without a cache.
         """
-        reason = unsupported(self.model, relation.plan) or _unsupported_attention(self.model, relation.attention)
+        reason = self._decoder(relation.plan).unsupported or _unsupported_attention(self.model, relation.attention)
         if reason:
             return InvarianceRow(relation.name, "not run", note=reason)
         reference = self._reference(relation, native=False)
@@ -213,7 +212,18 @@ class _Checker:
         key = id(relation.reference), native
         if key not in self._references:
             self._references[key] = self._run(relation.reference, native=native)
+            self._references[key].shorter = self._shorter(relation.reference)
         return self._references[key]
+
+    def _shorter(self, plan: Plan) -> PositionedRun | None:
+        """Return a run with one token less in each call; None if axes of tokens can be told by their sizes."""
+        if (_sizes(self.model) | {self.count}).isdisjoint(call.tokens.shape[1] for call in plan.calls):
+            return None
+        calls = (
+            replace(call, tokens=call.tokens[:, :-1], positions=call.positions[:, :-1], keys=call.keys[:, :-1])
+            for call in plan.calls
+        )
+        return self._run(replace(plan, calls=tuple(calls)), native=True)
 
     def _native_difference(self, relation: Relation) -> float:
         """Return the largest difference of logits in the model's own dtypes; see `InvarianceRow`."""

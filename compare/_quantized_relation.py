@@ -12,7 +12,7 @@ from torch import nn
 from filch.steal.text import short_line
 
 from .common._errors import CompareError
-from .decoding._decoder import Decoder, unsupported
+from .decoding._decoder import Decoder
 from .decoding._plan import Plan, chunks, together
 from .decoding._quantized_states import WatchedCache
 from .layouts._closeness import RELATIVE
@@ -66,7 +66,7 @@ def check_quantized(  # noqa: PLR0917  called in one place
         first: the number of tokens of the first call; the others have one each.
     """
     plan = Plan(chunks(tokens, 1, first=first))
-    if reason := unsupported(model, plan):
+    if reason := Decoder(model, plan, others, len(tokens)).unsupported:
         return InvarianceRow(name, "not run", note=reason)
     running: list[str] = []
     try:

@@ -4,7 +4,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from filch.compare import compare
-from filch.export import export, optimize
+from filch.export import cache_argument, export, optimize
 from filch.steal import describe, steal_forward
 
 
@@ -30,7 +30,7 @@ if __name__ == "__main__":
         model.generate(**kwargs, max_new_tokens=8, do_sample=False)
     print(f"generate made {len(steps.calls())} calls and {len(steps)} records; the inputs of the last attention:")
     _, given = steps["model.layers.1.self_attn", 7, "I"]
-    hidden_states, cache = given["hidden_states"], given["past_key_values"]
+    hidden_states, cache = given["hidden_states"], given[cache_argument(model)]
     print(f"  {describe(hidden_states)} and a cache of {describe(cache.layers[1].keys)} per layer")
 
     # Compare one call with the optimized graph.

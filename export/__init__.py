@@ -12,8 +12,16 @@ from .evaluation._unpredictable import (
     returns_uninitialized,
     uninitialized_nodes,
 )
-from .exporting._cached import CacheKind, cached_call, has_recurrent_states, stepwise_call, window_sizes
+from .exporting._cached import (
+    CacheKind,
+    cached_call,
+    has_only_states,
+    has_recurrent_states,
+    stepwise_call,
+    window_sizes,
+)
 from .exporting._export import export
+from .exporting._model_cache import cache_argument, is_cache, logits_of, returned_cache
 from .graph._arguments import leaves_of, map_leaves, written_arguments
 from .graph._cutting import AGAIN, Cutter
 from .graph._finding import Finding, Histogram, PositionErrors
@@ -67,6 +75,7 @@ __all__ = [
     "ViewError",
     "as_graph",
     "as_program",
+    "cache_argument",
     "cached_call",
     "check_trace",
     "clear_trace_data",
@@ -81,10 +90,13 @@ __all__ = [
     "graph_from_fx",
     "graph_from_json",
     "graph_to_json",
+    "has_only_states",
     "has_recurrent_states",
+    "is_cache",
     "leaves_of",
     "load_program",
     "load_trace",
+    "logits_of",
     "lower",
     "map_leaves",
     "optimize",
@@ -92,6 +104,7 @@ __all__ = [
     "read_graph",
     "record_run",
     "release_memory",
+    "returned_cache",
     "returns_uninitialized",
     "save_trace",
     "shared_calls",

@@ -8,16 +8,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._plan import Call, Plan
+from filch.export import cache_argument, has_only_states, logits_of, returned_cache
 
-_CACHES = ("past_key_values", "cache_params")  # what arguments and results are called
+from ..common._errors import CompareError
+from ._plan import Call, Plan
 
 
 class Decoder(nn.Module):
     """A model of the interface of transformers, as a module whose call runs a plan.
 
     Args:
-        model: takes tokens, a mask, positions and a cache by the names that transformers gives them.
+        model: takes tokens, a mask and positions by the names that transformers gives them, and a cache.
         plan: the calls.
         others: further arguments, such as the inputs of an encoder; a tensor with a row for each sequence is given the
             rows of a call.
@@ -34,7 +35,8 @@ class Decoder(nn.Module):
         self._accepted = inspect.signature(model.forward).parameters
         config = getattr(model, "config", None)
         self._prefix = "decoder_" if getattr(config, "is_encoder_decoder", False) else ""
-        self._cache_name = next((name for name in _CACHES if name in self._accepted), None)
+        self._has_only_states = has_only_states(model)
+        self._cache_name = cache_argument(model, self._arguments(plan.calls[0]))
 
     def forward(self) -> list[torch.Tensor]:
         """Run the calls; return the logits of each: [rows, queries, words]."""
@@ -42,13 +44,28 @@ class Decoder(nn.Module):
         for call in self._plan.calls:
             if call.is_first:
                 cache = self._empty_cache(call, cache)
-            output = self.model(**self._arguments(call, cache))
-            results.append(self.result(getattr(output, "logits", output)))
-            if self._plan.cache != "none" and self._cache_name is not None:
-                cache = getattr(output, self._cache_name)
+            elif cache is None and self._plan.cache != "none":
+                raise CompareError(f"{type(self.model).__name__} returned no cache for the next call")
+            given = {} if cache is None or self._cache_name is None else {self._cache_name: cache}
+            output = self.model(**self._arguments(call), **given)
+            results.append(self.result(logits_of(output)))
+            if self._plan.cache != "none":
+                cache = returned_cache(output, self._cache_name)
         return results
 
-    def _arguments(self, call: Call, cache: object) -> dict[str, Any]:
+    @property
+    def unsupported(self) -> str:
+        """Why the model can't run the plan; `""` if it can."""
+        if self._plan.cache != "none" and self._cache_name is None:
+            return "the model takes no cache"
+        if self._plan.cache == "static" and not getattr(self.model, "_can_compile_fullgraph", False):
+            return "the model takes no static cache"
+        if not self._plan.with_positions and "position_ids" not in self._accepted:
+            return "the model takes no positions"
+        return ""
+
+    def _arguments(self, call: Call) -> dict[str, Any]:
+        """Return the keyword arguments of a call, without its cache."""
         device = next((parameter.device for parameter in self.model.parameters()), call.tokens.device)
         rows = torch.tensor(call.sequences)
         given: dict[str, Any] = {
@@ -57,7 +74,7 @@ class Decoder(nn.Module):
         }
         given[f"{self._prefix}input_ids"] = call.tokens.to(device)
         mask = f"{self._prefix}attention_mask"
-        if self._cache_name == "cache_params":  # a recurrent layer masks the tokens of a call
+        if mask in self._accepted and self._has_only_states:  # a recurrent layer masks the tokens of a call
             given[mask] = None if bool((call.positions >= 0).all()) else (call.positions >= 0).long().to(device)
         elif mask in self._accepted:
             columns = (call.keys >= 0).long().to(device)
@@ -69,8 +86,6 @@ class Decoder(nn.Module):
                 given[name] = call.positions.clamp(min=0).to(device)
         if "use_cache" in self._accepted:
             given["use_cache"] = self._plan.cache != "none"
-        if self._cache_name is not None and cache is not None:
-            given[self._cache_name] = cache
         return given
 
     def _empty_cache(self, call: Call, used: Any) -> Any:
@@ -86,15 +101,3 @@ class Decoder(nn.Module):
         if cache is None:
             cache = module.StaticCache(config=self.model.config, max_cache_len=call.slots)
         return module.EncoderDecoderCache(cache, module.DynamicCache()) if self._prefix else cache
-
-
-def unsupported(model: nn.Module, plan: Plan) -> str:
-    """Return why a model can't run a plan; `""` if it can."""
-    accepted = inspect.signature(model.forward).parameters
-    if plan.cache != "none" and not any(name in accepted for name in _CACHES):
-        return "the model takes no cache"
-    if plan.cache == "static" and not getattr(model, "_can_compile_fullgraph", False):
-        return "the model takes no static cache"
-    if not plan.with_positions and "position_ids" not in accepted:
-        return "the model takes no positions"
-    return ""

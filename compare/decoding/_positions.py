@@ -7,7 +7,7 @@ operation with the same place in its module computes, in the other run, the same
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -51,10 +51,15 @@ class PositionedRun:
     Args:
         execution: the run of a `Decoder`.
         plan: its calls.
+
+    Attributes:
+        shorter: a run with one token less in each call, whose values show which axes have a row for each token; None
+            if the sizes of axes do.
     """
 
     def __init__(self, execution: Execution, plan: Plan) -> None:
         self.execution, self.plan = execution, plan
+        self.shorter: PositionedRun | None = None
 
     @cached_property
     def logits(self) -> list[str]:
@@ -85,6 +90,15 @@ class PositionedRun:
                 if value is not None and value.is_floating_point() and value.numel():
                     yield (operation, counts[operation], totals[operation], index), name
             counts[operation] += 1
+
+    def fixed_axes(self, call: int, place: Place) -> frozenset[int]:
+        """Return the axes of a value whose size does not depend on the number of tokens, as far as that is known."""
+        if self.shorter is None or (name := self.shorter.values[call].get(place)) is None:
+            return frozenset()
+        shape = self.execution.values[self.values[call][place]].shape
+        other = self.shorter.execution.values[name].shape
+        same = (axis for axis, sizes in enumerate(zip(shape, other, strict=False)) if len({*sizes}) == 1)
+        return frozenset(same) if len(shape) == len(other) else frozenset()
 
     @cached_property
     def places(self) -> Mapping[int, tuple[int, int]]:
@@ -140,7 +154,8 @@ def mismatches(reference: PositionedRun, other: PositionedRun, relative: float) 
                 if own is None or own not in reference.known:
                     continue
                 x, y = reference.execution.values[own], other.execution.values[name]
-                if (pair := _selected(x, reference.plan.calls[first], y, call, rows)) is not None:
+                fixed = reference.fixed_axes(first, place)
+                if (pair := _selected(x, reference.plan.calls[first], y, call, rows, fixed)) is not None:
                     mismatch = _mismatch(pair, reference.closeness(own, relative), call, rows)
                     found[name] = found.get(name) or mismatch
     return found
@@ -174,9 +189,13 @@ class _Pair:
     positions: list[int]
 
 
-def _selected(x: torch.Tensor, own: Call, y: torch.Tensor, call: Call, rows: Sequence[int]) -> _Pair | None:
-    """Return the numbers that two values share; None if their axes do not show which."""
-    x, y = _with_equal_axes(x, own, y, call)
+def _selected(  # noqa: PLR0917  called in one place
+    x: torch.Tensor, own: Call, y: torch.Tensor, call: Call, rows: Sequence[int], fixed: Collection[int]
+) -> _Pair | None:
+    """Return the numbers that two values share; None if their axes do not show which. `fixed` are no axes of tokens."""
+    before = x.dim()
+    x, y = _with_equal_axes(x, own, y, call, fixed)
+    fixed = {axis + x.dim() - before for axis in fixed}
     count, length = own.tokens.shape
     if x.dim() != y.dim():
         return None
@@ -188,7 +207,7 @@ def _selected(x: torch.Tensor, own: Call, y: torch.Tensor, call: Call, rows: Seq
         x, y = x[pairs[0]], y[pairs[1]]
     elif max(count, len(call.sequences)) > 1:
         return None
-    axes = [axis for axis in range(int(has_rows), x.dim()) if x.shape[axis] == length]
+    axes = [axis for axis in range(int(has_rows), x.dim()) if x.shape[axis] == length and axis not in fixed]
     if any(x.shape[axis] != y.shape[axis] for axis in range(x.dim()) if axis not in axes):
         return None
     positions: list[int] = []
@@ -210,10 +229,12 @@ def _rows_of(value: torch.Tensor, count: int, rows: Sequence[int]) -> list[int] 
     return list(rows) if value.dim() and value.shape[0] == count else None
 
 
-def _with_equal_axes(x: torch.Tensor, own: Call, y: torch.Tensor, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+def _with_equal_axes(
+    x: torch.Tensor, own: Call, y: torch.Tensor, call: Call, fixed: Collection[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return two values with an axis for rows and one for tokens, if they have one for both."""
     (count, length), (rows, queries) = own.tokens.shape, call.tokens.shape
-    if x.dim() and x.shape[0] == count * length:
+    if x.dim() and x.shape[0] == count * length and 0 not in fixed:
         x = x.reshape(count, length, *x.shape[1:])
         y = y.reshape(rows, queries, *y.shape[1:]) if y.dim() and y.shape[0] == rows * queries else y
     shape = list(x.shape)

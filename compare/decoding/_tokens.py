@@ -4,14 +4,13 @@ from typing import Any
 
 import torch
 
+from filch.export import cache_argument, is_cache
+
 from ..common._errors import CompareError
 from ..models._subject import Subject
 
 _GIVEN_BY_PLANS = frozenset(
-    {
-        *("attention_mask", "decoder_attention_mask", "position_ids", "decoder_position_ids"),
-        *("past_key_values", "cache_params", "use_cache", "labels"),
-    }
+    ("attention_mask", "decoder_attention_mask", "position_ids", "decoder_position_ids", "use_cache", "labels")
 )
 
 
@@ -33,8 +32,8 @@ def given_tokens(subject: Subject, count: int) -> tuple[torch.Tensor, dict[str, 
         tokens = subject.args[0]
     if not isinstance(tokens, torch.Tensor) or tokens.dim() != 2 or tokens.is_floating_point():
         raise CompareError(f"give the tokens of the model, {name}, as integers in the shape [sequences, length]")
-    ignored = _GIVEN_BY_PLANS - ({"attention_mask"} if is_encoder_decoder else set())
-    others = {key: item for key, item in kwargs.items() if key not in ignored}
+    ignored = _GIVEN_BY_PLANS - ({"attention_mask"} if is_encoder_decoder else set()) | {cache_argument(subject.model)}
+    others = {key: item for key, item in kwargs.items() if key not in ignored and not is_cache(item)}
     if len(tokens) == 1:
         tokens = torch.cat([tokens.roll(index, 1) for index in range(count)])
         others = {

@@ -19,6 +19,7 @@ from ..graph._module_calls import ModuleCall
 from ..program._original import Original
 from ..program._program import Program
 from ..program._renaming import renamed_program
+from ._model_cache import cache_argument, logits_of, returned_cache
 
 CacheKind = Literal["dynamic", "static", "window", "static-window"]
 _PAST, _QUERIES = 5, 3  # tokens of the example: torch treats sizes of 0 and 1, and equal ones, as fixed
@@ -26,7 +27,6 @@ _ROWS = 2
 _LEAST_WINDOW = 4  # a cache of it has at least two tokens in the example, with two others after them
 _NAMES = {"keys": "key", "values": "value", "cumulative_length": "length"}  # of tensors of a layer, as in Optimum
 _NAMES |= {"conv_states": "conv", "recurrent_states": "recurrent"}
-_ARGUMENTS = ("past_key_values", "cache_params")  # what models call their cache
 
 
 def register_caches(model: nn.Module) -> None:
@@ -73,7 +73,9 @@ def cached_inputs(
     filled = empty_cache(model, slots, given, encoded, has_windows=has_windows)
     with torch.no_grad():
         for start, end in [(index, index + 1) for index in range(_PAST)] if in_steps else [(0, _PAST)]:
-            filled = step_cache(model(**step_arguments(model, given[:, start:end], filled, start, slots, encoded)))
+            filled = step_cache(
+                model, model(**step_arguments(model, given[:, start:end], filled, start, slots, encoded))
+            )
     last = given[:, _PAST : _PAST + (1 if in_steps else _QUERIES)]
     kwargs = step_arguments(model, last, filled, _PAST, slots, encoded)
     rows, dynamic = {0: Dim.DYNAMIC}, {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
@@ -118,26 +120,40 @@ def has_recurrent_states(model: nn.Module) -> bool:
 
     Such a model computes one token by other operations than several, so that its program takes one in each call.
     """
+    return any(hasattr(layer, "recurrent_states") for layer in _own_layers(model))
+
+
+def has_only_states(model: nn.Module) -> bool:
+    """Return whether the cache of a model of transformers has states alone, and no keys and values.
+
+    Such a model takes no positions, and a mask for the tokens of a call, not for those before it.
+    """
+    layers = _own_layers(model)
+    return bool(layers) and not any(hasattr(layer, "keys") for layer in layers)
+
+
+def _own_layers(model: nn.Module) -> list[Any]:
+    """Return the layers of the cache that transformers makes for the configuration of a model; none if it has none."""
     if "transformers" not in sys.modules or (config := getattr(model, "config", None)) is None:
-        return False
+        return []
     module = importlib.import_module("transformers.cache_utils")
     try:
-        layers = module.DynamicCache(config=config).layers
+        layers: list[Any] = module.DynamicCache(config=config).layers
     except (AttributeError, TypeError):  # a configuration of something else
-        return False
-    return any(hasattr(layer, "recurrent_states") for layer in layers)
+        return []
+    return layers
 
 
-def step_cache(output: Any) -> Any:
-    """Return the cache among the results of a model of transformers.
+def step_cache(model: nn.Module, output: Any) -> Any:
+    """Return the cache among the results of a language model.
 
     Raises:
         ExportError: there is none.
     """
-    caches = [cache for name in _ARGUMENTS if (cache := getattr(output, name, None)) is not None]
-    if not caches:
-        raise ExportError(f"it returns neither {' nor '.join(_ARGUMENTS)}")
-    return caches[0]
+    cache = returned_cache(output, cache_argument(model))
+    if cache is None:
+        raise ExportError("it returns no cache")
+    return cache
 
 
 def step_arguments(  # noqa: PLR0917  called in this file
@@ -166,21 +182,23 @@ def step_arguments(  # noqa: PLR0917  called in this file
     mask = torch.ones(rows, past + queries, dtype=torch.long, device=tokens.device) if mask is None else mask
     places = torch.where(mask.bool(), mask.cumsum(-1) - 1, 0)[:, -queries:]
     accepted = inspect.signature(model.forward).parameters
-    name = next((name for name in _ARGUMENTS if name in accepted), _ARGUMENTS[0])
     given: dict[str, Any] = {
         "input_ids": tokens.clone(),  # views would have the size of their base as a further dimension
         "attention_mask": nn.functional.pad(mask, (0, slots - mask.shape[1])) if slots else mask[:, -used:].clone(),
         "position_ids": places.clone(),
     }
-    if name == "cache_params":  # nothing but states, which need neither
-        return {"input_ids": given["input_ids"], name: cache}
     prefix = "" if encoded is None else "decoder_"
     given = {
         prefix + key: item
         for key, item in given.items()
         if prefix + key in accepted or f"{prefix}input_ids" not in accepted
     }
-    return {**given, **({} if encoded is None else {"encoder_outputs": (encoded,)}), name: cache}
+    if has_only_states(model):  # they need neither a mask nor positions
+        given = {"input_ids": given["input_ids"]}
+    given |= {} if encoded is None else {"encoder_outputs": (encoded,)}
+    if (name := cache_argument(model, given)) is None:
+        raise ExportError("its forward has no argument for a cache")
+    return {**given, name: cache}
 
 
 def window_sizes(model: nn.Module) -> list[int]:
@@ -246,8 +264,8 @@ def stepwise_call(
         states.append([leaf.clone() for leaf in pytree.tree_leaves(cache)])
         with torch.no_grad():
             output = model(**step_arguments(model, tokens[:, step : step + 1], cache, step, slots))
-        cache = step_cache(output)
-        logits.append(output.logits)
+        cache = step_cache(model, output)
+        logits.append(logits_of(output))
     stacked = [
         torch.stack([_on_the_right(item, items[-1].shape) for item in items], 1).flatten(0, 1)
         for items in zip(*states, strict=True)
@@ -306,7 +324,7 @@ def empty_cache(
     cache = cache if encoded is None else module.EncoderDecoderCache(cache, module.DynamicCache())
     try:
         with torch.no_grad():
-            used = step_cache(model(**step_arguments(model, tokens[:, :1], cache, 0, 0, encoded)))
+            used = step_cache(model, model(**step_arguments(model, tokens[:, :1], cache, 0, 0, encoded)))
         own = used if encoded is None else used.self_attention_cache
         layers = [(layer.keys, layer.values) for layer in own.layers if not hasattr(layer, "recurrent_states")]
     except Exception as error:
@@ -395,7 +413,7 @@ def with_cache_names(program: Program) -> Program:
     """
     names = {name: new for name, path in program.inputs.items() if (new := _input_name(path))}
     for port in program.module_calls["", 0].outputs:
-        new = "logits" if port.path.endswith("logits") else _cache_name(port.path, "present")
+        new = "logits" if _LOGITS.search(port.path) else _cache_name(port.path, "present")
         if port.value is not None and port.value not in names and new:
             names[port.value] = new
     return _renamed(program, names)
@@ -404,10 +422,11 @@ def with_cache_names(program: Program) -> Program:
 def _input_name(path: str) -> str:
     if path.startswith("encoder_outputs"):
         return "encoder_hidden_states"
-    return path.removeprefix("decoder_") if path.startswith("decoder_") else _cache_name(path, _ARGUMENTS[0])
+    return path.removeprefix("decoder_") if path.startswith("decoder_") else _cache_name(path, "past_key_values")
 
 
-_OF_CACHE = re.compile(r"(?:past_key_values|cache_params)(\.\w+_cache)?\.layers\[(\d+)\]\.(\w+?)(?:\[0\]|\[(\d+)\])?$")
+_LOGITS = re.compile(r"logits\W*$|^\[0\]$")  # in an object, in a dict, first in a tuple
+_OF_CACHE = re.compile(r"^\.?[^.]+(\.\w+_cache)?\.layers\[(\d+)\]\.(\w+?)(?:\[0\]|\[(\d+)\])?$")
 _SIDES = {"": "", ".self_attention_cache": "decoder.", ".cross_attention_cache": "encoder."}
 
 

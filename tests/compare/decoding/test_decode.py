@@ -15,7 +15,7 @@ from filch.compare import CompareError, compare_decode, map_to_export
 from filch.compare.cli._app import app
 from filch.compare.testing._artifacts import ArtifactStore
 from filch.compare.testing._checks import Checks
-from filch.export import ExportError, Program, cached_call, export, load_program
+from filch.export import ExportError, Program, cache_argument, cached_call, export, load_program
 from filch.steal import steal_forward
 from support.faults.decoding import change_late, exchanged, replaced, with_further_output
 from support.models.fused_llama import fused_onnx, tiny_llama, with_cache
@@ -290,10 +290,10 @@ def test_a_model_that_decodes_something_else_is_told_from_its_program(model, pro
 
 
 def test_a_model_that_fails_in_a_step_is_noted(model, programs, monkeypatch):
-    def forward(self, hidden_states, *args, past_key_values, **kwargs):
-        if hidden_states.shape[1] == 2 and past_key_values.get_seq_length():
+    def forward(self, hidden_states, *args, **kwargs):
+        if hidden_states.shape[1] == 2 and kwargs[cache_argument(model)].get_seq_length():
             raise ValueError("one token at a time")
-        return attend(self, hidden_states, *args, past_key_values=past_key_values, **kwargs)
+        return attend(self, hidden_states, *args, **kwargs)
 
     attend = LlamaAttention.forward
     program = load_program(programs["dynamic"])
@@ -396,7 +396,7 @@ def test_only_language_models_with_tokens_are_exported_with_a_cache(model):
     with pytest.raises(ExportError, match="does not take the cache of a causal language model"):
         export(nn.Embedding(96, 4), (TOKENS,), cache="dynamic")
     recurrent = RwkvForCausalLM(RwkvConfig(hidden_size=32, num_hidden_layers=2, vocab_size=96, context_length=16))
-    with pytest.raises(ExportError, match=r"RwkvForCausalLM .* returns neither past_key_values nor cache_params"):
+    with pytest.raises(ExportError, match=r"RwkvForCausalLM .* its forward has no argument for a cache"):
         export(recurrent.eval(), (TOKENS,), cache="dynamic")
 
 

@@ -21,6 +21,7 @@ from transformers.models.llama import modeling_llama
 from filch.compare import CompareError, check_invariance
 from filch.export import BackendError, ExportError, Program, export
 from support.faults.decoding import change_late, exchanged, with_further_output
+from support.models.named_caches import NAMES, Annotated
 from support.models.zoo import build
 
 SETTINGS = {
@@ -308,6 +309,42 @@ def test_what_a_model_does_not_support_is_not_run_and_an_error_is_no_success() -
     assert not result.close
     assert result.headline == "1 of 2 ways to call Plain give the same numbers; not: padding on the left"
     assert "fails                  ValueError: no padding" in result.table(width=80)
+
+
+@pytest.mark.parametrize("cls", NAMES)
+def test_the_cache_of_a_model_may_have_any_name(cls: type[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clean run is silent, and a wrong position in decode is found."""
+    only, model = ["prefill with a cache", "decode"], cls()
+    assert [row.verdict for row in check_invariance(model, TOKENS, only=only).rows] == ["holds", "holds"]
+    positions_off_by_one(monkeypatch, model.inner)
+    assert [row.verdict for row in check_invariance(model, TOKENS, only=only).rows] == ["holds", "breaks"]
+
+
+class Forgetful(Annotated):
+    def call(self, *args: Any) -> Any:
+        return super().call(*args)[0]
+
+
+def test_a_model_that_returns_no_cache_fails() -> None:
+    (row,) = check_invariance(Forgetful(), TOKENS, only=["decode"]).rows
+    assert (row.verdict, row.note) == ("fails", "CompareError: Forgetful returned no cache for the next call")
+
+
+@pytest.mark.parametrize("count", [8, 12])
+def test_tokens_as_many_as_a_size_of_the_model_are_all_used(
+    llama: nn.Module, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8 is the size of a head; of 12 tokens padded on the left, 3 sequences have 12, 11 and 10."""
+    tokens = TOKENS.repeat(1, 2)[:, :count]
+    only = ["prefill with a cache", "decode", "padding on the left", "order of rows"]
+    result = check_invariance(llama, tokens, only=only)
+    assert result.close and result.length == count, result
+    compared = check_invariance(llama, TOKENS, only=only).rows
+    assert [row.compared for row in result.rows[::2]] == [row.compared for row in compared[::2]]
+    positions_off_by_one(monkeypatch, llama)
+    (row,) = check_invariance(llama, tokens, only=["decode"]).rows
+    assert row.first is not None
+    assert (row.verdict, row.first.module, row.first.position) == ("breaks", "model.rotary_emb", count // 4)
 
 
 def test_biases_that_are_made_of_the_mask_have_a_column_for_each_slot() -> None:

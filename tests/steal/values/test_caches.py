@@ -5,6 +5,7 @@ import torch
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, MistralConfig, StaticCache
 from transformers.cache_utils import DynamicLayer, EncoderDecoderCache
 
+from filch.export import is_cache
 from filch.steal import describe, restore, steal_forward, tensors
 
 
@@ -149,7 +150,8 @@ def test_generating_eight_tokens_is_captured_step_by_step(llama, ids, tmp_path, 
     assert list(dump) == list(capture)
     assert len(dump.calls()) == 8
     assert [call.name for call in dump.calls()] == [""] * 8
-    lengths = [dump["model.layers.0", step, "I"][1]["past_key_values"].get_seq_length() for step in range(8)]
+    given = [dump["model.layers.0", step, "I"][1] for step in range(8)]
+    lengths = [next(filter(is_cache, kwargs.values())).get_seq_length() for kwargs in given]
     assert lengths == [0, *range(5, 12)]
     tokens = [dump["lm_head", step, "O"][:, -1].argmax(-1) for step in range(8)]
     assert torch.equal(torch.stack(tokens, dim=1), generated[:, 5:])

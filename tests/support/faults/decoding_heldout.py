@@ -26,6 +26,8 @@ from transformers.models.qwen3_next import modeling_qwen3_next
 from transformers.models.stablelm import modeling_stablelm
 from transformers.models.whisper import modeling_whisper
 
+from filch.export import is_cache
+
 from . import decoding_patches as patches
 from . import decoding_plants as plants
 from .decoding_patches import CHUNK, START, Function, Patch, Patched, forward, function
@@ -794,10 +796,10 @@ def narrow(mask: torch.Tensor, **_: object) -> torch.Tensor:
     return mask.masked_fill(is_first, torch.finfo(mask.dtype).min)
 
 
-def further_column(mask: torch.Tensor, past_key_values: Any = None, **_: object) -> torch.Tensor:
+def further_column(mask: torch.Tensor, **given: Any) -> torch.Tensor:
     """Show the slot behind the token's, in calls with one token."""
     if mask.shape[2] == 1:
-        mask[..., int(past_key_values.get_seq_length()) + 1] = 0
+        mask[..., int(next(filter(is_cache, given.values())).get_seq_length()) + 1] = 0
     return mask
 
 

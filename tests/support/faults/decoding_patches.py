@@ -22,6 +22,8 @@ from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
 from transformers.models.t5 import modeling_t5
 
+from filch.export import cache_argument, returned_cache
+
 START, CHUNK, WINDOW = 2, 3, 5  # tokens in the first call of those that decode, and in each chunk; of sliding windows
 
 Function = Callable[..., Any]
@@ -567,10 +569,10 @@ def _call(
     parameters = inspect.signature(model.forward).parameters
     options: dict[str, Any] = {name: tokens, **encoder, "use_cache": cache is not False}
     if cache:
-        options["cache_params" if "cache_params" in parameters else "past_key_values"] = cache
+        options[cache_argument(model) or ""] = cache
     if mask is not None and not encoder:
         options["attention_mask"] = mask
     if mask is not None and "position_ids" in parameters:
         options["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)[:, -tokens.shape[1] :]
     result = model(**options)
-    return result.logits, getattr(result, "past_key_values", None) or getattr(result, "cache_params", None)
+    return result.logits, returned_cache(result, cache_argument(model))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers.exporters.exporter_dynamo import register_pytree_node
 
 from filch.compare import tiny_llm
+from filch.export import cache_argument
 
 __all__ = ["HARD", "MODELS", "UNKEPT", "ZOO", "build"]
 
@@ -96,7 +97,10 @@ def _text_after_cache() -> Inputs:
     args, kwargs = _text_for_cache()
     keys_and_values = torch.randn(LAYERS, 2, BATCH, KEY_HEADS, SEEN, HEAD_DIM)
     cache = transformers.DynamicCache([(keys, values) for keys, values in keys_and_values])
-    return args, kwargs | {"input_ids": kwargs["input_ids"][:, SEEN:], "past_key_values": cache}
+    return args, kwargs | {
+        "input_ids": kwargs["input_ids"][:, SEEN:],
+        cache_argument(transformers.LlamaForCausalLM): cache,
+    }
 
 
 def _pixels() -> Tensor:
