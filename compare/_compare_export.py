@@ -14,7 +14,8 @@ from .results._report import Report
 def compare_with_fallback(reference: Path | Records, program: Program, **options: Any) -> tuple[Report, Program]:
     """Compare a program; if the backend rejects it, compare the program that `optimize` makes of it.
 
-    Without the exporter's optimizer, some exported operators have inputs that no runtime supports.
+    Without the exporter's optimizer, some exported operators have inputs that no runtime supports. A program that torch
+    can't translate to ONNX is compared as it is, by backends that run PyTorch's operations.
 
     Args:
         reference: as for `compare`.
@@ -27,6 +28,8 @@ def compare_with_fallback(reference: Path | Records, program: Program, **options
     Raises:
         FilchError: see `compare`. If the optimized program fails too, the error is that of the given program.
     """
+    if program.untranslated:
+        return _compare_untranslated(reference, program, **options), program
     try:
         return compare(reference, program, **options), program
     except BackendError as error:
@@ -39,6 +42,15 @@ def compare_with_fallback(reference: Path | Records, program: Program, **options
     except FilchError:
         raise rejection from None
     return replace(report, notes=(f"{OPTIMIZED_NOTE}{rejection}", *report.notes)), optimized
+
+
+def _compare_untranslated(reference: Path | Records, program: Program, **options: Any) -> Report:
+    try:
+        report = compare(reference, program, **options)
+    except BackendError as error:
+        advice = "compare it on a backend that runs PyTorch's operations, such as 'inductor' or 'eager'"
+        raise BackendError(f"{program.untranslated}; {advice}") from error
+    return replace(report, notes=(f"the graph has PyTorch's operations: {program.untranslated}", *report.notes))
 
 
 def compare_export(reference: Path | Records, program: Program, **options: Any) -> Report:

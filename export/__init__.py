@@ -1,6 +1,7 @@
 """Export models, read, draw and run their graphs, and map module calls to the values of a graph."""
 
 from ._errors import BackendError, ExportError, PassError, ProgramError, TraceError, ViewError
+from .common._copies import copy_tensors
 from .common._memory import release_memory
 from .common._suggestions import dtype_hint
 from .common._telemetry import is_off as _is_off  # noqa: F401  runs before anything imports ONNX Runtime
@@ -79,6 +80,7 @@ __all__ = [
     "cached_call",
     "check_trace",
     "clear_trace_data",
+    "copy_tensors",
     "default_limit",
     "draws_random",
     "dtype_hint",

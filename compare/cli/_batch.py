@@ -89,7 +89,7 @@ def precision_command(
 
     with progress("precision", quiet=quiet or as_json), redirect_stdout(sys.stderr):
         subject = make_subject(factory)
-        program = optimize(subject.export())
+        program = optimize(subject.export(onnx_only=True))
         with steal_forward(subject.model) as capture:
             subject.run()
         report = keep_precise(

@@ -203,7 +203,7 @@ def check_command(
             )  # report a missing library or a misspelt option before the export
         exported, recorded = make_variant(factory, sizes=sizes, dtype=dtype, device=device)
         notes = load_quantized(exported.model, file) if file is not None and lower_precision else ()
-        program = exported.export()
+        program = exported.export(onnx_only=file is not None or optimized)
         program = optimize(program) if optimized else program
         capture = recorded.steal()
         if file is not None:

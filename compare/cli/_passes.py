@@ -57,7 +57,7 @@ def passes_command(
         # Output of the user's own code must not mix with ours.
         with redirect_stdout(sys.stderr):
             subject = make_subject(factory)
-            program = subject.export()
+            program = subject.export(onnx_only=True)
             capture = subject.steal() if compare else None
         errors: Any = None  # a `CompareInstrument`
         if capture is not None:

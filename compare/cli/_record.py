@@ -145,7 +145,7 @@ def export_command(
     from ._output import echo_unless
 
     with progress("export", quiet=quiet):
-        program = make_subject(factory).export()
+        program = make_subject(factory).export(onnx_only=True)
         program = optimize(program) if optimized else program
         program.save(output)
     ports = [port for call in program.module_calls.values() for port in call.outputs]

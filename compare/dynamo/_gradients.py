@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from filch.export import Graph, Node, Value
+from filch.export import Graph, Node, Value, copy_tensors
 from filch.export.backends import Compiled
 from filch.steal import Key
 
@@ -25,7 +25,7 @@ from ..references._resolver import Reference
 from ..results._joined import joined
 from ..results._report import EAGER_PYTORCH, Report
 from ._backend import filch
-from ._graph_check import BACKWARD, copies, problem_notes
+from ._graph_check import BACKWARD, problem_notes
 
 Loss = Callable[[Any], torch.Tensor]
 
@@ -137,7 +137,7 @@ def _gradients(
     model: nn.Module, run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], loss: Loss
 ) -> dict[str, torch.Tensor]:
     """Return the gradients of the parameters that the loss depends on, in the order of the model's parameters."""
-    copied_args, copied_kwargs = copies((tuple(args), dict(kwargs)))
+    copied_args, copied_kwargs = copy_tensors((tuple(args), dict(kwargs)))
     model.zero_grad()
     result = loss(run(*copied_args, **copied_kwargs))
     if result.requires_grad:

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.utils import _pytree as pytree
+from torch._C._functorch import is_functorch_wrapped_tensor
 
-from filch.export import Graph, graph_from_fx, random_nodes, uninitialized_nodes
+from filch.export import Graph, copy_tensors, graph_from_fx, random_nodes, uninitialized_nodes
 from filch.export.backends import Backend, BackwardRun, Compiled, ProvidesReferences, Stage
 
 from ..common._complex import complex_as_real
+from ..common._errors import reason_of
 from ..engine._run import Run
 from ..engine._value_comparator import compare_values
 from ..float64 import Float64Values, float64_values
@@ -28,6 +29,7 @@ from ._fx_operators import fx_operators
 from ._node_values import NodeValues
 
 BACKWARD = ", backward"  # suffix of the name of a graph
+_SECOND = "a second compilation, which returns every value,"
 Compile = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
 
@@ -61,7 +63,7 @@ class GraphCheck:
             eager = _eager_values(self.module, inputs)
         float64 = self._float64(graph, arguments)
         with _same_random_numbers():
-            outputs = dict(zip(graph.outputs, _node_results(self.module, self.run(*copies(inputs))), strict=True))
+            outputs = dict(zip(graph.outputs, _node_results(self.module, self.run(*copy_tensors(inputs))), strict=True))
         references = {name: Reference(complex_as_real(tensor), "eager") for name, tensor in eager.items()}
         compare_run = partial(
             compare_values,
@@ -71,13 +73,16 @@ class GraphCheck:
             uninitialized=uninitialized_nodes(self.module.graph),
         )
         run = Run(0, "exported", Compiled(graph, None), _tensors_only(arguments), outputs)
-        rows, effect = compare_run(run, self._all_values(inputs), references, None)
+        values, problem = self._all_values(inputs)
+        rows, effect = compare_run(run, values, references, None)
         notes = problem_notes(float64)
-        if effect is not None:
+        if problem:
+            notes.append(f"{_SECOND} does not work, so that its values were not judged: {problem}")
+        elif effect is not None:
             amount = effect.problem or f"{effect.error:.1e}"
             notes.append(
-                "the table of operations is of a second compilation, which returns every value and may fuse "
-                f"differently: its results differ from those of the compiled graph that is used, by up to {amount}"
+                f"the table of operations is of {_SECOND} and may fuse differently: its results differ from those of "
+                f"the compiled graph that is used, by up to {amount}"
             )
         graphs: dict[Stage, Graph] = {"exported": graph}
         random = random_nodes(self.module.graph)
@@ -117,13 +122,16 @@ class GraphCheck:
         graphs = [graph] if self.kernels is None else [self.kernels[1].graph, graph]
         return float64_values(run, *graphs, with_decisions=lambda decisions: partial(run, decisions))
 
-    def _all_values(self, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
-        """Return every value of the graph from a compilation that returns them all, which may fuse differently."""
+    def _all_values(self, inputs: Sequence[Any]) -> tuple[dict[str, torch.Tensor], str]:
+        """Return every value of the graph from a compilation that returns them all, or why there is no such one."""
         names, module = return_all_values(self.module)
-        compiled = self.compile(module, copies(inputs))
-        with _same_random_numbers():
-            values = compiled(*copies(inputs))
-        return {name: complex_as_real(value.detach().cpu()) for name, value in zip(names, values, strict=True)}
+        try:
+            compiled = self.compile(module, copy_tensors(inputs))
+            with _same_random_numbers():
+                values = compiled(*copy_tensors(inputs))
+        except Exception as error:  # noqa: BLE001  compilers raise errors of all types, also for graphs that they know
+            return {}, reason_of(error)
+        return {name: complex_as_real(value.detach().cpu()) for name, value in zip(names, values, strict=True)}, ""
 
 
 def _compare_kernels(  # noqa: PLR0917  called in one place
@@ -195,18 +203,11 @@ def return_all_values(module: fx.GraphModule) -> tuple[list[str], fx.GraphModule
         if node.op == "output":
             continue
         env[node] = graph.node_copy(node, env.__getitem__)
-        if node.op.startswith("call_") and isinstance(node.meta.get("example_value"), torch.Tensor):
+        if node.op.startswith("call_") and _is_plain(node.meta.get("example_value")):
             clones[node.name] = graph.call_function(torch.clone, (env[node],))  # a later operation may be in-place
             clones[node.name].meta.update(example_value=node.meta["example_value"])
     graph.output(tuple(clones.values()))
     return list(clones), fx.GraphModule(module, graph)
-
-
-def copies(values: Any) -> Any:
-    """Return nested values with tensors copied, since the graph may modify its inputs."""
-    return pytree.tree_map_only(
-        torch.Tensor, lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad), values
-    )
 
 
 def _eager_values(
@@ -223,7 +224,7 @@ def _eager_values(
     class Recorder(fx.Interpreter):
         def run_node(self, n: fx.Node) -> Any:
             value = super().run_node(n)
-            if not n.op.startswith("call_") or not isinstance(value, torch.Tensor):
+            if not n.op.startswith("call_") or not _is_plain(value):
                 return value
             values[n.name] = value.detach().to("cpu", copy=True)
             other = (decisions or {}).get(n.name)
@@ -231,7 +232,7 @@ def _eager_values(
                 return value
             return other.to(value.device, copy=True)
 
-    Recorder(module).run(*copies(inputs))
+    Recorder(module).run(*copy_tensors(inputs))
     return values
 
 
@@ -240,6 +241,11 @@ def _node_results(module: fx.GraphModule, returned: Sequence[Any]) -> list[Any]:
     results: Any = module.graph.output_node().args[0]
     values = [value for value, result in zip(returned, results, strict=True) if isinstance(result, fx.Node)]
     return [complex_as_real(value.detach().cpu()) if isinstance(value, torch.Tensor) else value for value in values]
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value is a tensor that can leave the transformation that computes it, unlike those of vmap."""
+    return isinstance(value, torch.Tensor) and not is_functorch_wrapped_tensor(value)
 
 
 def _tensors_only(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:

@@ -11,7 +11,8 @@ import torch
 
 from filch.steal import Dump, Key, no_modes_or_grad, tensors
 
-from ._mode import Float64Mode, RecordedDecisions, reason_of
+from ..common._errors import reason_of
+from ._mode import Float64Mode, RecordedDecisions
 from ._stored_level import StoredLevel, stored_level
 from ._verdict import Float64Value
 

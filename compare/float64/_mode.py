@@ -18,6 +18,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from filch.export import Graph, draws_random, leaves_of, map_leaves, returns_uninitialized, written_arguments
 
 from ..common._complex import complex_as_real
+from ..common._errors import reason_of
 from ..common._operators import CHOICES, MOVES, operator_name
 from ._decisions import is_decision
 from ._noise import unit_of, with_noise
@@ -436,8 +437,3 @@ def _in_float64(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_complex():
         return tensor.to(torch.complex128)
     return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
-
-
-def reason_of(error: Exception) -> str:
-    """Return the first line of an error's message."""
-    return str(error).partition("\n")[0] or type(error).__name__

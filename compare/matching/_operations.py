@@ -58,7 +58,8 @@ class Operations:
 
     def parts(self, node: Node, name: str) -> tuple[str, ...]:
         """Return the values of which a value should consist: computed by its operator from the same values."""
-        found, shape, candidates = self.results(node), self._actual.values[name].shape, []
+        shape, candidates = self._actual.values[name].shape, list[tuple[str, ...]]()
+        found = self.results(node) if shape else []  # a single number has no parts
         for start, end in itertools.combinations(range(len(found) + 1), 2):
             parts = tuple(found[start:end])
             sizes = [self._expected.values[part].shape for part in parts if part in self._expected.values]

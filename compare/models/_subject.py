@@ -59,6 +59,6 @@ class Subject:
             self.run()
         return capture
 
-    def export(self) -> Program:
-        """Export the model."""
-        return export(self.model, self.args, self.kwargs, dynamic_shapes=self.dynamic_shapes)
+    def export(self, *, onnx_only: bool = False) -> Program:
+        """Export the model; also, unless `onnx_only`, one that ONNX can't express (see `export`)."""
+        return export(self.model, self.args, self.kwargs, dynamic_shapes=self.dynamic_shapes, onnx_only=onnx_only)

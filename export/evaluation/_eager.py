@@ -65,8 +65,8 @@ def walk_eager(
                 interpreter.env[node] = replace(node.name, value)
 
 
-def visit_nodes(graph: fx.Graph, inputs: Sequence[Any], visit: Visit) -> None:
-    """Run every node of a functional graph without weights and call `visit` with each resulting tensor."""
+def visit_nodes(module: fx.GraphModule, inputs: Sequence[Any], visit: Visit) -> None:
+    """Run every node of a functional graph and call `visit` with each resulting tensor."""
 
     class Visiting(fx.Interpreter):
         def run_node(self, n: fx.Node) -> Any:
@@ -79,7 +79,7 @@ def visit_nodes(graph: fx.Graph, inputs: Sequence[Any], visit: Visit) -> None:
             return super().call_function(_with_any_layout(target), args, kwargs)
 
     with torch.no_grad():
-        Visiting(fx.GraphModule({}, graph)).run(*inputs)
+        Visiting(module).run(*inputs)
 
 
 def placeholder_values(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> list[Any]:

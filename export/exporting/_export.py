@@ -3,9 +3,11 @@
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import onnx_ir as ir
 import torch
 from torch import nn
 from torch.export import ExportedProgram, ModuleCallSignature
@@ -27,6 +29,7 @@ from ._by_value import find_by_value
 from ._cached import CacheKind, cached_inputs, exportable_experts, register_caches, with_cache_names
 from ._infer import infer_types
 from ._module_trace import EagerCall, EagerCalls, capture_calls, leaf_paths, plain_modules, record_calls
+from ._untranslated import untranslated
 
 _log = logging.getLogger("filch")
 _STRATEGIES = {  # by class name in torch.onnx
@@ -48,6 +51,7 @@ def export(
     dynamic_shapes: Any = None,
     cache: CacheKind | None = None,
     slots: int = 0,
+    onnx_only: bool = True,
 ) -> Program:
     """Export `model` to ONNX without optimization, with the values of each module call.
 
@@ -76,6 +80,9 @@ def export(
         slots: the number of slots of a static cache, except for those of windows, which is also the length of its mask.
             It is the largest number of tokens, unless all layers have a window that is no larger.
             How many of them are used is in `past_key_values.0.length` and so on.
+        onnx_only: False also exports a model that torch can't translate to ONNX. The nodes of its graph are PyTorch's
+            operations, `Program.untranslated` has torch's reason, and only backends that run the exported program,
+            such as `inductor` and `eager`, can run it.
 
     Returns:
         the program; pass it to `optimize` for the form that is deployed.
@@ -89,7 +96,11 @@ def export(
     if cache is not None:
         return _export_with_cache(model, args, kwargs, cache, slots)
     with phase("export: step", len(_STEPS), work=sum(_STEPS.values())) as steps:
-        return _export(model, args, kwargs, dynamic_shapes, lambda name: steps.next(name, _STEPS[name]))
+
+        def next_step(name: str) -> None:
+            steps.next(name, _STEPS[name])
+
+        return _export(model, args, kwargs, dynamic_shapes, next_step, onnx_only=onnx_only)
 
 
 def _export_with_cache(
@@ -108,6 +119,8 @@ def _export(
     kwargs: dict[str, Any],
     dynamic_shapes: Any,
     next_step: Callable[[str], None],
+    *,
+    onnx_only: bool,
 ) -> Program:
     """Export a model; see `export`. `next_step` is called with the name of each step."""
     register_caches(model)
@@ -120,10 +133,16 @@ def _export(
         _drop_tracepoints(exported)
         _keep_lines(exported)
         _copy_buffers(exported)
+        _drop_numbers(exported)
         next_step("translation to ONNX")
-        translated = _torch_onnx_export(exported, dynamic_shapes)
-    decomposed = translated.exported_program
-    onnx_model = translated.model
+        refusal = ""
+        try:
+            decomposed, onnx_model = _translated(exported, dynamic_shapes)
+        except ExportError as error:
+            if onnx_only:
+                raise
+            refusal = str(error)
+            decomposed, onnx_model = _untranslated(exported)
     next_step("types")
     infer_types(onnx_model)
     next_step("module calls")
@@ -145,7 +164,8 @@ def _export(
     ordered = {key: calls[key] for key in eager_calls}
     operators = model_operators(model, exported, names)
     kind = ModuleInfo.of(model).type_name
-    return Program(onnx_model, inputs, ordered, kind, operators, original, outputs=graph.outputs, strategy=strategy)
+    program = Program(onnx_model, inputs, ordered, kind, operators, original, outputs=graph.outputs, strategy=strategy)
+    return replace(program, untranslated=refusal)
 
 
 def _torch_export(
@@ -248,6 +268,17 @@ def _copy_buffers(exported: ExportedProgram) -> None:
             state[spec.target] = state[spec.target].clone()  # pyright: ignore[reportAttributeAccessIssue]  a buffer is a tensor
 
 
+def _drop_numbers(exported: ExportedProgram) -> None:
+    """Return None in place of numbers and strings, which torch.onnx can't translate; it leaves None out."""
+    output = exported.graph.output_node()
+    results: list[Any] = [*output.args[0]]
+    for index, spec in enumerate(exported.graph_signature.output_specs):
+        if isinstance(spec.arg, ConstantArgument):
+            spec.arg = ConstantArgument(spec.arg.name, None)
+            results[index] = None
+    output.args = (tuple(results),)
+
+
 def _pop_signatures(exported: ExportedProgram) -> Signatures:
     """Remove the module call signatures from the program and return them.
 
@@ -262,22 +293,27 @@ def _pop_signatures(exported: ExportedProgram) -> Signatures:
     return signatures
 
 
-def _torch_onnx_export(exported: ExportedProgram, dynamic_shapes: Any) -> Any:
-    """Translate an exported program to ONNX without optimization; return torch's `ONNXProgram`.
+def _untranslated(exported: ExportedProgram) -> tuple[ExportedProgram, ir.Model]:
+    """Return the program in functional form, and its graph; see `untranslated`."""
+    with quiet():
+        functional = exported.run_decompositions({})
+    return functional, untranslated(functional)
+
+
+def _translated(exported: ExportedProgram, dynamic_shapes: Any) -> tuple[ExportedProgram, ir.Model]:
+    """Translate an exported program to ONNX without optimization; return the decomposed program and the translation.
 
     Raises:
         ExportError: torch can't translate it.
     """
     try:
         with quiet():  # the program already has the dynamic shapes; here they name the graph's dimensions
-            return torch.onnx.export(
+            translation: Any = torch.onnx.export(
                 exported, dynamo=True, optimize=False, verbose=False, dynamic_shapes=dynamic_shapes
             )
+            return translation.exported_program, translation.model
     except Exception as error:
-        arguments = (spec.arg for spec in exported.graph_signature.output_specs)  # torch.onnx leaves out None
-        numbers = [arg.value for arg in arguments if isinstance(arg, ConstantArgument) and arg.value is not None]
-        why = f"it returns {numbers[0]!r}, and ONNX graphs return tensors alone" if numbers else reason(error)
-        raise ExportError(f"torch.onnx can't translate the exported program: {why}") from error
+        raise ExportError(f"torch.onnx can't translate the exported program: {reason(error)}") from error
 
 
 def _module_call(key: tuple[str, int], sides: Sides) -> ModuleCall | None:

@@ -15,12 +15,13 @@ from ..common._garbage_collection import no_collection
 from ._graph import Graph
 from ._nodes import Dim, Frame, Node, Value
 
-_SCOPES = "pkg.torch.onnx.name_scopes"
-_CLASSES = "pkg.torch.onnx.class_hierarchy"
-_STACK = "pkg.torch.onnx.stack_trace"
+SCOPES = "pkg.torch.onnx.name_scopes"
+CLASSES = "pkg.torch.onnx.class_hierarchy"
+STACK = "pkg.torch.onnx.stack_trace"
 _NOWHERE = "_empty_nn_module_stack_from_metadata_hook"  # the module path that torch.export gives its own shape queries
 _LONGEST_LIST = 2**14  # characters; parsing may take a hundred bytes for each
 _MOST_NUMBERS = 8  # elements of a constant that are shown
+_NAMED = re.compile(r"[^\W\d]")  # a letter or an underscore
 _LAST_FRAME = re.compile(r'.*File "([^"]+)", line (\d+)', re.DOTALL)
 
 
@@ -79,7 +80,13 @@ _DTYPES = {"FLOAT": "float32", "DOUBLE": "float64"} | {
 
 
 def _dim(dim: Any) -> Dim:
-    return dim if isinstance(dim, int) else dim.value
+    """Return a declared size, or the name of an unknown one; None if it has no name.
+
+    Exporters of other frameworks write -1, or "-1" or "?" as a name, for any unknown size.
+    """
+    if isinstance(dim, int):
+        return dim if dim >= 0 else None
+    return dim.value if dim.value and _NAMED.search(dim.value) else None
 
 
 def _node(node: ir.Node, name: str) -> Node:
@@ -115,7 +122,7 @@ def node_of(
         captured: names of values, in any order.
         metadata: the node's metadata properties.
     """
-    *paths, target = _parse_list(metadata.get(_SCOPES)) or (None,)
+    *paths, target = _parse_list(metadata.get(SCOPES)) or (None,)
     return Node(
         name=name,
         op=node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}",
@@ -124,9 +131,9 @@ def node_of(
         attributes=attributes,
         captured=tuple(sorted(captured)),
         module=None if target is None else "" if not paths else None if paths[-1] == _NOWHERE else paths[-1],
-        source=_source(metadata.get(_STACK)),
+        source=_source(metadata.get(STACK)),
         target=target,
-        stack=_stack(tuple(paths), _parse_list(metadata.get(_CLASSES))),
+        stack=_stack(tuple(paths), _parse_list(metadata.get(CLASSES))),
     )
 
 

@@ -69,7 +69,7 @@ def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
 def _nbytes(value: ValueInfoProto) -> int:
     """Return the smallest size of a value in bytes; unknown dimensions count as 1."""
     tensor = value.type.tensor_type
-    dims = [dim.dim_value for dim in tensor.shape.dim if dim.HasField("dim_value")]
+    dims = [dim.dim_value for dim in tensor.shape.dim if dim.HasField("dim_value") and dim.dim_value >= 0]
     kind = ir.DataType(tensor.elem_type)
     known = kind not in (ir.DataType.UNDEFINED, ir.DataType.STRING)
     return int(math.prod(dims) * (kind.itemsize if known else 1))

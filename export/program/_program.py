@@ -61,6 +61,8 @@ class Program:
             was changed since; empty for a file that Filch did not export.
         strategy: how torch exported the model: `strict=False`, or the first of torch.onnx's strategies that succeeded,
             `strict=False, backed_size_oblivious`, `strict=True` or `draft_export`; `""` if not known.
+        untranslated: why torch can't translate the program to ONNX, if the nodes of the graph are PyTorch's operations
+            in the domain `torch`; `""` otherwise.
     """
 
     model: ir.Model
@@ -73,6 +75,7 @@ class Program:
     missing: str = ""
     outputs: tuple[str, ...] = ()
     strategy: str = ""
+    untranslated: str = ""
 
     @property
     def graph(self) -> Graph:

@@ -44,7 +44,7 @@ def factory(tmp_path, monkeypatch, exported) -> str:
     """Return the name of a factory; exporting its model returns `exported`."""
     (tmp_path / "convolution.py").write_text(FACTORY)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Subject, "export", lambda _: exported)
+    monkeypatch.setattr(Subject, "export", lambda _, **options: exported)
     return "convolution.py:model"
 
 

@@ -21,7 +21,7 @@ from ...graph._from_fx import graph_from_fx
 from ...program._program import Program
 from .._backend import Compiled, CompiledVariant, ReferenceLookup, Script, Stage, Switch, Values
 from .._eager import unchanged_export
-from ._buffer_map import size_hint
+from ._buffer_map import size_hint, views_of
 from ._kernel_graph import CompileTask, KernelGraphs
 from ._options import InductorOptions
 from ._switches import fingerprint_of, switches_of, without
@@ -48,7 +48,7 @@ class InductorBackend:
         device = None if self.device is None else torch.device(self.device)
         module = exported.graph_module if device is None else _with_reshapes(module_on(exported.graph_module, device))
         task = CompileTask(
-            _without_prims_var(module),
+            _without_prims(module),
             program.graph,
             partial(placeholder_values, exported),
             exported_names=weight_names(exported),
@@ -159,21 +159,24 @@ def _with_note(compiled: Compiled, options: InductorOptions, original: InductorO
 
 
 def _is_graph_output(spec: OutputSpec) -> bool:
-    """Return whether the ONNX graph has this output: it has none where the model returns None."""
-    is_none = isinstance(spec.arg, ConstantArgument) and spec.arg.value is None
-    return spec.kind == OutputKind.USER_OUTPUT and not is_none
+    """Return whether the ONNX graph has this output: it has none where the model returns None or a number."""
+    return spec.kind == OutputKind.USER_OUTPUT and not isinstance(spec.arg, ConstantArgument)
 
 
-def _without_prims_var(module: fx.GraphModule) -> fx.GraphModule:
-    """Return the module, with `aten.var` in place of `prims.var`, which Inductor 2.13 can't lower."""
-    variance = torch.ops.prims.var.default
-    if not module.graph.find_nodes(op="call_function", target=variance):
-        return module
+def _without_prims(module: fx.GraphModule) -> fx.GraphModule:
+    """Return the module without the `prims` that torch.compile never meets and torch 2.13 can't compile.
+
+    These are views, which can't be functionalized, and `prims.var`, which has no lowering. The exporter's
+    decompositions make them; the functions that implement them are of ATen operations.
+    """
     copied = fx.GraphModule(module, copy.deepcopy(module.graph))
-    for node in copied.graph.find_nodes(op="call_function", target=variance):
+    for node in copied.graph.find_nodes(op="call_function", target=torch.ops.prims.var.default):
         values, dims, *correction = node.args
         node.target = torch.ops.aten.var.correction
         node.args, node.kwargs = (values, dims), {"correction": correction[0] if correction else 1}
+    for node in copied.graph.nodes:
+        if getattr(node.target, "namespace", "") == "prims" and views_of(node) is not None:
+            node.target = node.target.prim_impl
     copied.recompile()
     return copied
 

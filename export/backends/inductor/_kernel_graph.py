@@ -4,13 +4,14 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from unittest import mock
 
 import torch
 from torch import fx
 
 from ..._errors import BackendError
+from ...common._copies import copy_tensors
 from ...evaluation._eager import visit_nodes
 from ...graph._from_fx import graph_from_fx
 from ...graph._graph import Graph
@@ -126,7 +127,8 @@ class KernelGraphs:
     def reference(self, inputs: Values) -> Values:
         """Return the references of the stored values that the task's graph does not have."""
         arguments = self._copy_inputs(self._task.bind(inputs))
-        part = _forward(self._compiled_graph(arguments))
+        compiled = self._compiled_graph(arguments, replayed=False)
+        part, read = _forward(compiled), _read(compiled, arguments)
         wanted: dict[str, list[str]] = {}
         for buffer, label in self._labels(part).items():
             if label.value is None and (operation := part.buffers.operation(buffer)) is not None:
@@ -136,7 +138,7 @@ class KernelGraphs:
         def visit(name: str, value: torch.Tensor) -> None:
             values.update(dict.fromkeys(wanted.get(name, ()), self._original_dtype(value).detach().cpu()))
 
-        visit_nodes(part.lowered.aot_graph, arguments, visit)
+        visit_nodes(part.lowered.aot_module, read, visit)
         return values
 
     def isolate(self, inputs: Values, references: ReferenceLookup) -> dict[str, torch.Tensor]:
@@ -199,10 +201,9 @@ class KernelGraphs:
     def _copy_inputs(self, values: Sequence[Any]) -> list[Any]:
         """Copy the inputs to the device, where a kernel may overwrite them; share those that no kernel overwrites."""
         task = self._task
-        return [
-            _shared(item) if index in task.read_only and _is_on(item, task.device) else _copy(item, task.device)
-            for index, item in enumerate(values)
-        ]
+        shared = {index for index in task.read_only if _is_on(values[index], task.device)}
+        copied = copy_tensors([None if index in shared else item for index, item in enumerate(values)], task.device)
+        return [_shared(item) if index in shared else copied[index] for index, item in enumerate(values)]
 
     def _original_dtype(self, value: torch.Tensor) -> torch.Tensor:
         """Cast a value of the float16 graph, if it is one, to the dtype of the original graph."""
@@ -299,6 +300,28 @@ def _input_names(part: Part, buffers: BufferMap, exported_names: Mapping[str, st
     return {node.name: exported_names.get(source.name, source.name) for node, source in pairs}
 
 
+def _read(compiled: CompiledGraph, arguments: Sequence[Any]) -> list[Any]:
+    """Return what AOTAutograd gives the forward part for some arguments, without running the part.
+
+    It adds parameters, leaves frozen ones out, and joins arguments that share memory.
+    """
+
+    def observer(_: Part, inputs: list[Any]) -> NoReturn:
+        raise _Stop(inputs)
+
+    with mock.patch.object(compiled, "observer", observer):
+        try:
+            compiled(*arguments)
+        except _Stop as stop:
+            return stop.inputs
+    raise BackendError("backend 'inductor' did not run the compiled graph")
+
+
+class _Stop(Exception):  # noqa: N818  it is no error
+    def __init__(self, inputs: list[Any]) -> None:
+        self.inputs = inputs
+
+
 def _forward(compiled: CompiledGraph) -> Part:
     if not compiled.parts:
         raise BackendError("backend 'inductor' has nothing to compile: the program computes nothing")
@@ -318,18 +341,6 @@ def _is_on(item: Any, device: torch.device | None) -> bool:
 def _shared(item: torch.Tensor) -> torch.Tensor:
     """Return a tensor that shares the memory of an input."""
     return item.detach().requires_grad_(item.requires_grad)
-
-
-def _copy(item: Any, device: torch.device | None) -> Any:
-    """Copy a tensor with its strides, which generated code checks: a plain copy of a slice has others."""
-    if not isinstance(item, torch.Tensor):
-        return item
-    source = item.detach()
-    copied = source.to(device, copy=True)
-    if source.layout is torch.strided and source.numel() and copied.stride() != source.stride():
-        span = 1 + sum((size - 1) * stride for size, stride in zip(source.shape, source.stride(), strict=True))
-        copied = source.as_strided((span,), (1,)).to(device, copy=True).as_strided(source.shape, source.stride(), 0)
-    return copied.requires_grad_(item.requires_grad)
 
 
 def _node(kernel: Kernel, names: Mapping[str, str], computed: Sequence[Node]) -> Node:
@@ -352,7 +363,7 @@ def _run_backward(part: Part, inputs: list[Any], callback: Callable[[BackwardRun
     graph = graph_from_fx(aot_graph)
     buffers = BufferMap(aot_graph, part.lowered)
     labels = _labels(buffers, graph, {})
-    kept = [_copy(item, None) for item in inputs]  # generated code may reuse the memory of its inputs
+    kept = copy_tensors(inputs)  # generated code may reuse the memory of its inputs
     arguments = zip(graph.inputs, kept, strict=True)
     values = {name: item.detach().cpu() for name, item in arguments if isinstance(item, torch.Tensor)}
 
@@ -362,8 +373,8 @@ def _run_backward(part: Part, inputs: list[Any], callback: Callable[[BackwardRun
 
     def reference() -> Values:
         expected: dict[str, torch.Tensor] = {}
-        copied = [_copy(item, None) for item in kept]  # the graph may write to its inputs
-        visit_nodes(aot_graph, copied, lambda name, value: expected.update({name: value.detach().cpu()}))
+        copied = copy_tensors(kept)  # the graph may write to its inputs
+        visit_nodes(part.lowered.aot_module, copied, lambda name, value: expected.update({name: value.detach().cpu()}))
         return expected
 
     def by_name(results: Sequence[Any]) -> dict[str, torch.Tensor]:
@@ -371,7 +382,7 @@ def _run_backward(part: Part, inputs: list[Any], callback: Callable[[BackwardRun
         items = [(node, result) for node, result in zip(nodes, results, strict=True) if isinstance(node, fx.Node)]
         return {node.name: result.detach().cpu() for node, result in items if isinstance(result, torch.Tensor)}
 
-    observed_outputs = part.watched([_copy(item, None) for item in inputs], observe)
+    observed_outputs = part.watched(copy_tensors(inputs), observe)
     compiled = _as_compiled(part, buffers, graph, {}, None)
     outputs = part.plain(inputs)
     values |= by_name(observed_outputs)

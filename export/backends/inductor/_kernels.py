@@ -68,7 +68,7 @@ class LoweredGraph:
     """One graph that Inductor compiled.
 
     Attributes:
-        aot_graph: the graph from AOTAutograd: functional, not optimized.
+        aot_module: the graph from AOTAutograd, functional and not optimized, with its constants and subgraphs.
         graph: Inductor's graph, after its passes and before code generation.
         kernels: the kernels in the order in which they run.
         operations: maps the name of a written buffer to the operation of `graph` whose result it holds, if there is
@@ -77,12 +77,17 @@ class LoweredGraph:
         backward: whether it computes gradients.
     """
 
-    aot_graph: fx.Graph
+    aot_module: fx.GraphModule
     graph: fx.Graph
     kernels: tuple[Kernel, ...]
     operations: dict[str, str]
     module: ModuleType
     backward: bool
+
+    @property
+    def aot_graph(self) -> fx.Graph:
+        """The graph from AOTAutograd."""
+        return self.aot_module.graph
 
 
 @contextlib.contextmanager
@@ -100,13 +105,14 @@ def record_lowering(
     output: Any = aot_graph.graph_copy(aot_module.graph, {}, return_output_node=True)
     if output is not None:
         aot_graph.output(output[0]).meta.update(output[1].meta)
+    copied = fx.GraphModule(aot_module, aot_graph)
     lowering_type = _private("torch._inductor.graph", "GraphLowering")
     compile_to_module = lowering_type.compile_to_module
     recorded: dict[int, Kernel] = {}
 
     def compile_and_call_back(lowering: Any) -> ModuleType:
         module: Any = compile_to_module(lowering)  # each file of generated code has a `call`
-        lowered = _lowered_graph(aot_graph, lowering, module, recorded, backward=backward)
+        lowered = _lowered_graph(copied, lowering, module, recorded, backward=backward)
         module.call = callback(lowered, module.call)
         return module  # type: ignore[no-any-return]
 
@@ -207,7 +213,7 @@ def _output_names(operation: Any) -> list[str]:
 
 
 def _lowered_graph(
-    aot_graph: fx.Graph, lowering: Any, module: ModuleType, recorded: dict[int, Kernel], *, backward: bool
+    aot_module: fx.GraphModule, lowering: Any, module: ModuleType, recorded: dict[int, Kernel], *, backward: bool
 ) -> LoweredGraph:
     """Return what Inductor made of a graph, with the recorded kernels and their generated code."""
     if module.__file__ is None:
@@ -241,7 +247,7 @@ def _lowered_graph(
         _without_freed(kernel, code, defined, buffers)
         for kernel in _with_current_names(_with_items(kernels, buffers), first_names)
     ]
-    return LoweredGraph(aot_graph, lowering.module.graph, tuple(kernels), operations, module, backward)
+    return LoweredGraph(aot_module, lowering.module.graph, tuple(kernels), operations, module, backward)
 
 
 def _with_current_names(kernels: Sequence[Kernel], first_names: Mapping[str, str]) -> Iterator[Kernel]:

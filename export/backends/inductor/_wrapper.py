@@ -61,9 +61,7 @@ def _is_needed(item: ast.stmt) -> bool:
     """Return whether a statement is needed to define `call` again; the kernels exist already."""
     if isinstance(item, ast.Assign):
         return isinstance(item.targets[0], ast.Name) and item.targets[0].id in ("runner", "call")
-    return isinstance(item, ast.ClassDef) or (
-        isinstance(item, ast.FunctionDef) and item.name.startswith(("call", "partition_"))
-    )
+    return isinstance(item, ast.ClassDef | ast.FunctionDef)  # the functions of branches and loops, too
 
 
 class _Instrumented(ast.NodeTransformer):

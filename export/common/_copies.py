@@ -1,0 +1,79 @@
+"""Copy tensors together with how they share memory."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+_ALIGNMENT = 64  # bytes; generated code may require that of an input
+_SMALL = 1 << 20  # bytes
+_RATIO = 4
+
+
+def copy_tensors(values: Any, device: torch.device | None = None) -> Any:
+    """Return nested values with copies of their tensors, which have the same strides and share memory in the same way.
+
+    The memory around them is copied, too, as `as_strided` may read it, and a compiler may join arguments to one that is
+    the whole memory. If that is more than 1 MiB and four times what they use, as for a batch of a data set, only what
+    they use is copied. A tensor without plain memory, such as a sparse one, is cloned.
+
+    Args:
+        values: any nesting of tensors and other values.
+        device: the device of the copies; None is that of each tensor.
+    """
+    tensors = [item for item in pytree.tree_leaves(values) if isinstance(item, torch.Tensor)]
+    spans = _copied_spans([tensor for tensor in tensors if _is_plain(tensor)], device)
+
+    def copied(tensor: torch.Tensor) -> torch.Tensor:
+        source = tensor.detach()
+        copy = _part(source, *spans[_address(source)]) if _is_plain(source) else source.to(device, copy=True)
+        return copy.requires_grad_(tensor.requires_grad)
+
+    return pytree.tree_map_only(torch.Tensor, copied, values)
+
+
+def _copied_spans(
+    tensors: Sequence[torch.Tensor], device: torch.device | None
+) -> Mapping[int, tuple[torch.UntypedStorage, int]]:
+    """Return a copy of the used part of each memory, and where that part begins, in bytes, by the memory's address."""
+    used: dict[int, tuple[torch.UntypedStorage, int, int]] = {}
+    for tensor in tensors:
+        storage, start, end = used.get(_address(tensor), (tensor.untyped_storage(), *_span(tensor)))
+        first, last = _span(tensor)
+        used[_address(tensor)] = storage, min(start, first), max(end, last)
+    copied = {}
+    for address, (storage, start, end) in used.items():
+        if storage.nbytes() <= max(_SMALL, _RATIO * (end - start)):
+            start, end = 0, storage.nbytes()  # noqa: PLW2901
+        begin = start // _ALIGNMENT * _ALIGNMENT
+        part = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, begin, (end - begin,), (1,))
+        copied[address] = part.to(device, copy=True).untyped_storage(), begin
+    return copied
+
+
+def _part(source: torch.Tensor, storage: torch.UntypedStorage, begin: int) -> torch.Tensor:
+    """Return the tensor in a copied memory that corresponds to `source`."""
+    size = source.element_size()
+    offset = source.storage_offset() - begin // size
+    part = torch.empty(0, dtype=source.dtype, device=storage.device)
+    part.set_(storage, offset, source.shape, source.stride())
+    part = part.conj() if source.is_conj() else part
+    return torch._neg_view(part) if source.is_neg() else part  # noqa: SLF001  there is no other way to set this bit
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the first byte of a tensor in its memory and the one after its last."""
+    start = int(tensor.storage_offset())
+    last = sum(int(size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return start * tensor.element_size(), (start + (last + 1 if tensor.numel() else 0)) * tensor.element_size()
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001  data_ptr is 0 for all empty ones
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is numbers in strided memory and nothing else: no subclass, not sparse, not quantized."""
+    is_tensor = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return is_tensor and tensor.layout is torch.strided and not tensor.is_quantized and tensor.device.type != "meta"
