@@ -125,17 +125,12 @@ def test_quantized_weights_may_be_columns_of_one(wrong):
     assert found.same_weights == ({"a"} if wrong else {"a", "b"})
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.int32])
-def test_a_wrong_value_that_is_one_number_corresponds(dtype):
-    """It consists of no parts, as do all values without dimensions."""
-    scalar = [("two", np.array(2, dtype)), ("three", np.array(3, dtype))]
-    cast = ("Cast", ["x"], ["i"], {"to": helper.np_dtype_to_tensor_dtype(np.dtype(dtype))})
-    nodes = [cast, ("ReduceSum", ["i"], ["s"], {"keepdims": 0}), ("Mul", ["s", "two"], ["m"]), ("Mul", ["i", "m"], ["t"])]
-    nodes.append(("Cast", ["t"], ["y"], {"to": TensorProto.FLOAT}))
-    wrong = [*nodes]
-    wrong[2] = ("Div", ["s", "three"], ["other"])
-    wrong[3] = ("Mul", ["i", "other"], ["t"])
+def test_a_wrong_value_that_is_one_number_has_no_parts():
+    """Its operator computes another value from what it reads, which is not a part of it."""
+    total = ("ReduceMin", ["x"], ["s"], {"keepdims": 0})
+    expected = (total, ("LeakyRelu", ["s"], ["a"], {"alpha": 0.1}), ("Mul", ["x", "a"], ["y"]))
+    wrong = ("LeakyRelu", ["s"], ["b"], {"alpha": 30.0})
 
-    found = align(observed(*wrong, weights=scalar), observed(*nodes, weights=scalar), {"x": "x", "y": "y"})
+    found = aligned((*expected[:2], wrong, ("Mul", ["x", "b"], ["y"])), expected)
 
-    assert found.names["t"] == "t" and found.names["s"] == "s"
+    assert found.names["a"] == "a" and found.names["y"] == "y" and not found.joined
