@@ -156,6 +156,8 @@ def _source(given: Implementation, args: Any, kwargs: Mapping[str, Any] | None, 
 def _on_cpu(model: nn.Module) -> nn.Module:
     """Return the model if it is on the CPU, where all values are compared, or else a copy that is."""
     tensors = (*model.parameters(), *model.buffers())
+    if any(tensor.is_meta for tensor in tensors):
+        raise CompareError(f"{type(model).__name__} has weights on the device meta, which have no numbers: load them")
     return model if all(tensor.device.type == "cpu" for tensor in tensors) else copy.deepcopy(model).cpu()
 
 

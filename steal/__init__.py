@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         read_lines,
         read_toml,
         read_untrusted,
+        reopened,
     )
     from .ranks._assembled import AssembledRecords, assemble
     from .ranks._distributed import Distributed, Part
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from .values._statistics import Statistics, statistics
     from .values._string_type import string_type
     from .values._structure import missing_tensors, structure, tensors
-    from .values._tensors import unexpand
+    from .values._tensors import is_dense, unexpand
 
 __all__ = [
     "AssembledRecords",
@@ -91,6 +92,7 @@ __all__ = [
     "describe",
     "environment",
     "has_tf32",
+    "is_dense",
     "is_stealing",
     "is_watched",
     "load_layouts",
@@ -107,6 +109,7 @@ __all__ = [
     "read_untrusted",
     "recover",
     "refuse_link_out",
+    "reopened",
     "restore",
     "save_layouts",
     "statistics",
@@ -145,6 +148,7 @@ _NAMES_BY_MODULE = {
         "read_lines",
         "read_toml",
         "read_untrusted",
+        "reopened",
     ),
     "ranks._assembled": ("AssembledRecords", "assemble"),
     "ranks._distributed": ("Distributed", "Part"),
@@ -159,7 +163,7 @@ _NAMES_BY_MODULE = {
     "values._statistics": ("Statistics", "statistics"),
     "values._string_type": ("string_type",),
     "values._structure": ("missing_tensors", "structure", "tensors"),
-    "values._tensors": ("unexpand",),
+    "values._tensors": ("is_dense", "unexpand"),
 }
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 

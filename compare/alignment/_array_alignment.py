@@ -6,6 +6,7 @@ from dataclasses import replace
 from filch.export import Graph, Value, release_memory
 from filch.steal import phase
 
+from ..common._plain_tensors import plain_tensors
 from ..float64._mode import RecordedDecisions
 from ..models._gguf import GgufWeights, Quantized
 from ..models._subject import Subject
@@ -20,7 +21,7 @@ from ._rounding import FINEST, RoundingLevels, assumed, measured
 from ._value_map import ValueMap
 from ._values import Side
 from ._weight_verdict import irregular_orders, odd_weights, other_weights, permuted_blocks
-from ._weights import Tensors, WeightMap, match_weights
+from ._weights import Tensors, WeightMap, match_weights, not_compared
 
 _MOST = 8  # names in a sentence
 _NOTE = "only named arrays were compared; the cause may be an earlier step without a name"
@@ -43,7 +44,7 @@ def align_weights(own: Source, other: Source) -> Alignment:
         rounding = f", quantized as {how.type}" if how is not None and match.parts else ""
         aligned.append(replace(weight, arrangement=weight.arrangement + rounding))
     remarks = [*_remarks_on_rounding("A", rounded), *_remarks_on_rounding("B", other_rounded)]
-    remarks += [*permuted_blocks(weights), *irregular_orders(weights)]
+    remarks += [*permuted_blocks(weights), *irregular_orders(weights), *not_compared(first, second)]
     return Alignment(
         name_of(own),
         name_of(other),
@@ -90,7 +91,7 @@ def _remarks_on_rounding(side: str, rounded: Mapping[str, Quantized]) -> Iterato
 def weights_of(source: Source) -> Tensors:
     """Return the weights by name; arrays of which no weights are known are all weights."""
     if isinstance(source, Subject):
-        return dict(source.model.state_dict())
+        return plain_tensors(source.model.state_dict())
     if isinstance(source, ProgramSource):
         return source.weights
     return {name: item for name, item in source.arrays.items() if not source.weights or name in source.weights}

@@ -14,6 +14,7 @@ from filch.steal.text import short_line
 
 from ..common._complex import complex_as_real
 from ..common._errors import CompareError
+from ..common._plain_tensors import plain_tensors
 from ..models._gguf import GgufWeights, Quantized
 from ._execution import Execution
 from ._folded import folded_weights
@@ -56,14 +57,15 @@ class NamedArrays:
         """
         if isinstance(arrays, Records):
             return _of_records(arrays, name or arrays.source)
-        found = dict(_flat(arrays, ""))
+        found = plain_tensors(dict(_flat(arrays, "")))
         if not found:
             raise CompareError("the mapping has no arrays")
         return cls(name or "arrays", found)
 
     @classmethod
-    def of_state(cls, arrays: Tensors, name: str) -> "NamedArrays":
-        """Return arrays all of which are weights."""
+    def of_state(cls, state: Mapping[str, Any], name: str) -> "NamedArrays":
+        """Return arrays all of which are weights: a state dictionary."""
+        arrays = plain_tensors(state)
         return cls(name, arrays, frozenset(arrays))
 
     @classmethod
@@ -193,4 +195,4 @@ def _of_records(records: Records, name: str) -> NamedArrays:
                 found.setdefault(label, tensor)
     if not found:
         raise CompareError(f"{name!r} has no outputs of modules")
-    return NamedArrays(name, found, frozenset(weights), places)
+    return NamedArrays(name, plain_tensors(found), frozenset(weights), places)

@@ -21,9 +21,11 @@ from filch.export import (
     record_run,
     written_arguments,
 )
+from filch.steal import is_dense
 
 from ..common._complex import complex_as_real
 from ..common._operators import operator_name
+from ..common._plain_tensors import plain_tensors
 from ..float64._mode import Float64Mode, RecordedDecisions, native_kernels
 
 Tensors = Mapping[str, torch.Tensor]
@@ -152,13 +154,13 @@ def run_model(
     mode = Float64Mode(noisy=noisy, decisions={} if decisions is None else decisions)
     units: dict[str, float] = {}
 
-    storages = {tensor.untyped_storage().data_ptr(): name for name, tensor in weights.items()}
+    storages = {tensor.untyped_storage().data_ptr(): name for name, tensor in weights.items() if is_dense(tensor)}
     offsets: dict[str, int] = {}
 
     def visit(name: str, tensor: torch.Tensor) -> None:
         if name in weights:
             return
-        if tensor.untyped_storage().data_ptr() in storages:
+        if is_dense(tensor) and tensor.untyped_storage().data_ptr() in storages:
             offsets[name] = int(tensor.storage_offset())
             if "@" not in name:  # a view of a weight, and not what was written to it
                 return
@@ -174,7 +176,8 @@ def run_model(
     kept |= {name: kept[name].reshape(shape) for name, shape in finest_shapes(graph, kept).items()}
     own = {name: tensor.detach() for name, tensor in weights.items() if name in graph.known}
     again = _Replay(recorded, kept, own)
-    return Execution(type(model).__name__, graph, kept, own, recorded.outputs, offsets, again, units)
+    plain = plain_tensors(own)
+    return Execution(type(model).__name__, graph, kept, plain, recorded.outputs, offsets, again, units)
 
 
 def finest_shapes(graph: Graph, values: Tensors) -> dict[str, tuple[int, ...]]:

@@ -129,6 +129,27 @@ def _real(tensors: Tensors) -> dict[str, torch.Tensor]:
     return {name: item.detach() for name, item in real.items() if item.is_floating_point() and item.numel()}
 
 
+def not_compared(reference: Tensors, other: Tensors) -> Iterator[str]:
+    """Yield a sentence for each side that has tensors of integers that the other side does not have bit for bit."""
+    own, others = (
+        {name: item for name, item in side.items() if not (item.is_floating_point() or item.is_complex())}
+        for side in (reference, other)
+    )
+    for side, mine, theirs in (("A", own, others), ("B", others, own)):
+        odd = [
+            f"{name!r} ({str(item.dtype).removeprefix('torch.')})"
+            for name, item in mine.items()
+            if item.numel() > 1
+            and not any(item.shape == one.shape and torch.equal(item, one) for one in theirs.values())
+        ]
+        if odd:
+            names = ", ".join(odd[:_NAMED]) + (", …" if len(odd) > _NAMED else "")
+            yield f"weights of {side} that are integers which the other one does not have are not compared: {names}"
+
+
+_NAMED = 5  # weights in a sentence
+
+
 @dataclass
 class _Matcher:
     """The state of `match_weights`; see there."""

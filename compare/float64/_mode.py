@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from filch.export import Graph, draws_random, leaves_of, map_leaves, returns_uninitialized, written_arguments
+from filch.steal import is_dense
 
 from ..common._complex import complex_as_real
 from ..common._errors import reason_of
@@ -198,7 +199,7 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return native_batch_norm(*args, **(kwargs or {}))
         call = _Call(func, args, kwargs or {})
         for tensor in call.read:
-            if _is_float(tensor) and self._shadow(tensor) is None:
+            if _is_float(tensor) and is_dense(tensor) and self._shadow(tensor) is None:
                 self._add_leaf(tensor)
         reads_float64 = any(self._shadow(tensor) is not None for tensor in call.read)
         for tensor in call.written if reads_float64 else ():
@@ -206,7 +207,9 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._add_leaf(tensor)
         result = func(*args, **call.kwargs)
         results = _tensors(result)
-        if not call.returns_views and (reads_float64 or any(map(_is_float, results))):
+        if not all(map(is_dense, (*results, *call.written))):
+            self.problem = self.problem or f"{call.func} in float64: it computes a sparse tensor"
+        elif not call.returns_views and (reads_float64 or any(map(_is_float, results))):
             self._follow(call, results)
         return result
 
@@ -293,12 +296,14 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result.add_(typical.mul_(noise).reshape(result.shape))
 
     def _read(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not is_dense(tensor):
+            return _in_float64(tensor)
         shadow = self._shadow(tensor)
         return tensor if shadow is None else shadow.view(tensor)
 
     def _shadow(self, tensor: torch.Tensor) -> _Shadow | None:
         """Return the float64 counterpart of a tensor's storage; None if there is none or its bits are reinterpreted."""
-        shadow = self._shadows.get(tensor.untyped_storage())
+        shadow = self._shadows.get(tensor.untyped_storage()) if is_dense(tensor) else None
         return shadow if shadow is not None and shadow.fits(tensor) else None
 
     def _add(self, tensor: torch.Tensor, value: torch.Tensor, *, unit: float = 0.0, pending: float = 0.0) -> None:

@@ -1,20 +1,22 @@
 """Read named arrays from a file: `.npz`, `.safetensors`, a checkpoint of PyTorch, or the parts of a large one."""
 
+import mmap
 import os
-import pickle
 import re
-import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from filch.steal import budget_of, parse_json, read_untrusted
+from filch.export.pt2_files import StoredError
+from filch.steal import budget_of, open_untrusted, parse_json, read_untrusted
 from filch.steal.text import short_line
 
 from ..common._errors import CompareError
+from ..common._plain_tensors import PlainTensors
+from ._checkpoint import read_checkpoint
 from ._input_files import from_npz
+from ._safetensors import read_safetensors
 
 CHECKPOINTS = frozenset({".bin", ".ckpt", ".pt", ".pth"})
 ARRAY_FILES = frozenset({".npz", ".safetensors"}) | CHECKPOINTS
@@ -46,7 +48,7 @@ def load_arrays(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
         path: a file of one of these types, by its suffix:
 
             - `.npz`: as `numpy.savez(path, **arrays)` writes it, in the order of the arguments.
-            - `.safetensors`: needs the package `safetensors`, which writes tensors in an order of its own.
+            - `.safetensors`: in the order of the numbers in the file, which is that of its writer.
             - `.pt`, `.pth`, `.bin`, `.ckpt`: a dictionary of tensors that `torch.save` has written. In a nested one,
               names are joined with dots.
             - `.index.json`: says in which files beside it the parts of a checkpoint are, as Hugging Face writes it.
@@ -63,14 +65,15 @@ def load_arrays(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
         if where.name.endswith(_INDEX):
             return _from_index(where)
         if where.suffix == ".npz":
-            return from_npz(read_untrusted(where, budget_of("weights")))[0]
+            return from_npz(read_untrusted(where, budget_of("inputs of programs")))[0]
         if where.suffix == ".safetensors":
             return _from_safetensors(where)
         if where.suffix in CHECKPOINTS:
-            return _from_checkpoint(where)
+            with open_untrusted(where) as file:
+                return read_checkpoint(file)
     except OSError as error:
         raise CompareError(f"can't read {str(where)!r}: {error.strerror or error}") from error
-    except (EOFError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
+    except (StoredError, ValueError) as error:
         raise CompareError(f"{str(where)!r} can't be read as arrays: {short_line(str(error))}") from error
     types = ", ".join(sorted({*ARRAY_FILES, _INDEX}))
     raise CompareError(f"{str(where)!r} is no file of arrays: give one of {types}, or the folder of a checkpoint")
@@ -121,31 +124,7 @@ def _joined(files: Mapping[Path, Collection[str] | None]) -> dict[str, torch.Ten
 
 
 def _from_safetensors(path: Path) -> dict[str, torch.Tensor]:
-    try:
-        import safetensors  # noqa: PLC0415  optional
-        import safetensors.torch  # noqa: PLC0415
-    except ImportError:
-        raise ValueError("it needs the package safetensors: pip install safetensors") from None
-    try:
-        return dict(safetensors.torch.load_file(path))
-    except safetensors.SafetensorError as error:
-        raise ValueError(f"it is no file of safetensors: {error}") from error
-
-
-def _from_checkpoint(path: Path) -> dict[str, torch.Tensor]:
-    with path.open("rb") as file:
-        is_mapped = zipfile.is_zipfile(file)  # older files are not
-    contents = torch.load(path, map_location="cpu", weights_only=True, mmap=is_mapped)
-    found = dict(_tensors(contents, ""))
-    if not found:
-        raise ValueError("it has no tensors in a dictionary")
-    return found
-
-
-def _tensors(value: Any, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors of nested dictionaries; other things, such as the step of an optimizer, are left out."""
-    for name, item in value.items() if isinstance(value, Mapping) else ():
-        if isinstance(item, torch.Tensor):
-            yield f"{prefix}{name}", item
-        else:
-            yield from _tensors(item, f"{prefix}{name}.")
+    with open_untrusted(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        contents = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if size else b""
+    return dict(PlainTensors(stored=size).of(read_safetensors(contents)))

@@ -5,6 +5,8 @@ import binascii
 import io
 import math
 import os
+import re
+import struct
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,16 +14,28 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.lib import format as npy
 
 from filch.steal import budget_of, parse_json, read_untrusted
 from filch.steal.text import short_line
 
 from ..common._errors import CompareError
+from ._safetensors import read_safetensors
 
 _COMPRESSION = 60  # bytes of an array for each byte of the file; more is an attack, or hardly a test
-_SMALL = 2**20  # bytes that any file may be decompressed to
-_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+_SMALL, _LARGE = 2**20, 2**31  # bytes that any file may be decompressed to, and at most unless it has as many
+# The start of a file of NumPy by its version, and its header, as all programs write it.
+_HEADERS = {
+    b"\x93NUMPY\1\0": struct.Struct("<H"),
+    b"\x93NUMPY\2\0": struct.Struct("<I"),
+    b"\x93NUMPY\3\0": struct.Struct("<I"),
+}
+_HEADER = re.compile(
+    r"\{\s*'descr':\s*(?P<descr>'[^']{1,32}'|\[.*\]),\s*'fortran_order':\s*(?P<fortran>True|False),"
+    r"\s*'shape':\s*\((?P<shape>(?:\d{1,18},\s*)*(?:\d{1,18})?)\),?\s*\}\s*",
+    re.DOTALL,
+)
+_LONGEST_HEADER = 2**16  # bytes
+_KINDS = "?biufc"  # of dtypes: bool, integers and other numbers
 _CLASS, _LEGACY_CLASS = "polygraphy_class", "__polygraphy_encoded_ndarray"
 Inputs = dict[str, torch.Tensor]
 
@@ -33,7 +47,7 @@ def load_inputs(path: str | os.PathLike[str]) -> tuple[Inputs, ...]:
         path: a file of one of these types, by its suffix:
 
             - `.npz`: the arrays of one call, as `numpy.savez(path, **inputs)` writes it.
-            - `.safetensors`: the tensors of one call; needs the package `safetensors`.
+            - `.safetensors`: the tensors of one call.
             - `.json`: a list of calls, each a dictionary of arrays, as Polygraphy writes it for `--save-inputs`.
 
     Returns:
@@ -72,7 +86,7 @@ def from_npz(contents: bytes) -> tuple[Inputs, ...]:
     try:
         with zipfile.ZipFile(io.BytesIO(contents)) as archive:
             members = archive.infolist()
-            size, most = sum(member.file_size for member in members), len(contents) * _COMPRESSION + _SMALL
+            size, most = sum(member.file_size for member in members), _most_bytes(len(contents))
             if size > most:
                 raise ValueError(f"it would take {size:,} bytes, and at most {most:,} are read of a file of this size")
             arrays = {member.filename: archive.read(member) for member in members}
@@ -81,19 +95,18 @@ def from_npz(contents: bytes) -> tuple[Inputs, ...]:
     return ({name.removesuffix(".npy"): _from_npy(name, array) for name, array in arrays.items()},)
 
 
+def _most_bytes(size: int) -> int:
+    """Return how many bytes a file of this size may have when it is decompressed."""
+    return max(size, min(size * _COMPRESSION, _LARGE)) + _SMALL
+
+
 def _from_npy(name: str, contents: bytes) -> torch.Tensor:
     """Return the array in the bytes of a `.npy` file, whose size has to be that of its data."""
-    file = io.BytesIO(contents)
-    try:
-        shape, is_fortran, dtype = _HEADERS[npy.read_magic(file)](file)
-    except (KeyError, ValueError) as error:
-        raise ValueError(f"{name!r} is no NumPy array: {error}") from error
-    if dtype.hasobject:
-        raise ValueError(f"{name!r} is an array of Python objects, which only a pickle can hold")
-    size = len(contents) - file.tell()
-    if any(dim < 0 for dim in shape) or math.prod(shape) * dtype.itemsize != size:
+    is_fortran, dtype, shape, begin = _npy_header(name, contents)
+    size = len(contents) - begin
+    if math.prod(shape) * dtype.itemsize != size:
         raise ValueError(f"{name!r} is damaged: its shape is {shape} of {dtype}, and it has {size:,} bytes")
-    flat = np.frombuffer(contents, dtype, offset=file.tell()).copy()
+    flat = np.frombuffer(contents, dtype, offset=begin).copy()
     array = flat.reshape(shape[::-1]).T if is_fortran else flat.reshape(shape)
     try:
         return torch.from_numpy(np.ascontiguousarray(array.astype(dtype.newbyteorder("="))).reshape(shape))
@@ -101,16 +114,34 @@ def _from_npy(name: str, contents: bytes) -> torch.Tensor:
         raise ValueError(f"{name!r} is an array of {dtype}, which no tensor can hold") from error
 
 
+def _npy_header(name: str, contents: bytes) -> tuple[bool, np.dtype[Any], tuple[int, ...], int]:
+    """Return whether the order is Fortran's, the dtype, the shape, and where the data begin.
+
+    NumPy evaluates the header, a dictionary, as Python's `literal_eval` does, for which an attacker can choose a
+    nesting that no stack holds.
+    """
+    length = _HEADERS.get(contents[:8])
+    begin = 0 if length is None else 8 + length.size
+    if length is None or len(contents) < begin:
+        raise ValueError(f"{name!r} is no NumPy array: its first bytes are {contents[:8]!r}")
+    end = begin + int(length.unpack_from(contents, 8)[0])
+    match = _HEADER.fullmatch(contents[begin : min(end, begin + _LONGEST_HEADER)].decode("latin-1"))
+    if match is None or end > len(contents):
+        raise ValueError(f"{name!r} is no NumPy array: its header is {contents[begin:end][:80]!r}")
+    descr = match["descr"].strip("'")
+    try:
+        dtype = np.dtype("V" if descr.startswith("[") else descr)
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise ValueError(f"{name!r} is no NumPy array: it has the dtype {descr!r}") from error
+    if dtype.hasobject:
+        raise ValueError(f"{name!r} is an array of Python objects, which only a pickle can hold")
+    if dtype.kind not in _KINDS:
+        raise ValueError(f"{name!r} is an array of {descr:.80}, which no tensor can hold")
+    return match["fortran"] == "True", dtype, tuple(map(int, re.findall(r"\d+", match["shape"]))), end
+
+
 def _from_safetensors(contents: bytes) -> tuple[Inputs, ...]:
-    try:
-        import safetensors  # noqa: PLC0415  optional
-        import safetensors.torch  # noqa: PLC0415
-    except ImportError:
-        raise ValueError("it needs the package safetensors: pip install safetensors") from None
-    try:
-        return (safetensors.torch.load(contents),)
-    except safetensors.SafetensorError as error:
-        raise ValueError(f"it is no file of safetensors: {error}") from error
+    return (read_safetensors(bytearray(contents)),)
 
 
 def _from_polygraphy(contents: bytes) -> tuple[Inputs, ...]:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from filch.steal import no_modes_or_grad
+from filch.steal import is_dense, no_modes_or_grad
 
 
 class ModelState:
@@ -17,7 +17,7 @@ class ModelState:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._buffers = {buffer: buffer.detach().clone() for buffer in model.buffers()}
+        self._buffers = {buffer: buffer.detach().clone() for buffer in model.buffers() if is_dense(buffer)}
         self._gradients = {parameter: _copy(parameter.grad) for parameter in model.parameters()}
         self.random = torch.random.get_rng_state()
         has_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]

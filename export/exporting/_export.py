@@ -92,6 +92,8 @@ def export(
     """
     if not isinstance(model, nn.Module):
         raise ExportError(f"export takes a torch.nn.Module, not {type(model).__name__}")
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+        raise ExportError(f"{type(model).__name__} has weights on the device meta, which have no numbers: load them")
     args, kwargs = tuple(args) if not isinstance(args, torch.Tensor) else (args,), dict(kwargs or {})
     if cache is not None:
         return _export_with_cache(model, args, kwargs, cache, slots)

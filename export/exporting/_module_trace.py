@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from filch.steal import ModuleInfo, Records, argument_tensors, steal_forward, tensors
+from filch.steal import ModuleInfo, Records, argument_tensors, is_dense, steal_forward, tensors
 
 from .._errors import ExportError, reason
 
@@ -136,7 +136,7 @@ def _restore(buffers: Sequence[tuple[nn.Module, str, torch.Tensor, torch.Tensor]
         for module, name, buffer, before in buffers:
             if getattr(module, name) is not buffer:
                 setattr(module, name, buffer)
-            if not torch.equal(buffer, before):
+            if is_dense(buffer) and not buffer.is_meta and not torch.equal(buffer, before):
                 buffer.copy_(before)
 
 

@@ -161,5 +161,6 @@ def fx_value(node: fx.Node) -> Value:
 
 def tensor_value(name: str, tensor: torch.Tensor) -> Value:
     """Return a value with the dtype and shape of a tensor; symbolic dimensions as text."""
-    shape = tuple(size if isinstance(size, int) else str(size) for size in tensor.shape)
+    sizes = None if tensor.is_nested else tensor.shape  # torch refuses to tell the shape of a nested one
+    shape = None if sizes is None else tuple(size if isinstance(size, int) else str(size) for size in sizes)
     return Value(name, str(tensor.dtype).removeprefix("torch."), shape)

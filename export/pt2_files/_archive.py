@@ -86,26 +86,37 @@ class Archive:
         return self._members[name]
 
     def _read_members(self) -> Mapping[str, zipfile.ZipInfo]:
-        try:
-            with zipfile.ZipFile(_LimitedFile(self._file)) as archive:
-                members = archive.infolist()
-        except StoredError:
-            raise
-        except Exception as error:  # for a damaged file, zipfile raises exceptions of any type
-            raise StoredError("it is not a zip file, or it is damaged") from error
-        for member in members:
-            if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size:
-                raise StoredError(f"its member {member.filename!r:.200} is compressed, which torch never does")
-            if member.flag_bits & _ENCRYPTED or not _is_valid(member.filename):
-                raise StoredError(f"its member {member.filename!r:.200} is encrypted or has an invalid name")
-        if sum(member.file_size for member in members) > self._size:
-            raise StoredError("its members together are larger than the file")
-        folders = {member.filename.partition("/")[0] for member in members}
+        members = stored_members(self._file)
+        for name, member in members.items():
+            if member.flag_bits & _ENCRYPTED or not _is_valid(name):
+                raise StoredError(f"its member {name!r:.200} is encrypted or has an invalid name")
+        folders = {name.partition("/")[0] for name in members}
         prefix = f"{folders.pop()}/" if len(folders) == 1 else ""  # torch up to 2.7 did not write a top-level folder
-        by_name = {member.filename.removeprefix(prefix): member for member in members}
-        if len(by_name) < len(members):
-            raise StoredError("two of its members have the same name")
-        return by_name
+        return {name.removeprefix(prefix): member for name, member in members.items()}
+
+
+def stored_members(file: BinaryIO) -> dict[str, zipfile.ZipInfo]:
+    """Return the members of a zip file by name, none of which is compressed, as torch writes them.
+
+    Raises:
+        StoredError: it is damaged, or has members that are compressed, larger than the file, or of the same name.
+    """
+    try:
+        with zipfile.ZipFile(_LimitedFile(file)) as archive:
+            members = archive.infolist()
+    except StoredError:
+        raise
+    except Exception as error:  # for a damaged file, zipfile raises exceptions of any type
+        raise StoredError("it is not a zip file, or it is damaged") from error
+    for member in members:
+        if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size:
+            raise StoredError(f"its member {member.filename!r:.200} is compressed, which torch never does")
+    if sum(member.file_size for member in members) > file.seek(0, os.SEEK_END):
+        raise StoredError("its members together are larger than the file")
+    by_name = {member.filename: member for member in members}
+    if len(by_name) < len(members):
+        raise StoredError("two of its members have the same name")
+    return by_name
 
 
 def _is_valid(name: str) -> bool:

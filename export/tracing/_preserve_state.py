@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
+from filch.steal import is_dense
+
 
 @contextlib.contextmanager
 def preserve_state(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Iterator[None]:
@@ -73,8 +75,10 @@ def _preserve_optimizer(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 
 
 def _is_writable(tensor: torch.Tensor) -> bool:
-    """Return whether torch can write to a tensor: not if elements share memory, as in an expanded one."""
-    return not nn.parameter.is_lazy(tensor) and torch._debug_has_internal_overlap(tensor) != 1  # noqa: SLF001  nothing public tells
+    """Return whether torch can write to a tensor: not if it is sparse or nested, or elements share memory."""
+    if nn.parameter.is_lazy(tensor) or not is_dense(tensor):
+        return False
+    return torch._debug_has_internal_overlap(tensor) != 1  # noqa: SLF001  nothing public tells
 
 
 def _parameters(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> list[torch.Tensor]:

@@ -9,6 +9,8 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakIdKeyDictionary
 
+from filch.steal import is_dense
+
 from ..graph._from_fx import tensor_value
 from ..graph._graph import Graph
 from ..graph._nodes import Node, Value
@@ -178,7 +180,7 @@ class GraphRecording:
 
     def _memory(self, tensor: torch.Tensor) -> _Memory | None:
         """Return the values in the storage of a tensor; None if it has not exactly one storage."""
-        if tensor.layout != torch.strided:
+        if not is_dense(tensor):
             return None  # several storages, or none
         storage = tensor.untyped_storage()
         address: int = storage._cdata  # noqa: SLF001  what tells storages apart

@@ -5,6 +5,7 @@ waiting, a file named by another file must be in the same folder, and JSON and T
 in memory. What a file may cost is counted by a `Budget`, whose limits `_kinds.py` has.
 """
 
+import contextlib
 import errno
 import json
 import os
@@ -42,7 +43,7 @@ def open_untrusted(path: str | os.PathLike[str], *, follow: bool = True) -> Bina
         OSError: the file doesn't exist, can't be read, or is a folder, a FIFO, a socket or a device; `strerror` is the
             reason.
     """
-    return os.fdopen(open_descriptor(path, os.O_RDONLY, follow=follow), "rb")
+    return open(path, "rb", opener=lambda name, flags: open_descriptor(name, flags, follow=follow))
 
 
 def open_descriptor(path: str | os.PathLike[str], flags: int, *, follow: bool = True) -> int:
@@ -69,6 +70,13 @@ def _check_regular(status: os.stat_result) -> None:
         raise OSError(errno.ELOOP, "it is a link")
     if kind != stat.S_IFREG:
         raise OSError(errno.EINVAL, f"it is {_KINDS.get(kind, 'something else')}, not a regular file")
+
+
+@contextlib.contextmanager
+def reopened(file: BinaryIO) -> Iterator[str]:
+    """Provide a path by which a library opens the same file again, whatever was put in its place since."""
+    path = f"/proc/self/fd/{file.fileno()}"
+    yield path if os.path.exists(path) else os.fspath(file.name)  # noqa: PTH110  Linux has such paths
 
 
 def read_untrusted(path: str | os.PathLike[str], budget: Budget, *, follow: bool = True) -> bytes:

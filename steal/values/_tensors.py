@@ -117,6 +117,11 @@ def _class_and_gradient(tensor: torch.Tensor) -> Spec:
     return spec if cls is torch.Tensor else spec | {"class": type_name(cls)}
 
 
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Return whether the elements of a tensor are in one storage: not those of a sparse, nested or opaque one."""
+    return tensor.layout is torch.strided and not tensor.is_nested
+
+
 def split_parts(tensor: torch.Tensor, *, exact: bool = True) -> tuple[str, Spec] | None:
     """Return the tag and the parts of a tensor that is not dense; None for a dense tensor or one without data.
 
