@@ -30,26 +30,27 @@ class PlainTensors:
         self._budget = budget or budget_of("weights")
         self._most = self._left = max(_LARGE, _MOST_REPEATED * stored)
 
-    def of(self, value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
+    def of(self, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the tensors of a value by name; other things, such as the step of an optimizer, are left out.
 
         Args:
-            value: a tensor, or a mapping, list or tuple of such values.
-            name: of the value; those of its items are joined with dots.
-            depth: how deep it is nested in others.
+            value: a tensor, or a mapping, list or tuple of such values, whose names are joined with dots.
 
         Raises:
             LimitError: there are too many values, they are nested too deep, or have too many numbers.
             ValueError: a tensor has no numbers.
         """
-        self._budget.take_items(what="values")
-        self._budget.check_depth(depth)
-        if isinstance(value, torch.Tensor):
-            yield from self._plain(name, value.detach())
-        elif isinstance(value, Mapping | list | tuple):
-            items = value.items() if isinstance(value, Mapping) else enumerate(value)
-            for key, item in items:
-                yield from self.of(item, f"{name}.{key}" if name else str(key), depth + 1)
+        pending: list[tuple[str, Any, int]] = [("", value, 0)]
+        while pending:
+            name, item, depth = pending.pop()
+            self._budget.take_items(what="values")
+            self._budget.check_depth(depth)
+            if isinstance(item, torch.Tensor):
+                yield from self._plain(name, item.detach())
+            elif isinstance(item, Mapping | list | tuple):
+                parts = item.items() if isinstance(item, Mapping) else enumerate(item)
+                inner = [(f"{name}.{key}" if name else str(key), part, depth + 1) for key, part in parts]
+                pending += reversed(inner)
 
     def _plain(self, name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         if isinstance(tensor, UninitializedParameter) or tensor.is_meta:

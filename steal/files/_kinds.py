@@ -22,7 +22,7 @@ FILE_KINDS = {
         FileKind("report"),
         FileKind("table of expected failures", size=2**20, depth=2),
         FileKind("trace", size=200 * 2**20, memory=200 * 2**20),
-        FileKind("weights", size=2**63, items=2**20, depth=32),
+        FileKind("weights", size=2**63, items=2**18, depth=32),
     )
 }
 

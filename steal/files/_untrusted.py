@@ -43,7 +43,8 @@ def open_untrusted(path: str | os.PathLike[str], *, follow: bool = True) -> Bina
         OSError: the file doesn't exist, can't be read, or is a folder, a FIFO, a socket or a device; `strerror` is the
             reason.
     """
-    return open(path, "rb", opener=lambda name, flags: open_descriptor(name, flags, follow=follow))
+    descriptor = open_descriptor(path, os.O_RDONLY, follow=follow)
+    return open(path, "rb", opener=lambda *_: descriptor)  # so that it has a name
 
 
 def open_descriptor(path: str | os.PathLike[str], flags: int, *, follow: bool = True) -> int:

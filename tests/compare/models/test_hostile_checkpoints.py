@@ -78,7 +78,7 @@ def entry(dtype: str, shape: Any, start: Any, stop: Any) -> dict[str, Any]:
 
 HOSTILE: dict[str, tuple[str, Write, str]] = {
     "nested 40 times": ("a.pt", saved(lambda: nested_in_itself(40)), "it is nested more than 32 deep"),
-    "nested 24 times": ("a.pt", saved(lambda: nested_in_itself(24)), "it has more than 1,048,576 values"),
+    "nested 24 times": ("a.pt", saved(lambda: nested_in_itself(24)), "it has more than 262,144 values"),
     "expanded": ("a.pt", saved(lambda: {"w": torch.zeros(1).expand(2**20, 2**20)}), "more than 2,147,483,648 bytes"),
     "sparse": (
         "a.pt",
