@@ -22,7 +22,7 @@ from .common._operators import operator_name
 from .decoding._decoder import Decoder
 from .decoding._implementations import implementation
 from .decoding._plan import Plan
-from .decoding._positions import Mismatches, PositionedRun, mismatches, module_of
+from .decoding._positions import RESULT, Mismatches, PositionedRun, mismatches, module_of
 from .decoding._relations import Relation, relations
 from .decoding._tokens import given_tokens
 from .divergence._first_wrong import first_wrong
@@ -260,6 +260,8 @@ def _break_at(execution: Execution, node: Node, found: Mismatches) -> Invariance
     if mismatch is None:
         return None
     place = module_of(node), operator_name(node.op), line_of(node)
+    if place[0] == RESULT:  # the logits that are moved to be returned are right
+        place = "", "returned logits", None
     size = mismatch.sequence, mismatch.position, mismatch.difference
     return InvarianceBreak(*place, *size, _before(execution, node, found))
 

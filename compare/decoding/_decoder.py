@@ -14,6 +14,16 @@ from ..common._errors import CompareError
 from ._plan import Call, Plan
 
 
+class _Returned(nn.Module):
+    """Returns logits as the result of an operation, so that they are a value in the order in which they are returned.
+
+    A result of a movement, such as a permutation, stands for the value that was moved (see `Execution.roots`).
+    """
+
+    def forward(self, logits: torch.Tensor) -> torch.Tensor:
+        return logits + 0
+
+
 class Decoder(nn.Module):
     """A model of the interface of transformers, as a module whose call runs a plan.
 
@@ -30,7 +40,7 @@ class Decoder(nn.Module):
         self, model: nn.Module, plan: Plan, others: Mapping[str, Any], count: int, cache: object = None
     ) -> None:
         super().__init__()
-        self.model, self.result = model, nn.Identity()
+        self.model, self.result = model, _Returned()
         self._plan, self._others, self._count, self._cache = plan, others, count, cache
         self._accepted = inspect.signature(model.forward).parameters
         config = getattr(model, "config", None)
