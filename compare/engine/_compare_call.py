@@ -154,9 +154,10 @@ class _CallComparison:
         self._note_problem(float64)
         if prepared.float64 is not None:
             isolated = partial(self._isolated_rows, run, prepared.float64, references, allowances, random.unjudged)
+            suspects = frozenset() if checker is None else checker.suspects
             if self._options.truth is not None:
                 rows = isolated(rows, None)
-            elif selected := unexplained_nodes(rows):
+            elif selected := unexplained_nodes(rows, suspects):
                 rows = isolated(rows, selected)
                 rows = isolated(rows, selected) if (selected := nodes_of_first_difference(rows, run.graph)) else rows
             rows = with_accumulated_rounding(rows, run.graph)

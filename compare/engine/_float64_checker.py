@@ -33,7 +33,7 @@ from ..float64 import (
 )
 from ..float64._reductions import TF32_UNIT
 from ..float64._ties import selecting_node, unordered_indices, with_ties
-from ..float64._verdict import SUSPICIOUS, WRONG
+from ..float64._verdict import BOTH_WRONG, SUSPICIOUS, UNRELIABLE, WRONG, shares_error
 from ..metrics._metrics import replace_masks
 from ..metrics._tolerance import operand_unit
 from ..results._rows import Row
@@ -61,6 +61,11 @@ class Float64Checker:
         decisions: see `OtherDecisions`.
         constant: returns a constant of the exported graph by its name; None for any other value.
         original: the graph as the model was exported, if it may have been changed since.
+
+    Attributes:
+        suspects: the values of the whole run that agree with the model's although both are far from float64, and that
+            are computed from values which are not: in isolation, their nodes tell a wrong kernel from rounding errors
+            that have grown.
     """
 
     def __init__(
@@ -82,7 +87,10 @@ class Float64Checker:
         self.float64 = float64
         self._any_order = unordered_indices(original or exported)
         self._compiled, self._node_values = compiled, node_values
+        self.suspects: set[str] = set()
+        self._is_isolated = bool(replaced)
         self._wrong: set[str] = set()
+        self._off: set[str] = set()
         self._recorded: set[str] = set()
         self._decisions = Decisions(float64)
         self._run = run
@@ -177,8 +185,10 @@ class Float64Checker:
         """
         value = _Value(name, self._run.exported_name(name), node, reference, tensor, spread, inputs)
         verdict = self._verdict_by(self.float64.get, value)
-        if verdict is not None and verdict.sound and not value.is_decision:
-            self._decisions.record_unaffected(value.exported_name)
+        self._record_unaffected(verdict, value)
+        shared = self._shared_error(verdict, value)
+        if shared is not None:
+            return shared
         if verdict is None or verdict.verdict != "same":
             verdict, value = self._verdict_by_other_decisions(verdict, value, observed=observed)
             verdict = self._verdict_by_hidden_decisions(verdict, value) if observed else verdict
@@ -199,6 +209,36 @@ class Float64Checker:
         if verdict.verdict in ("wrong", "unstable"):
             self._wrong.add(name)
         return verdict
+
+    def _record_unaffected(self, verdict: RoundingVerdict | None, value: "_Value") -> None:
+        if verdict is not None and verdict.sound and not value.is_decision:
+            self._decisions.record_unaffected(value.exported_name)
+
+    def _shared_error(self, verdict: RoundingVerdict | None, value: "_Value") -> RoundingVerdict | None:
+        """Return the verdict on a node that is wrong by itself and whose reference has the same error; else None.
+
+        In the whole run, the value is only recorded as a suspect.
+        """
+        shared = self._far_from_float64(value) if verdict is None or verdict.sound else None
+        reads_right = self._off.isdisjoint(value.node.reads)
+        if shared is not None and reads_right:
+            self.suspects.add(value.name)
+        if shared is not None or not reads_right:
+            self._off.add(value.name)
+        return shared if self._is_isolated else None
+
+    def _far_from_float64(self, value: "_Value") -> RoundingVerdict | None:
+        """Return the verdict on a value that agrees with the model's although both are far from float64; else None."""
+        exact = self.float64.get(value.exported_name)
+        if value.reference is None or exact is None or not shares_error(value.tensor, value.reference, exact):
+            return None
+        alone = replace(value, reference=None)
+        verdict = self._verdict_by(self.float64.get, alone)
+        if verdict is not None and value.is_decision:
+            verdict = self._decision_verdict(verdict, alone)
+        if verdict is None or verdict.verdict != "wrong" or verdict.ratio <= UNRELIABLE:
+            return None
+        return replace(verdict, note=BOTH_WRONG)
 
     def _verdict_by_other_decisions(
         self, verdict: RoundingVerdict | None, value: "_Value", *, observed: bool

@@ -110,12 +110,13 @@ class IsolatedInputs:
             self._references.release(self.run.exported_name(dropped))
 
 
-def unexplained_nodes(rows: Iterable[Row]) -> frozenset[str]:
-    """Return the names of the nodes with a value whose error rounding does not explain."""
+def unexplained_nodes(rows: Iterable[Row], suspects: Collection[str] = ()) -> frozenset[str]:
+    """Return the names of the nodes with a value whose error rounding does not explain, or that is among `suspects`."""
     return frozenset(
         row.node
         for row in rows
-        if row.kind != "output" and (row.diverged if row.float64 is None else not row.float64.sound)
+        if row.kind != "output"
+        and (row.value in suspects or (row.diverged if row.float64 is None else not row.float64.sound))
     )
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 
 from ..common._complex import complex_as_real
+from ._noise import unit_of
 
 Verdict = Literal["same", "rounding", "decision", "suspicious", "unstable", "wrong"]
 # The error divided by the rounding level from which on a value is suspicious or wrong. In correct runs of the test
@@ -26,6 +27,8 @@ UNRELIABLE = 64.0  # times the typical rounding level of the model: eager PyTorc
 _DISPUTED = 2.0
 SMALLEST_UNIT = {2.0**-11: 2.0**-25}  # absolute: half of float16's smallest number
 _DTYPES = {2.0**-11: torch.float16, 2.0**-8: torch.bfloat16}  # of coarse units
+BOTH_WRONG = "both are wrong: the reference has the same numbers"
+_IN_COMMON = 10.0  # times the distance of a value from its reference: both have the same error
 _TINY = torch.finfo(torch.float64).tiny
 # The smallest normal numbers of float32, bfloat16 and float64 by their units: processors may flush what is less to 0.
 SMALLEST_NORMAL = {2.0**-24: 2.0**-126, 2.0**-8: 2.0**-126, 2.0**-53: _TINY}
@@ -448,6 +451,29 @@ class _Errors:
             largest = torch.finfo(dtype).max
             near_largest |= (value.abs() - largest).abs() <= WRONG * self._unit * largest
         return near_largest & (actual * value > 0) & (reference * value > 0)
+
+
+def shares_error(actual: torch.Tensor, reference: torch.Tensor, exact: Float64Value) -> bool:
+    """Whether a value and its reference agree with each other, but not with float64: they may be wrong in common.
+
+    The distance from float64 has to be many units of a typical number, and many times that of the two. It is a quick
+    test, of few passes over the numbers; `rounding_verdict` says what rounding explains.
+    """
+    if not actual.shape == exact.value.shape == reference.shape or not actual.numel():
+        return False
+    own, other, truth = (complex_as_real(tensor.detach()) for tensor in (actual, reference, exact.value))
+    if not own.is_floating_point():
+        return torch.equal(own, other) and not torch.equal(own.to(truth.dtype), truth)
+    distance, unit = largest_difference(own, truth), max(exact.unit, unit_of(own.dtype))
+    is_far = distance > UNRELIABLE * unit * float(truth.square().nanmean().sqrt())
+    return is_far and largest_difference(own, other) * _IN_COMMON <= distance
+
+
+def largest_difference(first: torch.Tensor, second: torch.Tensor) -> float:
+    """Return the largest absolute difference; infinite where only one is NaN or an infinity of this sign."""
+    pair = first.double(), second.double()
+    equal = (pair[0] == pair[1]) | (pair[0].isnan() & pair[1].isnan())
+    return float(torch.where(equal, 0.0, (pair[0] - pair[1]).abs_().nan_to_num_(math.inf, math.inf)).amax())
 
 
 def identical_verdict(spread: torch.Tensor | None = None) -> RoundingVerdict:

@@ -12,6 +12,7 @@ from filch.steal.text import short_line, visible
 
 from ..common._source import short_source
 from ..float64 import RoundingVerdict, format_ratio
+from ..float64._verdict import BOTH_WRONG
 from ._rows import Row
 
 _MIN_GROWTH = 10.0  # the least factor by which the error grows at a node for it to be mentioned
@@ -163,7 +164,9 @@ class Explanation:
 
     def _outputs_text(self) -> str:
         if not self.results:
-            return "All model outputs remain within rounding error."
+            own = None if self.starts is None else self.starts.isolated
+            is_shared = own is not None and own.note == BOTH_WRONG
+            return "" if is_shared else "All model outputs remain within rounding error."
         outputs = []
         for row in sorted(self.results, key=lambda row: row.float64 is None):
             amount = short_line(row.reason or row.difference) if row.float64 is None else _error_text(row.float64, row)
