@@ -1,5 +1,6 @@
 """The command that compares two implementations: `filch align`."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -45,6 +46,8 @@ def align_command(
     wide: shared.Wide = False,
     as_json: shared.Json = False,
     quiet: shared.Quiet = False,
+    *,
+    accepting: shared.Accepting,
 ) -> None:
     """Find which weights and values of two implementations are the same, and where B leaves A.
 
@@ -58,9 +61,11 @@ def align_command(
     from ..common._errors import CompareError
     from ..common._progress import progress
 
+    accepted = accepting.reasons
     with progress("align", quiet=quiet or as_json):
         sides = [find_source(name) for name in (reference, other)]
         result = align_sources(sides[0], sides[1], (reference, other), mapping, weights_only=weights_only)
+    result = replace(result, accepted=accepted)
     echo_result(result, as_json=as_json, quiet=quiet, all_rows=all_rows, wide=wide)
     for path in output or ():
         try:
@@ -72,4 +77,4 @@ def align_command(
             raise CompareError(f"can't write {str(path)!r}: {error.strerror or error}") from error
     if output:
         echo_unless(quiet or as_json, f"\nwritten: {', '.join(map(str, output))}")
-    raise typer.Exit(not result.close)
+    raise typer.Exit(result.exit_code)

@@ -10,7 +10,7 @@ import typer
 from . import _options as shared
 from ._cell_table import next_command, run_cells
 from ._fleet import run_specs
-from ._options import Execution, Judging, Output
+from ._options import Accepting, Execution, Judging, Output
 from ._output import echo_result
 
 
@@ -22,6 +22,7 @@ def matrix_command(
     *,
     judging: Judging,
     execution: Execution,
+    accepting: Accepting,
     output: Output,
 ) -> None:
     """Compare models in each dtype, on each device and backend; one line each.
@@ -33,11 +34,13 @@ def matrix_command(
         from ..fleet._cell import CellOptions, matrix_cells
 
         specs = matrix_cells(factories, folder=Path.cwd(), **variants, judged=CellOptions(**judging.arguments))
-        raise typer.Exit(run_specs("matrix", specs, execution, output, factories=factories))
+        raise typer.Exit(run_specs("matrix", specs, execution, accepting, output, factories=factories))
     from ..batch._matrix import matrix
 
     cells = matrix(factories, **variants, **judging.arguments)
-    raise typer.Exit(run_cells("matrix", lambda: [*cells], output, lambda cells: next_command(cells, factories)))
+    raise typer.Exit(
+        run_cells("matrix", lambda: [*cells], accepting, output, lambda cells: next_command(cells, factories))
+    )
 
 
 def sweep_command(
@@ -47,6 +50,7 @@ def sweep_command(
     *,
     judging: Judging,
     execution: Execution,
+    accepting: Accepting,
     output: Output,
 ) -> None:
     """Export a model once with dynamic shapes, and compare it at each size; one line each.
@@ -60,11 +64,13 @@ def sweep_command(
 
         judged = CellOptions(**judging.arguments)
         specs = sweep_cells(factory, sizes, folder=Path.cwd(), backends=backend, judged=judged)
-        raise typer.Exit(run_specs("sweep", specs, execution, output, factories=[factory]))
+        raise typer.Exit(run_specs("sweep", specs, execution, accepting, output, factories=[factory]))
     from ..batch._sweep import sweep
 
     cells = sweep(factory, sizes, backends=backend, **judging.arguments)
-    raise typer.Exit(run_cells("sweep", lambda: [*cells], output, lambda cells: next_command(cells, [factory])))
+    raise typer.Exit(
+        run_cells("sweep", lambda: [*cells], accepting, output, lambda cells: next_command(cells, [factory]))
+    )
 
 
 def precision_command(

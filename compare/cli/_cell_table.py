@@ -6,7 +6,7 @@ from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
 from ._command import command_line
-from ._options import Output
+from ._options import Accepting, Output
 from ._output import echo_result, echo_unless
 
 if TYPE_CHECKING:
@@ -16,25 +16,27 @@ if TYPE_CHECKING:
 def run_cells(
     title: str,
     run: Callable[[], "list[Cell]"],
+    accepting: Accepting,
     output: Output,
     next_command: Callable[["list[Cell]"], str],
 ) -> int:
     """Run the comparisons, print the table of their outcomes, and return the exit code."""
     from ..common._progress import progress
-    from ..results._cells import CellTable, exit_code
+    from ..results._cells import CellTable
 
+    reasons = accepting.reasons  # a file that can't be read is told before anything runs
     # Output of the user's own code must not mix with ours.
     with progress(title, quiet=output.quiet or output.as_json or output.as_markdown), redirect_stdout(sys.stderr):
         cells = run()
-    table = CellTable(tuple(cells), next_command(cells))
+    table = CellTable(tuple(cells), next_command(cells), accepted=reasons)
     if output.as_markdown:
         echo_unless(output.quiet, table.to_markdown().rstrip("\n"))
     else:
         echo_result(table, as_json=output.as_json, quiet=output.quiet)
-    return exit_code(cells)
+    return table.exit_code
 
 
-EXAMINED = ("different", "failed")
+EXAMINED = ("different", "incomplete", "failed")
 # Not repeated when one comparison is examined; its labels say which it is.
 _NOT_REPEATED = {"--json": 0, "--markdown": 0, "-q": 0, "--quiet": 0, "--traceback": 0, "matrix": 0, "sweep": 0}
 _NOT_REPEATED |= {"-b": 1, "--backend": 1, "--dtype": 1, "--device": 1, "--dim": 1}

@@ -44,7 +44,7 @@ def demo_command(folder: Annotated[Path, typer.Option(help="Folder to write to."
         report.to_html(folder / "report.html")
     echo_result(report)
     echo_unless(False, "\nwritten:" + "".join(f"\n  {path}" for path in sorted(folder.iterdir())))
-    raise typer.Exit(not report.close)
+    raise typer.Exit(report.exit_code)
 
 
 def compare_command(
@@ -72,10 +72,12 @@ def compare_command(
     wide: shared.Wide = False,
     as_json: shared.Json = False,
     quiet: shared.Quiet = False,
+    *,
+    accepting: shared.Accepting,
 ) -> None:
     """Compare an ONNX program with a dump of the model, or with another ONNX program, or two dumps."""
     check_outputs(output)
-    shapes = shared.parse_shapes(shape)
+    shapes, accepted = shared.parse_shapes(shape), accepting.reasons
     from .._compare_files import compare_files
     from ..common._errors import CompareError
     from ..common._progress import progress
@@ -100,6 +102,7 @@ def compare_command(
             blame_folder=blamed,
             mapping=mapping,
         )
+    result = replace(result, accepted=accepted)
     if isinstance(result, Report):
         result = _with_command(result)
         options = _table_options(view, all_rows=all_rows, wide=wide)
@@ -110,7 +113,7 @@ def compare_command(
     echo_result(result, as_json=as_json, quiet=quiet, **options)
     if isinstance(result, Report):
         write_reports([result], output, quiet=quiet or as_json)
-    raise typer.Exit(not result.close)
+    raise typer.Exit(result.exit_code)
 
 
 def diff_command(
@@ -130,6 +133,8 @@ def diff_command(
     wide: shared.Wide = False,
     as_json: shared.Json = False,
     quiet: shared.Quiet = False,
+    *,
+    accepting: shared.Accepting,
 ) -> None:
     """Compare two dumps, or several processes with one; no model is needed."""
     from filch.steal import Layouts, NotADumpError, load_layouts, save_layouts
@@ -137,7 +142,7 @@ def diff_command(
     from .._diff import diff
     from ..common._errors import CompareError
 
-    layouts = load_layouts(layout) if layout else Layouts()
+    layouts, accepted = load_layouts(layout) if layout else Layouts(), accepting.reasons
     try:
         result = diff(reference, other, tolerance=tolerance, layouts=layouts, mapping=mapping)
     except NotADumpError as error:
@@ -145,8 +150,9 @@ def diff_command(
         raise CompareError(f"{error}; `{command}` compares programs, too") from None
     if save_layout is not None:
         save_layouts(replace(layouts, learned={**layouts.learned, **result.learned}), save_layout)
+    result = replace(result, accepted=accepted)
     echo_result(result, as_json=as_json, quiet=quiet, all_rows=all_rows, wide=wide)
-    raise typer.Exit(not result.close)
+    raise typer.Exit(result.exit_code)
 
 
 def check_command(
@@ -178,12 +184,15 @@ def check_command(
     wide: shared.Wide = False,
     as_json: shared.Json = False,
     quiet: shared.Quiet = False,
+    *,
+    accepting: shared.Accepting,
 ) -> None:
     """Record, export and compare a model on one backend or several."""
     check_outputs(output)
     if file is not None and optimized:
         raise usage_error("--optimize is for the exported model, not for the file of --program")
     sizes = {name: size for name, (size, *_) in shared.parse_sizes(dim or []).items()}
+    accepted = accepting.reasons
     from filch.export import optimize
     from filch.export.backends import get_backend
     from filch.steal import phase
@@ -234,7 +243,7 @@ def check_command(
                 blame(report, capture, compared_program, folder, limit=limit)
                 for (report, compared_program), folder in zip(compared, folders, strict=True)
             ]
-    reports = list(map(_with_command, reports))
+    reports = [replace(_with_command(report), accepted=accepted) for report in reports]
     if file is not None:
         reports = [replace(report, reference=factory, notes=(*notes, *report.notes)) for report in reports]
     if as_json:
@@ -244,7 +253,7 @@ def check_command(
             typer.echo("\n" if number else "", nl=False)
             echo_result(report, **_table_options(view, all_rows=all_rows, wide=wide))
     write_reports(reports, output, quiet=quiet or as_json)
-    raise typer.Exit(not all(report.close for report in reports))
+    raise typer.Exit(max(report.exit_code for report in reports))
 
 
 def _with_command(report: "Report") -> "Report":

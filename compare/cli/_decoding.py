@@ -1,5 +1,6 @@
 """The commands for language models with a cache: `filch invariance` and `filch decode`."""
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -42,12 +43,15 @@ def invariance_command(
     wide: shared.Wide = False,
     as_json: shared.Json = False,
     quiet: shared.Quiet = False,
+    *,
+    accepting: shared.Accepting,
 ) -> None:
     """Check that a language model computes the same with a cache, in batches, and with padding.
 
     Exits with 0 if each way to call it that it supports gives the same numbers, and with 1 if not.
     """
     _check_outputs(output)
+    accepted = accepting.reasons
     from .._invariance import check_invariance
     from ..common._progress import progress
     from ..models._factory import find_factory
@@ -65,7 +69,7 @@ def invariance_command(
             quantized=quantized or (),
             bitwise=bitwise,
         )
-    _finish(result, output, as_json=as_json, quiet=quiet, wide=wide)
+    _finish(replace(result, accepted=accepted), output, as_json=as_json, quiet=quiet, wide=wide)
 
 
 class CacheOption(StrEnum):
@@ -102,12 +106,15 @@ def decode_command(
     wide: shared.Wide = False,
     as_json: shared.Json = False,
     quiet: shared.Quiet = False,
+    *,
+    accepting: shared.Accepting,
 ) -> None:
     """Run a language model's program step by step, and name the position and the node where it goes wrong.
 
     Exits with 0 if all values are right at all positions, and with 1 if not.
     """
     _check_outputs(output)
+    accepted = accepting.reasons
     from filch.export import load_program
 
     from .._decode import compare_decode
@@ -129,7 +136,7 @@ def decode_command(
             cache=cache.value,
             precision=None if precision is None else precision.value,
         )
-    _finish(result, output, as_json=as_json, quiet=quiet, wide=wide)
+    _finish(replace(result, accepted=accepted), output, as_json=as_json, quiet=quiet, wide=wide)
 
 
 def _check_outputs(output: list[Path] | None) -> None:
@@ -141,7 +148,7 @@ def _check_outputs(output: list[Path] | None) -> None:
 def _finish(
     result: "Invariance | Decoding", output: list[Path] | None, *, as_json: bool, quiet: bool, wide: bool
 ) -> None:
-    """Print and write a result, and exit with the code that says whether it is close."""
+    """Print and write a result, and exit with its code."""
     from ..common._errors import CompareError
 
     echo_result(result, as_json=as_json, quiet=quiet, wide=wide)
@@ -152,4 +159,4 @@ def _finish(
             raise CompareError(f"can't write {str(path)!r}: {error.strerror or error}") from error
     if output:
         echo_unless(quiet or as_json, f"\nwritten: {', '.join(map(str, output))}")
-    raise typer.Exit(not result.close)
+    raise typer.Exit(result.exit_code)

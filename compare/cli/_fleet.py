@@ -9,7 +9,7 @@ import typer
 
 from . import _options as shared
 from ._cell_table import EXAMINED, next_command, run_cells
-from ._options import Execution, FleetExecution, Output
+from ._options import Accepting, Execution, FleetExecution, Output
 
 if TYPE_CHECKING:
     from ..fleet._cell import CellSpec
@@ -20,6 +20,7 @@ def fleet_command(
     spec: Annotated[Path, typer.Argument(help="A TOML file with matrices and sweeps.")],
     *,
     execution: FleetExecution,
+    accepting: Accepting,
     output: Output,
 ) -> None:
     """Run the matrices and sweeps of a TOML file, each comparison in a process of its own.
@@ -30,11 +31,17 @@ def fleet_command(
     from ..fleet._spec import read_fleet
 
     execution = replace(execution, ledger=execution.ledger or spec.with_suffix(".jsonl"))
-    raise typer.Exit(run_specs("fleet", read_fleet(spec), execution, output, factories=[]))
+    raise typer.Exit(run_specs("fleet", read_fleet(spec), execution, accepting, output, factories=[]))
 
 
 def run_specs(
-    title: str, specs: "list[CellSpec]", execution: Execution, output: Output, *, factories: list[str]
+    title: str,
+    specs: "list[CellSpec]",
+    execution: Execution,
+    accepting: Accepting,
+    output: Output,
+    *,
+    factories: list[str],
 ) -> int:
     """Run comparisons on an executor, print the table of their outcomes, and return the exit code."""
     from ..fleet._driver import run_fleet
@@ -62,7 +69,7 @@ def run_specs(
             return next_command(cells, factories)
         return next((_check(spec) for spec, cell in zip(specs, cells, strict=True) if cell.status in EXAMINED), "")
 
-    return run_cells(title, run, output, command)
+    return run_cells(title, run, accepting, output, command)
 
 
 def _check(spec: "CellSpec") -> str:

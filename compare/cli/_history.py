@@ -19,7 +19,7 @@ def history_command(
 ) -> None:
     """Show which comparisons became wrong in many runs, since when, and what is to blame.
 
-    Exits with 1 if one that was close is not close now.
+    Exits with 0 if all were close when they were last compared, and with 1 if not.
     """
     from ..history._history import history
     from ..history._ledger_rows import read_ledgers
@@ -33,7 +33,7 @@ def history_command(
         echo_result(found, as_json=as_json, **({} if as_json else {"wide": wide}))
     if written and not as_json:
         echo_unless(quiet, f"\nwritten: {', '.join(map(str, written))}")
-    raise typer.Exit(bool(found.open_clusters))
+    raise typer.Exit(found.exit_code)
 
 
 _NOT_REPEATED = {"--json": 0, "--wide": 0, "-q": 0, "--quiet": 0, "--traceback": 0}

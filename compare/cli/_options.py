@@ -29,7 +29,7 @@ VIEWS = (
 
 
 # The statuses of a cell that `--again` takes.
-REPEATABLE = ("crashed", "timeout", "lost", "failed", "missing", "different", "close")
+REPEATABLE = ("crashed", "timeout", "lost", "failed", "missing", "different", "incomplete", "close")
 DEFAULT_TIMEOUT = 3600.0
 
 
@@ -141,6 +141,16 @@ def _check_tolerance(text: str | None) -> str | None:
 def _check_options(options: list[str] | None) -> list[str] | None:
     parse_options(options)
     return options
+
+
+def _check_accept(texts: list[str] | None) -> list[str] | None:
+    for text in texts or ():
+        name, _, reason = text.partition("=")
+        if not (name.strip() and reason.strip()):
+            raise usage_error(
+                f"--accept is the name of a value and a reason, as 'logits=drawn at random', not {text!r}"
+            )
+    return texts
 
 
 _FACTORY = typer.Argument(
@@ -267,12 +277,40 @@ Again = Annotated[
         help="Run what the ledger has with these statuses again: crashed,timeout,lost,failed.",
     ),
 ]
+Accept = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accept",
+        metavar="VALUE=REASON",
+        callback=_check_accept,
+        help="Exit with 0 although this value was not judged; may be repeated.",
+    ),
+]
+Accepted = Annotated[
+    Path | None, typer.Option("--accepted", help="TOML file with such values and reasons: value = 'reason'.")
+]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print nothing but what --json asks for; use the exit code.")
 ]
 Wide = Annotated[bool, typer.Option("--wide", help="Print all rows and columns, however wide.")]
+
+
+@dataclass(frozen=True)
+class Accepting:
+    """The values that may stay without a judgment."""
+
+    accept: Accept = None
+    accepted: Accepted = None
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """The reason for each value by its name; see `Comparison.accepted`."""
+        from ..common._accepted import read_accepted
+
+        in_file = {} if self.accepted is None else read_accepted(self.accepted)
+        return in_file | dict(text.split("=", 1) for text in self.accept or ())
 
 
 @dataclass(frozen=True)

@@ -159,4 +159,4 @@ def _summary(ended: Counter[str], running: int) -> str:
 
 
 def _cell(row: LedgerRow, labels: dict[str, str], *, resumed: bool) -> Cell:
-    return Cell(labels, row.status, row.error, row.detail, row.blame, resumed)
+    return Cell(labels, row.status, row.error, row.detail, row.blame, resumed, row.gaps)

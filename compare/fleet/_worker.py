@@ -35,7 +35,13 @@ def main(folder: Path) -> None:
     started = time.monotonic()
     cell = run_spec(spec)
     seconds = round(time.monotonic() - started, 3)
-    outcome = {"status": cell.status, "error": cell.worst, "detail": cell.detail, "blame": cell.blame}
+    outcome = {
+        "status": cell.status,
+        "error": cell.worst,
+        "detail": cell.detail,
+        "blame": cell.blame,
+        "gaps": cell.gaps,
+    }
     versions = installed_versions() | backend_versions(spec.backend)
     _write(folder / OUTCOME, {**outcome, "environment": versions | environment(), "seconds": seconds})
     sys.stdout.flush()

@@ -3,17 +3,17 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from filch.steal.text import short_line
 
-from ..rendering._result import NextCommand, Result
+from ..rendering._result import NextCommand
 from ..rendering._table import Block, Line, fit_paths, table_of
-from ..results._cells import CellStatus, Divergence
+from ..results._cells import Cell, CellStatus, Divergence, proof_of
 from ..results._ledger_row import LedgerRow
+from ..results._outcome import Comparison, Proof
 from ._regressions import (
     BAD,
-    GOOD,
     Change,
     Cluster,
     Flaky,
@@ -43,11 +43,12 @@ class Outcome:
     detail: str
     blame: Divergence | None
     reused: str | None = None
+    gaps: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, row: LedgerRow) -> "Outcome":
         """Return the outcome of a row."""
-        return cls(row.run, row.key, row.status, row.error, row.detail, row.blame, row.reused)
+        return cls(row.run, row.key, row.status, row.error, row.detail, row.blame, row.reused, row.gaps)
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class CellHistory:
 
 
 @dataclass(frozen=True, repr=False)
-class History(Result):
+class History(Comparison):
     """What became wrong in many runs.
 
     Attributes:
@@ -107,9 +108,10 @@ class History(Result):
         return dict(Counter(cell.status for cell in self.cells).most_common())
 
     @property
-    def verdict(self) -> Literal["close", "different", "incomplete"]:
-        """`different` if there is an open regression, `close` if all cells are close, else `incomplete`."""
-        return "different" if self.open_clusters else "close" if {*self.counts} == {GOOD} else "incomplete"
+    def proof(self) -> Proof:
+        """What was judged the last time that each cell was compared."""
+        latest = ((cell, cell.outcomes[-1]) for cell in self.cells)
+        return proof_of(Cell({}, cell.status, detail=last.detail, gaps=last.gaps) for cell, last in latest)
 
     @property
     def not_repeated(self) -> int:
@@ -131,10 +133,11 @@ class History(Result):
         return f"{regressed}{causes}; {plural(len(self.cells), 'cell')} in {plural(len(self.runs), 'run')}: {statuses}"
 
     def derived(self) -> Mapping[str, Any]:
-        """Return the version of the format, the verdict, and the numbers of the headline."""
+        """Return the version of the format, the outcome, and the numbers of the headline."""
         return {
             "filch_history": VERSION,
-            "verdict": self.verdict,
+            "close": self.close,
+            "outcome": self.outcome,
             "headline": self.headline,
             "counts": self.counts,
         }
@@ -147,7 +150,7 @@ class History(Result):
 
     def blocks(self, *, wide: bool = False) -> Iterable[Block]:
         """Return the regressions, then the other cells that are not close; if `wide`, also all cells."""
-        yield Line(self.headline, self.verdict)
+        yield Line(f"{self.outcome.upper()}: {self.headline}", self.outcome)
         yield from self.remarks()
         for cluster in self.clusters if wide else self.open_clusters:
             yield from ("", *_cluster_blocks(cluster, wide=wide))

@@ -15,7 +15,7 @@ from ..results._cells import CellStatus, Divergence
 from ..results._ledger_row import LedgerRow
 
 GOOD = "close"
-BAD = frozenset({"different", "failed"})
+BAD = frozenset({"different", "incomplete", "failed"})
 Labels = Mapping[str, str]
 _SHOWN_OPERATORS = 3
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class Regression:
         last_good: the last run before in which it was close.
         first_bad: the first run in which it was not.
         fixed: the first run after it in which it is close again; None if there is none yet.
-        status: `different` or `failed`, in the first bad run.
+        status: `different`, `incomplete` or `failed`, in the first bad run.
         error_before: the largest harmonic error in the last good run.
         error: the same in the first bad run.
         detail: the first divergence, or why it could not be compared, in the first bad run.

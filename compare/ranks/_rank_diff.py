@@ -73,7 +73,9 @@ class RankDiff:
         rows = [row for phase in ("P", _FORWARD, _BACKWARD, ("GF",), "V") for row in _reduction_checked(judged, phase)]
         names = {key.name for key in self._expected}
         extra = [key for key in self._actual if key.name not in names and key.kind in _ORDER]
-        return rows + [DiffRow(key, "", "?", "the first dump does not have it", same=None) for key in extra]
+        return rows + [
+            DiffRow(key, "", "?", "the first dump does not have it", same=None, is_extra=True) for key in extra
+        ]
 
     def _scaled_last(self, judged: list["_Judged"]) -> list["_Judged"]:
         """Return the rows with the final gradients last that are wrong by a factor that most wrong ones have in common.

@@ -1,21 +1,23 @@
 """A table of comparisons: a matrix of models and backends, or a sweep over input sizes."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from filch.steal import FilchError
 
 from ..common._source import user_frame
-from ..rendering._result import NextCommand, Result
-from ..rendering._table import Block, Column, Table, cell_text, cut, fit_names
+from ..rendering._result import NextCommand
+from ..rendering._table import Block, Column, Line, Table, cell_text, cut, fit_names
+from ._outcome import Comparison, Gap, Proof
 from ._report import Report
 from ._rows import Row
 
-CellStatus = Literal["close", "different", "failed", "missing", "crashed", "timeout", "lost"]
+CellStatus = Literal["close", "different", "incomplete", "failed", "missing", "crashed", "timeout", "lost"]
 NOT_COMPARED: tuple[CellStatus, ...] = ("failed", "missing", "crashed", "timeout", "lost")
 OPTIMIZED_NOTE = "the program was compared with the exporter's optimizations, as it can't be run without them: "
+_UNSETTLED = ("incomplete", *NOT_COMPARED)
 _LABEL_WIDTH = 24  # characters
 
 
@@ -56,14 +58,15 @@ class Cell:
 
     Attributes:
         labels: its model, dtype, size, backend …, by the title of the column.
-        status: `close`, `different`, `failed` (it could not be compared), `missing` (the backend or device is not
-            available), and of a process of its own `crashed` (it died), `timeout` or `lost` (its worker or node
-            disappeared); all but `close` never count as passing.
+        status: `close`, `different`, `incomplete` (see `Comparison`), `failed` (it could not be compared), `missing`
+            (the backend or device is not available), and of a process of its own `crashed` (it died), `timeout` or
+            `lost` (its worker or node disappeared).
         worst: the largest harmonic error; None if no value was judged.
         detail: the first divergence, or why it could not be compared; for a close one, how many values were not judged,
             and why the program was optimized.
         blame: the place of the first divergence; None if no value differs.
         resumed: whether it ran before, and its outcome was read from a ledger.
+        gaps: of an incomplete one, the names of what was not judged (see `Gap`).
     """
 
     labels: dict[str, str]
@@ -72,6 +75,7 @@ class Cell:
     detail: str = ""
     blame: Divergence | None = None
     resumed: bool = False
+    gaps: tuple[str, ...] = ()
 
 
 def run_cell(labels: dict[str, str], run: Callable[[], Report]) -> Cell:
@@ -86,8 +90,9 @@ def run_cell(labels: dict[str, str], run: Callable[[], Report]) -> Cell:
         return Cell(labels, "different", worst, str(report.first_divergence), blame)
     if report.interface:
         return Cell(labels, "different", worst, report.interface[0])
-    if not report.close:
-        return Cell(labels, "failed", worst, report.headline)
+    if report.outcome == "incomplete":
+        gaps = tuple(gap.name for gap in report.proof.gaps)
+        return Cell(labels, "incomplete", worst, "; ".join(report.gap_sentences()) or report.headline, gaps=gaps)
     judged = [row.judged for row in report.rows if row.kind != "constant"]
     details = [] if all(judged) else [f"close, {judged.count(False)} of {len(judged)} not judged"]
     details += [note for note in report.notes if note.startswith(OPTIMIZED_NOTE)]
@@ -100,15 +105,18 @@ def failure_text(error: FilchError) -> str:
     return f"{error} ({frame})" if frame else str(error)
 
 
-def exit_code(cells: Iterable[Cell]) -> int:
-    """Return 0 if all are close and 1 if one differs; else 2: one could not be compared, or there is none."""
-    statuses = {cell.status for cell in cells}
-    return 1 if "different" in statuses else 0 if statuses == {"close"} else 2
+def proof_of(cells: Iterable[Cell]) -> Proof:
+    """Return what comparisons show together: the worst of their outcomes; one that could not be made is a gap."""
+    found = [*cells]
+    gaps = [Gap(name, cell.detail) for cell in found for name in cell.gaps]
+    gaps += [Gap("", cell.detail or cell.status) for cell in found if cell.status in _UNSETTLED and not cell.gaps]
+    statuses = [cell.status for cell in found if cell.status not in NOT_COMPARED]
+    return Proof(len(statuses), "different" in statuses, tuple(gaps))
 
 
 @dataclass(frozen=True, repr=False)
-class CellTable(Result):
-    """The outcomes of many comparisons.
+class CellTable(Comparison):
+    """The outcomes of many comparisons; the outcome of all is the worst of them.
 
     Attributes:
         cells: in the order in which they were asked for.
@@ -117,6 +125,21 @@ class CellTable(Result):
 
     cells: tuple[Cell, ...]
     command: str = ""
+
+    @property
+    def proof(self) -> Proof:
+        """What was judged in all comparisons."""
+        return proof_of(self.cells)
+
+    @property
+    def exit_code(self) -> int:
+        """2 if none differs, but one could not be compared or there is none; else that of the outcome."""
+        is_compared = bool(self.cells) and all(cell.status not in NOT_COMPARED for cell in self.cells)
+        return super().exit_code if is_compared or self.outcome == "different" else 2
+
+    def derived(self) -> Mapping[str, Any]:
+        """Return the outcome of all comparisons, and the headline."""
+        return {"close": self.close, "outcome": self.outcome, "headline": self.headline}
 
     @property
     def next_command(self) -> NextCommand | None:
@@ -128,13 +151,15 @@ class CellTable(Result):
         """The number of comparisons of each status, and how many of them ran before."""
         counts = Counter(cell.status for cell in self.cells)
         outcomes = ", ".join(f"{count} {status}" for status, count in counts.items())
-        return f"{len(self.cells)} comparisons: {outcomes}{self._resumed()}"
+        comparisons = "1 comparison" if len(self.cells) == 1 else f"{len(self.cells)} comparisons"
+        return f"{comparisons}: {outcomes}{self._resumed()}"
 
     def blocks(self, *, wide: bool = False) -> Iterable[Block]:
         """Return a row for each comparison, and below them the full reasons of those that could not run."""
         titles = list(dict.fromkeys(title for cell in self.cells for title in cell.labels))
         labels = [[cell.labels.get(title, "") for title in titles] for cell in self.cells]
         pairs = [*zip(labels, self.cells, strict=True)]
+        yield Line(f"{self.outcome.upper()}: {self.headline}", self.outcome)
         if wide:
             columns = (*titles, "status", "error", "first divergence")
             rows = ((*own, cell.status, cell_text(cell.worst), cell.detail) for own, cell in pairs)
@@ -144,13 +169,11 @@ class CellTable(Result):
         last = Column("first divergence", cut, least=24, fill=True)
         narrow = ((*own, cell_text(cell.worst), _outcome(cell)) for own, cell in pairs)
         yield Table((*fitted, Column("error", right=True), last), tuple(narrow))
-        if self._resumed():
-            yield from ("", self.headline)
         first = next((cell for cell in self.cells if cell.status == "different"), None)
         if first is not None:
             place = ", ".join(f"{name}={label}" for name, label in first.labels.items())
             yield from ("", f"first difference at {place}:", f"  {first.detail}")
-        for reason in dict.fromkeys(cell.detail for cell in self.cells if cell.status in NOT_COMPARED):
+        for reason in dict.fromkeys(cell.detail for cell in self.cells if cell.status in _UNSETTLED):
             yield from ("", reason)
 
     def _resumed(self) -> str:
@@ -159,4 +182,4 @@ class CellTable(Result):
 
 
 def _outcome(cell: Cell) -> str:
-    return f"{cell.status}: {cell.detail}" if cell.status in NOT_COMPARED else cell.detail or "all close"
+    return f"{cell.status}: {cell.detail}" if cell.status in _UNSETTLED else cell.detail or "all close"

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,10 +19,11 @@ from ..rendering._result import NextCommand, written
 from ..rendering._show import show_page
 from ..rendering._table import Block, Column, Line, Table, fit_paths, folded, table_of
 from ._module_summary import module_summary
-from ._outcome import Comparison, Proof
+from ._outcome import Comparison, Gap, Proof
 from ._rank_grid import rank_grid
 from ._row_tables import surrounding
 
+_FORWARD, _OF_ONE_PROCESS = ("I", "O"), ("GP", "C")  # kinds of records
 _AROUND = 5  # rows before and after the first difference
 
 
@@ -45,6 +46,7 @@ class DiffRow:
         ranks: the ranks that have a wrong part or replica, as far as that is known.
         held_by: of several processes, the ranks that have a part of the value.
         faulty: whether something is wrong with the parts, as `reason` says, however small the difference.
+        is_extra: whether the first dump has no such value, so that nothing is missing if it is not judged.
     """
 
     key: Key
@@ -59,6 +61,7 @@ class DiffRow:
     ranks: tuple[int, ...] = ()
     held_by: tuple[int, ...] = ()
     faulty: bool = False
+    is_extra: bool = False
 
     @property
     def diverged(self) -> bool:
@@ -132,8 +135,9 @@ class DumpDiff(Comparison):
 
     @property
     def proof(self) -> Proof:
-        """What was judged: a value may be wrong."""
-        return Proof(sum(row.judged for row in self.rows), bool(self.diverged))
+        """What was judged: a value may be wrong, or not judged and not covered by the outputs that depend on it."""
+        gaps = (Gap(f"{row.key.label}{row.path}", row.reason) for row in _uncovered(self.rows))
+        return Proof(sum(row.judged for row in self.rows), bool(self.diverged), tuple(gaps))
 
     @property
     def headline(self) -> str:
@@ -207,10 +211,37 @@ class DumpDiff(Comparison):
         first = self.first_divergence
         if first is not None:
             return f"the first that differs is {first}"
+        if gaps := self.gap_sentences():
+            more = f", and {len(gaps) - 1} more" if len(gaps) > 1 else ""
+            return f"all judged values are close, but {gaps[0]}{more}"
         if not self.close:
             return "no value could be judged"
         unjudged = next((row for row in self.rows if not row.judged), None)
         return "all close" if unjudged is None else f"all judged values are close; the first not judged: {unjudged}"
+
+
+def _uncovered(rows: Sequence[DiffRow]) -> list[DiffRow]:
+    """Return the rows that were not judged, without inputs and inner values whose model's outputs all were.
+
+    A record that only one of several processes has, such as a collective, is no value of the first dump.
+    """
+    names = {row.key.name for row in rows if row.key.kind in _FORWARD}
+    unjudged = [row for row in rows if not row.judged and row.key.kind not in _OF_ONE_PROCESS and not row.is_extra]
+    open_models = {row.key.name for row in unjudged if row.key.kind == "O"}
+    outputs = {row.key.name for row in rows if row.key.kind == "O"} - open_models
+
+    def is_covered(row: DiffRow) -> bool:
+        model = _outermost(row.key.name, names)
+        is_output = row.key.kind == "O" and row.key.name == model
+        return row.key.kind in _FORWARD and not is_output and model in outputs
+
+    return [row for row in unjudged if not is_covered(row)]
+
+
+def _outermost(name: str, names: Collection[str]) -> str:
+    """Return the name of the outermost recorded module that has a module in it."""
+    parts = name.split(".")
+    return next(path for end in range(len(parts) + 1) if (path := ".".join(parts[:end])) in names or path == name)
 
 
 def _table(rows: Sequence[DiffRow]) -> Table:

@@ -8,7 +8,7 @@ from ..rendering._json import typed
 from ._cells import CellStatus, Divergence
 
 VERSION = 1
-_OPTIONAL: Mapping[str, Any] = {"time": "", "seconds": 0.0, "attempt": 1, "reused": None}  # may be missing
+_OPTIONAL: Mapping[str, Any] = {"time": "", "seconds": 0.0, "attempt": 1, "reused": None, "gaps": []}  # may be missing
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class LedgerRow:
         blame: the place of the first divergence; None if no value differs.
         attempt: 1, or more if earlier attempts were lost.
         reused: the run whose result this run has reused, as nothing has changed since; None if it compared the cell.
+        gaps: see `Cell`.
         environment: versions, processor and settings of the worker (see `filch.steal.environment`); empty if they were
             not recorded.
     """
@@ -44,6 +45,7 @@ class LedgerRow:
     blame: Divergence | None
     attempt: int
     reused: str | None
+    gaps: tuple[str, ...]
     environment: Mapping[str, str] = field(repr=False)
 
 

@@ -92,8 +92,12 @@ class Comparison(Result):
     def passes(self) -> bool:
         """Whether the outcome is `close`, or `incomplete` for gaps alone that are all accepted."""
         proof = self.proof
-        is_accepted = proof.judged > 0 and all(gap.name in self.accepted for gap in proof.gaps)
+        is_accepted = proof.judged > 0 and all(map(self._is_accepted, proof.gaps))
         return proof.outcome == "close" or (proof.outcome == "incomplete" and is_accepted)
+
+    def _is_accepted(self, gap: Gap) -> bool:
+        """Whether there is a reason for a gap; a missing part of the comparison has no name and can't be accepted."""
+        return bool(gap.name) and gap.name in self.accepted
 
     @property
     def exit_code(self) -> int:
@@ -105,4 +109,4 @@ class Comparison(Result):
         return [short_line(self._gap_sentence(gap)) for gap in self.proof.gaps]
 
     def _gap_sentence(self, gap: Gap) -> str:
-        return f"{gap}; accepted: {self.accepted[gap.name]}" if gap.name in self.accepted else str(gap)
+        return f"{gap}; accepted: {self.accepted[gap.name]}" if self._is_accepted(gap) else str(gap)

@@ -169,11 +169,14 @@ class Report(Comparison):
 
     @cached_property
     def proof(self) -> Proof:
-        """What was judged: a value or an interface may be wrong, a call, a stage or an output missing."""
+        """What was judged: a value or an interface may be wrong, a stage or an output missing.
+
+        Calls with other inputs than the program's are no part of it; the headline says how many there are.
+        """
         missing = [Gap("", reason) for reason in self.failed]
-        unjudged = [Gap(row.value, row.reason) for row in self.rows if row.kind == "output" and not row.judged]
-        has_outputs = any(row.kind == "output" for row in self.rows)
-        missing += [] if has_outputs else [Gap("", "no output of the program was compared")]
+        outputs = [row for row in self.rows if row.kind == "output"]
+        missing += [] if outputs else [Gap("", "no output of the program was compared")]
+        unjudged = [Gap(row.value, row.reason) for row in outputs if not row.judged]
         is_wrong = bool(self.interface or self.diverged or self.introduced)
         return Proof(sum(row.judged for row in self.rows), is_wrong, (*missing, *unjudged))
 
@@ -420,14 +423,8 @@ class Report(Comparison):
                 "1 row differs; it is" if count == 1 else f"{count} rows differ; the first is",
                 f"  {'; '.join([str(first), *reasons])}",
             ]
-        if self.failed:
-            return [f"all judged values are close, but the comparison is not complete: {self.failed[0]}"]
-        outputs = [row for row in self.rows if row.kind == "output"]
-        unjudged = [row for row in outputs if not row.judged]
-        if unjudged or not outputs:
-            return [
-                f"no value differs, but output {row.value!r} could not be judged: {row.reason}" for row in unjudged
-            ] or ["no value could be judged"]
+        if gaps := self.gap_sentences():
+            return [f"no value that was judged differs, but {gap}" for gap in gaps]
         worst = self.worst
         largest = f"; the largest error is {worst.error:.1e}, at {worst.value} ({worst.op})" if worst else ""
         return [("otherwise, " if self.interface else "") + _all_close(self.rows) + largest]

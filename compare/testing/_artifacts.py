@@ -1,6 +1,6 @@
 """The files and recorded properties of a test."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,7 @@ class ArtifactStore:
         update: whether golden dumps are overwritten.
         allow_less_precise: whether these may be overwritten with values that are further from float64.
         stored: the golden dumps that were stored in this run.
+        accepted: the values that need not be judged, in any test; see `Comparison.accepted`.
     """
 
     golden: Path
@@ -33,6 +34,7 @@ class ArtifactStore:
     update: bool = False
     allow_less_precise: bool = False
     stored: set[Path] = field(default_factory=set)
+    accepted: Mapping[str, str] = field(default_factory=dict)
     _count: int = 0
 
     def folder(self) -> Path:
@@ -47,8 +49,8 @@ class ArtifactStore:
         return name if self._count == 1 else f"{self._count}-{name}"
 
     def write(self, result: Report | DumpDiff | Alignment | Invariance | Decoding, name: str) -> Path | None:
-        """Write a result as HTML and JSON and return the page; skip one that is close unless `reports` is set."""
-        if result.close and self.reports is None:
+        """Write a result as HTML and JSON and return the page; skip one that passes unless `reports` is set."""
+        if result.passes and self.reports is None:
             return None
         page = self.folder() / f"{name}.html"
         result.to_html(page)

@@ -34,6 +34,7 @@ from ._golden import Golden
 
 _DEFAULT = "onnxruntime-cpu"
 _UPDATE_HINT = "if the change is intended, run pytest --filch-update"
+Accepted = Mapping[str, str] | None
 Backends = str | Backend | Iterable[str | Backend] | None
 
 
@@ -60,6 +61,7 @@ class Checks:
         tolerance: ToleranceOption = None,
         lower_precision: bool = False,
         options: Mapping[str, Any] | None = None,
+        accepted: Accepted = None,
     ) -> tuple[Report, ...]:
         """Record a model, export it, and compare it on each backend, node by node.
 
@@ -73,6 +75,7 @@ class Checks:
             tolerance: see `compare`.
             lower_precision: see `compare`.
             options: options of the backends that are given by name (see `get_backend`).
+            accepted: reasons why a value may stay without a judgment, by its name (see `Comparison`).
 
         Returns:
             a report for each backend.
@@ -92,7 +95,8 @@ class Checks:
             elif not isinstance(program, Program):
                 program = load_program(program)
             statistics = self._artifacts.reports is not None  # every page is written
-            setup = _Setup(dump, program, tolerance, options or {}, lower_precision, statistics, is_exported)
+            reasons = self._reasons(accepted)
+            setup = _Setup(dump, program, tolerance, options or {}, lower_precision, statistics, is_exported, reasons)
             results = [self._check_backend(setup, backend) for backend in self._list_backends(backends)]
         problems = [problem for _, problem in results if problem]
         if problems:
@@ -109,6 +113,7 @@ class Checks:
         kwargs: Mapping[str, Any] | None = None,
         b_kwargs: Mapping[str, Any] | None = None,
         mapping: str | Path | ValueMap | None = None,
+        accepted: Accepted = None,
     ) -> Alignment:
         """Check that another implementation of a model, with the same weights, computes the same; see `align`.
 
@@ -120,6 +125,7 @@ class Checks:
             kwargs: the keyword arguments of A.
             b_kwargs: those of B.
             mapping: where module outputs of A are in B; its rows are checked.
+            accepted: reasons why a value may stay without a judgment, by its name (see `Comparison`).
 
         Returns:
             the alignment.
@@ -129,10 +135,11 @@ class Checks:
         """
         __tracebackhide__ = True
         result = align(a, b, args, b_args, kwargs=kwargs, b_kwargs=b_kwargs, mapping=mapping)
+        result = replace(result, accepted=self._reasons(accepted))
         self._artifacts.record("backend", "port")
-        self._artifacts.record("result", "close" if result.close else "different")
+        self._artifacts.record("result", result.outcome)
         page = self._artifacts.write(result, self._artifacts.unique_name("port"))
-        if not result.close:
+        if not result.passes:
             first = next(map(str, result.departures), "no operation could be named")
             self._artifacts.record("first_divergence", first)
             lines = [f"B leaves A: {result.headline}", "", f"First: {first}", "", result.table(width=80)]
@@ -150,6 +157,7 @@ class Checks:
         backends: Sequence[str | Backend] = (),
         quantized: Caches = (),
         bitwise: bool = False,
+        accepted: Accepted = None,
     ) -> Invariance:
         """Check that a language model computes the same however it is called; see `filch.compare.check_invariance`.
 
@@ -162,6 +170,7 @@ class Checks:
             backends: backends that decode the model's program.
             quantized: quantized caches that have to hold what they are given.
             bitwise: whether also the bits have to be the same.
+            accepted: reasons why a value may stay without a judgment, by its name (see `Comparison`).
 
         Returns:
             the result.
@@ -172,10 +181,11 @@ class Checks:
         __tracebackhide__ = True
         options: dict[str, Any] = {"attentions": attentions, "backends": backends, "quantized": quantized}
         result = check_invariance(model, args, kwargs, only=only, bitwise=bitwise, **options)
+        result = replace(result, accepted=self._reasons(accepted))
         self._artifacts.record("backend", "invariance")
-        self._artifacts.record("result", "close" if result.close else "different")
+        self._artifacts.record("result", result.outcome)
         page = self._artifacts.write(result, self._artifacts.unique_name("invariance"))
-        if not result.close:
+        if not result.passes:
             first = next((f"{row.relation}: {row.first}" for row in result.rows if row.first), "no operation was found")
             self._artifacts.record("first_divergence", first)
             lines = [result.headline, "", f"First: {first}", "", result.table(width=80)]
@@ -194,6 +204,7 @@ class Checks:
         first: int | None = None,
         cache: CacheKind = "dynamic",
         precision: Precision | None = None,
+        accepted: Accepted = None,
     ) -> Decoding:
         """Check that a program with a cache decodes what the model does; see `filch.compare.compare_decode`.
 
@@ -207,6 +218,7 @@ class Checks:
             first: the number of tokens of the first step; see `compare_decode`.
             cache: the kind of the cache, if the model is exported here.
             precision: lowers the precision of the program.
+            accepted: reasons why a value may stay without a judgment, by its name (see `Comparison`).
 
         Returns:
             the result.
@@ -217,16 +229,17 @@ class Checks:
         __tracebackhide__ = True
         options: dict[str, Any] = {"program": program, "backend": backend, "tokens": tokens, "first": first}
         result = compare_decode(model, args, kwargs, cache=cache, precision=precision, **options)
+        result = replace(result, accepted=self._reasons(accepted))
         self._artifacts.record("backend", f"decode on {result.backend}")
-        self._artifacts.record("result", "close" if result.close else "different")
+        self._artifacts.record("result", result.outcome)
         page = self._artifacts.write(result, self._artifacts.unique_name("decode"))
-        if not result.close:
+        if not result.passes:
             self._artifacts.record("first_divergence", str(result.first_break or result.headline))
             lines = [result.headline, "", result.table(width=80)]
             raise AssertionError(for_terminal("\n".join([*lines, "", f"report: {page}"])))
         return result
 
-    def golden(self, name: str, *, tolerance: float | Tolerance | None = None) -> Golden:
+    def golden(self, name: str, *, tolerance: float | Tolerance | None = None, accepted: Accepted = None) -> Golden:
         """Return the golden dump of a name, to compare a model with.
 
         `filch.golden("encoder").check(model, x)` calls the model; `with filch.golden("encoder").steal(model):` compares
@@ -239,6 +252,7 @@ class Checks:
         Args:
             name: a file name without suffix; each test file has its own folder.
             tolerance: judges all values instead of the rounding levels (see `compare`).
+            accepted: reasons why a value may stay without a judgment, by its name (see `Comparison`).
         """
         if re.fullmatch(r"\w[\w.-]*", name) is None:
             raise CompareError(f"a golden dump has a name like 'encoder' or 'encoder-2', not {name!r}")
@@ -246,7 +260,7 @@ class Checks:
 
         def check_diff(result: DumpDiff) -> None:
             __tracebackhide__ = True
-            self._check_golden(name, result)
+            self._check_golden(name, replace(result, accepted=self._reasons(accepted)))
 
         def report_update(message: str) -> None:
             self._artifacts.stored.add(path)
@@ -256,6 +270,10 @@ class Checks:
         update = self._artifacts.update and path not in self._artifacts.stored
         allowed = self._artifacts.allow_less_precise
         return Golden(path, update, tolerance, check_diff, report_update, allow_less_precise=allowed)
+
+    def _reasons(self, accepted: Accepted) -> dict[str, str]:
+        """Return the reasons of one comparison and those of all."""
+        return {**self._artifacts.accepted, **(accepted or {})}
 
     def _list_backends(self, backends: Backends) -> list[str | Backend]:
         """Return the argument `backends` of `check` as a list; by default the test's own backend."""
@@ -276,12 +294,12 @@ class Checks:
             self._artifacts.record("result", "failed")
             self._artifacts.record("first_divergence", str(error))
             return None, f"{name} could not be compared: {error}"
-        if not report.close and not setup.statistics:  # the page of a failure shows them
+        if not report.passes and not setup.statistics:  # the page of a failure shows them
             report, setup = replace(setup, statistics=True).compare(backend)
         self._record(report)
         label = self._artifacts.unique_name(re.sub(r"[^\w.-]+", "-", name))
         page = self._artifacts.write(report, label)
-        if report.close:
+        if report.passes:
             return report, ""
         title = f"{report.program} on {report.backend} is not close to {report.reference}"
         lines = [title, report.headline, "", *report.verdict(), "", report.excerpt(), "", f"report: {page}"]
@@ -303,8 +321,8 @@ class Checks:
         self._artifacts.record("backend", f"golden:{name}")
         self._record(result)
         page = self._artifacts.write(result, self._artifacts.unique_name(f"golden-{name}"))
-        if not result.close:
-            first = result.first_divergence or "no value could be judged"
+        if not result.passes:
+            first = result.first_divergence or next(iter(result.gap_sentences()), "no value could be judged")
             cause = f" (cause: {result.cause})" if result.cause else ""
             title = f"this run differs from the golden dump {name!r}{cause}: {result.headline}"
             lines = [title, "", *result.reasons, "", f"First: {first}", "", result.excerpt(), "", f"report: {page}"]
@@ -312,7 +330,7 @@ class Checks:
 
     def _record(self, result: Report | DumpDiff) -> None:
         errors = [row.difference.error for row in result.rows if row.difference and not row.difference.problem]
-        self._artifacts.record("result", "close" if result.close else "different")
+        self._artifacts.record("result", result.outcome)
         self._artifacts.record("worst_error", f"{max(errors):.1e}" if errors else "")
         if isinstance(result, DumpDiff) and result.cause:
             self._artifacts.record("cause", result.cause)
@@ -328,6 +346,7 @@ class _Setup:
     Attributes:
         statistics: whether pages with statistics are written.
         is_exported: whether `check` exported the program: then it may be optimized if a backend can't run it otherwise.
+        accepted: see `Comparison`.
     """
 
     dump: Path
@@ -337,6 +356,7 @@ class _Setup:
     lower_precision: bool
     statistics: bool
     is_exported: bool
+    accepted: Mapping[str, str]
 
     def compare(self, backend: str | Backend) -> tuple[Report, "_Setup"]:
         """Return the report, and the setup with the program that was compared in the end."""
@@ -352,7 +372,8 @@ class _Setup:
         else:
             report, program = compare(self.dump, self.program, **options), self.program
         # The path of the dump is a temporary one.
-        return replace(report, reference=EAGER_PYTORCH), replace(self, program=program)
+        report = replace(report, reference=EAGER_PYTORCH, accepted=self.accepted)
+        return report, replace(self, program=program)
 
     def write_repro(self, backend: str, folder: Path) -> Path:
         return write_comparison(

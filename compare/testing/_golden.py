@@ -117,7 +117,7 @@ class Golden:
         def finish() -> None:
             __tracebackhide__ = True
             result = sink.result()
-            if not result.close:
+            if result.diverged:
                 rerun.finish(lambda: repeat(golden))
                 result = explain(result, golden, record, rerun, sink.rows).add_to(result)
             self.check_diff(result)

@@ -41,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="Append a Markdown table of tests and backends to FILE; to $GITHUB_STEP_SUMMARY if that is set.",
     )
     parser.addini("filch_golden", "Folder of golden dumps, beside the test file.", default="golden")
+    parser.addini("filch_accepted", "TOML file of values that need not be judged, with reasons.", default="")
     parser.addini("filch_expected_failures", "TOML file of expected failures by backend.", default="")
 
 
@@ -144,8 +145,17 @@ def filch(request: pytest.FixtureRequest, filch_backend: str | None) -> "Checks"
         update=bool(config.getoption("--filch-update")),
         allow_less_precise=bool(config.getoption("--filch-allow-less-precise")),
         stored=config.stash[_STORED],
+        accepted=_accepted(config),
     )
     return Checks(artifacts, filch_backend)
+
+
+def _accepted(config: pytest.Config) -> dict[str, str]:
+    """Return the values that need not be judged in any test, with the reasons."""
+    from ..common._accepted import read_accepted
+
+    file = config.getini("filch_accepted")
+    return read_accepted(config.rootpath / file) if file else {}
 
 
 def _record_property(node: pytest.Item, name: str, value: str) -> None:

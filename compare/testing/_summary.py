@@ -31,7 +31,8 @@ class Result:
     def cell(self) -> str:
         """The text of the result's cell in the table."""
         result, error = self.properties.get("result", ""), self.properties.get("worst_error", "")
-        texts = {"close": error or "close", "different": f"**{error or 'differs'}**", "failed": "**failed**"}
+        texts = {"close": error or "close", "different": f"**{error or 'differs'}**"}
+        texts |= {"incomplete": "**incomplete**", "failed": "**failed**"}
         text = texts.get(result, result)
         return f"{text} (expected)" if self.is_expected and result != "close" else text
 

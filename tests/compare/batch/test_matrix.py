@@ -3,6 +3,8 @@
 import json
 import re
 import sys
+from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ from filch.compare.fleet._cell import CellSpec
 from filch.compare.fleet._worker import run_spec
 from filch.compare.models._resize import resized
 from filch.compare.models._subject import Subject
-from filch.compare.results._cells import NOT_COMPARED, Cell, exit_code
+from filch.compare.results._cells import NOT_COMPARED, Cell, CellStatus, CellTable
 from support.faults.fakes import WrongBackend
 
 FACTORIES = """
@@ -82,12 +84,13 @@ def test_a_matrix_has_a_line_for_each_model_dtype_and_backend(run):
     lines = out.splitlines()
     assert code == 0
     assert max(map(len, lines)) <= 80
-    assert lines[0].split() == ["model", "dtype", "backend", "error", "first", "divergence"]
-    assert [line.split()[:3] for line in lines[2:]] == [
+    assert lines[0] == "CLOSE: 2 comparisons: 2 close"
+    assert lines[1].split() == ["model", "dtype", "backend", "error", "first", "divergence"]
+    assert [line.split()[:3] for line in lines[3:]] == [
         ["models.py:fixed", "float64", "reference"],
         ["filch.compare:tiny_llm", "float64", "reference"],
     ]
-    assert all(float(line.split()[3]) < 1e-5 and "all close" in line for line in lines[2:])
+    assert all(float(line.split()[3]) < 1e-5 and "all close" in line for line in lines[3:])
 
 
 @pytest.mark.parametrize(
@@ -151,8 +154,9 @@ def test_a_difference_is_printed_as_json_and_markdown(run, wrong):
 
     code, out, _ = run("sweep", "models.py:fixed", "--dim", "batch=7", "--markdown")
     assert code == 1
-    assert out.splitlines()[0] == "| batch | status | error | first divergence |"
-    assert out.splitlines()[2].startswith("| 7 | different | ")
+    lines = out.splitlines()
+    assert lines[:3] == ["DIFFERENT: 1 comparison: 1 different", "", "| batch | status | error | first divergence |"]
+    assert lines[4].startswith("| 7 | different | ")
 
 
 @pytest.mark.parametrize("factory", ["made", "fixed"])
@@ -162,10 +166,10 @@ def test_a_sweep_names_the_shape_and_node_of_the_first_difference(run, wrong, fa
 
     lines = out.splitlines()
     assert code == 1
-    assert [line.split()[:2] for line in lines[2:10]] == [[b, n] for b in "1279" for n in "31"]
-    assert ["all close" in line for line in lines[2:10]] == [True] * 4 + [False] * 4
-    assert lines[11] == "first difference at batch=7, length=3:"
-    assert lines[12].startswith("  exported node node_linear (")
+    assert [line.split()[:2] for line in lines[3:11]] == [[b, n] for b in "1279" for n in "31"]
+    assert ["all close" in line for line in lines[3:11]] == [True] * 4 + [False] * 4
+    assert lines[12] == "first difference at batch=7, length=3:"
+    assert lines[13].startswith("  exported node node_linear (")
 
 
 def test_a_sweep_goes_over_several_backends(run, wrong):
@@ -283,8 +287,22 @@ def test_inputs_of_unknown_containers_cant_be_resized():
 
 def test_the_exit_code_is_0_only_if_every_comparison_is_close():
     """A difference gives 1; comparisons that were not made, or none at all, give 2."""
-    codes = {status: exit_code([Cell({}, "close"), Cell({}, status)]) for status in ("close", *NOT_COMPARED)}
+    tables = {status: CellTable((Cell({}, "close"), Cell({}, status))) for status in ("close", *NOT_COMPARED)}
 
+    codes = {status: table.exit_code for status, table in tables.items()}
     assert codes == {"close": 0, "failed": 2, "missing": 2, "crashed": 2, "timeout": 2, "lost": 2}
-    assert exit_code([Cell({}, "different"), Cell({}, "failed")]) == 1
-    assert exit_code([]) == 2
+    assert CellTable((Cell({}, "different"), Cell({}, "failed"))).exit_code == 1
+    assert CellTable(()).exit_code == 2
+
+
+def test_a_table_has_the_worst_outcome_of_its_comparisons():
+    """An incomplete comparison makes the table incomplete; its values can be accepted, parts that are missing not."""
+    cells = {status: Cell({}, status, gaps=("y",) * (status == "incomplete")) for status in get_args(CellStatus)}
+    close, different, incomplete = (cells.pop(status) for status in ("close", "different", "incomplete"))
+
+    assert CellTable((close, incomplete)).outcome == "incomplete"
+    assert CellTable((close, incomplete)).exit_code == 1
+    assert CellTable((close, incomplete), accepted={"y": "drawn at random"}).exit_code == 0
+    assert CellTable((close, replace(incomplete, gaps=("",))), accepted={"": "a reason"}).exit_code == 1
+    assert {CellTable((close, cell)).outcome for cell in cells.values()} == {"incomplete"}
+    assert CellTable((incomplete, different, *cells.values())).outcome == "different"

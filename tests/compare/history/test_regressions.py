@@ -36,7 +36,7 @@ def test_a_clean_history_is_silent(read: Read) -> None:
 
     assert (found.clusters, found.not_run, found.flaky, found.never_close) == ((), (), (), ())
     assert found.headline == "no regression; 12 cells in 30 runs: 12 close"
-    assert found.verdict == "close"
+    assert found.close
 
 
 def test_a_regression_is_dated_and_blamed(read: Read) -> None:
@@ -284,14 +284,18 @@ def test_cells_that_are_not_in_the_latest_run_are_counted(read: Read) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "verdict"), [("close", "close"), ("different", "incomplete"), ("crashed", "incomplete")]
+    ("status", "outcome", "code"),
+    [("close", "close", 0), ("different", "different", 1)]
+    + [(status, "incomplete", 1) for status in ("incomplete", "crashed", "missing")],
 )
-def test_a_history_is_close_only_if_all_cells_are(status: str, verdict: str, read: Read) -> None:
-    """A cell that was wrong in the only run is no regression, but no reason for a green line either."""
+def test_a_history_has_the_worst_outcome_of_its_cells(status: str, outcome: str, code: int, read: Read) -> None:
+    """A cell that was wrong in the only run is no regression, but the history is as wrong as the cell."""
     made = MadeLedger(runs=1)
     made.rows[0]["status"] = status
 
-    assert read(made).verdict == verdict
+    found = read(made)
+
+    assert (found.outcome, found.exit_code, found.derived()["outcome"]) == (outcome, code, outcome)
 
 
 @pytest.mark.parametrize(
@@ -321,8 +325,9 @@ def test_the_command_prints_regressions_first(
 
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
-    assert lines[:5] == [
-        "2 cells regressed (1 cause); 12 cells in 30 runs: 10 close, 2 different",
+    assert lines[:6] == [
+        "DIFFERENT: 2 cells regressed (1 cause); 12 cells in 30 runs: 10 close, 2",
+        "different",
         "",
         "LayerNorm in encoder.layer.*.norm",
         "  since 2026-10-16 03:00, last good 2026-10-15 03:00",

@@ -1,0 +1,210 @@
+"""The outcome of each command for each way to be wrong: none is close, and a right answer is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from filch.compare import (
+    Report,
+    check_invariance,
+    compare_decode,
+    compare_programs,
+    diff,
+)
+from filch.compare._compare_export import compare_export
+from filch.compare.history._history import history
+from filch.compare.results._cells import Cell, CellTable, run_cell
+from filch.compare.results._ledger_row import ledger_row
+from filch.compare.testing._artifacts import ArtifactStore
+from filch.compare.testing._checks import Checks
+from filch.export import Program, export
+from filch.steal import steal_forward
+from support.faults.fakes import WrongBackend
+from support.models.zoo import build
+
+Change = Callable[[torch.Tensor], torch.Tensor | None]
+X = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
+TOKENS = torch.randint(3, 24, (2, 6), generator=torch.Generator().manual_seed(0))
+WAYS: dict[str, Change] = {
+    "NaN": lambda t: t * float("nan"),
+    "infinite": lambda t: torch.full_like(t, float("inf")),
+    "zero": torch.zeros_like,
+    "constant": lambda t: torch.full_like(t, 0.5),
+    "one number": lambda t: t.flatten()[0],
+    "empty": lambda t: t[..., :0],
+    "missing": lambda _: None,
+    "reordered": lambda t: t.flip(-1),
+    "a part": lambda t: t[..., :3],
+    "repeated": lambda t: torch.cat([t, t], -1),
+    "rounded to few values": lambda t: (t * 2).round() / 2,
+    "another layout": lambda t: t.movedim(0, -1).reshape(t.shape),
+}
+
+
+class Net(nn.Module):
+    """A model of two layers whose output may be wrong."""
+
+    def __init__(self, change: Change = lambda t: t) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 6))
+        self.change = change
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor | None:
+        """Return the changed output."""
+        return self.change(self.layers(x))
+
+
+@dataclass(frozen=True)
+class Right:
+    """What is computed once for all ways: a capture of the model and its program."""
+
+    model: nn.Module
+    capture: object
+    program: object
+
+    def report(self, change: Change) -> Report:
+        """Return the report of `filch check` on a backend with a wrong output."""
+        backend = WrongBackend({self.program.graph.outputs[0]: change})
+        return compare_export(self.capture, self.program, backend=backend)
+
+
+@pytest.fixture(scope="module")
+def right() -> Right:
+    """Record and export the right model."""
+    model = Net().eval()
+    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
+        model(X)
+    return Right(model, capture, export(model, (X,)))
+
+
+def of_fixture(right: Right, change: Change, folder: Path) -> str:
+    """Return what the fixture `filch` records of the test."""
+    recorded: dict[str, str] = {}
+    store = ArtifactStore(folder, folder, lambda: folder, recorded.__setitem__)
+    backend = WrongBackend({right.program.graph.outputs[0]: change})
+    try:
+        Checks(store).check(right.model, (X,), backends=backend)
+    except AssertionError:
+        assert recorded["result"] != "close"
+    return recorded["result"]
+
+
+def of_torch_compile(right: Right, change: Change, _: Path) -> str:
+    """Return the outcome of a compiler with a wrong output."""
+    reports: list[Report] = []
+
+    def inner(module: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+        def run(*args: object) -> list[object]:
+            results = [change(result) for result in module(*args)]
+            return [torch.zeros(()) if result is None else result for result in results]
+
+        return run
+
+    torch.compiler.reset()
+    options = {"correctness_report": reports, "inner": inner}
+    with torch.no_grad():
+        torch.compile(right.model, backend="filch", options=options)(X)
+    return reports[0].outcome
+
+
+def of_history(right: Right, change: Change, _: Path) -> str:
+    """Return the outcome of a history with one right and one wrong comparison."""
+    wrong = run_cell({"model": "b"}, lambda: right.report(change))
+    common = {"filch_ledger": 1, "key": "k", "run": "2026-01-01T00:00:00Z", "environment": {}, "blame": None}
+    return history(
+        ledger_row(
+            {**common, "labels": cell.labels, "status": cell.status, "error": cell.worst, "detail": cell.detail}
+            | {"gaps": list(cell.gaps)}
+        )
+        for cell in (Cell({"model": "a"}, "close"), wrong)
+    ).outcome
+
+
+def of_table(right: Right, change: Change, _: Path) -> str:
+    """Return the outcome of a matrix or a sweep with one right and one wrong comparison."""
+    return CellTable((Cell({}, "close"), run_cell({}, lambda: right.report(change)))).outcome
+
+
+def of_diff(_: Right, change: Change, __: Path) -> str:
+    """Return the outcome for two captures of the whole model, of which the second one is wrong."""
+    captures = []
+    for model in (Net().eval(), Net(change).eval()):
+        with torch.no_grad(), steal_forward(model) as capture:
+            model(X)
+        captures.append(capture)
+    return diff(*captures).outcome
+
+
+def of_programs(right: Right, change: Change, _: Path) -> str:
+    """Return the outcome for two ONNX programs, of which the second one is wrong."""
+    if change(X) is None:
+        wrong = right.program.model.clone()
+        wrong.graph.outputs[:] = [wrong.graph.node(0).outputs[0]]
+        return compare_programs(right.program, wrong, inputs={"x": X}).outcome
+    return compare_programs(right.program, export(Net(change).eval(), (X,)), inputs={"x": X}).outcome
+
+
+@cache
+def language_model() -> tuple[nn.Module, Program]:
+    """Return a tiny Llama and its program with a cache."""
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
+    model = build("LlamaForCausalLM", {**sizes, "num_hidden_layers": 1, "vocab_size": 24, "pad_token_id": 0})
+    return model, export(model, kwargs={"input_ids": TOKENS[:, :2]}, cache="dynamic")
+
+
+def of_decode(_: Right, change: Change, __: Path) -> str:
+    """Return the outcome of a decode whose logits are wrong."""
+    model, program = language_model()
+    backend = WrongBackend({program.graph.outputs[0]: change})
+    return compare_decode(model, TOKENS, program=program, backend=backend, tokens=6, first=2).outcome
+
+
+def of_invariance(_: Right, change: Change, __: Path) -> str:
+    """Return the outcome of a language model whose logits are wrong if it is called with one token."""
+    model, _program = language_model()
+
+    def changed(_model: nn.Module, _args: object, output: object) -> None:
+        if output.logits.shape[1] == 1:
+            output.logits = change(output.logits)
+
+    hook = model.register_forward_hook(changed)
+    try:
+        return check_invariance(model, TOKENS, only=["decode"]).outcome
+    finally:
+        hook.remove()
+
+
+COMMANDS: dict[str, Callable[[Right, Change, Path], str]] = {
+    "check": lambda right, change, _: right.report(change).outcome,
+    "compare": of_programs,
+    "diff": of_diff,
+    "matrix, sweep": of_table,
+    "history": of_history,
+    "torch.compile": of_torch_compile,
+    "fixture": of_fixture,
+    "decode": of_decode,
+    "invariance": of_invariance,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_command_calls_a_wrong_output_close(command: str, way: str, right: Right, tmp_path: Path) -> None:
+    """Only what is missing may be incomplete instead of different."""
+    outcome = COMMANDS[command](right, WAYS[way], tmp_path)
+
+    assert outcome == "different" or (way == "missing" and outcome == "incomplete")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_calls_a_right_output_close(command: str, right: Right, tmp_path: Path) -> None:
+    """The same checks, with the output unchanged."""
+    assert COMMANDS[command](right, lambda t: t * 1, tmp_path) == "close"
