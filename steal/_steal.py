@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from ._errors import DumpError, FilchError
 from ._key import Key
 from ._phases import phase
 from ._records import LazyRecords, ModuleInfo, Records, Totals
+from .capture._changes import Changes
 from .capture._options import Iterations, Options
 from .capture._recorder import Extra, Recorder
 from .capture._selection import Modules, select
@@ -91,7 +93,8 @@ def steal_forward(
 
     Each call of a module gives two records: `(name, iteration, "I")`, its `(args, kwargs)`, and `(name, iteration,
     "O")`, its output, both as they were at that moment. The model's results don't change: only hooks are used, and all
-    are removed at the end.
+    are removed at the end. Modules that are replaced, added or compiled while the block runs are not recorded, and are
+    named in a warning.
 
     A tensor that occurs in several records is stored once while its storage, offset, shape, strides, version and bytes
     are the same (on a GPU, only the version shows whether the bytes are).
@@ -148,7 +151,9 @@ def steal_forward(
     if sink is not None and (dump_file is not None or watch is not None):
         other = "dump_file" if dump_file is not None else "watch"
         raise FilchError(f"sink and {other} are mutually exclusive: with sink, no record is kept")
-    chosen = select(modules, submodules=submodules, include=include, exclude=exclude)
+    choose = partial(select, modules, submodules=submodules, include=include, exclude=exclude)
+    chosen = choose()
+    changes = Changes(chosen, partial(choose, check=False))
     options = Options(
         kinds=kinds,
         iterations=iterations,
@@ -170,7 +175,7 @@ def steal_forward(
             dump_file = _with_rank(dump_file)
             store = stack.enter_context(DumpWriter(dump_file, infos, buffer=buffer, compress=compress))
         printer = ProgressPrinter(verbose)
-        recorder = Recorder(chosen, store, options, printer, progress)
+        recorder = Recorder(chosen, store, options, printer, progress, changes=changes)
         capture = Capture(recorder, infos, store)
         if dump_file is not None:
             capture.dump_file = capture.source = os.fspath(dump_file)
@@ -185,6 +190,7 @@ def steal_forward(
             # No token: the block may end in another thread than it began in, and before a block that began earlier.
             _active_recorders.set(tuple(other for other in _active_recorders.get() if other is not recorder))
             recorder.unhook()
+            recorder.report_changes()
             if not raised and (warning := uncalled_hooks_warning(chosen, recorder.called())) is not None:
                 _log.warning("%s", warning)
             if isinstance(store, DumpWriter) and recorder.placement_tags is not None:

@@ -3,7 +3,7 @@
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -76,9 +76,16 @@ class _Running(threading.local):
 
 
 class Calls:
-    """The stacks of running calls, one per thread."""
+    """The stacks of running calls, one per thread.
 
-    def __init__(self, chosen: Iterable[tuple[str, nn.Module]]) -> None:
+    Args:
+        chosen: the names and modules that have hooks.
+        changed: called when the submodules of an outermost module are others than before.
+    """
+
+    def __init__(self, chosen: Iterable[tuple[str, nn.Module]], changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self._paths: dict[str, dict[int, str]] = {}  # of the last call of each outermost module
         names = Counter(id(module) for _, module in chosen)
         self._multiply_named = {module for module, count in names.items() if count > 1}
         self._running = _Running()
@@ -96,6 +103,9 @@ class Calls:
         if root is None or not stack:
             root = running.root = _OutermostCall(module, self._root_count)
             self._root_count += 1
+            if self._paths.setdefault(name, root.paths) != root.paths:
+                self._paths[name] = root.paths
+                self._changed()
         if origin is None:
             origin = root.enter(module)
         iteration = self._call_counts.get(name, 0)

@@ -36,6 +36,7 @@ from ..values._sharing import StoredTensors
 from ..values._statistics import statistics, statistics_to_json
 from ..values._tensors import is_plain
 from ._calls import Calls, Frame, graph_task_id, is_same
+from ._changes import Changes
 from ._options import Options
 from ._placement_tags import create_placement_tags
 from ._store import Store
@@ -92,6 +93,8 @@ class Recorder:
         options: Options,
         printer: ProgressPrinter,
         phase: Phase,
+        *,
+        changes: Changes,
     ) -> None:
         self.failed: dict[Key, str] = {}
         self.totals = Totals()
@@ -110,7 +113,8 @@ class Recorder:
             tuple[int, str], tuple[tuple[Any, ...], dict[str, Any]]
         ] = {}  # by thread and name of the module
         self.lock = threading.RLock()
-        self.calls = Calls(chosen)
+        self._changes = changes
+        self.calls = Calls(chosen, self.report_changes)
         self._appended: Counter[str] = Counter()
         self._handles: list[Any] = []
         self._hook_ids: dict[str, tuple[int, int]] = {}  # of the pre-hook and the forward hook, by module name
@@ -174,8 +178,8 @@ class Recorder:
 
     def _before(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _: None) -> None:
         """Handle the beginning of a call."""
-        if not self._handles:
-            return
+        if not self._handles or self._hook_ids[name][0] not in module._forward_pre_hooks:  # noqa: SLF001  there is no public API
+            return  # torch.ao copies the hooks of a module to the one that replaces it, without `with_kwargs`
         if graph_task_id() != -1:
             self.totals.recomputed += 1  # activation checkpointing repeats the forward in the backward pass
             return
@@ -241,6 +245,11 @@ class Recorder:
         if message not in self._warned:
             self._warned.add(message)
             _log.warning("%s", message)
+
+    def report_changes(self) -> None:
+        """Log what has become of the captured modules since the last time."""
+        for warning in self._changes.warnings():
+            _log.warning("%s", warning)
 
     def append(self, name: str, value: Any) -> None:
         """Record a value given to `steal_append`."""

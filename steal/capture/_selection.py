@@ -16,7 +16,12 @@ Modules = nn.Module | tuple[str, nn.Module] | Sequence[Any]
 
 
 def select(
-    modules: Modules, *, submodules: bool, include: str | Iterable[str] | None, exclude: str | Iterable[str] | None
+    modules: Modules,
+    *,
+    submodules: bool,
+    include: str | Iterable[str] | None,
+    exclude: str | Iterable[str] | None,
+    check: bool = True,
 ) -> list[tuple[str, nn.Module]]:
     """Return the modules to hook, each with the name that its keys contain.
 
@@ -28,6 +33,7 @@ def select(
             one character of it, `[02]`, `[0-3]` and `[!0]` one of some characters (as in `fnmatch`), and `**` any
             number of steps.
         exclude: patterns of names; matching submodules are not selected.
+        check: refuse names that are used twice and patterns that match nothing, and leave out scripted modules.
 
     Raises:
         FilchError: an item is not a module or can't have hooks, a name is used twice, or a pattern matches nothing.
@@ -37,8 +43,9 @@ def select(
     matched: set[str] = set()
     chosen: dict[str, nn.Module] = {}
     unhookable: list[str] = []
+    add = _add if check else dict.setdefault
     for name, module in named:
-        _add(chosen, name, module)
+        add(chosen, name, module)
         if not submodules and not wanted:
             continue
         # A module with several paths is selected if any path matches, and named by the first that does.
@@ -51,13 +58,13 @@ def select(
             matched |= hits
             if (hits or not wanted) and id(submodule) not in decided:
                 decided.add(id(submodule))
-                if is_scripted(submodule):
+                if check and is_scripted(submodule):
                     unhookable.append(full_name)
                 else:
-                    _add(chosen, full_name, submodule)
+                    add(chosen, full_name, submodule)
     if unhookable:
         _log.warning("%s", scripted_warning(unhookable))
-    if missed := sorted((wanted.keys() | unwanted.keys()) - matched):
+    if check and (missed := sorted((wanted.keys() | unwanted.keys()) - matched)):
         raise FilchError(f"no module name matches {missed[0]!r}; names look like {_example(named)!r}")
     return list(chosen.items())
 
