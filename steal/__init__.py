@@ -26,7 +26,15 @@ if TYPE_CHECKING:
     from .extras._watch import NonFinite
     from .files._budget import Budget, FileKind, LimitError
     from .files._kinds import budget_of
-    from .files._outputs import refuse_link_out, write_output
+    from .files._outputs import (
+        free_space,
+        has_no_room,
+        refuse_link_out,
+        replacing,
+        write_output,
+        write_problem,
+        writing,
+    )
     from .files._scratch import Scratch
     from .files._untrusted import (
         open_companion,
@@ -91,6 +99,8 @@ __all__ = [
     "budget_of",
     "describe",
     "environment",
+    "free_space",
+    "has_no_room",
     "has_tf32",
     "is_dense",
     "is_stealing",
@@ -110,6 +120,7 @@ __all__ = [
     "recover",
     "refuse_link_out",
     "reopened",
+    "replacing",
     "restore",
     "save_layouts",
     "statistics",
@@ -123,6 +134,8 @@ __all__ = [
     "watch_phases",
     "write_assembled",
     "write_output",
+    "write_problem",
+    "writing",
 ]
 
 _NAMES_BY_MODULE = {
@@ -138,7 +151,15 @@ _NAMES_BY_MODULE = {
     "extras._watch": ("NonFinite",),
     "files._budget": ("Budget", "FileKind", "LimitError"),
     "files._kinds": ("budget_of",),
-    "files._outputs": ("refuse_link_out", "write_output"),
+    "files._outputs": (
+        "free_space",
+        "has_no_room",
+        "refuse_link_out",
+        "replacing",
+        "write_output",
+        "write_problem",
+        "writing",
+    ),
     "files._scratch": ("Scratch",),
     "files._untrusted": (
         "open_companion",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from filch.export.backends import Switch
-from filch.steal import LimitError, budget_of, open_untrusted, parse_json, read_lines
+from filch.steal import LimitError, budget_of, open_untrusted, parse_json, read_lines, writing
 
 from ..common._errors import CompareError
 from ..rendering._json import plain, typed
@@ -83,11 +83,11 @@ class Journal:
 
     def _write(self, text: str, mode: str) -> None:
         if self._path is not None:
-            try:
-                with open(self._path, mode, encoding="utf-8", opener=_open_no_link) as file:
-                    file.write(text)
-            except OSError as error:
-                raise CompareError(f"can't write the journal {str(self._path)!r}: {error.strerror or error}") from error
+            with (
+                writing(self._path, CompareError),
+                open(self._path, mode, encoding="utf-8", opener=_open_no_link) as file,
+            ):
+                file.write(text)
 
 
 def _to_line(contents: Mapping[str, Any]) -> str:

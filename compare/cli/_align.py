@@ -56,6 +56,8 @@ def align_command(
     for path in output or ():
         if path.suffix not in (".toml", *_WRITERS):
             raise usage_error(f"an alignment is written as .toml, .html, .json or .md, not as {path.name!r}")
+    from filch.steal import writing
+
     from .._align import align_sources, find_source
     from ..alignment._value_map import ValueMap
     from ..common._errors import CompareError
@@ -68,13 +70,11 @@ def align_command(
     result = replace(result, accepted=accepted)
     echo_result(result, as_json=as_json, quiet=quiet, all_rows=all_rows, wide=wide)
     for path in output or ():
-        try:
+        with writing(path, CompareError):
             if path.suffix == ".toml":
                 ValueMap.of(result).save(path)
             else:
                 getattr(result, _WRITERS[path.suffix])(path)
-        except OSError as error:
-            raise CompareError(f"can't write {str(path)!r}: {error.strerror or error}") from error
     if output:
         echo_unless(quiet or as_json, f"\nwritten: {', '.join(map(str, output))}")
     raise typer.Exit(result.exit_code)

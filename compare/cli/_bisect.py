@@ -37,6 +37,7 @@ def bisect_command(
         raise usage_error(f"a bisection report is written as .json, not as {output.name!r}")
     options = shared.parse_options(option)
     from filch.export.passes import default_passes
+    from filch.steal import writing
 
     from ..bisection import bisect
     from ..common._errors import CompareError
@@ -59,9 +60,7 @@ def bisect_command(
             limit=limit,
         )
     if output is not None:
-        try:
+        with writing(output, CompareError):
             report.to_json(output)
-        except OSError as error:
-            raise CompareError(f"can't write {str(output)!r}: {error.strerror or error}") from error
     echo_result(report, as_json=as_json, quiet=quiet, wide=wide)
     raise typer.Exit(not report.close)

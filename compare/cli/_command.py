@@ -96,13 +96,17 @@ def command_line(not_repeated: Mapping[str, int], *more: str, command: str = "")
 
 def _message(error: Exception, *, traceback: bool) -> str:
     """Return an error as text: expected ones in a sentence and with the user's line of code, others as a traceback."""
-    from filch.steal import FilchError
+    from filch.steal import FilchError, has_no_room, write_problem
     from filch.steal.text import for_terminal
 
     from ..common._source import user_frame
 
     if traceback or not isinstance(error, FilchError | OSError):
         return for_terminal("".join(python_traceback.format_exception(error)))
+    problem = str(error)
+    if isinstance(error, OSError) and has_no_room(error):
+        file = repr(error.filename) if error.filename else "a temporary file"
+        problem = f"can't write {file}: {write_problem(error, error.filename)}"
     frame = user_frame(error)
     place = f"  {frame}\n  (--traceback prints all stack frames)\n" if frame else ""
-    return for_terminal(f"filch: {error}\n{place}")
+    return for_terminal(f"filch: {problem}\n{place}")

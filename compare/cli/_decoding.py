@@ -149,14 +149,14 @@ def _finish(
     result: "Invariance | Decoding", output: list[Path] | None, *, as_json: bool, quiet: bool, wide: bool
 ) -> None:
     """Print and write a result, and exit with its code."""
+    from filch.steal import writing
+
     from ..common._errors import CompareError
 
     echo_result(result, as_json=as_json, quiet=quiet, wide=wide)
     for path in output or ():
-        try:
+        with writing(path, CompareError):
             getattr(result, _WRITERS[path.suffix])(path)
-        except OSError as error:
-            raise CompareError(f"can't write {str(path)!r}: {error.strerror or error}") from error
     if output:
         echo_unless(quiet or as_json, f"\nwritten: {', '.join(map(str, output))}")
     raise typer.Exit(result.exit_code)

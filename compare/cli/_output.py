@@ -30,6 +30,8 @@ def check_outputs(outputs: Sequence[Path] | None) -> None:
 
 def write_reports(reports: Sequence["Report"], outputs: Sequence[Path] | None, *, quiet: bool) -> None:
     """Write each report in each format; of several reports, the name of each file has the backend before the suffix."""
+    from filch.steal import writing
+
     from ..common._errors import CompareError
 
     written = []
@@ -37,11 +39,9 @@ def write_reports(reports: Sequence["Report"], outputs: Sequence[Path] | None, *
         for report in reports:
             path = output.with_suffix(f".{report.backend}{output.suffix}") if len(reports) > 1 else output
             written.append(str(path))
-            try:
+            with writing(path, CompareError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 getattr(report, _WRITERS[output.suffix])(path)
-            except OSError as error:
-                raise CompareError(f"can't write {str(path)!r}: {error.strerror or error}") from error
     if written:
         echo_unless(quiet, f"\nwritten: {', '.join(written)}")
 

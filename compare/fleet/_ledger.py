@@ -10,7 +10,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from filch.steal import LimitError, budget_of, open_descriptor, open_untrusted, parse_json, read_lines
+from filch.steal import (
+    LimitError,
+    budget_of,
+    free_space,
+    open_descriptor,
+    open_untrusted,
+    parse_json,
+    read_lines,
+    write_problem,
+)
 
 from ..common._errors import CompareError
 from ..rendering._json import plain
@@ -77,14 +86,17 @@ class Ledger:
         self.rows |= {row.key: row for row in rows}
         if self._file < 0 or not rows:
             return
+        lines, before = "".join(f"{json.dumps(plain(row))}\n" for row in rows).encode(), os.fstat(self._file).st_size
         try:
-            lines = "".join(f"{json.dumps(plain(row))}\n" for row in rows).encode()
-            written = os.write(self._file, lines)
+            is_whole = os.write(self._file, lines) == len(lines)  # a full disk takes a part of them
+            if not is_whole:
+                os.ftruncate(self._file, before)
             os.fsync(self._file)
         except OSError as error:
-            raise CompareError(f"can't write the ledger {str(self._path)!r}: {error.strerror or error}") from error
-        if written < len(lines):
-            raise CompareError(f"the disk of the ledger {str(self._path)!r} is full")
+            problem = write_problem(error, self._path)
+            raise CompareError(f"can't write the ledger {str(self._path)!r}: {problem}") from error
+        if not is_whole:
+            raise CompareError(f"the disk of the ledger {str(self._path)!r} is full: {free_space(self._path or '.')}")
 
     def reuse(self, keys: Iterable[str]) -> None:
         """Append the rows of these cells again as rows of this run, which name the run that compared the cell."""

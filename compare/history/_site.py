@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from filch.steal import write_output
+from filch.steal import write_output, write_problem
 
 from ..common._errors import CompareError
 from ..rendering._html import filled
@@ -38,7 +38,7 @@ def write_site(history: History, folder: Path) -> list[Path]:
         for path, text in contents.items():
             write_output(path, text, errors="backslashreplace")
     except OSError as error:
-        raise CompareError(f"can't write the site {str(folder)!r}: {error.strerror or error}") from error
+        raise CompareError(f"can't write the site {str(folder)!r}: {write_problem(error, folder)}") from error
     return [*contents]
 
 

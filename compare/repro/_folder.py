@@ -14,7 +14,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from filch.steal import Scratch, refuse_link_out
+from filch.steal import Scratch, refuse_link_out, writing
 from filch.steal.text import for_markdown
 
 from ..common._errors import CompareError
@@ -103,12 +103,10 @@ def write_folder(repro: Repro, case: Case, runner: Runner, options: Mapping[str,
             versions="\n".join(f"| {name} | {value} |" for name, value in _versions(runner, options).items()),
         )
         (folder / "README.md").write_text(text, encoding="utf-8")
-        try:
+        with writing(repro.folder, CompareError):
             for file in folder.iterdir():
                 refuse_link_out(repro.folder / file.name)
             shutil.copytree(folder, repro.folder, dirs_exist_ok=True)
-        except OSError as error:
-            raise CompareError(f"can't write {str(repro.folder)!r}: {error.strerror or error}") from error
 
 
 def _summary(repro: Repro, runner: Runner) -> str:

@@ -163,11 +163,16 @@ class Golden:
         return self._update_message(changes, record, is_same=is_same), ""
 
     def _move(self, new: Path) -> None:
-        """Move a dump to the place of the golden dump."""
-        for former in self.path.parent.glob(f"{self.path.name}*.data"):
-            former.unlink()
-        for file in sorted(new.parent.iterdir(), reverse=True):  # the external data first
-            shutil.move(file, self.path.parent / file.name)
+        """Move a dump to the place of the golden dump, and remove the data of the former one."""
+        former = set(restore(self.path).files) if self.path.is_file() else set()
+        files = {self.path.parent / file.name: file for file in sorted(new.parent.iterdir(), reverse=True)}
+        for place in files:
+            if place.exists() and place not in former:
+                raise CompareError(f"{str(place)!r} exists, and is not of the golden dump: move it elsewhere")
+        for place, file in files.items():  # the external data first
+            shutil.move(file, place)
+        for place in former - files.keys():
+            place.unlink()
 
     def _update_message(self, changes: DumpDiff | None, record: GoldenRecord, *, is_same: bool) -> str:
         problem = "" if not record.problem else f"; not all values have a rounding level: {record.problem}"

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from filch.steal import refuse_link_out
+from filch.steal import refuse_link_out, writing
 
 from .._errors import PassError, reason
 from ..program._program import Program
@@ -43,10 +43,8 @@ class ProfileInstrument(Instrument):
         path = self._log_file
         if path is None:
             return
-        try:
+        with writing(path, PassError):
             path.parent.mkdir(parents=True, exist_ok=True)
             refuse_link_out(path)
             with path.open(mode, encoding="utf-8") as file:
                 file.write(text)
-        except OSError as error:
-            raise PassError(f"can't write {str(path)!r}: {error.strerror or error}") from error

@@ -1,9 +1,9 @@
 """`Original`: the torch program that an ONNX graph was translated from, as the source of its reference values."""
 
 import base64
+import io
 import json
 import logging
-import tempfile
 import uuid
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -208,6 +208,9 @@ def save(original: Original, path: Path, stored: Mapping[str, tuple[Any, ir.Exte
 
     Returns:
         whether it was written. If not, a warning is logged: torch failed, or the program needs a pickle.
+
+    Raises:
+        OSError: the file can't be written.
     """
     if refusal := _load_refusal(original.program):
         _log.warning(_NOT_SAVED, refusal)
@@ -230,18 +233,39 @@ def save(original: Original, path: Path, stored: Mapping[str, tuple[Any, ir.Exte
             shape = ir.Shape(tensor.shape.numpy())
             value.const_value = ir.ExternalTensor(_STATE_LOCATION, None, None, tensor.dtype, shape=shape, name=name)
     contents = base64.b64encode(serde.serialize_model(model).SerializeToString()).decode()
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:  # on the same file system
-        file = Path(folder) / path.name
+    with _Output(path, "wb") as file:
         try:
             with quiet():
                 entries = {_MODEL_ENTRY: contents, _IDENTITY_ENTRY: original.identity, _WEIGHTS_ENTRY: entry}
                 entries |= {_NAMES_ENTRY: json.dumps({new: name for name, new in written.items()})} if written else {}
                 torch.export.save(program, file, extra_files=entries)
-            file.replace(path)
         except Exception as error:  # noqa: BLE001  torch's serializers raise exceptions of any type
             _log.warning(_NOT_SAVED, reason(error))
+            path.unlink()
             return False
+        if file.error is not None:
+            raise file.error
     return True
+
+
+class _Output(io.FileIO):
+    """A file for torch's writer, whose destructor ends the process if a write has failed.
+
+    Attributes:
+        error: the first error; nothing is written after it.
+    """
+
+    error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        """Write all of the data, or keep the error."""
+        rest = memoryview(data)
+        while rest and self.error is None:
+            try:
+                rest = rest[super().write(rest) :]
+            except OSError as error:
+                self.error = error
+        return len(data)
 
 
 def _stored_elsewhere(original: Original, stored: Mapping[str, tuple[Any, ir.ExternalTensor]]) -> dict[str, str]:

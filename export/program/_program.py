@@ -3,7 +3,9 @@
 import contextlib
 import json
 import os
-from collections.abc import Collection, Mapping
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +15,7 @@ import onnx_ir as ir
 import torch
 from torch.export import ExportedProgram
 
-from filch.steal import parse_json, phase, refuse_link_out
+from filch.steal import parse_json, phase, refuse_link_out, writing
 
 from .._errors import ExportError, ProgramError, reason
 from ..common._arrays import same_tensor
@@ -176,12 +178,10 @@ class Program:
         saved.metadata_props.update(self._metadata())
         tensors = [value.const_value for value in saved.graph.initializers.values() if value.const_value is not None]
         large = sum(tensor.nbytes for tensor in tensors) > _LARGE
-        try:
-            for file in (where, where.with_name(f"{where.name}.data")):
-                refuse_link_out(file)
+        with writing(where, ProgramError), _new_files(where) as folder:
             if large:
                 ir.external_data.unload_from_model(
-                    saved, where.parent, f"{where.name}.data", size_threshold_bytes=_SMALL, alignment=_ALIGNMENT
+                    saved, folder, f"{where.name}.data", size_threshold_bytes=_SMALL, alignment=_ALIGNMENT
                 )
             else:
                 ir.external_data.load_to_model(saved)  # the weights of another file
@@ -191,11 +191,10 @@ class Program:
                 for name, value in saved.graph.initializers.items()
                 if isinstance(value.const_value, ir.ExternalTensor)
             }
-            if original and self.original is not None and _original.save(self.original, beside(where), stored):
+            new = folder / where.name
+            if original and self.original is not None and _original.save(self.original, beside(new), stored):
                 saved.metadata_props[_ORIGINAL] = json.dumps([beside(where).name, self.original.identity])
-            ir.save(saved, where)
-        except OSError as error:
-            raise ProgramError(f"can't write {str(where)!r}: {error.strerror or error}") from error
+            ir.save(saved, new)
 
     def _metadata(self) -> dict[str, str]:
         calls = [
@@ -206,6 +205,23 @@ class Program:
         contents |= {_MODEL: self.model_type, _STRATEGY: self.strategy}
         contents[_OPERATORS] = [astuple(operator) for operator in self.operators]
         return {key: json.dumps(value) for key, value in contents.items()}
+
+
+@contextmanager
+def _new_files(path: Path) -> Iterator[Path]:
+    """Yield a folder for new files that are moved beside `path` at the end, the program last; none if the block raises.
+
+    Raises:
+        OSError: a file can't be written; `strerror` is the reason.
+    """
+    with tempfile.TemporaryDirectory(prefix=f".{path.name[:40]}.", dir=path.parent) as name:
+        folder = Path(name)
+        yield folder
+        files = sorted(folder.iterdir(), key=lambda file: file.name == path.name)
+        for file in files:
+            refuse_link_out(path.with_name(file.name))
+        for file in files:
+            file.replace(os.path.realpath(path.with_name(file.name)))
 
 
 class _Snapshot(Program):

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from filch.steal import budget_of, parse_json, read_untrusted, write_output
+from filch.steal import budget_of, parse_json, read_untrusted, write_output, writing
 
 from .._errors import TraceError
 from ..common._garbage_collection import no_collection
@@ -31,12 +31,10 @@ def save_trace(trace: Trace, path: str | os.PathLike[str]) -> tuple[Path, ...]:
     """
     where = _checked(path)
     paths = tuple(dict.fromkeys((where, where.with_suffix(".json"))))
-    try:
+    with writing(where, TraceError):
         where.parent.mkdir(parents=True, exist_ok=True)
         for file in paths:
             write_output(file, serialize(trace, file.suffix))
-    except OSError as error:
-        raise TraceError(f"can't write {str(where)!r}: {error.strerror or error}") from error
     return paths
 
 

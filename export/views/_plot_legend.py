@@ -2,7 +2,7 @@
 
 import os
 
-from filch.steal import write_output
+from filch.steal import write_output, writing
 from filch.steal.text import for_html
 
 from .._errors import ViewError
@@ -60,8 +60,6 @@ def plot_legend(
         f"{for_html(text_bottom)}</text></svg>"
     )
     if path is not None:
-        try:
+        with writing(path, ViewError):
             write_output(path, picture)
-        except OSError as error:
-            raise ViewError(f"can't write {os.fspath(path)!r}: {error.strerror or error}") from error
     return picture

@@ -4,7 +4,7 @@ import logging
 import os
 from pathlib import Path
 
-from filch.steal import write_output
+from filch.steal import write_output, writing
 from filch.steal.text import short_line
 
 from .._errors import ViewError
@@ -101,9 +101,7 @@ def write(drawing: Drawing, path: str | os.PathLike[str]) -> Path:
         ViewError: the file can't be written.
     """
     file = Path(path).with_suffix(drawing.suffix)
-    try:
+    with writing(file, ViewError):
         file.parent.mkdir(parents=True, exist_ok=True)
         write_output(file, drawing.content)
-    except OSError as error:
-        raise ViewError(f"can't write {str(file)!r}: {error.strerror or error}") from error
     return file

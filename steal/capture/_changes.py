@@ -1,10 +1,13 @@
 """Warnings about modules that are replaced, added, removed or compiled while they are captured."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from torch import nn
 
-from ._unhookable import is_compiled, subject_and_verb
+from ._unhookable import is_compiled, is_scripted, subject_and_verb
+
+_log = logging.getLogger("filch")
 
 _Chosen = Sequence[tuple[str, nn.Module]]
 _ADVICE = "begin another steal_forward block after the model has changed"
@@ -23,11 +26,14 @@ class Changes:
         self._compiled = {name for name, module in chosen if is_compiled(module)}
         self._reported: set[str] = set()
 
-    def warnings(self) -> Iterator[str]:
-        """Return warnings about changes that were not reported yet."""
+    def report(self) -> None:
+        """Log a warning about each kind of change, with the modules that were not named before."""
+        for warning in self._warnings():
+            _log.warning("%s", warning)
+
+    def _warnings(self) -> Iterator[str]:
         now = dict(self._select())
         names = {id(module): name for name, module in now.items()}
-        known = {id(module) for module in self._before.values()}
         places = {name: names.get(id(module)) for name, module in self._before.items()}
         if replaced := self._new(name for name, module in self._before.items() if now.get(name, module) is not module):
             first, place = replaced[0], places[replaced[0]]
@@ -37,7 +43,7 @@ class Changes:
                 f"{subject_and_verb(replaced)} replaced during the capture{which} by {type(now[first]).__name__}, "
                 f"whose calls are not recorded{moved}; {_ADVICE}"
             )
-        if added := self._new(name for name, module in now.items() if name not in places and id(module) not in known):
+        if added := self._new(name for name, module in now.items() if self._is_new(name, module)):
             yield f"{subject_and_verb(added)} added during the capture and not recorded; {_ADVICE}"
         if removed := self._new(name for name, place in places.items() if name not in now and place is None):
             yield f"{subject_and_verb(removed)} removed from the model during the capture; later calls are not recorded"
@@ -46,6 +52,10 @@ class Changes:
                 f"{subject_and_verb(compiled)} compiled during the capture, and later calls are not recorded: "
                 "torch.compile calls no hooks inside of compiled code. Compile the model after the block"
             )
+
+    def _is_new(self, name: str, module: nn.Module) -> bool:
+        before = self._before
+        return not (name in before or is_scripted(module) or any(module is known for known in before.values()))
 
     def _new(self, names: Iterator[str]) -> list[str]:
         """Return the names that were not reported yet, and note that they are now."""

@@ -113,8 +113,7 @@ class Recorder:
             tuple[int, str], tuple[tuple[Any, ...], dict[str, Any]]
         ] = {}  # by thread and name of the module
         self.lock = threading.RLock()
-        self._changes = changes
-        self.calls = Calls(chosen, self.report_changes)
+        self.calls = Calls(chosen, changes.report)  # not a method of this: a cycle would keep the data file open
         self._appended: Counter[str] = Counter()
         self._handles: list[Any] = []
         self._hook_ids: dict[str, tuple[int, int]] = {}  # of the pre-hook and the forward hook, by module name
@@ -245,11 +244,6 @@ class Recorder:
         if message not in self._warned:
             self._warned.add(message)
             _log.warning("%s", message)
-
-    def report_changes(self) -> None:
-        """Log what has become of the captured modules since the last time."""
-        for warning in self._changes.warnings():
-            _log.warning("%s", warning)
 
     def append(self, name: str, value: Any) -> None:
         """Record a value given to `steal_append`."""

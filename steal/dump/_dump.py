@@ -17,6 +17,7 @@ from .._errors import DAMAGE, DumpError, NotADumpError, one_line, os_error_reaso
 from .._key import Key
 from .._records import Origin, Record, Records
 from ..files._kinds import budget_of
+from ..files._outputs import writing
 from ..files._untrusted import parse_json, read_untrusted
 from ..text import short_line
 from ..values._decode import decode
@@ -51,6 +52,12 @@ class Dump(Records):
     def tensors(self) -> list[tuple[str, str, tuple[int, ...]]]:
         """The name, dtype and shape of each tensor."""
         return [row[:3] for row in map(self.tensor_source.row, range(len(self.tensor_source)))]
+
+    @property
+    def files(self) -> list[Path]:
+        """The dump, and the file beside it that has the bytes of its tensors, if there is one."""
+        path, name = Path(self.source), self.tensor_source.location
+        return [path] if name is None else [path, path.with_name(name)]
 
     def __getitem__(self, key: Any) -> Any:
         if key not in self.records:
@@ -164,11 +171,20 @@ def add_properties(path: str | os.PathLike[str], properties: Mapping[str, str]) 
             raise DumpError(f"can't add {key!r} to {os.fspath(path)!r}: it must begin with 'filch.' and be new")
     entries = (StringStringEntryProto(key=key, value=text) for key, text in properties.items())
     contents = b"".join(field(form.METADATA, entry.SerializeToString()) for entry in entries)
-    try:
-        with Path(path).open("ab") as file:  # a protobuf message may be followed by further fields of it
-            file.write(contents)
-    except OSError as error:
-        raise DumpError(f"can't write {os.fspath(path)!r}: {os_error_reason(error)}") from error
+    with writing(path, DumpError), Path(path).open("ab", buffering=0) as file:
+        before = file.tell()
+        _check_size(before + len(contents))
+        try:
+            while contents:  # a protobuf message may be followed by further fields of it
+                contents = contents[file.write(contents) :]
+        except OSError:
+            file.truncate(before)
+            raise
+
+
+def _check_size(size: int) -> None:
+    if size >= form.MAX_MODEL_SIZE:
+        raise OSError(errno.E2BIG, f"it would have {size:,} bytes, and fewer than {form.MAX_MODEL_SIZE:,} can be read")
 
 
 @contextlib.contextmanager

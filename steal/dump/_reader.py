@@ -77,6 +77,9 @@ class Spans:
 class Reader:
     """The tensors of one dump; a `TensorSource`.
 
+    Attributes:
+        location: the name of the data file; None if the bytes of all tensors are in the model.
+
     Args:
         path: the path of the model, for messages and to find its data file.
         model: the contents of the model.
@@ -95,12 +98,12 @@ class Reader:
         self._nodes = nodes
         self._rows = rows
         self._grown = self._parse_grown(grown)
-        self._location: str | None = None
+        self.location: str | None = None
         self._data_spans = Spans()
         for index in range(len(rows)):
             self._data_spans.append(*self._data_span(index))
         # Now, before another dump replaces this one: an existing mapping is not affected by that.
-        self._mapped = b"" if self._location is None else self._map(self._location)
+        self._mapped = b"" if self.location is None else self._map(self.location)
         self._check_data_spans()
 
     def get(self, reference: Spec) -> torch.Tensor:
@@ -197,9 +200,9 @@ class Reader:
         is_str = type(location) is type(offset) is type(length) is str  # protobuf returns bytes if not UTF-8
         if not (is_str and offset.isdecimal() and length.isdecimal() and max(len(offset), len(length)) <= _MAX_DIGITS):
             raise self._damage(f"the position of the bytes of its tensor {index} is missing or not valid")
-        if self._location != location and self._location is not None:
-            raise self._damage(f"its bytes are in more than one file: {self._location!r:.200}, {location!r:.200}")
-        self._location = location
+        if self.location != location and self.location is not None:
+            raise self._damage(f"its bytes are in more than one file: {self.location!r:.200}, {location!r:.200}")
+        self.location = location
         start = int(offset)
         return start, start + int(length)
 
@@ -227,11 +230,11 @@ class Reader:
         reach = np.maximum.accumulate(spans[:, 1])  # the end of all bytes up to each span
         if len(reach) and reach[-1] > len(self._mapped):
             raise DumpError(
-                f"{self._location!r:.200} beside {str(self._path)!r} is truncated: "
+                f"{self.location!r:.200} beside {str(self._path)!r} is truncated: "
                 f"it has {len(self._mapped)} bytes, and the tensors end at {reach[-1]}"
             )
         if not (spans[1:, 0] >= reach[:-1]).all():
-            raise self._damage(f"two of its tensors overlap in {self._location!r:.200}")
+            raise self._damage(f"two of its tensors overlap in {self.location!r:.200}")
 
     def _parse_grown(self, grown: Sequence[Spec]) -> list[tuple[int, int, int]]:
         """Return (first, tail, dim) of each grown tensor (see `part_references`)."""

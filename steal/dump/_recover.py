@@ -3,8 +3,9 @@
 import os
 from pathlib import Path
 
-from .._errors import DumpError, os_error_reason
+from .._errors import DumpError
 from ..files._kinds import budget_of
+from ..files._outputs import write_problem
 from ..files._untrusted import open_descriptor, open_untrusted, read_lines
 from . import _format as form
 from ._dump import Dump, restore
@@ -43,7 +44,7 @@ def recover(path: str | os.PathLike[str], to: str | os.PathLike[str] | None = No
             raise DumpError(f"{str(target)!r} exists already; name another file for the recovered dump")
         dump = _finish(draft, target)
     except OSError as error:
-        raise DumpError(f"can't recover {str(path)!r}: {os_error_reason(error)}") from error
+        raise DumpError(f"can't recover {str(path)!r}: {write_problem(error, source)}") from error
     finally:
         draft.unlock()
     return dump

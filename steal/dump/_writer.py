@@ -1,6 +1,5 @@
 """Write a dump: tensor data and journal while the model runs, the ONNX model at the end."""
 
-import errno
 import math
 import mmap
 import os
@@ -14,9 +13,10 @@ import numpy.typing as npt
 import torch
 from google.protobuf.message import EncodeError
 
-from .._errors import DumpError, os_error_reason
+from .._errors import DumpError
 from .._key import Key, PlainKey
 from .._records import ModuleInfo, Origin
+from ..files._outputs import has_no_room, write_problem
 from ..values._growth import concatenate
 from ..values._packed import Packed
 from ..values._raw import bytes_of, contiguous_cpu, no_modes_or_grad, tensor_from_bytes
@@ -29,7 +29,6 @@ from ._model import Entry, Index
 from ._stream import Stream
 
 BUFFER = 256 * 2**20
-_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class DumpWriter:
@@ -186,8 +185,8 @@ class DumpWriter:
         try:
             error = self._publish() or error
         except (OSError, EncodeError, UnicodeError) as failure:  # UnicodeError: the path isn't Unicode
-            self._keep_drafts = True
-            if not self._draft.data.exists():  # the folder was removed
+            self._keep_drafts = bool(self.index.tensor_counts)
+            if not self._keep_drafts or not self._draft.data.exists():  # the folder was removed
                 raise self._dump_error(failure) from failure
             reason = self._dump_error(failure, len(self.index.tensor_counts), self.index.end)
             raise DumpError(f"{reason}; `filch recover` makes a dump of them once it can be written") from failure
@@ -202,7 +201,7 @@ class DumpWriter:
             try:
                 publish(self._draft, self.index, self._data, inline=inline)
             except (OSError, EncodeError) as error:
-                is_full = isinstance(error, EncodeError) or error.errno in _DISK_FULL
+                is_full = isinstance(error, EncodeError) or has_no_room(error)
                 if not is_full or not self.index.tensor_counts:
                     raise
                 if problem is not None or not inline:  # first use the journal's room, which was for a kill
@@ -237,7 +236,7 @@ class DumpWriter:
 
     def _dump_error(self, error: Exception, records: int = 0, size: int = 0) -> DumpError:
         after = f", after {size} bytes; the first {records} records are complete" if records else ""
-        return DumpError(f"can't write a dump to {str(self.path)!r}: {os_error_reason(error)}{after}")
+        return DumpError(f"can't write a dump to {str(self.path)!r}: {write_problem(error, self.path)}{after}")
 
 
 def publish(draft: Draft, index: Index, data: int, *, inline: bool) -> None:

@@ -1,12 +1,62 @@
-"""Write files for users without following links that somebody else may have placed."""
+"""Write files for users: whole or not at all, and without following links that somebody else may have placed."""
 
 import errno
 import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from .._errors import FilchError, os_error_reason
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@contextmanager
+def writing(path: str | os.PathLike[str], error: type[FilchError] = FilchError) -> Iterator[None]:
+    """Raise an error that names the file, the reason and, if there is no room, the disk, if the block raises OSError.
+
+    Args:
+        path: of the file or folder that the block writes.
+        error: the class of the error.
+    """
+    try:
+        yield
+    except OSError as failure:
+        raise error(f"can't write {os.fspath(path)!r}: {write_problem(failure, path)}") from failure
+
+
+def has_no_room(error: BaseException) -> bool:
+    """Return whether a file could not be written as its disk, or a limit of the process, has no room for it."""
+    return isinstance(error, OSError) and error.errno in _NO_ROOM
+
+
+def write_problem(error: Exception, path: str | os.PathLike[str] | None) -> str:
+    """Return why a file can't be written, with the disk and what is free on it if it has no room.
+
+    Args:
+        error: from writing.
+        path: of the file or a folder above it; None for a temporary file.
+    """
+    reason = os_error_reason(error)
+    if not has_no_room(error):
+        return reason
+    return f"{reason}: {free_space(tempfile.gettempdir() if path is None else path)}"
+
+
+def free_space(path: str | os.PathLike[str]) -> str:
+    """Return how much is free on the disk of a file or folder, in words that name the disk."""
+    folder = Path(path).absolute()
+    while not folder.is_dir() and folder != folder.parent:
+        folder = folder.parent
+    mount = next(place for place in (folder, *folder.parents) if place.is_mount() or place == place.parent)
+    return f"{shutil.disk_usage(folder).free:,} bytes are free on the disk of {str(mount)!r}"
 
 
 def write_output(path: str | os.PathLike[str], contents: str | bytes, *, errors: str = "strict") -> None:
-    """Write a file, text as UTF-8.
+    """Write a file, text as UTF-8. It is replaced once all is written, so that it stays as it was if that fails.
 
     Args:
         path: of the file. A link is followed only within its folder, or to a device.
@@ -18,7 +68,34 @@ def write_output(path: str | os.PathLike[str], contents: str | bytes, *, errors:
     """
     file = Path(path)
     refuse_link_out(file)
-    file.write_bytes(contents.encode("utf-8", errors) if isinstance(contents, str) else contents)
+    encoded = contents.encode("utf-8", errors) if isinstance(contents, str) else contents
+    target = Path(os.path.realpath(file))
+    if file.exists() and not (file.is_file() and os.access(target.parent, os.W_OK)):
+        file.write_bytes(encoded)  # a device, or a file in a folder that can't be changed
+        return
+    with replacing(target) as new:
+        new.write_bytes(encoded)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield the path of a new file in the same folder that takes the place of `path` at the end of the block.
+
+    If the block raises, nothing has changed.
+
+    Raises:
+        OSError: the file can't be created or replaced.
+    """
+    new = path.with_name(f".{path.name[:40]}.{secrets.token_hex(4)}")
+    try:
+        os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        with suppress(FileNotFoundError):
+            new.chmod(path.stat().st_mode & 0o777)
+        yield new
+        new.replace(path)
+    finally:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
 
 
 def refuse_link_out(path: Path) -> None:

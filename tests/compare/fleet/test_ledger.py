@@ -113,5 +113,7 @@ def test_a_full_disk_is_an_error(tmp_path, monkeypatch):
     """A row that is not written whole must not count as written."""
     with Ledger(tmp_path / "l.jsonl") as ledger:
         monkeypatch.setattr(os, "write", lambda file, line: len(line) - 1)
-        with pytest.raises(CompareError, match=r"the disk of the ledger .* is full"):
+        with pytest.raises(
+            CompareError, match=r"the disk of the ledger .* is full: [\d,]+ bytes are free on the disk of"
+        ):
             ledger.add(_row("a", ledger.run))

@@ -1,0 +1,53 @@
+"""A program that does not fit on its disk is an error in one sentence, and leaves what was there."""
+
+import resource
+import warnings
+
+import pytest
+import torch
+
+from filch.export import ProgramError, export, load_program
+
+
+@pytest.fixture(scope="module")
+def program():
+    """Return a program with 256 KiB of weights."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return export(torch.nn.Linear(256, 256).eval(), (torch.ones(1, 256),))
+
+
+@pytest.fixture(params=[4096, 2**17])
+def full_disk(request):
+    """Limit each file that this process writes: before the weights, and in the middle of them."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (request.param, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_program_that_does_not_fit_leaves_nothing(program, full_disk, tmp_path):
+    """Torch's writer, which ends the process if a write fails, is not told of it."""
+    with pytest.raises(
+        ProgramError, match=r"can't write '.*p\.onnx': File too large: [\d,]+ bytes are free on the disk"
+    ):
+        program.save(tmp_path / "p.onnx")
+
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_program_that_does_not_fit_keeps_the_former_one(program, tmp_path):
+    """With its original, which is complete."""
+    program.save(tmp_path / "p.onnx")
+    files = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(ProgramError, match="File too large"):
+            program.save(tmp_path / "p.onnx")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == files
+    assert set(files) == {"p.onnx", "p.onnx.pt2"}
+    assert load_program(tmp_path / "p.onnx").original is not None

@@ -1,0 +1,94 @@
+"""Files for users are written whole or not at all, and an error for want of room names the disk."""
+
+import errno
+import os
+import re
+import resource
+import stat
+
+import pytest
+import torch
+
+from filch.steal import (
+    DumpError,
+    FilchError,
+    add_properties,
+    restore,
+    steal_forward,
+    write_output,
+    write_problem,
+    writing,
+)
+
+
+@pytest.fixture
+def full_disk():
+    """Limit each file that this process writes to 4 KiB."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("former", [None, "the former one"])
+def test_a_file_that_can_not_be_written_whole_stays_as_it_was(tmp_path, full_disk, former):
+    """Nothing else is left behind."""
+    file = tmp_path / "report.json"
+    if former:
+        file.write_text(former)
+
+    with pytest.raises(OSError, match="File too large"):
+        write_output(file, "x" * 10_000)
+
+    assert [path.read_text() for path in tmp_path.iterdir()] == ([former] if former else [])
+
+
+def test_a_file_is_replaced_with_its_permissions(tmp_path):
+    """A link in the folder stays a link, and a device is written to."""
+    (tmp_path / "report.json").write_text("former")
+    (tmp_path / "report.json").chmod(0o640)
+    (tmp_path / "link.json").symlink_to("report.json")
+
+    write_output(tmp_path / "link.json", "new")
+    write_output(os.devnull, "new")
+
+    assert (tmp_path / "link.json").is_symlink()
+    assert (tmp_path / "report.json").read_text() == "new"
+    assert stat.S_IMODE((tmp_path / "report.json").stat().st_mode) == 0o640
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_new_file_has_the_permissions_that_the_user_wants(tmp_path):
+    """Those of the umask, as if it had been opened."""
+    write_output(tmp_path / "report.json", "new")
+    (tmp_path / "other").touch()
+
+    assert (tmp_path / "report.json").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_an_error_for_want_of_room_names_the_disk(tmp_path):
+    """With what is free on it; any other reason stays alone."""
+    room = r"No space left on device: [\d,]+ bytes are free on the disk of '/.*'"
+    place = tmp_path / "new" / "report.json"
+
+    with pytest.raises(FilchError, match=rf"^can't write '{re.escape(str(place))}': {room}$"), writing(place):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with pytest.raises(DumpError, match=r"can't write '.*report\.json': Permission denied$"), writing(place, DumpError):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    assert re.fullmatch(room, write_problem(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), None))
+
+
+def test_properties_that_do_not_fit_leave_a_dump_as_it_was(tmp_path, full_disk):
+    """A part of them would make it unreadable."""
+    with steal_forward(torch.nn.Identity(), dump_file=tmp_path / "dump.onnx"):
+        pass
+    before = (tmp_path / "dump.onnx").read_bytes()
+
+    with pytest.raises(
+        DumpError, match=r"can't write '.*dump\.onnx': File too large: [\d,]+ bytes are free on the disk"
+    ):
+        add_properties(tmp_path / "dump.onnx", {"filch.long": "x" * 10_000})
+
+    assert (tmp_path / "dump.onnx").read_bytes() == before
+    assert not restore(tmp_path / "dump.onnx").properties
