@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .._errors import FilchError, os_error_reason
 
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def writing(path: str | os.PathLike[str], error: type[FilchError] = FilchError) 
 
 def has_no_room(error: BaseException) -> bool:
     """Return whether a file could not be written as its disk, or a limit of the process, has no room for it."""
-    return isinstance(error, OSError) and error.errno in _NO_ROOM
+    return isinstance(error, OSError) and error.errno in {*_FULL, errno.EFBIG}
 
 
 def write_problem(error: Exception, path: str | os.PathLike[str] | None) -> str:
@@ -41,7 +41,7 @@ def write_problem(error: Exception, path: str | os.PathLike[str] | None) -> str:
         path: of the file or a folder above it; None for a temporary file.
     """
     reason = os_error_reason(error)
-    if not has_no_room(error):
+    if not isinstance(error, OSError) or error.errno not in _FULL:
         return reason
     return f"{reason}: {free_space(tempfile.gettempdir() if path is None else path)}"
 

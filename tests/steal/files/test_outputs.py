@@ -85,9 +85,7 @@ def test_properties_that_do_not_fit_leave_a_dump_as_it_was(tmp_path, full_disk):
         pass
     before = (tmp_path / "dump.onnx").read_bytes()
 
-    with pytest.raises(
-        DumpError, match=r"can't write '.*dump\.onnx': File too large: [\d,]+ bytes are free on the disk"
-    ):
+    with pytest.raises(DumpError, match=r"can't write '.*dump\.onnx': File too large"):
         add_properties(tmp_path / "dump.onnx", {"filch.long": "x" * 10_000})
 
     assert (tmp_path / "dump.onnx").read_bytes() == before
