@@ -28,7 +28,7 @@ from . import _protobuf as protobuf
 _TENSOR_NAME, _NODE_NAME, _OUTPUT_NAME, _NODE_OUTPUT = b"\x42", b"\x1a", b"\x0a", b"\x12"
 _CONSTANT = onnx.NodeProto(op_type="Constant").SerializeToString()
 _VALUE = AttributeProto(name="value", type=AttributeProto.TENSOR).SerializeToString()
-_NODE_SIZE = 128  # bytes of a tensor's node and output, besides its name
+_NODE_SIZE = 64  # bytes of a tensor's node and output, besides its name
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _IS_EXTERNAL = TensorProto(data_location=TensorProto.EXTERNAL).SerializeToString()
 

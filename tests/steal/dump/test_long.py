@@ -1,6 +1,7 @@
 """Long captures: whatever was written without a message is read back, in linear time and little memory."""
 
 import json
+import re
 import sys
 import tracemalloc
 
@@ -80,7 +81,7 @@ def test_a_capture_that_could_not_be_read_is_cut_while_it_is_written(make, monke
     assert message in caplog.text
     assert f"the first {len(dump)} records are complete" in str(capture.error)
     assert 500 < len(dump) < 6000
-    assert 150_000 < (tmp_path / "dump.onnx").stat().st_size < 210_000
+    assert 120_000 < (tmp_path / "dump.onnx").stat().st_size < 210_000
     assert [dump[key].shape for key in list(dump)[-2:] if key.kind == "O"] == [(1, 2)]
     assert list(tmp_path.iterdir()) == [tmp_path / "dump.onnx"]
 
@@ -114,9 +115,10 @@ def test_a_value_whose_description_is_too_long_is_refused(monkeypatch, tmp_path)
         module(1000)
         module(1)
 
-    assert "the description of 'm#1.O' has " in str(capture.error)
-    assert "bytes, and at most 20,000 can be read; the first 3 records are complete" in str(capture.error).replace(
-        f", after {128 * 50 - 60} bytes", ""
+    assert re.search(
+        r"the description of 'm#1.O' has [\d,]+ bytes, and at most 20,000 can be read, after \d+ bytes; "
+        "the first 3 records are complete",
+        str(capture.error),
     )
     assert list(restore(tmp_path / "dump.onnx")) == [("m", 0, "I"), ("m", 0, "O"), ("m", 1, "I")]
 
