@@ -28,6 +28,7 @@ from .alignment._correspondence import Correspondence
 from .alignment._exact import computed_tables, exact_run, exact_tables, exact_values, tables_of
 from .alignment._execution import Execution, Tensors
 from .alignment._folded import folded_weights
+from .alignment._parts import Parts, with_parts
 from .alignment._program_run import ProgramSource
 from .alignment._result import alignment
 from .alignment._value_map import ValueMap, load_value_map
@@ -65,6 +66,7 @@ def align(
     b_kwargs: Mapping[str, Any] | None = None,
     mapping: str | os.PathLike[str] | ValueMap | None = None,
     weights_only: bool | None = None,
+    parts: Mapping[str, str] | None = None,
 ) -> Alignment:
     """Find which weights and values of two implementations are the same, and where B leaves A.
 
@@ -103,15 +105,18 @@ def align(
             what the numbers say; rows with other numbers are reported.
         weights_only: whether all arrays are weights and no module is run; None: if neither a module with arguments nor
             records are given, or one of them is a state dictionary of a file of PyTorch.
+        parts: what B has of outputs of A, if it has not all of them whole: an index such as `"[:, -1]"`, or `"none"`,
+            by the name of the output (`"logits"`, `"[0]"`; `""` for the only one). The headline says it.
 
     Returns:
-        an `Alignment`: `close` if the outputs of B are those of A. If arrays are compared: if none is wrong. If weights
+        an `Alignment`: `close` if each output of A, and each argument and buffer that A changes, is one of B, whole, in
+        a stated place and order (see `AlignedOutput`); and if no array is wrong, where arrays are compared. If weights
         are compared: if those of B are made of those of A, alike in all layers, and all of A's are in B.
 
     Raises:
         CompareError: one of them is nothing that can be compared, a file can't be read, the inputs of a program are
-            missing or don't fit, a node of it can't be evaluated in float64, or `mapping` names a module that was not
-            called.
+            missing or don't fit, a node of it can't be evaluated in float64, `mapping` names a module that was not
+            called, or `parts` a part that A does not return.
         DumpError: a dump can't be read.
         TraceError: one of them fails on its inputs.
 
@@ -125,7 +130,7 @@ def align(
     other_kwargs = b_kwargs if b_kwargs is not None or b_args is not None else kwargs
     shared = ModuleInfo.of(a).parameters if isinstance(a, nn.Module) and b_args is None else ()
     own, other = _source(a, args, kwargs, ()), _source(b, given, other_kwargs, shared)
-    return align_sources(own, other, mapping=mapping, weights_only=weights_only)
+    return align_sources(own, other, mapping=mapping, weights_only=weights_only, parts=parts)
 
 
 def _source(given: Implementation, args: Any, kwargs: Mapping[str, Any] | None, parameters: Sequence[str]) -> Source:
@@ -199,7 +204,9 @@ def _with_inputs(source: ProgramSource, arguments: Mapping[str, torch.Tensor]) -
     native = side.feed(cast_inputs(graph, {name: in_dtype(graph, name, tensor) for name, tensor in inputs.items()}))
     with time_limit(program, None):
         values = side.observe(side.compile(), native).values
-    return replace(source, inputs=inputs, dtypes={name: tensor.dtype for name, tensor in values.items()})
+    dtypes = {name: tensor.dtype for name, tensor in values.items()}
+    natives = {name: values[name] for name in graph.outputs if name in values}
+    return replace(source, inputs=inputs, dtypes=dtypes, natives=natives)
 
 
 def find_source(name: str) -> Source:
@@ -218,6 +225,7 @@ def align_sources(
     mapping: str | os.PathLike[str] | ValueMap | None = None,
     *,
     weights_only: bool | None = None,
+    parts: Parts | None = None,
 ) -> Alignment:
     """Align two implementations; see `align`.
 
@@ -227,12 +235,13 @@ def align_sources(
         names: what they are called; None for the names of their classes or files.
         mapping: see `align`.
         weights_only: see `align`.
+        parts: see `align`.
     """
     given = mapping if isinstance(mapping, ValueMap) else ValueMap() if mapping is None else load_value_map(mapping)
     if _has_only_weights(own, other) if weights_only is None else weights_only:
         result = align_weights(own, other)
     else:
-        result = _align_values(own, other, given)
+        result = replace(_align_values(own, other, given, parts or {}), parts=parts or {})
     return result if names is None else replace(result, reference=names[0], other=names[1])
 
 
@@ -245,7 +254,7 @@ def _has_only_weights(own: Source, other: Source) -> bool:
     return len(arrays) == len((own, other)) and not any(side.places for side in arrays)
 
 
-def _align_values(own: Source, other: Source, given: ValueMap) -> Alignment:
+def _align_values(own: Source, other: Source, given: ValueMap, parts: Parts) -> Alignment:
     """Align the values of two implementations of which at least one can be run."""
     remarks = []
     if isinstance(own, ProgramSource) and isinstance(other, ProgramSource) and own.inputs is other.inputs is None:
@@ -253,8 +262,8 @@ def _align_values(own: Source, other: Source, given: ValueMap) -> Alignment:
         own, remarks = _with_inputs(own, drawn.tensors), [drawn.note]
     own, other = _with_inputs_of(own, other), _with_inputs_of(other, own)
     if isinstance(own, NamedArrays) or isinstance(other, NamedArrays):
-        return align_arrays(own, other, given)
-    result = _align_runs(own, other, given)
+        return align_arrays(own, other, given, parts)
+    result = _align_runs(own, other, given, parts)
     return replace(result, remarks=(*remarks, *result.remarks))
 
 
@@ -274,10 +283,12 @@ def _with_inputs_of(source: Source, other: Source) -> Source:
     raise CompareError(f"{source.name} needs inputs to be run: {', '.join(source.program.graph.inputs)}")
 
 
-def _align_runs(own: Runnable, other: Runnable, given: ValueMap) -> Alignment:
+def _align_runs(own: Runnable, other: Runnable, given: ValueMap, parts: Parts) -> Alignment:
     """Align two implementations that can be run."""
     with phase("running A in float64"):
-        first, first_again = _runs(own)
+        run_of_own, first_again = _runs(own)
+        first = with_parts(run_of_own, parts)
+        first_again = None if first_again is None else with_parts(first_again, parts)
     with phase("running B in float64"):
         second, second_again = _runs(other)
     with phase("matching weights"):
@@ -293,9 +304,9 @@ def _align_runs(own: Runnable, other: Runnable, given: ValueMap) -> Alignment:
         del first_again, second_again
     with phase("matching values computed from the numbers of A"):
         remarks = [*_remarks(pairs)]
-        differing = bool(pairs.wrong_outputs)
+        differing = bool(pairs.outputs.problems)
         pairs = _step_by_step(pairs, own, other, tables, exact)
-        if differing and not pairs.wrong_outputs:
+        if differing and not pairs.outputs.problems:
             remarks.append(_AMPLIFIED)
     with phase("finding differences"):
         divergence = Divergence(pairs)
@@ -308,7 +319,7 @@ def _step_by_step(
 ) -> Correspondence:
     """Return the values that correspond if operations of B get the numbers of A where their operands are equal.
 
-    Differences do not add up then. It is done only if an output of B is no value of A.
+    Differences do not add up then. It is done only if an output of B is not that of A.
 
     Args:
         pairs: the values that correspond in two runs.
@@ -318,7 +329,7 @@ def _step_by_step(
         weights: the weights of B with the numbers of A; see `exact_run`.
     """
     count = 0
-    while pairs.wrong_outputs and count < len(pairs.found) and pairs.other.execution.run_again is not None:
+    while pairs.outputs.problems and count < len(pairs.found) and pairs.other.execution.run_again is not None:
         count = len(pairs.found)
         reference, second = pairs.reference, pairs.other.execution
         again = None
@@ -343,7 +354,7 @@ def _runs(source: Runnable) -> tuple[Execution, Execution | None]:
 
 def _on_other_numbers(source: Runnable) -> Runnable:
     if isinstance(source, ProgramSource):
-        return replace(source, inputs=other_numbers(source.inputs))
+        return replace(source, inputs=other_numbers(source.inputs), natives={})
     args, kwargs = other_numbers((source.args, dict(source.kwargs)))
     return replace(source, args=args, kwargs=kwargs)
 
@@ -353,7 +364,8 @@ def _compact(execution: Execution | None) -> Execution | None:
     if execution is None:
         return None
     values = {name: value.float() if value.is_floating_point() else value for name, value in execution.values.items()}
-    return replace(execution, values=values, run_again=None)
+    outputs = tuple(replace(item, native=None) for item in execution.outputs)
+    return replace(execution, values=values, run_again=None, outputs=outputs)
 
 
 def _remarks(pairs: Correspondence) -> Iterator[str]:

@@ -40,7 +40,7 @@ from .program._graph_like import as_graph, as_program
 from .program._original import Original
 from .program._program import Program, load_program
 from .tracing._flag_scope import clear_trace_data, dump_trace_data, flag_scope
-from .tracing._replayable import ModuleOutput, RecordedCall, RecordedRun, TensorReference, record_run
+from .tracing._replayable import ModuleOutput, RecordedCall, RecordedRun, RunResult, TensorReference, record_run
 from .tracing._trace_check import check_trace
 from .tracing._trace_file import load_trace, save_trace
 from .tracing._tracing import trace, trace_graph
@@ -68,6 +68,7 @@ __all__ = [
     "ProgramError",
     "RecordedCall",
     "RecordedRun",
+    "RunResult",
     "TensorReference",
     "TimeLimit",
     "TraceError",

@@ -1,22 +1,30 @@
 """Align implementations of which one, or both, are named arrays; or their weights alone."""
 
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from filch.export import Graph, Value, release_memory
 from filch.steal import phase
 
+from ..common._errors import CompareError
 from ..common._plain_tensors import plain_tensors
 from ..float64._mode import RecordedDecisions
+from ..layouts._layout import Layout
 from ..models._gguf import GgufWeights, Quantized
 from ..models._subject import Subject
 from ..results._alignment import AlignedArray, Alignment, Departure
+from ..results._outcome import Gap
 from ._arrays import NamedArrays
 from ._correspondence import Correspondence
-from ._execution import Execution, label_of, run_model
+from ._execution import Execution, Output, label_of, run_model
 from ._named_values import Leaving, leaving
+from ._output_order import have_equal_numbers, have_same_kinds, in_order
+from ._outputs import JudgedOutputs, bare_name, judge_outputs
+from ._parts import Parts, part_of, with_parts
 from ._program_run import ProgramSource, noisy_values, run_program
-from ._result import aligned_weight, alignment
+from ._result import aligned_weight, alignment, outputs_of, remarks_on
 from ._rounding import FINEST, RoundingLevels, assumed, measured
 from ._value_map import ValueMap
 from ._values import Side
@@ -123,15 +131,18 @@ def _wrong_weights(weights: WeightMap, own: Tensors, other: Tensors, *, complete
             yield "B has no weights"
 
 
-def align_arrays(own: Source, other: Source, given: ValueMap) -> Alignment:
+def align_arrays(own: Source, other: Source, given: ValueMap, parts: Parts) -> Alignment:
     """Return which named arrays are values and weights of the other implementation; see `align`.
 
     Args:
         own: implementation A.
         other: implementation B; at least one of the two is `NamedArrays`.
         given: where people say that values of A are in B.
+        parts: what the arrays of B have of outputs of A; see `align`.
     """
-    first, second, weights = _sides(own, other)
+    if parts and isinstance(own, NamedArrays):
+        raise CompareError("parts are those of what A returns: give a module or a program as A")
+    first, second, weights = _sides(own, other, parts)
     are_of_b = isinstance(other, NamedArrays)
     arrays = second if are_of_b else first
     if not arrays.execution.values:  # weights alone
@@ -145,8 +156,12 @@ def align_arrays(own: Source, other: Source, given: ValueMap) -> Alignment:
         left = leaving(first, pairs.found_in_other, second, pairs.found, _inverse(pairs.owners))
     wrong = [*_wrong_weights(weights, first.execution.weights, second.execution.weights, complete=False)]
     wrong += _wrong_arrays(left, *("BA" if are_of_b else "AB"))
-    found = (name for name in arrays.recognizable if name in (pairs.found if are_of_b else pairs.found_in_other))
-    if not wrong and next(found, None) is None:
+    judged = _judged_outputs(own, other, first, second)
+    accounted = pairs.found if are_of_b else pairs.found_in_other
+    gaps = [*map(Gap, itertools.repeat(""), judged.problems)] if are_of_b and _are_unsaved(judged, pairs) else []
+    wrong += [] if wrong or gaps else judged.problems
+    are_two = isinstance(own, NamedArrays) and isinstance(other, NamedArrays)
+    if are_two and not wrong and accounted.isdisjoint(arrays.recognizable):
         wrong.append("no array has enough different numbers to be compared")
     departures = () if left.first is None else (_departure(left),)
     return replace(
@@ -154,13 +169,49 @@ def align_arrays(own: Source, other: Source, given: ValueMap) -> Alignment:
         departures=departures if are_of_b else (),
         missing=() if are_of_b else departures,
         wrong_outputs=(*wrong,),
-        remarks=(*_remarks(left, arrays),),
+        remarks=(*_remarks(left, arrays), *remarks_on(judged, with_further=False)),
         compared="arrays",
+        outputs=(*outputs_of(judged, first.execution, second.execution),),
+        gaps=(*gaps,),
         arrays=(*_arrays(pairs),) if are_of_b else (),
     )
 
 
-def _sides(own: Source, other: Source) -> tuple[Side, Side, WeightMap]:
+def _are_unsaved(judged: JudgedOutputs, pairs: Correspondence) -> bool:
+    """Whether no array of B may be one of the outputs of A that are not among them: each is another value of A."""
+    roots = pairs.reference.execution.roots
+    lost = {roots.get(item.own.result.value, "") for item in judged.judged if item.problem}
+    arrays = pairs.other.execution.values
+    return all(name in pairs.found and not pairs.owners.get(name, frozenset()) & lost for name in arrays)
+
+
+def _judged_outputs(own: Source, other: Source, first: Side, second: Side) -> JudgedOutputs:
+    """Return what is said of the outputs of A, as far as it is known which of its arrays are outputs.
+
+    Else the last array is one, and so are those that are outputs of B.
+    """
+
+    def equal(output: Output, array: Output, layout: Layout) -> bool:
+        names = output.result, array.result
+        side, whole = (first, True) if first.levels is not None else (second, False)
+        value, name = names if whole else names[::-1]
+        key = value.value if value.value in side.execution.graph.inputs else value.key
+        numbers = array.tensor.reshape(-1), in_order(layout, output.tensor)
+        are_floats = numbers[0].is_floating_point() and numbers[1].is_floating_point() and numbers[0].numel()
+        if not are_floats or side.levels is None or not side.levels.are_known(key, name.value):
+            return have_equal_numbers(*numbers)
+        return have_same_kinds(*numbers) and side.levels.explain(key, name.value, layout, whole_array=whole)
+
+    judged = judge_outputs(first.execution, second.execution, equal=equal)
+    if not isinstance(own, NamedArrays) or own.has_results:
+        return judged
+    right = [item for item in judged.judged if not item.problem]
+    is_needed = isinstance(other, NamedArrays) or not right
+    last = [item for item in judged.judged[-1:] if item.problem and is_needed]
+    return replace(judged, judged=(*right, *last))
+
+
+def _sides(own: Source, other: Source, parts: Parts) -> tuple[Side, Side, WeightMap]:
     """Return the two sides, and which weights correspond."""
     if not isinstance(own, NamedArrays):
         if not isinstance(other, NamedArrays):
@@ -168,7 +219,7 @@ def _sides(own: Source, other: Source) -> tuple[Side, Side, WeightMap]:
         run, decisions = _run(own)
         weights = other.weights_among(run)
         arrays = other.execution(weights.by_weight)
-        return _measured(own, run, decisions, other, arrays), Side(arrays), weights
+        return _measured(own, run, decisions, other, arrays, parts=parts), Side(arrays), weights
     if not isinstance(other, NamedArrays):
         run, decisions = _run(other)
         arrays = own.execution(own.weights_among(run).by_weight)
@@ -205,19 +256,33 @@ def _run(source: Runnable) -> tuple[Execution, RecordedDecisions]:
 
 
 def _measured(
-    source: Runnable, run: Execution, decisions: RecordedDecisions, arrays: NamedArrays, execution: Execution
+    source: Runnable,
+    run: Execution,
+    decisions: RecordedDecisions,
+    arrays: NamedArrays,
+    execution: Execution,
+    *,
+    parts: Parts = MappingProxyType({}),
 ) -> Side:
     """Return the side of what was run; for arrays of a lower precision than float64, with the levels of its values."""
     units = arrays.units(execution.values)
     if max(units.values(), default=0.0) < FINEST:
-        return Side(run)
+        return Side(with_parts(run, parts))
     with phase("measuring rounding"):
         if isinstance(source, ProgramSource):
-            noisy: Tensors = noisy_values(source, run)
+            noisy = noisy_values(source, run)
         else:
-            noisy = run_model(source.model, source.args, source.kwargs, noisy=True, decisions=decisions).values
+            again = run_model(source.model, source.args, source.kwargs, noisy=True, decisions=decisions)
+            noisy = {**again.values, **again.output_tensors}
             release_memory()
-    truths = measured(run.values, noisy, run.units)
+    run = with_parts(run, parts)
+    noisy |= {
+        item.result.key: part_of(noisy[item.result.key], parts[bare_name(item)])
+        for item in run.outputs
+        if bare_name(item) in parts and item.result.key in noisy
+    }
+    output_units = {item.result.key: run.units.get(item.result.value, 0.0) for item in run.outputs}
+    truths = measured({**run.values, **run.output_tensors}, noisy, {**run.units, **output_units})
     return Side(run, levels=RoundingLevels(truths, execution.values, units))
 
 

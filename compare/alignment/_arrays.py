@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from filch.export import Graph, ModuleOutput, Value
+from filch.export import Graph, ModuleOutput, RunResult, Value
 from filch.steal import Records, tensors
 from filch.steal.text import short_line
 
@@ -16,7 +16,7 @@ from ..common._complex import complex_as_real
 from ..common._errors import CompareError
 from ..common._plain_tensors import plain_tensors
 from ..models._gguf import GgufWeights, Quantized
-from ._execution import Execution
+from ._execution import Execution, Output
 from ._folded import folded_weights
 from ._weight_verdict import other_weights
 from ._weights import WeightMap, match_weights
@@ -101,6 +101,8 @@ class NamedArrays:
         own = [name for name in self.arrays if name in weights]
         values = {name: tensor for name, tensor in self.arrays.items() if name not in own}
         places = self.places or {}
+        returned = {name: path for name, (module, path) in places.items() if not module and name in values}
+        returned = returned or dict(zip(values, values, strict=True))
         described = {name: Value(name, str(item.dtype)[6:], tuple(item.shape)) for name, item in self.arrays.items()}
         return Execution(
             self.name,
@@ -108,7 +110,15 @@ class NamedArrays:
             {name: _widened(tensor) for name, tensor in values.items()},
             {name: self.arrays[name] for name in own},
             tuple(ModuleOutput(*places.get(name, (name, "")), name) for name in values),
+            outputs=tuple(
+                Output(RunResult("returned", path, name), _widened(values[name])) for name, path in returned.items()
+            ),
         )
+
+    @property
+    def has_results(self) -> bool:
+        """Whether it is known which arrays the implementation returned."""
+        return any(not module for module, _ in (self.places or {}).values())
 
     def units(self, names: Collection[str]) -> dict[str, float]:
         """Return half a unit in the last place of the precision of each of these arrays, relative.

@@ -1,7 +1,7 @@
 """`Correspondence`: which values of two executions are the same, and what shows it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -11,8 +11,9 @@ from filch.export import Node
 
 from ..layouts._numbers import Numbers
 from ..layouts._solve import solve
-from ._execution import Execution, moved_value
+from ._execution import Execution, Output, moved_value
 from ._operators import ANCHORS, PRODUCTS, SUMS, family
+from ._outputs import JudgedOutput, JudgedOutputs, judge_outputs
 from ._values import Matches, Side, match_values
 from ._weights import WeightMap, WeightPart
 
@@ -74,6 +75,9 @@ class Correspondence:
         for name in others.graph.inputs:
             same = (item for item in values.graph.inputs if _equal(values.values[item], others.values[name]))
             owners.setdefault(name, set()).update(same)
+        for name, value in self._outputs_of_reference.items():
+            if value in values.values and name not in self.other.recognizable:
+                owners.setdefault(name, set()).add(value)
         return {name: frozenset(items) for name, items in owners.items()}
 
     @cached_property
@@ -81,7 +85,18 @@ class Correspondence:
         """The values of B whose numbers are all numbers of A, or would be with a bias that A adds in one operation."""
         found = frozenset(self.from_reference) | _covered(self.from_other, self.reference, self.other)
         others = {name: numbers for name, numbers in self.other.recognizable.items() if name not in found}
-        return found | self.without_bias(others).keys()
+        return found | self.without_bias(others).keys() | self._outputs_of_reference.keys()
+
+    @cached_property
+    def _outputs_of_reference(self) -> Mapping[str, str]:
+        """The values of B that are whole outputs of A, with those of A."""
+        own, other, found = self.reference.execution, self.other.execution, dict[str, str]()
+        for item in self.outputs.judged:
+            if item.other is not None and not item.problem:
+                name, value = other.roots.get(item.other.result.value, ""), own.roots.get(item.own.result.value, "")
+                if name in other.values and other.values[name].numel() == item.other.tensor.numel():
+                    found[name] = value
+        return found
 
     @cached_property
     def found_in_other(self) -> frozenset[str]:
@@ -89,21 +104,58 @@ class Correspondence:
         return frozenset(self.from_other) | _covered(self.from_reference, self.other, self.reference)
 
     @cached_property
+    def outputs(self) -> JudgedOutputs:
+        """What is said of the outputs of B.
+
+        Models of transformers also return values on the way, by name. A port that returns one tensor has them inside.
+        """
+        own, other = self.reference, self.other
+        judged = judge_outputs(own.execution, other.execution, own.second, other.second)
+        returned = [item.result.path for item in other.execution.outputs if item.result.kind == "returned"]
+        if returned != [""]:
+            return judged
+        return replace(judged, judged=tuple(map(self._if_inside, judged.judged)))
+
+    def _if_inside(self, item: JudgedOutput) -> JudgedOutput:
+        """Return an output that B does not return, with the value of B that has its numbers."""
+        root = self.reference.execution.roots.get(item.own.result.value, "")
+        matches = self.from_other.get(root, ())
+        inner = next((match.source for match in matches if match.layout is not None), "")
+        is_inside = item.other is None and item.has_name and inner
+        return replace(item, inner=inner, problem="") if is_inside else item
+
+    @cached_property
+    def plain_outputs(self) -> Mapping[str, torch.Tensor]:
+        """The values of B that are outputs and can't be recognized by their numbers, with the numbers of A's output."""
+        other, found = self.other, dict[str, torch.Tensor]()
+        for item in (item for item in self.outputs.judged if item.other is not None):
+            output = item.other or item.own
+            name = other.execution.roots.get(output.result.value, "")
+            sizes = output.tensor.numel(), item.own.tensor.numel()
+            is_plain = name in other.execution.values and name not in other.recognizable
+            if is_plain and sizes == (other.execution.values[name].numel(),) * 2:
+                found[name] = item.own.tensor.reshape(-1)
+        return found
+
+    @cached_property
     def wrong_outputs(self) -> tuple[str, ...]:
-        """The outputs of B that have enough different numbers to be recognized, and are no values of A."""
-        roots = dict.fromkeys(self.other.execution.roots[name] for name in self.other.execution.graph.outputs)
-        return tuple(name for name in roots if name in self.other.recognizable and name not in self.found)
+        """The values of B that are outputs, and whose numbers are not those of A."""
+        names = (self.other.execution.roots.get(item.result.value, "") for item in self.outputs.wrong)
+        return tuple(name for name in dict.fromkeys(names) if name and name not in self.found)
+
+    @cached_property
+    def misplaced_outputs(self) -> tuple[Output, ...]:
+        """The outputs of B that are no outputs of A, although they have numbers of A."""
+        roots = self.other.execution.roots
+        return tuple(item for item in self.outputs.wrong if roots.get(item.result.value, "") in self.found)
 
     @cached_property
     def unfinished_outputs(self) -> tuple[str, ...]:
-        """The outputs of B that are values of A, if none of them is an output of A."""
+        """The values of B that are outputs, and all numbers of a value of A that is none."""
         own, other = self.reference.execution, self.other.execution
-        outputs = {own.roots[name] for name in own.graph.outputs}
-        names = [other.roots[name] for name in dict.fromkeys(other.graph.outputs)]
-        names = [name for name in names if name in self.other.recognizable]
-        if any(self.owners.get(name, frozenset()) & outputs for name in names):
-            return ()
-        return tuple(name for name in names if self.owners.get(name))
+        roots = (other.roots[item.result.value] for item in self.misplaced_outputs)
+        outputs = {own.roots.get(item.result.value) for item in own.outputs}
+        return tuple(name for name in dict.fromkeys(roots) if not self.owners.get(name, frozenset()) & outputs)
 
     @cached_property
     def anchors(self) -> tuple[Anchor, ...]:

@@ -152,8 +152,10 @@ def exact_run(execution: Execution, given: Tensors, weights: Tensors | None = No
     if execution.run_again is None or not (given or weights):
         return execution
     again = _WithNumbers(execution.run_again.with_weights(weights or {}), given)
-    values = {**execution.values, **again({}, execution.values.keys()), **given}
-    return replace(execution, values=values, run_again=again)
+    keys = [output.result.key for output in execution.outputs]
+    computed = again({}, {*execution.values, *keys})
+    outputs = tuple(replace(item, tensor=computed.pop(item.result.key, item.tensor)) for item in execution.outputs)
+    return replace(execution, values={**execution.values, **computed, **given}, run_again=again, outputs=outputs)
 
 
 def _found_in(numbers: Numbers, tables: Sequence[Numbers]) -> torch.Tensor | None:

@@ -17,6 +17,7 @@ from filch.export import (
     Node,
     RecordedCall,
     RecordedRun,
+    RunResult,
     TensorReference,
     record_run,
     written_arguments,
@@ -51,13 +52,31 @@ class Replay(Protocol):
 
         Args:
             forced: numbers by the names of values, float64 in the shapes of the values.
-            wanted: the names of the values to return; a forced value is returned as it was computed.
+            wanted: the names of the values to return; a forced value is returned as it was computed. The key of an
+                output is a name, too: that of the tensor that the caller gets.
         """
         ...
 
     def with_weights(self, weights: Tensors) -> "Replay":
         """Return the same with other numbers in some of the weights."""
         ...
+
+
+@dataclass(frozen=True, eq=False)
+class Output:
+    """A tensor that an implementation leaves to its caller: one that it returns, or has changed.
+
+    Attributes:
+        result: what it is: returned, or an argument or buffer that the call has changed, with its path.
+        tensor: float64, complex numbers as pairs; integers as they are.
+        native: the same in the dtypes of the implementation; None if it is not known.
+        problem: why float64 has other numbers than the implementation itself; `""` if it has not.
+    """
+
+    result: RunResult
+    tensor: torch.Tensor = field(repr=False)
+    native: torch.Tensor | None = field(default=None, repr=False)
+    problem: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +93,7 @@ class Execution:
         offsets: the index of the first element in the weight of each view of a weight, by the name of the view.
         run_again: runs the operations again with other numbers; None if that is not possible.
         units: half a unit in the last place of the coarsest dtype on the way to each value in the model's own run.
+        outputs: what it leaves to its caller.
     """
 
     name: str
@@ -84,6 +104,7 @@ class Execution:
     offsets: Mapping[str, int] = field(default_factory=dict, repr=False)
     run_again: Replay | None = field(default=None, repr=False)
     units: Mapping[str, float] = field(default_factory=dict, repr=False)
+    outputs: tuple[Output, ...] = field(default=(), repr=False)
 
     @cached_property
     def roots(self) -> Mapping[str, str]:
@@ -94,6 +115,11 @@ class Execution:
             for name in node.outputs:
                 roots[name] = name if moved is None else roots.get(moved, moved)
         return roots
+
+    @property
+    def output_tensors(self) -> dict[str, torch.Tensor]:
+        """The outputs by their keys."""
+        return {output.result.key: output.tensor for output in self.outputs}
 
     @cached_property
     def readers(self) -> Mapping[str, Sequence[Node]]:
@@ -169,7 +195,13 @@ def run_model(
         else:
             values[name], units[name] = _widened(mode.value(tensor)), mode.unit(tensor)
 
-    recorded = record_run(model, args, kwargs, visit, nullcontext if native else mode.running)
+    outputs: list[Output] = []
+
+    def leave(result: RunResult, tensor: torch.Tensor) -> None:
+        own = complex_as_real(tensor.detach()).clone()
+        outputs.append(Output(result, own if native else _widened(mode.value(tensor)), own, mode.problem))
+
+    recorded = record_run(model, args, kwargs, visit, within=nullcontext if native else mode.running, left=leave)
     graph = recorded.graph
     movements = {name for node in graph.nodes if moved_value(node) is not None for name in node.outputs}
     kept = {name: value for name, value in values.items() if name not in movements}
@@ -177,7 +209,9 @@ def run_model(
     own = {name: tensor.detach() for name, tensor in weights.items() if name in graph.known}
     again = _Replay(recorded, kept, own)
     plain = plain_tensors(own)
-    return Execution(type(model).__name__, graph, kept, plain, recorded.outputs, offsets, again, units)
+    return Execution(
+        type(model).__name__, graph, kept, plain, recorded.outputs, offsets, again, units, tuple(outputs)
+    )
 
 
 def finest_shapes(graph: Graph, values: Tensors) -> dict[str, tuple[int, ...]]:
@@ -222,6 +256,7 @@ class _Replay:
         """See `Replay`."""
         sources = (*self._recorded.graph.inputs, *self._recorded.graph.constants)
         found = {name: self._values[name] for name in sources if name in wanted and name in self._values}
+        left = {item.key: item.handle for item in self._recorded.results if item.handle and item.key in wanted}
         written = {handle for call in self._recorded.calls for handle in self._written(call)}
         environment = {
             handle: tensor
@@ -232,9 +267,13 @@ class _Replay:
             for index, call in enumerate(self._recorded.calls):
                 self._run(call, environment, forced, wanted, found)
                 for handle in call.reads:
-                    if self._last_reads[handle] == index:
+                    if self._last_reads[handle] == index and handle not in left.values():
                         environment.pop(handle, None)
-        return found
+        return found | {
+            key: complex_as_real(_widened(environment[handle])).clone()
+            for key, handle in left.items()
+            if handle in environment
+        }
 
     def _run(
         self,

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from filch.export import Graph, ModuleOutput, Node, Program, Value
+from filch.export import Graph, ModuleOutput, Node, Program, RunResult, Value
 
 from ..common._errors import CompareError
 from ..float64 import Float64Evaluator, unit_of
 from ..references._onnx_original import OnnxOriginal
-from ._execution import Execution, Replay, Tensors, finest_shapes, moved_value
+from ._execution import Execution, Output, Replay, Tensors, finest_shapes, moved_value
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,12 +27,14 @@ class ProgramSource:
         inputs: its inputs by name, in the precision in which the other implementation has them; None if there are none
             and only its weights can be compared.
         dtypes: those of its values, by name, when it runs in its own precision.
+        natives: its outputs in its own precision, by name.
     """
 
     name: str
     program: Program
     inputs: Tensors | None = None
     dtypes: Mapping[str, torch.dtype] = field(default_factory=dict, repr=False)
+    natives: Tensors = field(default_factory=dict, repr=False)
 
     @cached_property
     def weights(self) -> Tensors:
@@ -77,7 +79,15 @@ def run_program(source: ProgramSource) -> Execution:
         evaluation.offsets,
         _ProgramReplay(evaluation, kept),
         _units(graph),
+        tuple(_outputs(evaluation)),
     )
+
+
+def _outputs(evaluation: "_Evaluation") -> Iterator[Output]:
+    for result in evaluation.results:
+        tensor = evaluation.read(result.value, {}, ())
+        if tensor is not None:
+            yield Output(result, tensor, evaluation.source.natives.get(result.value))
 
 
 def noisy_values(source: ProgramSource, run: Execution) -> dict[str, torch.Tensor]:
@@ -88,9 +98,10 @@ def noisy_values(source: ProgramSource, run: Execution) -> dict[str, torch.Tenso
         run: its run without noise.
     """
     evaluator = Float64Evaluator(replace(source.program, original=source.original))
-    computed = [name for name in run.values if name in run.graph.producer]
+    computed = [name for name in (*run.values, *run.graph.outputs) if name in run.graph.producer]
     noisy = evaluator.of(source.inputs or {}, computed, keep=True)
     found = {name: value.noisy for name in computed if (value := noisy.get(name)) is not None}
+    found |= {item.result.key: found[item.result.value] for item in run.outputs if item.result.value in found}
     return {name: value for name, value in run.values.items() if name not in computed} | found
 
 
@@ -118,6 +129,12 @@ class _Evaluation:
             moved = moved_value(node)
             if moved is not None and (moved in weights or moved in self._moved_weights):
                 self._moved_weights |= dict.fromkeys(node.outputs, node)
+
+    @property
+    def results(self) -> Iterator[RunResult]:
+        """The outputs of the program."""
+        for name in self.graph.outputs:
+            yield RunResult("returned", "" if len(self.graph.outputs) == 1 else name, name)
 
     def all_values(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Compute all nodes, keep their results in `values`, and yield these and what is moved from weights.
@@ -150,7 +167,7 @@ class _Evaluation:
             environment: values to read in place of those that are kept.
             changed: the values of which those that are kept are not to be read.
         """
-        reads = {name: self._read(name, environment, changed) for name in node.reads}
+        reads = {name: self.read(name, environment, changed) for name in node.reads}
         inputs = {name: tensor for name, tensor in reads.items() if tensor is not None}
         if len(inputs) < len(reads):
             return {}
@@ -164,7 +181,8 @@ class _Evaluation:
                     self.offsets[name] = self.offsets.get(moved, 0) + distance
         return {name: _widened(tensor) for name, tensor in results.items() if name}
 
-    def _read(self, name: str, environment: Tensors, changed: Collection[str]) -> torch.Tensor | None:
+    def read(self, name: str, environment: Tensors, changed: Collection[str]) -> torch.Tensor | None:
+        """Return a value in the shape that it has in the program; see `compute`."""
         if name in environment or name in changed:
             return environment.get(name)
         if name in self.values:
@@ -194,6 +212,7 @@ class _ProgramReplay:
         changed = evaluation.graph.computed_from(forced)
         found = {name: value for name, value in self._values.items() if name in wanted and name not in changed}
         environment = {name: forced[name] for name in forced if name not in evaluation.graph.producer}
+        keys = {result.value: result.key for result in evaluation.results if result.key in wanted}
         for index, node in enumerate(evaluation.graph.nodes):
             is_changed = not changed.isdisjoint(node.outputs)
             if not is_changed and not any(name in wanted and name not in found for name in node.outputs):
@@ -206,6 +225,8 @@ class _ProgramReplay:
                     environment[name] = forced[name].reshape(tensor.shape)
                 elif is_changed:
                     environment[name] = tensor
+                if name in keys:
+                    found[keys[name]] = environment.get(name, tensor).clone()
             for name in node.reads:
                 if self._last_reads[name] == index:
                     environment.pop(name, None)

@@ -11,14 +11,25 @@ from ..layouts._described import described
 from ..layouts._layout import Layout
 from ..layouts._numbers import Numbers
 from ..layouts._solve import holds, solve
-from ..results._alignment import AlignedValue, AlignedWeight, Alignment, Departure, Evidence, LinkedValue, SideName
+from ..results._alignment import (
+    AlignedOutput,
+    AlignedValue,
+    AlignedWeight,
+    Alignment,
+    Departure,
+    Evidence,
+    LinkedValue,
+    SideName,
+)
 from ._correspondence import Correspondence
-from ._execution import Tensors, label_of, line_of
+from ._execution import Execution, Tensors, label_of, line_of
+from ._outputs import JudgedOutputs, output_name
 from ._suspect import Suspect
 from ._value_map import ValueMap
 from ._weights import WeightMatch
 
 _COARSER = "the outputs of B are those of A in float64, but B rounds to a coarser dtype on the way"
+_SHOWN = 4  # names in a sentence
 Shape = tuple[int, ...]
 _STRENGTH: Sequence[Evidence] = ("proved", "anchored", "by value", "ambiguous", "uncovered")
 
@@ -51,24 +62,52 @@ def alignment(
         tuple(_values(pairs, given)),
         tuple(_departure(suspect) for suspect in (*suspects, *coarser)),
         tuple(_departure(Suspect(node, node)) for node in missing),
-        tuple(wrong_outputs(pairs)) or ((_COARSER,) if coarser else ()),
-        tuple(remarks),
+        pairs.outputs.problems or ((_COARSER,) if coarser else ()),
+        (*remarks, *remarks_on(pairs.outputs)),
+        outputs=tuple(outputs_of(pairs.outputs, own, other)),
         graphs={"A": own.graph, "B": other.graph},
         linked=_linked(pairs),
     )
 
 
-def wrong_outputs(pairs: Correspondence) -> Iterator[str]:
-    """Yield a sentence for each output of B that is not an output of A."""
-    other = pairs.other.execution
-    paths = {item.value: item.path for item in other.modules if not item.module}
-    names = [name for name in dict.fromkeys(other.graph.outputs) if other.roots[name] in pairs.other.recognizable]
-    wrong = [name for name in names if other.roots[name] in pairs.wrong_outputs]
-    for name in wrong:
-        which = f" {paths.get(name) or name}" if len(names) > 1 else ""
-        yield f"the output{which} of B is no value of A"
-    if not wrong and pairs.unfinished_outputs:
-        yield "no output of B is an output of A"
+def outputs_of(judged: JudgedOutputs, own: Execution, other: Execution) -> Iterator[AlignedOutput]:
+    """Yield the outputs of A for people.
+
+    Args:
+        judged: what is said of them.
+        own: the run of A.
+        other: the run of B.
+    """
+    orders = [[item.result.key for item in side.outputs] for side in (own, other)]
+    for item in judged.judged:
+        dtype = (item.own.tensor if item.own.native is None else item.own.native).dtype
+        what = f"{str(dtype).removeprefix('torch.')}[{', '.join(map(str, item.own.tensor.shape))}]"
+        place, is_elsewhere = "", bool(item.order or item.inner)
+        if item.inner:
+            place = f"(inside) {label_of(other, item.inner)}"
+        elif item.other is not None and not item.problem:
+            keys = item.own.result.key, item.other.result.key
+            indices = [order.index(key) for order, key in zip(orders, keys, strict=True)]
+            is_elsewhere |= keys[0] != keys[1] and indices[0] != indices[1]
+            place = output_name(item.other)
+        yield AlignedOutput(output_name(item.own), what, place, item.order, item.problem, is_elsewhere)
+
+
+def remarks_on(judged: JudgedOutputs, *, with_further: bool = True) -> Iterator[str]:
+    """Yield sentences about outputs that are not wrong.
+
+    Args:
+        judged: what is said of the outputs.
+        with_further: also about those that only B returns.
+    """
+    for item in judged.judged:
+        if item.is_native:
+            yield f"{output_name(item.own)} was judged by tolerance: float64 has no numbers of it"
+    if judged.caches:
+        names = ", ".join(map(output_name, judged.caches[:_SHOWN]))
+        yield f"A also returns a cache, of which B has nothing: not compared: {names}"
+    if judged.further and with_further:
+        yield f"B also returns {', '.join(map(output_name, judged.further))}, which A does not: not judged"
 
 
 def _departure(suspect: Suspect) -> Departure:

@@ -44,6 +44,10 @@ class RoundingLevels:
         size = WRONG * level.largest * float(level.scale.max()) / max(Numbers(truth.value).scale, 1e-300)
         return min(max(size, RELATIVE), _LOOSEST)
 
+    def are_known(self, value: str, array: str) -> bool:
+        """Whether rounding judges a value and an array; else they are equal or not."""
+        return max(self._units.get(array, 0.0), self._own_units.get(value, 0.0)) >= FINEST and value in self._truths
+
     def explain(self, value: str, array: str, layout: Layout, *, whole_array: bool) -> bool:
         """Return whether rounding explains the difference of an array and a value.
 
@@ -94,5 +98,5 @@ def assumed(values: Tensors) -> dict[str, Float64Value]:
 
 
 def without_infinity(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with 0 in place of numbers that stand for infinity, as masks do; they are compared before."""
-    return tensor.masked_fill(tensor.abs() >= LARGEST, 0.0)
+    """Return a tensor with 0 in place of NaN and what stands for infinity, as masks do; they are compared before."""
+    return tensor.masked_fill(~(tensor.abs() < LARGEST), 0.0)

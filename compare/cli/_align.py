@@ -38,6 +38,13 @@ def align_command(
             help="Compare weights alone, and run no model; by default if two files of arrays or a checkpoint are given."
         ),
     ] = None,
+    part: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What B has of an output of A, if not all of it: 'logits=[:, -1]', '[:, -1]' of the only output, or "
+            "'hidden=none'; repeatable."
+        ),
+    ] = None,
     output: Annotated[
         list[Path] | None,
         typer.Option("--output", "-o", help="Write the mapping (.toml) or the result (.html, .json, .md); repeatable."),
@@ -56,6 +63,7 @@ def align_command(
     for path in output or ():
         if path.suffix not in (".toml", *_WRITERS):
             raise usage_error(f"an alignment is written as .toml, .html, .json or .md, not as {path.name!r}")
+    parts = {name: index for name, _, index in (text.rpartition("=") for text in part or ())}
     from filch.steal import writing
 
     from .._align import align_sources, find_source
@@ -66,7 +74,7 @@ def align_command(
     accepted = accepting.reasons
     with progress("align", quiet=quiet or as_json):
         sides = [find_source(name) for name in (reference, other)]
-        result = align_sources(sides[0], sides[1], (reference, other), mapping, weights_only=weights_only)
+        result = align_sources(sides[0], sides[1], (reference, other), mapping, weights_only=weights_only, parts=parts)
     result = replace(result, accepted=accepted)
     echo_result(result, as_json=as_json, quiet=quiet, all_rows=all_rows, wide=wide)
     for path in output or ():

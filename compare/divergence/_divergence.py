@@ -50,7 +50,7 @@ class Divergence:
         """Return the operations at which B leaves A, in the order of B; empty if all outputs of B are A's."""
         wrong = self._pairs.wrong_outputs
         if not wrong:
-            return [*self._last_steps()]
+            return [*self._last_steps(), *self._misplacing()]
         before = self._run.found
         if self._other.run_again is not None:
             self._force_operands()
@@ -69,7 +69,7 @@ class Divergence:
         indices = self._other.graph.node_indices
         ordered = self._still_wrong(sorted(found.values(), key=lambda suspect: indices[suspect.node.name]))
         places = {suspect.place.name: suspect for suspect in reversed(self._without_further_readers(ordered))}
-        return [*places.values()][::-1]
+        return [*[*places.values()][::-1], *self._misplacing()]
 
     def coarser(self) -> list[Suspect]:
         """Return the operations of B that round to a coarser dtype than A, also behind those at which B leaves A.
@@ -80,7 +80,7 @@ class Divergence:
 
     def missing(self) -> list[Node]:
         """Return the operations of A whose results B lacks, although B has what they are computed from."""
-        if not self._pairs.wrong_outputs:
+        if not self._pairs.outputs.problems:
             return []
         found = {*self._pairs.found_in_other}
         outputs = dict.fromkeys(self._own.roots[name] for name in self._own.graph.outputs)
@@ -94,6 +94,41 @@ class Divergence:
             if node is not None and steps:
                 what = label_of(self._own, steps[0].outputs[0])
                 yield Suspect(node, node, note=f"is an output, where A goes on with {what}")
+
+    def _misplacing(self) -> Iterator[Suspect]:
+        """Yield the operations that take a part of A's numbers for an output, or move them."""
+        for output in self._pairs.misplaced_outputs:
+            name = output.result.value
+            root = self._other.roots[name]
+            if name == root and root not in self._pairs.unfinished_outputs:
+                yield from self._taking_a_part(root)
+            moves = []
+            while (node := self._other.graph.producer.get(name)) is not None and name != root:
+                moves.append(node)
+                name = moved_value(node) or root
+            sizes = [size_of(self._other, node.outputs[0]) for node in moves]
+            if moves:  # the one that leaves as few numbers as the last one
+                node = moves[max(index for index, size in enumerate(sizes) if size == sizes[0])]
+                yield Suspect(node, node)
+
+    def _taking_a_part(self, name: str) -> Iterator[Suspect]:
+        """Yield the first operation whose result is a part of what A computes, and leads to a value of B."""
+        while (node := self._other.graph.producer.get(name)) is not None:
+            steps = [
+                self._own.graph.producer[item]
+                for item in sorted(self._run.owners_of(name) & self._own.graph.producer.keys())
+            ]
+            parts = [
+                root
+                for root in self._run.roots(node)
+                for item in {root for step in steps for root in map(self._own.roots.__getitem__, step.reads)}
+                if item in self._run.owners_of(root) and size_of(self._own, item) > size_of(self._other, root)
+            ]
+            if not parts:
+                same = [step for step in steps if family(step) == family(node)]
+                yield self._explained(Suspect(node, node, next(iter(same), None)), self._operands)
+                return
+            name = parts[0]
 
     def _next_in_own(self, name: str) -> list[Node]:
         """Return the operations of A that read what a value of B is."""

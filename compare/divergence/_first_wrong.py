@@ -57,7 +57,7 @@ def first_wrong(
         if moved_value(node) is not None:
             is_suspect = any(name in seeds and is_right(execution, found, name) for name in outputs)
         else:
-            is_suspect = any(name in side.recognizable for name in outputs)
+            is_suspect = any(name in side.recognizable or name in seeds for name in outputs)
         operands = _recognizable_reads(side, forced, node)
         if is_suspect and not any(read in wrong and read in execution.graph.producer for read in operands):
             first.append(node)

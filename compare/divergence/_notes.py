@@ -99,7 +99,11 @@ def _settings(node: Node, reference: Node) -> Iterator[str]:
     own = _named(reference)
     for name, value in _named(node).items():
         other = own.get(name)
-        if isinstance(value, bool | int | float | str) and name not in _OTHER_SETTINGS and other not in (None, value):
+        if (
+            isinstance(value, bool | int | float | str | list)
+            and name not in _OTHER_SETTINGS
+            and other not in (None, value)
+        ):
             yield f"{name} is {value}, {other} in A"
 
 

@@ -10,9 +10,9 @@ from filch.export import Node
 from ..alignment._correspondence import Correspondence
 from ..alignment._exact import equal_values, matched_values
 from ..alignment._execution import Tensors
+from ..alignment._output_order import have_equal_numbers
 from ..alignment._values import match_values
 from ..common._operators import operator_name
-from ..layouts._closeness import RELATIVE
 from ..layouts._numbers import Numbers
 from ..layouts._solve import have_same_rows, solve
 from ._first_wrong import is_right
@@ -54,9 +54,10 @@ class Rerun:
 
     @cached_property
     def outputs(self) -> list[str]:
-        """The outputs of B that can be recognized by their numbers."""
+        """The values of B that are outputs and can be judged."""
+        judged = {*self.pairs.other.recognizable, *self.pairs.plain_outputs} & self.other.graph.producer.keys()
         outputs = dict.fromkeys(self.other.roots[name] for name in self.other.graph.outputs)
-        return [name for name in outputs if name in self.pairs.other.recognizable]
+        return [name for name in outputs if name in judged]
 
     @cached_property
     def routed(self) -> frozenset[str]:
@@ -110,7 +111,7 @@ class Rerun:
         if run_again is None:
             return []
         operands = {anchor.operand for anchor in self.pairs.anchors}
-        wanted = {*self.pairs.other.recognizable, *self.forced, *operands}
+        wanted = {*self.pairs.other.recognizable, *self.forced, *operands, *self.pairs.plain_outputs}
         values = run_again({**given, **self.forced}, wanted)
         while reordered := [name for name in self.guessed if name in values and self._is_reordered(name, values[name])]:
             for name in reordered:  # B's order is as good as the guess
@@ -124,6 +125,9 @@ class Rerun:
         matches = match_values(self.pairs.other, self.pairs.reference, changed)
         same = {name for name in self.found & changed.keys() if _equal(self.values[name], values[name])}
         self.found = (self.found - changed.keys()) | same | matches.keys() | self._joined(changed)
+        for name, expected in self.pairs.plain_outputs.items():
+            is_right = name in values and _equal(values[name], expected)
+            (self.found.add if is_right else self.found.discard)(name)
         left = {name: numbers for name, numbers in changed.items() if name not in self.found}
         self.found.update(self.pairs.without_bias(left))
         self.owners |= {name: frozenset(match.source for match in found) for name, found in matches.items()}
@@ -159,4 +163,4 @@ class Rerun:
 def _equal(value: torch.Tensor, number: torch.Tensor) -> bool:
     if value.numel() != number.numel():  # rows that other values select
         return False
-    return Numbers(number).closeness(RELATIVE).holds(value.reshape(-1), number.reshape(-1))
+    return have_equal_numbers(value.reshape(-1), number.reshape(-1))

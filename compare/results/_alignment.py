@@ -15,7 +15,7 @@ from filch.steal.text import short_line
 from ..rendering._result import NextCommand, written
 from ..rendering._show import show_page
 from ..rendering._table import Block, Column, Line, fit_paths, folded, table_of
-from ._outcome import Comparison, Proof
+from ._outcome import Comparison, Gap, Proof
 
 _SHOWN = 8  # missing weights and values in a summary
 Evidence = Literal["proved", "anchored", "by value", "ambiguous", "given", "contradicted", "uncovered"]
@@ -128,6 +128,28 @@ class AlignedArray:
 
 
 @dataclass(frozen=True)
+class AlignedOutput:
+    """What implementation A leaves to its caller, and where it is in what B leaves to its caller.
+
+    Attributes:
+        name: what A returns, with its path (`output logits`), or an argument or a buffer that it changes.
+        what: its dtype and shape.
+        place: the same of B; `""` if B has no such output. B may also return a single tensor, and have inside what A
+            returns beside it by name; then it is where B computes it.
+        order: in which shape and order B has the numbers; `""` if in those of A.
+        problem: what is wrong, `""` if nothing is.
+        is_elsewhere: whether it is not in the same place among the outputs of B, or in another order.
+    """
+
+    name: str
+    what: str
+    place: str = ""
+    order: str = ""
+    problem: str = ""
+    is_elsewhere: bool = False
+
+
+@dataclass(frozen=True)
 class Departure:
     """An operation of B that computes something else than A, from the numbers of A.
 
@@ -179,6 +201,9 @@ class Alignment(Comparison):
         arrays: one for each named array of B that is no weight, in the order in which B has them.
         graphs: the operations of A and of B; of arrays and weights, the values alone.
         linked: one for each value of A, and of B, that can be recognized by its numbers.
+        outputs: one for each tensor that A returns, or that it is given and changes; empty for weights.
+        gaps: the outputs of A of which the arrays of B have nothing.
+        parts: what was declared that B has of outputs of A, by name; it has all others whole.
     """
 
     reference: str
@@ -194,12 +219,17 @@ class Alignment(Comparison):
     arrays: tuple[AlignedArray, ...] = ()
     graphs: Mapping[SideName, Graph] = field(default_factory=dict, repr=False)
     linked: Mapping[SideName, tuple[LinkedValue, ...]] = field(default_factory=dict, repr=False)
+    outputs: tuple[AlignedOutput, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    parts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def proof(self) -> Proof:
         """What was judged: outputs of B, or its arrays or weights, may not be those of A."""
-        judged = {"outputs": 1, "arrays": len(self.arrays), "weights": len(self.weights)}[self.compared]
-        return Proof(judged, bool(self.wrong_outputs or self.contradicted))
+        judged = self.weights if self.compared == "weights" else self.outputs
+        nothing = Gap("", f"A has no {'weights' if self.compared == 'weights' else 'outputs'} that were compared")
+        gaps = self.gaps if judged else (*self.gaps, nothing)
+        return Proof(len(judged), bool(self.wrong_outputs or self.contradicted), gaps)
 
     @cached_property
     def contradicted(self) -> tuple[AlignedValue, ...]:
@@ -215,7 +245,11 @@ class Alignment(Comparison):
     def headline(self) -> str:
         """How many weights and values were found, and whether the outputs are the same."""
         complete = sum(weight.complete for weight in self.weights)
-        verdict = "differ" if self.wrong_outputs else "are the same"
+        moved = sum(item.is_elsewhere for item in self.outputs)
+        elsewhere = f", {moved} in another place or order" if moved else ""
+        verdict = "differ" if self.wrong_outputs else f"are the same{elsewhere}"
+        parts = ", ".join(f"{text} of the output {name}".rstrip() for name, text in self.parts.items())
+        verdict += f"; B was declared to have only {parts}" if parts else ""
         weights = f"{complete} of {len(self.weights)} weights of B"
         if self.compared == "weights":
             return f"{weights} found, {len(self.unused_weights)} of A are not in B; the weights {verdict}"
@@ -239,6 +273,10 @@ class Alignment(Comparison):
         yield Line(f"{self.outcome.upper()}: {self.other} (B) against {self.reference} (A)", self.outcome)
         yield self.headline
         yield from self.wrong_outputs
+        yield from self.gap_sentences()
+        outputs = self.outputs if wide or all_rows else [item for item in self.outputs if item.is_elsewhere]
+        if outputs and not self.wrong_outputs:
+            yield from ("", Line("Outputs of A:", "heading"), table_of(_OUTPUTS, outputs, skip_empty=True))
         if self.departures:
             yield from (
                 "",
@@ -401,6 +439,12 @@ _ARRAYS: dict[str | Column, Callable[[AlignedArray], object]] = {
     Column("is", folded, optional=2): lambda item: item.what,
     Column("in A", folded, least=12, preferred=24): lambda item: ", ".join(item.places[:3]) or None,
     Column("judged", optional=1): lambda item: None if item.judged else "no",
+}
+_OUTPUTS: dict[str | Column, Callable[[AlignedOutput], object]] = {
+    Column("of A", fit_paths, least=12, preferred=24): lambda item: item.name,
+    Column("is", folded, optional=2): lambda item: item.what,
+    Column("of B", fit_paths, least=12, preferred=24): lambda item: item.place or "(none)",
+    Column("order", folded, least=12, preferred=20): lambda item: item.order or None,
 }
 _WEIGHTS: dict[str | Column, Callable[[AlignedWeight], object]] = {
     Column("weight of B", fit_paths, least=12, preferred=24): lambda item: item.name,

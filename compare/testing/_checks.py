@@ -113,6 +113,7 @@ class Checks:
         kwargs: Mapping[str, Any] | None = None,
         b_kwargs: Mapping[str, Any] | None = None,
         mapping: str | Path | ValueMap | None = None,
+        parts: Mapping[str, str] | None = None,
         accepted: Accepted = None,
     ) -> Alignment:
         """Check that another implementation of a model, with the same weights, computes the same; see `align`.
@@ -125,6 +126,7 @@ class Checks:
             kwargs: the keyword arguments of A.
             b_kwargs: those of B.
             mapping: where module outputs of A are in B; its rows are checked.
+            parts: what B has of outputs of A, if not all of them.
             accepted: reasons why a value may stay without a judgment, by its name (see `Comparison`).
 
         Returns:
@@ -134,7 +136,7 @@ class Checks:
             AssertionError: the outputs of B are not those of A, or a row of the mapping is wrong.
         """
         __tracebackhide__ = True
-        result = align(a, b, args, b_args, kwargs=kwargs, b_kwargs=b_kwargs, mapping=mapping)
+        result = align(a, b, args, b_args, kwargs=kwargs, b_kwargs=b_kwargs, mapping=mapping, parts=parts)
         result = replace(result, accepted=self._reasons(accepted))
         self._artifacts.record("backend", "port")
         self._artifacts.record("result", result.outcome)

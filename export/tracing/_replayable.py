@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
-from filch.steal import tensors
+from filch.steal import ModuleInfo, argument_tensors, tensors
 
 from ..graph._arguments import leaves_of, map_leaves, tensors_of, written_arguments
 from ..graph._graph import Graph
@@ -19,6 +20,8 @@ from ._module_calls import ModuleCallStack
 from ._step import Function, TracedStep, run, trace_errors
 
 Visit = Callable[[str, torch.Tensor], None]
+Kind = Literal["returned", "argument", "buffer"]
+Left = Callable[["RunResult", torch.Tensor], None]
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,30 @@ class ModuleOutput:
 
 
 @dataclass(frozen=True)
+class RunResult:
+    """A tensor that a call of a model leaves to its caller.
+
+    Attributes:
+        kind: whether the model returned it, or it is an argument or a buffer that the call has changed.
+        path: its path in the result (`""`, `[0]`), in the arguments (`cache.layers[0].keys`) or in the model.
+        value: the name of its value; that of the last write to its memory; `""` of a Python number.
+        handle: tells its tensor object apart from others of the run; 0 of a Python number.
+        given: the name of the value that it had before the call; `""` of a result, or if there was none.
+    """
+
+    kind: Kind
+    path: str
+    value: str
+    handle: int = 0
+    given: str = ""
+
+    @property
+    def key(self) -> str:
+        """Its name beside the names of values."""
+        return f"{self.kind} {self.path}"
+
+
+@dataclass(frozen=True)
 class RecordedRun:
     """One call of a model, as operations that can be run again.
 
@@ -82,12 +109,14 @@ class RecordedRun:
         calls: the calls in order.
         sources: the names of the inputs, weights and constants, by the handles of their tensors.
         outputs: the tensors that modules returned, in the order in which they returned.
+        results: what the call leaves to its caller: first what it returned, and then what it changed.
     """
 
     graph: Graph
     calls: tuple[RecordedCall, ...]
     sources: Mapping[int, str]
     outputs: tuple[ModuleOutput, ...] = field(repr=False)
+    results: tuple[RunResult, ...] = field(default=(), repr=False)
 
 
 def record_run(
@@ -95,7 +124,9 @@ def record_run(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     visit: Visit,
+    *,
     within: Callable[[], AbstractContextManager[object]] = nullcontext,
+    left: Left = lambda *_: None,
 ) -> RecordedRun:
     """Call a model without gradients, and record its operations.
 
@@ -106,12 +137,13 @@ def record_run(
         visit: called with the name and tensor of each value as soon as it is there: inputs, weights, constants and
             results. The model may change the tensor later.
         within: returns a context in which the model is called; a dispatch mode in it sees the same calls.
+        left: called with each result, and its tensor, when the model has returned.
 
     Raises:
         TraceError: the model fails on these inputs.
     """
     name = type(model).__name__
-    tracer = _ReplayTracer(ModuleCallStack(model), name, visit, within)
+    tracer = _ReplayTracer(ModuleCallStack(model), name, visit, within, left)
     with (
         trace_errors(f"{name} itself fails on these inputs"),
         torch.compiler.set_stance("force_eager"),  # compiled functions would be recorded only in part
@@ -119,21 +151,30 @@ def record_run(
         tracer.module_outputs(model),
     ):
         run(TracedStep(model, args, kwargs), tracer)
-    return RecordedRun(tracer.graph(), tuple(tracer.recorded), tracer.sources, tuple(tracer.outputs))
+    return RecordedRun(
+        tracer.graph(), tuple(tracer.recorded), tracer.sources, tuple(tracer.outputs), tuple(tracer.results)
+    )
 
 
 class _ReplayTracer(DispatchTracer):
     """Records calls with all their arguments."""
 
     def __init__(
-        self, calls: ModuleCallStack, name: str, visit: Visit, within: Callable[[], AbstractContextManager[object]]
+        self,
+        calls: ModuleCallStack,
+        name: str,
+        visit: Visit,
+        within: Callable[[], AbstractContextManager[object]],
+        left: Left,
     ) -> None:
         super().__init__(calls, name)
         self._within = within
         self.recorded: list[RecordedCall] = []
         self.sources: dict[int, str] = {}
         self.outputs: list[ModuleOutput] = []
-        self._visit = visit
+        self.results: list[RunResult] = []
+        self._visit, self._left = visit, left
+        self._given: dict[tuple[Kind, str], tuple[torch.Tensor, tuple[str, ...]]] = {}  # by kind and path
         self._handles: Any = WeakIdKeyDictionary()  # by tensor
         self._last_handle = 0
 
@@ -142,17 +183,47 @@ class _ReplayTracer(DispatchTracer):
         super().begin(weights, inputs)
         for tensor in (*weights.values(), *inputs.values()):
             self._handle(tensor)
-        for name, tensor in zip(self.recording.inputs, inputs.values(), strict=True):
+        names = self.recording.inputs
+        for name, tensor in zip(names, inputs.values(), strict=True):
             self._visit(name, tensor)  # a tensor that is given twice has two names
+        kinds: tuple[tuple[Kind, Mapping[str, torch.Tensor]], ...] = (("buffer", weights), ("argument", inputs))
+        for kind, given in kinds:
+            self._given |= {(kind, path): (item, self.recording.names_of(item)) for path, item in given.items()}
 
     def prepare(self, function: Function) -> Function:
         """See `Tracer.prepare`: the copies that are made around the call of the model are not recorded."""
 
-        def recorded(*args: Any) -> Any:
-            with self._within(), TracingMode(self):
-                return function(*args)
+        def recorded(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+            with self._within():
+                with TracingMode(self):
+                    result = function(model, args, kwargs)
+                self._leave(model, result, argument_tensors(ModuleInfo.of(model).parameters, args, kwargs))
+            return result
 
         return recorded
+
+    def _leave(self, model: nn.Module, result: Any, arguments: Mapping[str, torch.Tensor]) -> None:
+        """Record what the call leaves to its caller."""
+        for path, tensor in tensors(result).items():
+            self._add_result("returned", path, tensor)
+        for keys, leaf in pytree.tree_flatten_with_path(result)[0]:
+            if isinstance(leaf, int | float | complex):
+                number = RunResult("returned", pytree.keystr(keys), "")
+                self.results.append(number)
+                self._left(number, torch.tensor(leaf))
+        for path, tensor in model.named_buffers():
+            self._add_result("buffer", path, tensor)
+        for path, tensor in arguments.items():
+            self._add_result("argument", path, tensor)
+
+    def _add_result(self, kind: Kind, path: str, tensor: torch.Tensor) -> None:
+        """Record a tensor, unless it is one that the model was given and has not changed."""
+        before, given = self._given.get((kind, path), (None, ("",)))
+        names = self.recording.names_of(tensor)
+        if tensor is not before or names != given:
+            result = RunResult(kind, path, names[-1], self._handle(tensor), given[0])
+            self.results.append(result)
+            self._left(result, tensor)
 
     def call(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Execute and record a call."""

@@ -1,0 +1,286 @@
+"""Judge whether what A leaves to its caller is, whole and in a stated place and order, what B leaves to its caller."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from ..float64 import unit_of
+from ..layouts._closeness import RELATIVE, root_mean_square
+from ..layouts._layout import Layout
+from ..layouts._numbers import Numbers
+from ..metrics._metrics import compare_tensors
+from ._execution import Execution, Output
+from ._output_order import have_equal_numbers, have_same_kinds, in_order, order_text, output_orders
+
+_AGAIN = 2 * RELATIVE  # on other inputs
+_ROUNDED = 1000  # times the rounding of A, that no order of operations explains
+_CACHE = re.compile(r"\b(past_key_values|cache\w*|state|mems)\b")  # names of transformers
+_Outputs = Mapping[str, Output]
+
+
+@dataclass(frozen=True)
+class JudgedOutput:
+    """An output of A, and that of B.
+
+    Attributes:
+        own: the output of A.
+        other: the output of B that it is; if it is none, the one in its place; None if there is none.
+        order: in which shape and order B has the numbers; `""` if in those of A.
+        problem: what is wrong with the output of B; `""` if it is that of A.
+        is_native: whether float64 has no numbers of it, and those of both implementations were judged by tolerance.
+        inner: the value of B that has the numbers, if B computes them and returns one tensor without a name; else `""`.
+    """
+
+    own: Output
+    other: Output | None
+    order: str = ""
+    problem: str = ""
+    is_native: bool = False
+    inner: str = ""
+
+    @property
+    def has_name(self) -> bool:
+        """Whether A returns it by name."""
+        return self.own.result.kind == "returned" and not _is_position(bare_name(self.own))
+
+
+@dataclass(frozen=True)
+class JudgedOutputs:
+    """The outputs of two executions.
+
+    Attributes:
+        judged: one for each output of A.
+        further: the outputs of B that are none of A.
+        changed: the arguments that B changes, and A does not.
+        caches: the outputs of A that are tensors of a cache, if B has no cache: an implementation keeps it in a form of
+            its own.
+    """
+
+    judged: tuple[JudgedOutput, ...]
+    further: tuple[Output, ...] = ()
+    changed: tuple[Output, ...] = ()
+    caches: tuple[Output, ...] = ()
+
+    @property
+    def wrong(self) -> tuple[Output, ...]:
+        """The outputs of B that are wrong."""
+        return (*(item.other for item in self.judged if item.problem and item.other is not None), *self.changed)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Sentences on what is wrong; empty if B leaves to its caller what A does."""
+        found = [item.problem for item in self.judged if item.problem]
+        return (*found, *(f"B changes the argument {item.result.path}, which A does not" for item in self.changed))
+
+
+Equal = Callable[[Output, Output, Layout], bool]
+
+
+def judge_outputs(
+    own: Execution,
+    other: Execution,
+    own_again: Execution | None = None,
+    other_again: Execution | None = None,
+    equal: Equal | None = None,
+) -> JudgedOutputs:
+    """Return what is said of the outputs of B.
+
+    An output has its place by its name or, without names, by the order of the outputs; further ones of B may stand
+    between them. Arguments and buffers that A changes may be those of B with any names, or outputs.
+
+    Args:
+        own: a run of A.
+        other: a run of B.
+        own_again: a run of A on other inputs; None if there is none.
+        other_again: likewise of B.
+        equal: whether the numbers of an output of A are those of one of B, which says where they are in A; None
+            compares runs in float64.
+    """
+    again = (
+        (_by_key(own_again), _by_key(other_again)) if own_again is not None and other_again is not None else ({}, {})
+    )
+    judge = _Judge(own, other, again, equal)
+    found = {item.result.key: judge.place_of(item) for item in own.outputs}
+    judge.refuse_other_order(found)
+    has_cache = any(map(_is_of_cache, other.outputs)) or all(map(_is_of_cache, own.outputs))
+    caches = [item for item in own.outputs if not has_cache and found[item.result.key] is None and _is_of_cache(item)]
+    judged = tuple(judge.judged(item, found[item.result.key]) for item in own.outputs if item not in caches)
+    taken = {item.other.result.key for item in judged if item.other is not None}
+    left = [item for item in other.outputs if item.result.key not in taken]
+    return JudgedOutputs(
+        judged,
+        tuple(item for item in left if item.result.kind == "returned"),
+        tuple(item for item in left if item.result.kind == "argument" and judge.is_kept_by_reference(item)),
+        tuple(caches),
+    )
+
+
+def _by_key(execution: Execution) -> Mapping[str, Output]:
+    return {output.result.key: output for output in execution.outputs}
+
+
+class _Judge:
+    """Finds the outputs of B that are those of A; see `judge_outputs`."""
+
+    def __init__(self, own: Execution, other: Execution, again: tuple[_Outputs, _Outputs], equal: Equal | None) -> None:
+        self._own, self._other, self._again, self._equal = own, other, again, equal
+        self._taken: set[str] = set()
+
+    def place_of(self, own: Output) -> JudgedOutput | None:
+        """Return an output of A with that of B that it is; None if there is none."""
+        for other in self._candidates(own):
+            is_taken = other.result.key in self._taken and own.result.kind == other.result.kind
+            found = None if is_taken else self._pair(own, other)
+            if found is not None:
+                self._taken.add(other.result.key)
+                return found
+        return None
+
+    def _candidates(self, own: Output) -> list[Output]:
+        """Return the outputs of B, the likeliest ones first: with the same name, and then of the same kind."""
+        name, kind = bare_name(own), own.result.kind
+        named = [item for item in self._other.outputs if item.result.kind == kind and bare_name(item) == name]
+        if named and kind == "returned" and not _is_position(name):
+            return named
+        order = {item.result.key: index for index, item in enumerate(self._other.outputs)}
+        return sorted(
+            self._other.outputs,
+            key=lambda item: (item not in named, item.result.kind != kind, order[item.result.key]),
+        )
+
+    def _pair(self, own: Output, other: Output) -> JudgedOutput | None:
+        shape, other_shape = tuple(own.tensor.shape), tuple(other.tensor.shape)
+        for layout in output_orders(shape, other_shape):
+            is_native = not (_has_float64(own) and _has_float64(other))
+            if (self._equal or (self._are_close if is_native else self._are_equal))(own, other, layout):
+                return JudgedOutput(own, other, order_text(layout, shape, other_shape), is_native=is_native)
+        return None
+
+    def _are_equal(self, own: Output, other: Output, layout: Layout) -> bool:
+        """Whether two outputs are equal in float64, on both inputs, and finite or not in their own dtypes alike."""
+        if not have_equal_numbers(other.tensor.reshape(-1), in_order(layout, own.tensor)):
+            return False
+        if own.native is not None and other.native is not None:
+            if not have_same_kinds(other.native.reshape(-1), in_order(layout, own.native)):
+                return False
+            unit = max(unit_of(own.native.dtype), self._other.units.get(other.result.value, 0.0))
+            if _rounding(other) > _ROUNDED * max(_rounding(own), unit):
+                return False  # to a dtype that a run in float64 does not show, such as one of 8 bits
+        first, second = (items.get(item.result.key) for items, item in zip(self._again, (own, other), strict=True))
+        if first is None or second is None:
+            return True
+        shapes = [tuple(item.tensor.shape) for item in (own, other, first, second)]
+        layouts = [layout] if shapes[:2] == shapes[2:] else output_orders(shapes[2], shapes[3])
+        return any(
+            have_equal_numbers(second.tensor.reshape(-1), in_order(item, first.tensor), _AGAIN) for item in layouts
+        )
+
+    def _are_close(self, own: Output, other: Output, layout: Layout) -> bool:
+        if own.native is None or other.native is None:
+            return False
+        expected = in_order(layout, own.native)
+        return compare_tensors(other.native.reshape(-1).to(expected.dtype), expected).close
+
+    def refuse_other_order(self, found: dict[str, JudgedOutput | None]) -> None:
+        """Refuse what is returned before an earlier output, where outputs have no names but positions."""
+        order = {item.result.key: index for index, item in enumerate(self._other.outputs)}
+        last: JudgedOutput | None = None
+        for key, item in found.items():
+            if item is None or item.other is None or item.own.result.kind != "returned" != item.other.result.kind:
+                continue
+            if not _is_position(bare_name(item.own)) or item.other.result.path.startswith((".", "['")):
+                continue
+            if (
+                last is not None
+                and last.other is not None
+                and order[last.other.result.key] > order[item.other.result.key]
+            ):
+                label = f"the {output_name(item.other)} of B is the {output_name(item.own)} of A"
+                found[key] = replace(item, problem=f"{label}: they are in another order")
+            last = item
+
+    def judged(self, own: Output, found: JudgedOutput | None) -> JudgedOutput:
+        """Return an output of A with that of B that it is, or else with the one in its place and what is wrong."""
+        if found is not None:
+            return found
+        places = [item for item in self._candidates(own) if item.result.kind == own.result.kind]
+        same = [item for item in places if bare_name(item) == bare_name(own)]
+        free = [item for item in places if item.result.key not in self._taken]
+        other = next(iter(same or free), None)
+        if other is not None:
+            self._taken.add(other.result.key)
+        return JudgedOutput(own, other, problem=_problem(own, other))
+
+    def is_kept_by_reference(self, other: Output) -> bool:
+        """Whether an argument that B changes is one of A, which does not change it."""
+        given = self._other.values.get(other.result.given)
+        changed = {item.result.given for item in self._own.outputs}
+        own = [self._own.values[name] for name in self._own.graph.inputs if name not in changed]
+        return given is not None and any(item.shape == given.shape and have_equal_numbers(given, item) for item in own)
+
+
+def _has_float64(output: Output) -> bool:
+    """Whether float64 has numbers where the implementation has: not all operators have a kernel for it."""
+    return output.native is None or bool((output.tensor.isfinite() | ~output.native.isfinite()).all())
+
+
+def _problem(own: Output, other: Output | None) -> str:
+    """Say what is wrong with an output of B that is not that of A."""
+    label = f"the {output_name(other or own)}"
+    if other is None:
+        return f"{label} of A is no output of B"
+    shape, other_shape = tuple(own.tensor.shape), tuple(other.tensor.shape)
+    if shape != other_shape and next(output_orders(shape, other_shape), None) is None:
+        return f"{label} of B has the shape {[*other_shape]}, that of A {[*shape]}"
+    numbers, expected = other.tensor.double().reshape(-1), own.tensor.double().reshape(-1)
+    if infinite := _not_finite(own.tensor, other.tensor, "") or _not_finite(own.native, other.native, " as it runs"):
+        return f"{label} of B: {infinite}"
+    if len(numbers) == 1:
+        return f"{label} of B is {float(numbers):.8g}, that of A {float(expected):.8g}"
+    if bool((numbers == numbers[0]).all()):
+        return f"all numbers of {label} of B are {float(numbers[0]) + 0.0:.6g}, those of A are others"
+    if have_equal_numbers(numbers, expected):
+        return f"{label} of B is rounded on the way to fewer digits than its dtype has"
+    if have_equal_numbers(numbers.sort().values, expected.sort().values):
+        return f"{label} of B has the numbers of A in another order"
+    return f"{label} of B is not that of A"
+
+
+def _not_finite(own: torch.Tensor | None, other: torch.Tensor | None, where: str) -> str:
+    """Say how many numbers of an output of B are not finite, if there are more than in A."""
+    for what, is_such in (("NaN", torch.isnan), ("infinite", torch.isinf)) if own is not None else ():
+        count, wanted = (int(is_such(item).sum()) if item is not None else 0 for item in (other, own))
+        if count > wanted:
+            return f"{count} numbers ({wanted} in A) are {what}{where}"
+    return ""
+
+
+def _rounding(output: Output) -> float:
+    """Return the root mean square of what float64 and the implementation itself differ by, relative."""
+    if output.native is None or not output.native.is_floating_point():
+        return 0.0
+    error = (output.native.double() - output.tensor)[output.tensor.isfinite() & output.native.isfinite()]
+    return root_mean_square(error) / max(root_mean_square(Numbers(output.tensor).finite), 1e-300)
+
+
+def bare_name(output: Output) -> str:
+    """Return the path of an output without what tells attributes and keys apart."""
+    return re.sub(r"\['([^']*)'\]", r".\1", output.result.path).removeprefix(".")
+
+
+def _is_of_cache(output: Output) -> bool:
+    return output.result.kind == "returned" and _CACHE.search(bare_name(output)) is not None
+
+
+def _is_position(name: str) -> bool:
+    return not name or name.startswith("[")
+
+
+def output_name(output: Output) -> str:
+    """Return what an output is called: its path, or the argument or buffer that the call has changed."""
+    result = output.result
+    if result.kind != "returned":
+        return f"{result.kind} {result.path} after the call"
+    return f"output {bare_name(output)}".rstrip()
