@@ -28,7 +28,7 @@ from ._result import aligned_weight, alignment, outputs_of, remarks_on
 from ._rounding import FINEST, RoundingLevels, assumed, measured
 from ._value_map import ValueMap
 from ._values import Side
-from ._weight_verdict import irregular_orders, odd_weights, other_weights, permuted_blocks
+from ._weight_verdict import incomplete_weights, irregular_orders, odd_weights, other_weights, permuted_blocks
 from ._weights import Tensors, WeightMap, match_weights, not_compared
 
 _MOST = 8  # names in a sentence
@@ -126,7 +126,8 @@ def _wrong_weights(weights: WeightMap, own: Tensors, other: Tensors, *, complete
     if complete:
         used = {item.counterpart for item in others}
         yield from (f"the weight {name!r} of A is not in B" for name in weights.unused if name not in used)
-        yield from odd_weights(weights, own)
+        yield from (odd := [*odd_weights(weights, own)])
+        yield from (text for name, text in incomplete_weights(weights, own) if not any(name in item for item in odd))
         if not weights.matches:
             yield "B has no weights"
 

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
@@ -13,6 +13,9 @@ from ._weights import WeightMap, WeightMatch
 
 Tensors = Mapping[str, torch.Tensor]
 _NUMBER = re.compile(r"\d+")
+_NUMBER_OF_LAYER = re.compile(
+    r"([A-Za-z_][\w.]*?\.)\d+(?=\.)"
+)  # in a factor, which is a number or the name of a weight
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,30 @@ def _count(errors: torch.Tensor) -> int:
     return int(errors.count_nonzero())
 
 
+def incomplete_weights(weights: WeightMap, reference: Tensors) -> Iterator[tuple[str, str]]:
+    """Yield each weight of A that is not whole in B, or whose numbers B has with unknown factors, with a sentence.
+
+    Args:
+        weights: which weights correspond.
+        reference: the weights of A.
+    """
+    left: dict[str, torch.Tensor] = {}
+    for match in weights.matches:
+        for part in match.parts:
+            if part.is_unknown:
+                text = f"the weight {match.weight!r} of B is {part.weight} of A {part.factor}, which no weight of A has"
+                yield part.weight, text
+            if part.weight in reference:
+                mask = left.setdefault(part.weight, torch.ones(reference[part.weight].numel(), dtype=torch.bool))
+                (part.layout.select(mask) if part.arrangement == "part" else mask).fill_(value=False)
+    for match in weights.matches:
+        for name in match.others:
+            left.pop(name, None)
+    for name, mask in left.items():
+        if bool(mask.any()):
+            yield name, f"{int(mask.sum())} of {len(mask)} numbers of the weight {name!r} of A are not in B"
+
+
 def odd_weights(weights: WeightMap, reference: Tensors) -> Iterator[str]:
     """Yield a sentence for each weight that is made in another way, or of another layer, than most are.
 
@@ -82,26 +109,48 @@ def odd_weights(weights: WeightMap, reference: Tensors) -> Iterator[str]:
         reference: the weights of A.
     """
     known = [match for match in weights.matches if match.parts and not match.others]
-    groups: dict[tuple[str, tuple[int, ...]], dict[str, tuple[str, str, object]]] = {}
-    for match in known:
-        place = _NUMBER.sub("#", match.weight), match.shape
-        groups.setdefault(place, {})[match.weight] = (
-            _making(match),
-            _arrangement(match, reference),
-            tuple(part.order for part in match.parts),
-        )
-    odd = set()
-    for group in groups.values():
-        usual, count = Counter(group.values()).most_common(1)[0]
-        for name, made in group.items() if 2 * count > len(group) else ():
-            if made != usual:
-                odd.add(name)
-                sources = ", ".join(part.weight for part in weights.by_weight[name].parts)
-                yield (
-                    f"the weight {name!r} of B is made of {sources} ({made[1]}), but in {count} of {len(group)} layers "
-                    f"it is made of {usual[0]} ({usual[1]})"
-                )
+    odd = {}
+    for group in _grouped(known, lambda match: match.shape):
+        made = {match.weight: (_making(match, group), *_way(match, reference)) for match in group}
+        usual, count = Counter(made.values()).most_common(1)[0]
+        for match in group if 2 * count > len(group) else ():
+            if made[match.weight] != usual:
+                odd[match.weight] = f"but in {count} of {len(group)} layers it is made of {usual[0]} ({usual[1]})"
+    for group in _grouped(known, lambda match: (_kinds(match), _shapes(match, reference))):
+        ways = {match.weight: (match.shape, *_way(match, reference)) for match in group}
+        usual_way, count = Counter(ways.values()).most_common(1)[0]
+        for match in group:
+            if ways[match.weight] != usual_way:  # also in half of the layers: one of both ways must be wrong
+                text = f"but in {count} of {len(group)} layers such a weight has the shape {[*usual_way[0]]}"
+                odd.setdefault(match.weight, f"{text} ({usual_way[1]})")
+    for match in (match for match in known if match.weight in odd):
+        sources = ", ".join(part.weight for part in match.parts)
+        made_of = f"is made of {sources} ({_arrangement(match, reference)})"
+        yield f"the weight {match.weight!r} of B {made_of}, {odd[match.weight]}"
     yield from _of_other_layers([match for match in known if match.weight not in odd])
+
+
+def _grouped(matches: Sequence[WeightMatch], what: Callable[[WeightMatch], object]) -> Iterable[list[WeightMatch]]:
+    """Return the weights in the same place of all layers which are alike in something else."""
+    groups: dict[tuple[str, object], list[WeightMatch]] = {}
+    for match in matches:
+        groups.setdefault((_NUMBER.sub("#", match.weight), what(match)), []).append(match)
+    return groups.values()
+
+
+def _shapes(match: WeightMatch, reference: Tensors) -> tuple[object, ...]:
+    """Return the shapes of the weights of A."""
+    return tuple(tuple(reference[part.weight].shape) for part in match.parts if part.weight in reference)
+
+
+def _way(match: WeightMatch, reference: Tensors) -> tuple[str, object]:
+    """Return how the weights of A are arranged and multiplied, for people, and the orders of rows."""
+    return _arrangement(match, reference), tuple(part.order for part in match.parts)
+
+
+def _kinds(match: WeightMatch) -> tuple[str, ...]:
+    """Return the names of the weights of A without numbers."""
+    return tuple(_NUMBER.sub("#", part.weight) for part in match.parts)
 
 
 def _of_other_layers(matches: Sequence[WeightMatch]) -> Iterator[str]:
@@ -139,11 +188,32 @@ def _layer(name: str) -> int | None:
     return None if number is None else int(number[0])
 
 
-def _making(match: WeightMatch) -> str:
-    """Return the weights of A from which one of B is made; numbers that its name has too are replaced by `#`."""
-    numbers = {*_NUMBER.findall(match.weight)}
-    sources = (part.weight for part in match.parts)
-    return ", ".join(_NUMBER.sub(lambda found: "#" if found[0] in numbers else found[0], name) for name in sources)
+def _making(match: WeightMatch, group: Sequence[WeightMatch]) -> str:
+    """Return the weights of A from which one of B is made; numbers that are those of its own name are replaced by `#`.
+
+    Args:
+        match: the weight.
+        group: those of the same place in all layers. A number is that of the layer if it is so in most of them.
+    """
+    own = _NUMBER.findall(match.weight)
+    peers = [item for item in group if _kinds(item) == _kinds(match)]
+    names = []
+    for index, part in enumerate(match.parts):
+        places = iter(range(len(_NUMBER.findall(part.weight))))
+
+        def replaced(found: re.Match[str], index: int = index, places: Iterator[int] = places) -> str:
+            place = next(places)
+            linked = (position for position, number in enumerate(own) if number == found[0])
+            return "#" if any(_are_linked(peers, position, index, place) for position in linked) else found[0]
+
+        names.append(_NUMBER.sub(replaced, part.weight))
+    return ", ".join(names)
+
+
+def _are_linked(group: Sequence[WeightMatch], position: int, index: int, place: int) -> bool:
+    """Whether a number in the names of weights of B is one in the names of their parts, in most layers."""
+    numbers = [(_NUMBER.findall(item.weight), _NUMBER.findall(item.parts[index].weight)) for item in group]
+    return 2 * [own[position] == other[place] for own, other in numbers].count(True) > len(group)
 
 
 def _arrangement(match: WeightMatch, reference: Tensors) -> str:
@@ -153,7 +223,7 @@ def _arrangement(match: WeightMatch, reference: Tensors) -> str:
         inner, outer = shapes[::-1] if part.arrangement == "holds" else shapes
         text = described(part.layout, inner, outer)
         text = "" if text == "same" and part.order else text
-        texts.append(", ".join(filter(None, (text, part.order_of_rows))))
+        texts.append(", ".join(filter(None, (text, part.order_of_rows, _NUMBER_OF_LAYER.sub(r"\1#", part.factor)))))
     return "; ".join(dict.fromkeys(texts))
 
 

@@ -19,6 +19,7 @@ from ._folded import FoldedWeight
 _EXACT = 1e-9  # conversions move and cast numbers; they do not compute
 _FOLDED = 2e-6  # of a product in float32
 _SHOWN = 12  # rows in a sentence
+_UNKNOWN = "times a factor for each index of dimension"
 Arrangement = Literal["same", "moved", "part", "holds"]
 Tensors = Mapping[str, torch.Tensor]
 
@@ -42,6 +43,11 @@ class WeightPart:
     arrangement: Arrangement
     factor: str = ""
     order: tuple[int, ...] = ()
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether each row or column was multiplied by a factor of its own, which no weight of A has."""
+        return self.factor.startswith(_UNKNOWN)
 
     @property
     def order_of_rows(self) -> str:
@@ -121,6 +127,7 @@ def match_weights(
     matcher.match_joined_and_folded()
     matcher.match_shifted()
     matcher.match_rows()
+    matcher.match_constant()
     return matcher.result()
 
 
@@ -230,6 +237,8 @@ class _Matcher:
     def _match_scaled(self, name: str, first: int, axis: int, among: Sequence[str], own_axis: int) -> None:
         """Match a weight of B, as a matrix with one of its dimensions as rows, whose fibers have factors."""
         weight = _matrix(self.other[name], first)
+        if weight.shape[axis] == 1:  # a factor for each number would make anything of anything
+            return
         for candidate in self._scaled(Numbers(weight), axis, among, own_axis):
             own = _matrix(self._own(candidate))
             layout = solve(_normalized(weight, axis), _normalized(own, own_axis), _FOLDED)
@@ -348,6 +357,37 @@ class _Matcher:
                     self.parts[name] = [*(self.parts.get(name, ()) if arrangement == "holds" else ()), part]
                     self.used.add(candidate)
 
+    def match_constant(self) -> None:
+        """Match what is left of weights, if it is one number throughout, such as joined biases of 0.
+
+        Nothing tells weights of one number apart; those that have not been found come first.
+        """
+        constant: dict[float, list[str]] = {}
+        for name, item in self.reference.items():
+            if item.tensor.numel() > 1 and item.bounds[0] == item.bounds[1] == float(item.tensor.reshape(-1)[0]):
+                constant.setdefault(item.bounds[0], []).append(name)
+        for name, numbers in self.other.items() if constant else ():
+            flat = numbers.tensor.reshape(-1)
+            places = _unaccounted(numbers.tensor, self.parts.get(name, ())).nonzero()[:, 0]
+            if not len(places) or bool((flat[places] != flat[places[0]]).any()):
+                continue
+            names, start = sorted(constant.get(float(flat[places[0]]), ()), key=self.used.__contains__), int(places[0])
+            sizes = [*itertools.accumulate(self.reference[item].tensor.numel() for item in names)]
+            if len(places) in sizes:
+                chosen = names[: sizes.index(len(places)) + 1]
+                is_joined = len(places) == int(places[-1]) - start + 1
+                self._join(name, chosen, start if is_joined else None)
+
+    def _join(self, name: str, sources: Sequence[str], start: int | None) -> None:
+        """Add weights of one number each as parts of one of B, one after the other; None if they are in pieces."""
+        self.used.update(sources)
+        for source in sources if start is not None else ():
+            count = self.reference[source].tensor.numel()
+            whole = count == self.other[name].tensor.numel()
+            part = WeightPart(source, Layout.of(start or 0, [(count, 1)]), "same" if whole else "holds")
+            self.parts.setdefault(name, []).append(part)
+            start = (start or 0) + count
+
     def _is_complete(self, name: str) -> bool:
         parts = self.parts.get(name, [])
         return bool(parts) and (parts[0].arrangement != "holds" or _is_made_of(self.other[name].tensor, parts))
@@ -367,7 +407,7 @@ class _Matcher:
             if self._are_equal(factors, vector):
                 self.used.add(name)
                 return f"times {text}, along dimension {1 - axis}", vector
-        return f"times a factor for each index of dimension {1 - axis}", factors
+        return f"{_UNKNOWN} {1 - axis}", factors
 
     def _are_equal(self, vector: torch.Tensor, folded: torch.Tensor) -> bool:
         """Whether a vector is a folded one, up to the rounding of its weights."""
@@ -395,10 +435,15 @@ def _disjoint(parts: Sequence[WeightPart]) -> list[WeightPart]:
 
 def _is_made_of(tensor: torch.Tensor, parts: Sequence[WeightPart]) -> bool:
     """Whether all numbers of a weight are in its parts, but for zeros, as of layers without bias that were joined."""
-    accounted = tensor == 0
+    return bool((tensor.reshape(-1)[_unaccounted(tensor, parts)] == 0).all())
+
+
+def _unaccounted(tensor: torch.Tensor, parts: Sequence[WeightPart]) -> torch.Tensor:
+    """Return which numbers of a weight are in none of its parts, as a vector of booleans."""
+    left = torch.ones(tensor.numel(), dtype=torch.bool)
     for part in parts:
-        part.layout.select(accounted).fill_(value=True)
-    return bool(accounted.all())
+        (part.layout.select(left) if part.arrangement == "holds" else left).fill_(value=False)
+    return left
 
 
 def _rows_in(inner: torch.Tensor, outer: torch.Tensor) -> torch.Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from filch.compare import align
@@ -183,3 +184,95 @@ def test_what_is_between_two_layers_may_be_long_and_have_biases_of_another_size(
     model = Net()
     product = folded_weights(run_model(model, (numbers(2, 5, 4),), {}))["last.weight of first.weight"]
     assert torch.equal(product.tensor, model.last.weight.double() @ model.first.weight.double())
+
+
+def layers(count: int = 5) -> dict[str, torch.Tensor]:
+    """Return a checkpoint: a class token, positions, layers with two norms each, a fused weight, a scale and a head."""
+    generator = torch.Generator().manual_seed(0)
+
+    def made(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator)
+
+    shapes = {"norm1.weight": (24,), "norm2.weight": (24,), "fc.weight": (24, 18), "qkv.weight": (36, 24)}
+    found = {f"blocks.{layer}.{name}": made(*shape) for layer in range(count) for name, shape in shapes.items()}
+    return found | {"cls": made(1, 1, 24), "pos": made(1, 9, 24), "scale": made(), "head.weight": made(10, 24)}
+
+
+def converted(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return them under other names, with the fused ones in parts."""
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in weights.items():
+        other = name.replace("blocks", "layers").replace("norm1", "before").replace("norm2", "after")
+        parts = tensor.chunk(3) if "qkv" in name else [tensor]
+        found |= {
+            other.replace("qkv", kind) if len(parts) > 1 else other: part
+            for kind, part in zip("qkv", parts, strict=False)
+        }
+    return found
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 12])
+def test_a_right_conversion_is_close_however_many_layers_it_has(count: int):
+    """The numbers in `norm1` and `norm2` are those of no layer."""
+    result = align(layers(count), converted(layers(count)), weights_only=True)
+    assert result.outcome == "close", str(result)
+
+
+WRONG = {
+    "NaN": lambda weight: weight * float("nan"),
+    "one infinite": lambda weight: torch.where(weight == weight.max(), float("inf"), weight),
+    "zeros": torch.zeros_like,
+    "a constant": torch.ones_like,
+    "other numbers": lambda weight: torch.randn(weight.shape, generator=torch.Generator().manual_seed(9)),
+    "one number": lambda weight: weight.sum(),
+    "empty": lambda weight: weight[:0],
+    "rounded to int8": lambda weight: (weight * 40).round() / 40,
+    "rounded to bfloat16": lambda weight: weight.bfloat16().float(),
+    "negated in part": lambda weight: weight * (1 - 2 * (torch.arange(weight.numel()).view(weight.shape) % 2)),
+}
+OF_A_MATRIX = {
+    "a part": lambda weight: weight[:7],
+    "repeated": lambda weight: weight.repeat(2, 1),
+    "rows reversed": lambda weight: weight.flip(0),
+    "transposed": lambda weight: weight.T.contiguous(),
+    "plus 1": lambda weight: weight + 1,
+    "rows times random": lambda weight: weight * torch.rand(len(weight), 1, generator=torch.Generator().manual_seed(9)),
+    "times 1.1": lambda weight: weight * 1.1,
+    "interleaved": lambda weight: weight.view(2, -1, weight.shape[1]).transpose(0, 1).reshape(weight.shape),
+}
+CASES = [
+    *((name, way) for way in WRONG for name in ("cls", "pos", "head.weight", "layers.1.before.weight")),
+    *(("layers.2.fc.weight", way) for way in OF_A_MATRIX),
+    *(("layers.2.q.weight", way) for way in ("a part", "repeated", "plus 1", "times 1.1")),
+    *(("head.weight", way) for way in ("a part", "rows times random")),
+    *(("scale", way) for way in ("NaN", "zeros", "a constant", "other numbers")),
+]
+
+
+@pytest.mark.parametrize(("name", "way"), CASES)
+def test_a_wrong_weight_is_told(name: str, way: str):
+    """Wherever it is: in one layer of five, in a dimension of 1, or a single number."""
+    other = converted(layers())
+    other[name] = (WRONG | OF_A_MATRIX)[way](other[name])
+    result = align(layers(), other, weights_only=True)
+    assert result.outcome == "different", str(result)
+    assert result.wrong_outputs
+
+
+def test_weights_of_one_number_are_found_where_they_are_joined():
+    """Biases of 0, as many models begin with, in one of B; another number, or more of them than A has, are not."""
+    zeros = {name: torch.zeros(24) for name in "abc"}
+    for joined, others in ((torch.zeros(72), {}), (torch.cat([torch.zeros(72), numbers(8)]), {"d": numbers(0)})):
+        own = {**zeros, "w": numbers(6, 5), **({} if len(joined) == 72 else {"d": joined[72:]})}
+        assert align(own, {"w": own["w"], "joined": joined}, weights_only=True).close, others
+        wrong = torch.cat([joined[:71], joined.new_ones(1), joined[72:]])
+        assert not align(own, {"w": own["w"], "joined": wrong}, weights_only=True).close
+    assert not align({**zeros, "w": A["q"]}, {"w": A["q"], "joined": torch.zeros(80)}, weights_only=True).close
+
+
+def test_layers_that_are_made_in_two_ways_are_told_apart_in_two_layers():
+    """One of two must be wrong, as both are of the same place in A."""
+    own = {f"a.{layer}.w": numbers(12, 8) for layer in range(2)}
+    other = {"b.0.w": own["a.0.w"], "b.1.w": own["a.1.w"] * 2}
+    assert align(own, {name: tensor * 2 for name, tensor in own.items()}, weights_only=True).close
+    assert align(own, other, weights_only=True).outcome == "different"
