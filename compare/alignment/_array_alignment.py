@@ -1,6 +1,5 @@
 """Align implementations of which one, or both, are named arrays; or their weights alone."""
 
-import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -21,7 +20,7 @@ from ._correspondence import Correspondence
 from ._execution import Execution, Output, label_of, run_model
 from ._named_values import Leaving, leaving
 from ._output_order import have_equal_numbers, have_same_kinds, in_order
-from ._outputs import JudgedOutputs, bare_name, judge_outputs
+from ._outputs import JudgedOutputs, bare_name, judge_outputs, output_name
 from ._parts import Parts, part_of, with_parts
 from ._program_run import ProgramSource, noisy_values, run_program
 from ._result import aligned_weight, alignment, outputs_of, remarks_on
@@ -159,7 +158,8 @@ def align_arrays(own: Source, other: Source, given: ValueMap, parts: Parts) -> A
     wrong += _wrong_arrays(left, *("BA" if are_of_b else "AB"))
     judged = _judged_outputs(own, other, first, second)
     accounted = pairs.found if are_of_b else pairs.found_in_other
-    gaps = [*map(Gap, itertools.repeat(""), judged.problems)] if are_of_b and _are_unsaved(judged, pairs) else []
+    lost = [item.own for item in judged.judged if item.problem] if are_of_b and _are_unsaved(judged, pairs) else []
+    gaps = [Gap(output_name(item), "no array of B has its numbers") for item in lost]
     wrong += [] if wrong or gaps else judged.problems
     are_two = isinstance(own, NamedArrays) and isinstance(other, NamedArrays)
     if are_two and not wrong and accounted.isdisjoint(arrays.recognizable):

@@ -209,9 +209,7 @@ def run_model(
     own = {name: tensor.detach() for name, tensor in weights.items() if name in graph.known}
     again = _Replay(recorded, kept, own)
     plain = plain_tensors(own)
-    return Execution(
-        type(model).__name__, graph, kept, plain, recorded.outputs, offsets, again, units, tuple(outputs)
-    )
+    return Execution(type(model).__name__, graph, kept, plain, recorded.outputs, offsets, again, units, tuple(outputs))
 
 
 def finest_shapes(graph: Graph, values: Tensors) -> dict[str, tuple[int, ...]]:
