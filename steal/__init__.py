@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .files._outputs import (
         free_space,
         has_no_room,
+        refuse_foreign,
         refuse_link_out,
         replacing,
         write_output,
@@ -118,6 +119,7 @@ __all__ = [
     "read_toml",
     "read_untrusted",
     "recover",
+    "refuse_foreign",
     "refuse_link_out",
     "reopened",
     "replacing",
@@ -154,6 +156,7 @@ _NAMES_BY_MODULE = {
     "files._outputs": (
         "free_space",
         "has_no_room",
+        "refuse_foreign",
         "refuse_link_out",
         "replacing",
         "write_output",

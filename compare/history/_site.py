@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from filch.steal import write_output, write_problem
+from filch.steal import refuse_foreign, write_output, write_problem
 
 from ..common._errors import CompareError
 from ..rendering._html import filled
@@ -34,6 +34,7 @@ def write_site(history: History, folder: Path) -> list[Path]:
     page = as_site(history)
     contents = {folder / "index.html": page, folder / "history.json": history.to_json()}
     try:
+        refuse_foreign(folder, [path.name for path in contents], ("index.html", "<title>Filch history</title>"))
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in contents.items():
             write_output(path, text, errors="backslashreplace")

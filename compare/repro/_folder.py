@@ -14,7 +14,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from filch.steal import Scratch, refuse_link_out, writing
+from filch.steal import Scratch, refuse_foreign, refuse_link_out, writing
 from filch.steal.text import for_markdown
 
 from ..common._errors import CompareError
@@ -57,6 +57,7 @@ exits with 1 if there is a difference and 0 if not; it only needs {needs} and nu
 | --- | --- |
 {versions}
 """
+_MARK = "exits with 1 if there is a difference and 0 if not; it only needs"  # in each README
 _FILES = {
     "model.onnx": "the model",
     "inputs.onnx": "its inputs, a Constant for each",
@@ -104,6 +105,7 @@ def write_folder(repro: Repro, case: Case, runner: Runner, options: Mapping[str,
         )
         (folder / "README.md").write_text(text, encoding="utf-8")
         with writing(repro.folder, CompareError):
+            refuse_foreign(repro.folder, [*_FILES, "README.md"], ("README.md", _MARK))
             for file in folder.iterdir():
                 refuse_link_out(repro.folder / file.name)
             shutil.copytree(folder, repro.folder, dirs_exist_ok=True)

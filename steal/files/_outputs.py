@@ -5,11 +5,13 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .._errors import FilchError, os_error_reason
+from ._kinds import budget_of
+from ._untrusted import read_untrusted
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
@@ -96,6 +98,23 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             new.unlink(missing_ok=True)
+
+
+def refuse_foreign(folder: Path, names: Collection[str], mark: tuple[str, str]) -> None:
+    """Raise an error if a folder has a file that would be replaced and that Filch did not write.
+
+    Args:
+        folder: it need not exist. Links in it are `refuse_link_out`'s.
+        names: of the files that will be written.
+        mark: the name of the one that tells who wrote them all, and text that Filch writes into it.
+
+    Raises:
+        OSError: there is such a file, or it can't be read; `strerror` is the reason.
+    """
+    there = sorted(name for name in names if (folder / name).is_file() and not (folder / name).is_symlink())
+    name, text = mark
+    if there and text.encode() not in (read_untrusted(folder / name, budget_of("report")) if name in there else b""):
+        raise OSError(errno.EEXIST, f"it has a file {there[0]!r} that Filch did not write: name another folder")
 
 
 def refuse_link_out(path: Path) -> None:

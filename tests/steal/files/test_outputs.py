@@ -13,6 +13,7 @@ from filch.steal import (
     DumpError,
     FilchError,
     add_properties,
+    refuse_foreign,
     restore,
     steal_forward,
     write_output,
@@ -90,3 +91,20 @@ def test_properties_that_do_not_fit_leave_a_dump_as_it_was(tmp_path, full_disk):
 
     assert (tmp_path / "dump.onnx").read_bytes() == before
     assert not restore(tmp_path / "dump.onnx").properties
+
+
+@pytest.mark.parametrize("there", [["README.md"], ["model.onnx"], ["README.md", "model.onnx"]])
+def test_a_folder_with_files_of_others_is_refused(tmp_path, there):
+    """One that Filch has written before is written again."""
+    names, mark = ["README.md", "model.onnx"], ("README.md", "Filch wrote this")
+    (tmp_path / "notes.txt").write_text("of the user")
+    refuse_foreign(tmp_path, names, mark)
+    refuse_foreign(tmp_path / "new", names, mark)
+
+    for name in there:
+        (tmp_path / name).write_text("of the user")
+    with pytest.raises(OSError, match=rf"it has a file '{there[0]}' that Filch did not write: name another folder"):
+        refuse_foreign(tmp_path, names, mark)
+
+    (tmp_path / "README.md").write_text("Filch wrote this")
+    refuse_foreign(tmp_path, names, mark)
