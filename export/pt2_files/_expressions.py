@@ -3,12 +3,16 @@
 import ast
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
 from typing import Any
 
 import sympy
 from torch.utils._sympy import functions
+
+from filch.steal import Budget, LimitError, budget_of
 
 from ._archive import StoredError
 
@@ -30,6 +34,18 @@ _OF_TORCH = (
 )
 _POWERS = {"Pow", "PowByNatural"}
 _EXPANDING = {"Add", "Mul"} | _POWERS
+# What is left for the expressions of the file that is read, and those that it has had.
+_reading: ContextVar[tuple[Budget, dict[str, sympy.Basic]]] = ContextVar("filch_expressions")
+
+
+@contextmanager
+def expressions_of_one_file() -> Iterator[None]:
+    """Count the steps of all expressions that are parsed in the block together, each different one once."""
+    token = _reading.set((budget_of("exported program"), {}))
+    try:
+        yield
+    finally:
+        _reading.reset(token)
 
 
 def symbol_name(text: object) -> str:
@@ -43,7 +59,6 @@ def symbol_name(text: object) -> str:
     return text
 
 
-@lru_cache(maxsize=1024)
 def expression(text: str) -> sympy.Basic:
     """Parse an expression that torch wrote with sympy's `srepr`.
 
@@ -54,12 +69,22 @@ def expression(text: str) -> sympy.Basic:
     Raises:
         StoredError: it is not a symbolic size, or exceeds a limit.
     """
+    budget, known = _reading.get((budget_of("exported program"), {}))
+    if text not in known:
+        known[text] = _expression(text, budget)
+    return known[text]
+
+
+def _expression(text: str, budget: Budget) -> sympy.Basic:
     if len(text) > _MAX_CHARACTERS or text.count("(") > _MAX_CALLS:
         raise StoredError("a symbolic size in it is too long")
     try:
-        parsed = _parse(ast.parse(text, mode="eval").body)
+        with budget.watched("parsing its symbolic sizes"):  # sympy simplifies them, in a time that grows quickly
+            parsed = _parse(ast.parse(text, mode="eval").body)
     except StoredError:
         raise
+    except LimitError as error:
+        raise StoredError(str(error)) from None
     except Exception as error:  # ast and sympy raise exceptions of any type
         raise StoredError(f"{text!r:.80} is not a symbolic size") from error
     if not isinstance(parsed, sympy.Basic):

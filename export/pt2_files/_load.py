@@ -9,18 +9,21 @@ from torch._export.serde.schema import ModuleCallEntry, ModuleCallSignature
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from filch.steal import parse_json
+from filch.steal import budget_of, parse_json
 
 from .._errors import reason
 from ..common._quiet import quiet
+from ..common._time_limit import TimeLimit
 from . import _targets
 from ._archive import Archive, StoredError
+from ._expressions import expressions_of_one_file
 from ._payloads import CONSTANTS, WEIGHTS, meta_weights, read_weights
 from ._schema import read_program
 
 _MODEL = "models/model.json"
 _OLD_MODEL = "serialized_exported_program.json"  # up to torch 2.7
 _EXTRA = "extra/"
+_PER_NODE = 0.02  # seconds that torch may take; it takes 0.001
 _JSON = 64 * 2**20  # bytes; torch writes about 2,500 for an operation
 
 
@@ -73,7 +76,8 @@ def _read(archive: Archive, target: Callable[[str], str]) -> schema.ExportedProg
     if archive.size(name) > _JSON:
         raise StoredError(f"its graph takes {archive.size(name):,} bytes, and at most {_JSON:,} are read")
     try:
-        stored = read_program(parse_json(archive.read(name)), target)
+        with expressions_of_one_file():
+            stored = read_program(parse_json(archive.read(name)), target)
     except (RecursionError, ValueError) as error:
         cause = "it is nested too deep" if isinstance(error, RecursionError) else error
         raise StoredError(f"its graph can't be read: {cause}") from error
@@ -95,8 +99,10 @@ def _deserialized(
 ) -> ExportedProgram:
     from torch._export.serde.serialize import ExportedProgramDeserializer  # noqa: PLC0415  it imports Dynamo: seconds
 
+    seconds = budget_of("exported program").kind.seconds + _PER_NODE * len(stored.graph_module.graph.nodes)
+    limit = TimeLimit(seconds)
     try:
-        with quiet():
+        with limit, limit.step(lambda: StoredError(f"torch takes more than {seconds:g} seconds"), seconds), quiet():
             return ExportedProgramDeserializer().deserialize(stored, weights, constants)
     except Exception as error:  # torch raises exceptions of any type
         raise StoredError(f"torch can't make a program of it: {reason(error)}") from error

@@ -5,6 +5,7 @@ import resource
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,9 @@ from torch import nn
 
 from filch.compare import compare
 from filch.export import ExportError, Original, Program, export, load_program
-from filch.export.pt2_files import Archive, is_runnable
+from filch.export.pt2_files import Archive, StoredError, _expressions, is_runnable
 from filch.export.pt2_files import load_program as load_stored
-from filch.steal import steal_forward
+from filch.steal import budget_of, steal_forward
 from support.hostile.pt2_files import ARCHIVES, HARMLESS, REFUSED, Files, canary, contents, write
 from support.processes.commands import run as command
 
@@ -226,6 +227,21 @@ def test_numbers_of_a_stored_program_stay_bounded(saved: tuple[Program, Path], f
 
     with bounded(), pytest.raises(ExportError, match="more than 64 bits"):
         run(path, saved[0].original.identity)
+
+
+def test_the_symbolic_sizes_of_a_file_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other they may take days, as sympy compares all arguments of a maximum with each other."""
+    symbols = [f"Symbol('s{index}')" for index in range(90)]
+    texts = [f"Max({', '.join(symbols[first : first + 9])})" for first in range(0, 90, 9)]
+    monkeypatch.setattr(_expressions, "budget_of", partial(budget_of, steps=1_000_000))
+    with _expressions.expressions_of_one_file():
+        for _ in range(10):  # the same one costs nothing
+            _expressions.expression(texts[0])
+        with pytest.raises(
+            StoredError, match="symbolic sizes takes more than 1,000,000 steps or 120 seconds"
+        ):
+            [*map(_expressions.expression, texts)]
+    assert len(_expressions.expression(texts[1]).args) == 9  # of another file
 
 
 @pytest.mark.parametrize(
