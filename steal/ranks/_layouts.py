@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
 from typing import NamedTuple
 
@@ -35,11 +36,11 @@ def parse_dims(text: str) -> dict[str, Placement]:
     for dim, word in enumerate(text.split()):
         match = _DIM.fullmatch(word)
         if match is None:
-            raise FilchError(f"{text!r} does not name dimensions as 'b[dp] s d[tp:partial]' does: {word!r}")
+            raise FilchError(f"{text!r:.200} does not name dimensions as 'b[dp] s d[tp:partial]' does: {word!r:.80}")
         for mark in filter(None, (match["marks"] or "").split(",")):
             name, _, modifier = mark.strip().partition(":")
             if modifier not in ("", "partial", "zigzag"):
-                raise FilchError(f"{text!r}: {modifier!r} is not 'partial' or 'zigzag'")
+                raise FilchError(f"{text!r:.200}: {modifier!r:.80} is not 'partial' or 'zigzag'")
             sharded = Placement("shard", dim=dim, zigzag=modifier == "zigzag")
             placements[name] = Placement("partial") if modifier == "partial" else sharded
     return placements
@@ -79,7 +80,7 @@ class LearnedLayout(NamedTuple):
                     return cls(mesh, placements, int(divisor or 1))
         except ValueError:
             pass
-        raise FilchError(f"{text!r} is not a layout like '2: S(0)'")
+        raise FilchError(f"{text!r:.200} is not a layout like '2: S(0)'")
 
 
 @dataclass(frozen=True)
@@ -146,8 +147,26 @@ def _have_dims(item: Distributed, placements: Iterable[Placement]) -> bool:
 
 
 def _matches(pattern: str, key: Key) -> bool:
-    parts = (re.escape(part).replace(r"\*", "[^.]*") for part in pattern.split("**"))
-    expression = re.compile(".*".join(parts))
     if key.kind in _PARAMETERS and not pattern.endswith(f".{key.kind}"):
         return False
-    return any(expression.fullmatch(text) for text in (key.name, f"{key.name}.{key.kind}"))
+    return any(_expression(pattern).fullmatch(text) for text in (key.name, f"{key.name}.{key.kind}"))
+
+
+@cache
+def _expression(pattern: str) -> re.Pattern[str]:
+    """Return a regular expression that never tries the same way twice, so that no pattern takes a long time.
+
+    Where `*` follows `*`, or `**` follows anything, the first place at which the text between them fits is as good as
+    any later one: it is kept (an atomic group). Only the end of the pattern has to be at the end of the text.
+    """
+    *blocks, last = pattern.split("**")
+    first = "".join(f"(?>{'.*?' if index else ''}{_block(block)})" for index, block in enumerate(blocks))
+    head, star, tail = last.rpartition("*")
+    end = f"{_block(head)}[^.]*{re.escape(tail)}" if star else re.escape(tail)
+    return re.compile(f"{first}{'.*' if blocks else ''}{end}", re.DOTALL)
+
+
+def _block(pattern: str) -> str:
+    """Return the expression of a pattern without `**`."""
+    first, *others = map(re.escape, pattern.split("*"))
+    return first + "".join(f"(?>[^.]*?{other})" for other in others)

@@ -10,6 +10,8 @@ from ..files._untrusted import read_toml
 from ..text import for_toml
 from ._layouts import Layouts
 
+_MOST_PATTERNS = 10_000  # each is tried on each name
+
 
 def load_layouts(path: str | os.PathLike[str]) -> Layouts:
     """Read layouts from a TOML file.
@@ -33,6 +35,8 @@ def load_layouts(path: str | os.PathLike[str]) -> Layouts:
             raise FilchError(f"{os.fspath(path)!r}: [{name}] is not a table mesh, dims or learned of layouts")
     if any(size < 1 for size in contents.get("mesh", {}).values()):
         raise FilchError(f"{os.fspath(path)!r}: the sizes of the mesh must be positive")
+    if (count := len(contents.get("dims", {}))) > _MOST_PATTERNS:
+        raise FilchError(f"{os.fspath(path)!r}: [dims] has {count:,} patterns, and at most {_MOST_PATTERNS:,} are read")
     return Layouts(**contents)
 
 

@@ -237,9 +237,7 @@ def test_the_symbolic_sizes_of_a_file_are_counted_together(monkeypatch: pytest.M
     with _expressions.expressions_of_one_file():
         for _ in range(10):  # the same one costs nothing
             _expressions.expression(texts[0])
-        with pytest.raises(
-            StoredError, match="symbolic sizes takes more than 1,000,000 steps or 120 seconds"
-        ):
+        with pytest.raises(StoredError, match="symbolic sizes takes more than 1,000,000 steps or 120 seconds"):
             [*map(_expressions.expression, texts)]
     assert len(_expressions.expression(texts[1]).args) == 9  # of another file
 
