@@ -13,6 +13,7 @@ from ..common._errors import CompareError
 
 Shapes = Mapping[str, Sequence[int]]
 _LEAST, _GREATEST = 1, 9  # of integers that are no indices
+_PACKED = frozenset({"int2", "int4", "uint2", "uint4"})  # torch has their names, and no operation on them
 _MOST = 2**28  # elements of an input, whose shape may be that of a file from somebody else
 _PASS_INDICES = frozenset({"Cast", "Clip", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
 
@@ -95,7 +96,7 @@ def _draw(
         dims = ", ".join(map(str, shape))
         raise CompareError(f"no input {value.name!r} of shape [{dims}] can be drawn: give its shape, or the inputs")
     dtype = getattr(torch, value.dtype or "", None)
-    if not isinstance(dtype, torch.dtype) or dtype.is_complex:
+    if not isinstance(dtype, torch.dtype) or dtype.is_complex or value.dtype in _PACKED:
         raise CompareError(f"no input {value.name!r} of type {value.dtype or 'unknown'} can be drawn: give the inputs")
     if dtype is torch.bool or "mask" in value.name.lower():
         return torch.ones([*shape], dtype=dtype), "ones"

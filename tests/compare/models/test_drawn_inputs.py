@@ -113,3 +113,10 @@ def test_a_dimension_that_no_size_or_name_is_given_has_any_size(unknown):
 
     assert (tensors["x"].shape, tensors["z"].shape) == ((5, 3), (1, 3))
     assert read.values["x"].shape == (None, 3)
+
+
+@pytest.mark.parametrize("name", ["INT4", "UINT4", "FLOAT4E2M1", "FLOAT8E8M0"])
+def test_numbers_that_torch_can_not_compute_with_are_not_drawn(name):
+    """The message says what to do."""
+    with pytest.raises(CompareError, match=f"no input 'x' of type {name.lower()} can be drawn: give the inputs"):
+        draw_inputs(graph(("x", getattr(TensorProto, name), [4])))
