@@ -5,10 +5,11 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from filch.steal import open_untrusted
+from filch.steal import budget_of, open_untrusted, reopened
 from filch.steal.text import short_line
 
 from ..common._errors import CompareError
@@ -27,6 +28,7 @@ _PLAIN = frozenset({"F16", "F32", "F64", "BF16", "I8", "I16", "I32", "I64"})
 _STEPS = 1.5  # Q4_0 cuts the largest number by a step, and scales are rounded
 _SMALLEST = 2.0**-17  # of a number in a block with the smallest scale, 2 ** -24
 _WIDTH, _SAMPLES = 64, 128  # of sketches of rows; rows by which the tensors are found that may have all of them
+_LARGE, _MOST_REPEATED = 2**31, 64  # bytes of all tensors, and times those of the file
 Tensors = Mapping[str, torch.Tensor]
 
 
@@ -94,19 +96,34 @@ def load_gguf(path: str | os.PathLike[str]) -> GgufWeights:
     gguf = import_optional("gguf", "filch[gguf]", repr(str(path)))
     weights, quantized = {}, {}
     try:
-        open_untrusted(path).close()
-        for tensor in gguf.GGUFReader(Path(path), "c").tensors:
-            kind = tensor.tensor_type.name
-            data = tensor.data if kind in _PLAIN - {"BF16"} else gguf.dequantize(tensor.data, tensor.tensor_type)
-            array = torch.from_numpy(data)
-            weights[tensor.name] = array.bfloat16() if kind == "BF16" else array
-            if kind not in _PLAIN:
-                quantized[tensor.name] = Quantized(kind)
+        with open_untrusted(path) as file, reopened(file) as place:
+            most = max(_LARGE, _MOST_REPEATED * os.fstat(file.fileno()).st_size)
+            numbers = budget_of("GGUF file", size=most)
+            for tensor in _counting(gguf)(Path(place), "c").tensors:
+                numbers.take_bytes(4 * int(tensor.n_elements))
+                kind = tensor.tensor_type.name
+                data = tensor.data if kind in _PLAIN - {"BF16"} else gguf.dequantize(tensor.data, tensor.tensor_type)
+                array = torch.from_numpy(data)
+                weights[tensor.name] = array.bfloat16() if kind == "BF16" else array
+                if kind not in _PLAIN:
+                    quantized[tensor.name] = Quantized(kind)
     except OSError as error:
         raise CompareError(f"can't read {str(path)!r}: {error.strerror or error}") from error
     except Exception as error:  # for a damaged file, the package raises exceptions of any type
         raise CompareError(f"{str(path)!r} can't be read as GGUF: {short_line(str(error))}") from error
     return GgufWeights(weights, quantized)
+
+
+def _counting(gguf: Any) -> Any:
+    """Return the reader of the package, which counts what it reads of a header: it goes on after the end of a file."""
+
+    class Reader(gguf.GGUFReader):  # type: ignore[misc]
+        def _get(self, *args: Any, **options: Any) -> Any:
+            budget.take_items(what="fields")
+            return super()._get(*args, **options)
+
+    budget = budget_of("GGUF file")
+    return Reader
 
 
 def _allowed(weight: torch.Tensor, kind: str) -> torch.Tensor:

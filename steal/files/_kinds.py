@@ -9,6 +9,7 @@ FILE_KINDS = {
     kind.name: kind
     for kind in (
         FileKind("accepted values", size=2**20, depth=3),
+        FileKind("GGUF file", size=2**63, items=2**22),
         FileKind("dump", line=2**24),
         FileKind("exported program", memory=400 * 2**20, steps=20_000_000, seconds=120.0),
         FileKind("fleet", size=2**24, items=100_000, depth=8),

@@ -18,8 +18,9 @@ import pytest
 import torch
 
 from filch.compare import CompareError, align
-from filch.compare.models import _checkpoint
+from filch.compare.models import _checkpoint, _gguf
 from filch.compare.models._array_files import load_arrays
+from filch.compare.models._gguf import load_gguf
 from filch.steal import budget_of
 
 Write = Callable[[Path], object]
@@ -95,7 +96,7 @@ HOSTILE: dict[str, tuple[str, Write, str]] = {
     "a FIFO of safetensors": ("a.safetensors", os.mkfifo, "it is a FIFO"),
     "a device": ("a.bin", lambda path: path.symlink_to("/dev/zero"), "it is a device"),
     "a device of safetensors": ("a.safetensors", lambda path: path.symlink_to("/dev/zero"), "it is a device"),
-    "a FIFO of GGUF": ("a.npz", os.mkfifo, "it is a FIFO"),
+    "a FIFO of NumPy": ("a.npz", os.mkfifo, "it is a FIFO"),
     "a terabyte": ("a.npz", lambda path: (path.touch(), os.truncate(path, 2**40)), "at most 2,147,483,648 are read"),
     "a long header": ("a.safetensors", lambda path: path.write_bytes(b"\xff" * 64), "its header is said to have"),
     "a cut header": ("a.safetensors", lambda path: path.write_bytes(b"\1"), "it is no file of safetensors"),
@@ -122,6 +123,21 @@ def test_a_hostile_checkpoint_is_refused_with_one_sentence(tmp_path: Path, case:
     with pytest.raises(CompareError, match=message) as caught:
         load_arrays(tmp_path / name)
     assert str(caught.value).isprintable()
+
+
+def test_a_hostile_gguf_file_is_refused_with_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An array that is said to go on after the end of the file, and what is no regular file."""
+    pytest.importorskip("gguf")
+    path = tmp_path / "a.gguf"
+    key = struct.pack("<Q1sIIQ", 1, b"k", 9, 4, 2**60)  # an array of so many integers
+    path.write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + key)
+    monkeypatch.setattr(_gguf, "budget_of", partial(budget_of, items=1000))
+    with pytest.raises(CompareError, match="can't be read as GGUF: it has more than 1,000 fields"):
+        load_gguf(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(CompareError, match="it is a FIFO"):
+        load_gguf(path)
 
 
 def test_unpickling_is_counted_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
