@@ -44,6 +44,7 @@ OTHERS = {
     "steal/dump/_dump.py": "appends to a dump that the door has read",
     "steal/dump/_environment.py": "the state of this machine",
     "steal/dump/_files.py": "creates and locks files",
+    "steal/files/_outputs.py": "writes",
     "steal/files/_scratch.py": "creates and locks files",
 }
 
