@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from glob import has_magic
 from pathlib import Path
 from types import MappingProxyType
@@ -26,7 +27,7 @@ from filch.steal import (
 from .alignment._value_map import ValueMap, load_value_map
 from .common._complex import complex_as_real
 from .float64 import StoredLevel, levels_of
-from .metrics._metrics import compare_tensors
+from .metrics._summed_sizes import SUMMED, SummedSizes, compare_summed
 from .metrics._tolerance import Tolerance
 from .ranks._rank_diff import RankDiff
 from .results._dump_diff import DiffRow, DumpDiff
@@ -94,9 +95,10 @@ def _rows(
     first: Records, second: Records, tolerance: float | Tolerance | None, levels: Mapping[str, StoredLevel]
 ) -> Iterator[DiffRow]:
     """Yield the rows of the records of both dumps, and one row for each record that only one of them has."""
+    sizes = SummedSizes(first)
     for key in first:
         if key in second:
-            yield from value_rows(key, first[key], second[key], tolerance, levels=levels)
+            yield from value_rows(key, first[key], second[key], tolerance, levels=levels, sizes=sizes)
         else:
             yield unmatched_row(key, first[key], _SECOND)
     for key in second:
@@ -152,6 +154,7 @@ def value_rows(
     *,
     second: str = _SECOND,
     levels: Mapping[str, StoredLevel] = MappingProxyType({}),
+    sizes: SummedSizes | None = None,
 ) -> Iterator[DiffRow]:
     """Yield a row for each tensor of a record in both dumps, and one for the record if its structure differs.
 
@@ -162,17 +165,20 @@ def value_rows(
         tolerance: see `compare`; it judges tensors without a level.
         second: what the second dump is called.
         levels: the rounding levels of the tensors, by the record's label and the tensor's path.
+        sizes: the sizes of what gradients of the first dump were summed from.
     """
     if structure(value) != structure(other):
         yield DiffRow(key, "", describe(value), f"it is {describe(other)} in {second}")
     others = tensors(other)
     for path, tensor in tensors(value).items():
         other_tensor, level = others.get(path), levels.get(key.label + path)
-        difference = compare_tensors(other_tensor, tensor, tolerance=tolerance)
+        size = partial(sizes.of, key, path, tensor.shape) if sizes is not None else float
+        difference, is_rounding = compare_summed(other_tensor, tensor, size, tolerance=tolerance)
         ratio = None
         if level is not None and level.reliable and other_tensor is not None and not difference.problem:
             ratio = level.ratio(tensor, other_tensor)
-        yield DiffRow(key, path, describe(tensor), "", difference, ratio=ratio)
+        reason = SUMMED if is_rounding and ratio is None else ""
+        yield DiffRow(key, path, describe(tensor), reason, difference, ratio=ratio)
     missing = missing_tensors(other)
     for path, stand_in in missing_tensors(value).items():
         yield _without_numbers(key, path, stand_in, missing.get(path), second)

@@ -11,19 +11,20 @@ from torch.utils import _pytree as pytree
 
 from filch.export import Graph, Node, Value, copy_tensors
 from filch.export.backends import Compiled
-from filch.steal import Key
+from filch.steal import Capture, Key, steal_forward
 
 from ..common._errors import CompareError
 from ..engine._run import Run
 from ..engine._value_comparator import compare_values
 from ..float64 import Float64Values, float64_values
 from ..metrics._limits import Limits
+from ..metrics._summed_sizes import SUMMED, SummedSizes, compare_summed
 from ..metrics._tolerance import Tolerance, ToleranceOption, given_limits
-from ..models._module_values import module_values
 from ..models._state import ModelState
 from ..references._resolver import Reference
 from ..results._joined import joined
 from ..results._report import EAGER_PYTORCH, Report
+from ..results._rows import Row
 from ._backend import filch
 from ._graph_check import BACKWARD, problem_notes
 
@@ -62,14 +63,8 @@ def compare_gradients(
     loss = loss or _weighted_sum
     reports: list[Report] = []
     options = {"correctness_report": reports, "inner": inner, "tolerance": tolerance}
-    output_gradients: dict[str, torch.Tensor] = {}
-
-    def put(key: Key, path: str, tensor: torch.Tensor) -> None:
-        if key.kind == "GO" and not path:
-            output_gradients[key.name] = tensor
-
     state = ModelState(model)
-    with state.restored(), module_values("", model, put):
+    with state.restored(), steal_forward(model, submodules=True, gradients=True) as capture:
         expected = _gradients(model, model, args, kwargs or {}, loss)
     if not expected:
         raise CompareError("no gradient reaches a parameter of the model: is it frozen, or the loss detached?")
@@ -89,7 +84,7 @@ def compare_gradients(
             "a wrong decomposition shows only in the gradients of the parameters"
         )
     effects = (report.observer_effect for report in reports if report.observer_effect is not None)
-    rows, graphs = joined([*reports, _parameter_report(actual, expected, output_gradients, limits, float64)])
+    rows, graphs = joined([*reports, _parameter_report(actual, expected, capture, limits, float64)])
     return Report(
         backend=reports[0].backend if reports else str(inner),
         reference=EAGER_PYTORCH,
@@ -105,32 +100,32 @@ def compare_gradients(
 def _parameter_report(
     actual: Mapping[str, torch.Tensor],
     expected: Mapping[str, torch.Tensor],
-    output_gradients: Mapping[str, torch.Tensor],
+    capture: Capture,
     tolerance: float | Tolerance | None,
     float64: Float64Values | None,
 ) -> Report:
     """Return a report with a row for each parameter, the last one first, in the order of the backward pass.
 
     A parameter's gradient is a sum over the gradient of its module's output, which determines its rounding: a bias
-    before a BatchNorm has a gradient of 0 plus rounding. Each row names its parameter as module, as a module may have
-    several.
+    before a BatchNorm has a gradient of 0 plus rounding, of which the float64 run shows only a part, because it adds
+    no noise within an operation. Each row names its parameter as module, as a module may have several.
     """
-    owners = {name: name.rpartition(".")[0] for name in reversed([*expected])}
-    nodes = [Node(name, "gradient", (path,), (f"{name}.grad",), module=name) for name, path in owners.items()]
-    values = {f"{name}.grad": _value(f"{name}.grad", tensor) for name, tensor in expected.items()}
-    inputs = {path: _value(path, tensor) for path, tensor in output_gradients.items()}
-    graph = Graph("gradients", tuple(dict.fromkeys(owners.values())), (), (), tuple(nodes), {**inputs, **values})
+    nodes = tuple(Node(name, "gradient", (), (f"{name}.grad",), module=name) for name in reversed([*expected]))
+    values = {f"{name}.grad": Value(f"{name}.grad", shape=tuple(tensor.shape)) for name, tensor in expected.items()}
+    graph = Graph("gradients", (), (), (), nodes, values)
     gradients = {f"{name}.grad": tensor for name, tensor in actual.items()}
     references = {f"{name}.grad": Reference(tensor, "eager") for name, tensor in expected.items()}
-    run = Run(0, "compiled", Compiled(graph, None), output_gradients, {})
+    run = Run(0, "compiled", Compiled(graph, None), {}, {})
     rows, _ = compare_values(run, gradients, references, None, Limits(graph, tolerance), float64=float64)
-    bare_nodes = tuple(replace(node, inputs=()) for node in nodes)  # the inputs are paths, not values
-    bare_graph = replace(graph, inputs=(), nodes=bare_nodes, values=values)
-    return Report("", "", "parameters", tuple(rows), graphs={"compiled": bare_graph})
+    sizes = SummedSizes(capture)
 
+    def judged(row: Row, name: str) -> Row:
+        size = partial(sizes.of, Key(name, 0, "GF"), "", expected[name].shape)
+        difference, is_rounding = compare_summed(actual.get(name), expected[name], size, tolerance=tolerance)
+        return replace(row, status="same", reason=SUMMED, difference=difference, float64=None) if is_rounding else row
 
-def _value(name: str, tensor: torch.Tensor) -> Value:
-    return Value(name, shape=tuple(tensor.shape))
+    rows = [judged(row, str(row.module)) if row.diverged else row for row in rows]
+    return Report("", "", "parameters", tuple(rows), graphs={"compiled": graph})
 
 
 def _gradients(

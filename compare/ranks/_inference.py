@@ -1,6 +1,6 @@
 """Find out by the reference how plain tensors of several ranks belong together."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -11,6 +11,7 @@ from filch.steal import Distributed, Placement
 from filch.steal.ranks import LearnedLayout, has_same_bits, joined_if_equal, layout_of
 
 from ..metrics._metrics import Difference, compare_tensors
+from ..metrics._summed_sizes import compare_summed
 from ..metrics._tolerance import Tolerance
 
 _PARTIAL = (Placement("partial", reduce_op="sum"), Placement("partial", reduce_op="avg"))
@@ -28,6 +29,8 @@ class Inferred:
         unreduced: whether the ranks have partial values, which no collective has added.
         divisor: of the tensor.
         wrong: the ranks whose part or replica differs from the reference; None if that is not known.
+        is_rounding: whether the difference is close because of the size of what was summed: rounding errors fit in
+            other ways, too.
     """
 
     item: Distributed
@@ -36,6 +39,7 @@ class Inferred:
     unreduced: bool
     divisor: float
     wrong: tuple[int, ...] | None
+    is_rounding: bool = False
 
     @property
     def order(self) -> tuple[bool, bool, int, float]:
@@ -51,6 +55,7 @@ def infer(
     item: Distributed,
     reference: torch.Tensor,
     *,
+    size: Callable[[], float] = float,
     divisor: float | None = 1,
     tolerance: float | Tolerance | None,
 ) -> Inferred | None:
@@ -62,41 +67,51 @@ def infer(
     Args:
         item: the parts of a tensor, at least two.
         reference: the tensor of one process.
+        size: returns the size of what was summed to get the reference (see `SummedSizes`); by default, it is not known.
         divisor: of the tensor; None tries 1 and the number of shards: if each of n ranks computes the mean loss of its
             part of a batch, gradients with respect to inputs and outputs are n times as large as in one process.
         tolerance: see `compare`.
     """
     best: Inferred | None = None
+    rounding: Inferred | None = None
     for mesh, placements in _candidates(item.tensors, reference):
         sharding = layout_of(item.tensors, placements, mesh)
         shards = prod(mesh[dim] for dim in sharding.shard_dims)
         for number in sorted({1, shards}) if divisor is None else (divisor,):
             made = (joined_if_equal(item) if shards == 1 else None) or item.joined(sharding, "inferred")
             made = made if number == 1 else made.divided(number)
-            difference = compare_tensors(made.parts[0].tensor, reference, tolerance=tolerance)
+            part = made.parts[0].tensor
+            difference, is_rounding = compare_summed(part, reference, size, tolerance=tolerance)
             count = int(number) if number == int(number) else 1  # a factor of clipping is none of the layout
             text = str(LearnedLayout(mesh, placements, count))
             wrong = None if difference.close else wrong_ranks(made, reference, tolerance)
             unreduced = any(placement.kind == "partial" for placement in placements)
-            found = Inferred(made, text, difference, unreduced, number, wrong)
-            if difference.close and not made.problems:
+            found = Inferred(made, text, difference, unreduced, number, wrong, is_rounding)
+            if difference.close and not made.problems and not is_rounding:
                 return found
-            if best is None or found.order < best.order:
+            if is_rounding:
+                rounding = rounding or found
+            elif best is None or found.order < best.order:
                 best = found
-    return best
+    return rounding or best
 
 
 def fit_known(
-    item: Distributed, reference: torch.Tensor, *, divisors: Sequence[float], tolerance: float | Tolerance | None
+    item: Distributed,
+    reference: torch.Tensor,
+    *,
+    size: Callable[[], float],
+    divisors: Sequence[float],
+    tolerance: float | Tolerance | None,
 ) -> Inferred:
     """Compare a tensor whose layout is known with the reference; the divisor is the one that fits best."""
     ways = []
     for divisor in divisors:
         made = item if divisor == 1 else item.divided(divisor)
-        difference = compare_tensors(made.parts[0].tensor, reference, tolerance=tolerance)
+        difference, is_rounding = compare_summed(made.parts[0].tensor, reference, size, tolerance=tolerance)
         wrong = None if difference.close else wrong_ranks(made, reference, tolerance)
-        ways.append(Inferred(made, "", difference, unreduced=False, divisor=divisor, wrong=wrong))
-    return min(ways, key=lambda way: way.order)
+        ways.append(Inferred(made, "", difference, False, divisor, wrong, is_rounding))  # noqa: FBT003  not reduced
+    return min(ways, key=lambda way: (way.is_rounding, way.order))
 
 
 def wrong_ranks(

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from filch.steal import (
 
 from ..float64 import StoredLevel
 from ..float64._verdict import SUSPICIOUS
+from ..metrics._summed_sizes import SUMMED, SummedSizes
 from ..metrics._tolerance import Tolerance
 from ..results._dump_diff import DiffRow, DumpDiff
 from ._culprit import culprit_reasons
@@ -49,6 +51,7 @@ class RankDiff:
         levels: Mapping[str, StoredLevel],
     ) -> None:
         self._expected, self._actual, self._tolerance, self._levels = expected, actual, tolerance, levels
+        self._sizes = SummedSizes(expected)
         self._expected_counts = _counts(expected)
         self._actual_keys = _keys_by_place(actual)
         self._stages = _stages(expected, actual)
@@ -150,14 +153,15 @@ class RankDiff:
         """Put parts together as it is known or as fits best."""
         splits_loss = key.kind in _BACKWARD and not self._is_averaged(key, path)
         divisor = self._divisor if splits_loss else self._scale if key.kind == "GF" else 1
+        size = partial(self._sizes.of, key, path, reference.shape)
         known = item if len(item.parts) == 1 else self._actual.layouts.join_learned(key, path, item)
         if known is None:
-            found = infer(item, reference, divisor=divisor, tolerance=self._tolerance)
+            found = infer(item, reference, size=size, divisor=divisor, tolerance=self._tolerance)
         else:
             is_learned, count = len(item.parts) > 1, len(self._actual.dumps) if len(item.pieces) == 1 else item.shards
             divisors = (1,) if is_learned and splits_loss else sorted({1, count}) if divisor is None else (divisor,)
-            found = fit_known(known, reference, divisors=divisors, tolerance=self._tolerance)
-        if splits_loss and found is not None and self._divisor is None:
+            found = fit_known(known, reference, size=size, divisors=divisors, tolerance=self._tolerance)
+        if splits_loss and found is not None and not found.is_rounding and self._divisor is None:
             self._divisor = self._actual.layouts.learned_divisor(key, path) or int(found.divisor)
         return found
 
@@ -178,11 +182,11 @@ class RankDiff:
         close = difference.close if ratio is None else ratio <= SUSPICIOUS
         if problems or not close:
             ranks = wrong_ranks(item, reference, self._tolerance) or tuple(sorted({*item.ranks}))
-        elif found.layout and self._scale == 1:
+        elif found.layout and self._scale == 1 and not found.is_rounding:
             self._learned[key.place(path)] = found.layout
         held_by = tuple(sorted({rank for part in item.parts for rank in part.ranks}))
         row = DiffRow(
-            *(key, path, describe(reference), problems, difference),
+            *(key, path, describe(reference), problems or SUMMED * (found.is_rounding and ratio is None), difference),
             ratio=ratio,
             layout=item.layout,
             ranks=ranks,

@@ -17,6 +17,7 @@ from filch.steal import Dump, Key, restore, steal_forward
 from .._diff import diff, unmatched_row, value_rows
 from ..common._errors import CompareError
 from ..float64 import StoredLevel
+from ..metrics._summed_sizes import SummedSizes
 from ..metrics._tolerance import Tolerance
 from ..models._subject import Subject
 from ..results._dump_diff import DiffRow, DumpDiff
@@ -218,6 +219,7 @@ class ComparingSink:
         levels: Mapping[str, StoredLevel] = MappingProxyType({}),
     ) -> None:
         self._expected, self._tolerance, self._levels = expected, tolerance, levels
+        self._sizes = SummedSizes(expected)
         self._rows: dict[Key, tuple[DiffRow, ...]] = {}
 
     def __call__(self, key: Key, value: Any) -> None:
@@ -228,7 +230,10 @@ class ComparingSink:
         """Return the rows of a record."""
         if key not in self._expected:
             return (unmatched_row(key, value, _THERE),)
-        return tuple(value_rows(key, self._expected[key], value, self._tolerance, second=_HERE, levels=self._levels))
+        rows = value_rows(
+            *(key, self._expected[key], value, self._tolerance), second=_HERE, levels=self._levels, sizes=self._sizes
+        )
+        return tuple(rows)
 
     def result(self) -> DumpDiff:
         """Return the rows in the dump's order, including records that this run lacks; extra records come last."""

@@ -155,3 +155,15 @@ def test_the_report_draws_forward_and_backward_as_one_graph() -> None:
     assert any("backward" in node.name for node in report.graph.nodes)
     assert len([name for name in report.graph.constants if "parameters" in name]) == 6, "weights are no inputs"
     assert not any("parameters" in name for name in report.graph.inputs)
+
+
+@needs_compiler
+@pytest.mark.parametrize("tolerance", [None, "default"])
+def test_gradients_that_cancel_are_close(tolerance):
+    """The sum of a batch norm is 0, whatever its input: the kernels and eager PyTorch compute other rounding errors."""
+    torch._dynamo.reset()  # noqa: SLF001  torch documents it
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16))
+    report = compare_gradients(model, (torch.randn(32, 16),), loss=torch.sum, tolerance=tolerance)
+    assert report.close, report
+    assert any("rounding of what was summed" in row.reason for row in report.rows)
