@@ -21,7 +21,7 @@ from ..values._decode import decode
 from ..values._dtypes import dtype_name, reason_not_storable
 from ..values._encode import encode, local_form
 from ..values._foreign import Spec, skipped
-from ..values._growth import MIN_BYTES, MIN_RANK, GrowthTracker
+from ..values._growth import MIN_BYTES, MIN_RANK, GrownBytes, GrowthTracker
 from ..values._packed import Packed, pack, spec_of_one
 from ..values._raw import (
     SMALL,
@@ -109,6 +109,7 @@ class Recorder:
         self._is_whole = limits == (None, None) and not is_other
         self._stored_tensors = StoredTensors()
         self._growth = GrowthTracker()
+        self._grown_bytes = GrownBytes()
         self._caller_inputs: dict[
             tuple[int, str], tuple[tuple[Any, ...], dict[str, Any]]
         ] = {}  # by thread and name of the module
@@ -379,13 +380,15 @@ class Recorder:
             data_checksum = checksum(raw.data_ptr(), raw.nbytes)
         lookup = self._stored_tensors.lookup_key(tensor, flags)
         location = None if lookup is None else self._stored_tensors.find(lookup, data_checksum, contiguous_nbytes)
-        if location is not None:
+        stored_bytes = self.totals.nbytes
+        may_share = location is None or self._grown_bytes.admit(key, location[0], tensor.nbytes, stored_bytes)
+        if location is not None and may_share:
             self.totals.shared += tensor.nbytes
             stored, start = location
             if start is None:
                 return {"tensor": stored}
             return {"tensor": stored, "part": [start, dtype_name(tensor.dtype), list(tensor.shape)]}
-        may_grow = data_checksum is not None and raw.dim() >= MIN_RANK
+        may_grow = may_share and data_checksum is not None and raw.dim() >= MIN_RANK
         reference = self._store_growth(raw, key, path) if may_grow else self._store_whole(raw, key, path)
         if reference is None:
             limit = self.options.total_limit
@@ -406,6 +409,8 @@ class Recorder:
         """Store only what a tensor adds to the previous one at its place; return None as `_store_whole`."""
         place = (key.name, key.kind, path)
         grown = self._growth.find(place, raw)
+        if grown is not None and not self._grown_bytes.admit(key, None, raw.nbytes, self.totals.nbytes):
+            grown = None
         if grown is None:
             reference = self._store_whole(raw, key, path)
         else:

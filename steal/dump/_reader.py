@@ -21,7 +21,7 @@ from .._errors import DAMAGE, DumpError, one_line, os_error_reason
 from ..files._untrusted import open_untrusted
 from ..values._dtypes import CARRIERS, dtype_of, from_carrier
 from ..values._foreign import Spec
-from ..values._growth import concatenate, part_references
+from ..values._growth import MAX_RATIO, concatenate, part_references
 from ..values._tensors import MAX_DIMS
 from . import _format as form
 from ._compression import decompress_bytes
@@ -31,7 +31,6 @@ from ._rows import Rows
 _EXTERNAL, _UINT8 = TensorProto.EXTERNAL, TensorProto.UINT8
 _MAX_DIGITS = 18  # the maximum number of digits of an offset
 _INLINE = -1, -1  # the span of bytes that are in the model
-_MAX_GROWN_RATIO = 16  # size of the grown tensors of one value, relative to the dump
 # Linux counts a private mapping as memory that may be written, and refuses one larger than the machine's memory.
 # Python before 3.13 has no name for the flag.
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000) if sys.platform == "linux" else 0
@@ -283,7 +282,7 @@ class Reader:
         Raises:
             DumpError: the value is too large.
         """
-        remaining = _MAX_GROWN_RATIO * self._total_bytes
+        remaining = MAX_RATIO * self._total_bytes
         for reference in dict.fromkeys(item for item in references if type(item) is int and item < 0):
             remaining -= sum(map(self.nbytes, self.parts(reference)))
             if remaining < 0:

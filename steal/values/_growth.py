@@ -11,6 +11,7 @@ from ._raw import row_hashes
 
 MIN_BYTES = 1024  # bytes; smaller tensors are stored whole
 MIN_RANK = 3  # the smallest rank of a cache: heads or batches come before the tokens
+MAX_RATIO = 16  # size of the grown tensors of one value, relative to all that is stored
 _Hashes = npt.NDArray[np.int64]
 _Place = tuple[str, str, str]
 
@@ -79,6 +80,39 @@ class GrowthTracker:
         last = self._last.get(place)
         grows = last is not None and _grown_dimension(last, raw) is not None
         self._last[place] = _LastTensor(raw.shape, raw.dtype, row_hashes(raw) if grows else None, reference, None)
+
+
+class GrownBytes:
+    """Counts the bytes of the grown tensors of each value while it is stored.
+
+    A reader refuses a value whose grown tensors are many times larger than all that is stored, as a small file could
+    describe one that takes all memory. A list of all stages of a cache would be such a value.
+    """
+
+    def __init__(self) -> None:
+        self._key: object = None
+        self._references: set[int] = set()
+        self._total = 0
+
+    def admit(self, key: object, reference: int | None, nbytes: int, stored: int) -> bool:
+        """Return whether a value may contain one more tensor in grown form.
+
+        Args:
+            key: of the value.
+            reference: of the tensor; None if it is new. One that is not negative is not grown.
+            nbytes: of the tensor.
+            stored: the bytes of all that is stored.
+        """
+        if self._key != key:
+            self._key, self._references, self._total = key, set(), 0
+        if reference is not None and (reference >= 0 or reference in self._references):
+            return True
+        if self._total + nbytes > MAX_RATIO * stored:
+            return False
+        self._total += nbytes
+        if reference is not None:
+            self._references.add(reference)
+        return True
 
 
 def _grown_dimension(last: _LastTensor, raw: torch.Tensor) -> int | None:

@@ -152,3 +152,32 @@ def test_only_new_tokens_of_a_growing_cache_are_stored(tmp_path):
         for index, layer in enumerate(dump["m", step, "O"]["past_key_values"].layers):
             assert torch.equal(layer.keys, cache.layers[index].keys[:, :, : 2 + step + 1])
             assert torch.equal(layer.values, cache.layers[index].values[:, :, : 2 + step + 1])
+
+
+class Newest(nn.Module):
+    """Takes a list of tensors."""
+
+    def forward(self, stages):
+        return stages[-1].sum()
+
+
+class Growing(nn.Module):
+    """Appends one token."""
+
+    def forward(self, cache):
+        return torch.cat([cache, torch.rand(1, 2, 1, 64)], 2)
+
+
+def test_a_list_of_all_stages_of_a_cache_is_read_back(tmp_path):
+    """In grown form it would be many times larger than the dump, which a reader refuses."""
+    last, growing, stages = Newest(), Growing(), [torch.rand(1, 2, 3, 64)]
+
+    with steal_forward([("last", last), ("growing", growing)], dump_file=tmp_path / "dump.onnx"):
+        for _ in range(60):
+            stages.append(growing(stages[-1]))
+            last([*stages])
+
+    dump = restore(tmp_path / "dump.onnx")
+    for step in range(60):
+        [found] = dump["last", step, "I"][0]
+        assert all(map(torch.equal, found, stages[: step + 2]))
