@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +14,7 @@ from torch import nn
 
 from filch.compare import (
     Report,
+    align,
     check_invariance,
     compare_decode,
     compare_programs,
@@ -182,10 +184,19 @@ def of_invariance(_: Right, change: Change, __: Path) -> str:
         hook.remove()
 
 
+def of_weights(_: Right, change: Change, __: Path) -> str:
+    """Return the outcome for two sets of weights, of which one weight is wrong."""
+    weights = Net().state_dict()
+    wrong = {name: change(item) if name == "layers.2.weight" else item for name, item in weights.items()}
+    return align(weights, {name: item for name, item in wrong.items() if item is not None}, weights_only=True).outcome
+
+
 COMMANDS: dict[str, Callable[[Right, Change, Path], str]] = {
     "check": lambda right, change, _: right.report(change).outcome,
     "compare": of_programs,
     "diff": of_diff,
+    "align": lambda _, change, __: align(Net().eval(), Net(change).eval(), (X,)).outcome,
+    "align --weights-only": of_weights,
     "matrix, sweep": of_table,
     "history": of_history,
     "torch.compile": of_torch_compile,
@@ -195,8 +206,11 @@ COMMANDS: dict[str, Callable[[Right, Change, Path], str]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("command", COMMANDS)
+# A conversion of a checkpoint may arrange or repeat the numbers of a weight, as for grouped heads; the result says how.
+STATED = {("align --weights-only", "repeated"), ("align --weights-only", "another layout")}
+
+
+@pytest.mark.parametrize(("command", "way"), [pair for pair in itertools.product(COMMANDS, WAYS) if pair not in STATED])
 def test_no_command_calls_a_wrong_output_close(command: str, way: str, right: Right, tmp_path: Path) -> None:
     """Only what is missing may be incomplete instead of different."""
     outcome = COMMANDS[command](right, WAYS[way], tmp_path)
