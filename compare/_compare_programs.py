@@ -161,7 +161,9 @@ def pair_programs(
         judged_values = judged.observe(judged.compile(), cast_inputs(graph, calls[0]))
         with phase("matching the values of both programs"):
             alignment = align(judged_values, observed, ends.names, reshaped=same_shapes, rerun=judged.rerun(calls[0]))
-        original = ReferenceProgram(expected.program, alignment, graph, expected.backend, compiled, feeds)
+        original = ReferenceProgram(
+            expected.program, alignment, graph, expected.backend, compiled, feeds, observed.values
+        )
         capture = ends.capture(original, calls)
     judged_program = ends.program(judged.program, original, judged_values.values if same_shapes else {})
     notes += [*ends.notes, alignment_note(alignment, graph)]

@@ -29,6 +29,7 @@ class ReferenceProgram(OnnxOriginal):
         backend: the backend that runs the program.
         compiled: what the backend compiled, without optimizations.
         feeds: the inputs of each call, by name.
+        first: what the first call has computed, by name.
     """
 
     def __init__(  # noqa: PLR0917  called in one place
@@ -39,6 +40,7 @@ class ReferenceProgram(OnnxOriginal):
         backend: Backend,
         compiled: Compiled,
         feeds: Sequence[Mapping[str, torch.Tensor]],
+        first: Mapping[str, torch.Tensor],
     ) -> None:
         super().__init__(renamed_model(program.model, alignment, judged)[0])
         self._alignment, self._backend, self._compiled, self._feeds = alignment, backend, compiled, feeds
@@ -46,7 +48,8 @@ class ReferenceProgram(OnnxOriginal):
         self._constants = alignment.references(
             {source: tensor for source, tensor in constants.items() if tensor is not None}
         )
-        self._values: tuple[int, Mapping[str, torch.Tensor]] | None = None
+        computed = {name: first[name] for name in compiled.graph.producer if name in first}
+        self._values = 0, {name: complex_as_real(tensor) for name, tensor in computed.items()}
 
     def values(self, call: int) -> Mapping[str, torch.Tensor]:
         """Return all values of a call, by their own names; those of the last call are kept.
@@ -54,7 +57,7 @@ class ReferenceProgram(OnnxOriginal):
         Raises:
             BackendError: the program can't be run.
         """
-        if self._values is None or self._values[0] != call:
+        if self._values[0] != call:
             graph = self._compiled.graph
             values = self._backend.run(self._compiled, self._feeds[call], tuple(graph.producer))
             self._values = call, {name: complex_as_real(tensor) for name, tensor in values.items()}

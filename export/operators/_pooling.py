@@ -217,7 +217,7 @@ def _region_pool(call: Call, x: Tensor, regions: Tensor) -> Tensor:
     height, width = call["pooled_shape"]
     results = []
     for index, *borders in regions.tolist():
-        left, top, right, bottom = (round(item * call["spatial_scale"]) for item in borders)
+        left, top, right, bottom = (_half_away_from_zero(item * call["spatial_scale"]) for item in borders)
         rows, columns = max(bottom - top + 1, 1), max(right - left + 1, 1)
         parts = [
             _part_maximum(x[int(index)], _span(i, rows, height, top), _span(j, columns, width, left))
@@ -226,6 +226,10 @@ def _region_pool(call: Call, x: Tensor, regions: Tensor) -> Tensor:
         ]
         results.append(torch.stack(parts, -1).reshape(-1, height, width))
     return torch.stack(results) if results else x.new_zeros(0, x.shape[1], height, width)
+
+
+def _half_away_from_zero(value: float) -> int:
+    return int(math.copysign(math.floor(abs(value) + 0.5), value))
 
 
 def _span(index: int, size: int, count: int, start: int) -> tuple[int, int]:
