@@ -65,11 +65,17 @@ class Operator:
             for an optional without an element, or a tuple of these. A mapping has one function for each version of the
             operator's set that changed the meaning of the same inputs and attributes.
         domain: the domain of its set.
+        settings: the positions of floating-point inputs that are settings, such as scales, not numbers: as little a
+            change as rounding makes may give outputs of another shape.
+        added: returns the size of what kernels add to get the output, if that may be far larger than the output, by the
+            first input: a sigmoid is 1/2 plus a quotient, also where it is nearly 0. Rounding is relative to it.
     """
 
     name: str
     compute: Compute | Mapping[int, Compute]
     domain: str = ""
+    settings: frozenset[int] = frozenset()
+    added: Callable[[Tensor], Tensor] | None = None
 
     def evaluate(self, call: Call, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Compute the outputs.

@@ -339,7 +339,7 @@ OPERATORS = (
     Operator("MaxRoiPool", _region_pool),
     Operator("MaxUnpool", _unpool),
     Operator("NonMaxSuppression", _suppress),
-    Operator("Resize", {10: _upsample, 11: _resize}),
+    Operator("Resize", {10: _upsample, 11: _resize}, settings=frozenset({1, 2})),
     Operator("RoiAlign", _region_align),
-    Operator("Upsample", _upsample),
+    Operator("Upsample", _upsample, settings=frozenset({1})),
 )

@@ -73,6 +73,6 @@ OPERATORS = (
     Operator("DFT", _transform),
     Operator("HammingWindow", _window((25 / 46, -21 / 46))),
     Operator("HannWindow", _window((0.5, -0.5))),
-    Operator("MelWeightMatrix", _mel_weights),
+    Operator("MelWeightMatrix", _mel_weights, settings=frozenset({3, 4})),
     Operator("STFT", _short_transform),
 )

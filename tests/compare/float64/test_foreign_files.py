@@ -83,3 +83,30 @@ def test_a_detector_against_itself(tmp_path: Path, opset: int):
     assert report.close
     verdicts = [row.float64 for row in report.rows]
     assert {verdict and verdict.verdict for verdict in verdicts} <= {"same", "rounding"}
+
+
+def test_settings_of_a_node_have_no_noise(tmp_path: Path):
+    """Scales of 2 less half a unit in the last place would give another shape, and no value in float64."""
+    scales = numpy_helper.from_array(np.array([1, 1, 2, 1.5], np.float32), "s")
+    numbers = [numpy_helper.from_array(np.float32(value), name) for name, value in (("z", 0), ("l", 12), ("d", 1))]
+    nodes = [
+        helper.make_node("Resize", ["x", "", "s"], ["r"], "resize", mode="linear"),
+        helper.make_node("Range", ["z", "l", "d"], ["n"], "range"),
+        helper.make_node("Add", ["r", "n"], ["y"], "add"),
+    ]
+    path = saved(tmp_path / "a.onnx", nodes, [scales, *numbers], ([1, 3, 8, 8], [1, 3, 16, 12]), 13)
+    report = compare_programs(path, path)
+    assert report.close
+    assert all(row.float64 is not None for row in report.rows)
+
+
+def test_rounding_of_what_a_kernel_adds(tmp_path: Path):
+    """A sigmoid is 1/2 plus a quotient, so its rounding is that of 1/2, however small it is; a wrong slope is found."""
+    tens = numpy_helper.from_array(np.float32(10), "t")
+    nodes = [helper.make_node("Mul", ["x", "t"], ["m"], "mul"), helper.make_node("Sigmoid", ["m"], ["y"], "sigmoid")]
+    path = saved(tmp_path / "a.onnx", nodes, [tens], ([40, 40], [40, 40]), 13)
+    report = compare_programs(path, path)
+    assert report.close
+    assert all(row.float64 is not None for row in report.rows)
+    wrong = [nodes[0], helper.make_node("HardSigmoid", ["m"], ["y"], "sigmoid")]
+    assert not compare_programs(path, saved(tmp_path / "b.onnx", wrong, [tens], ([40, 40], [40, 40]), 13)).close
