@@ -176,6 +176,19 @@ def test_every_version_has_the_values_of_the_newest():
     assert untried == UNTRIED
 
 
+def narrowed_inputs(case: Case, factor: float = 1.0) -> dict[str, Any]:
+    """Return the inputs of a case of one node, narrowed and multiplied unless they are settings."""
+    node = case.proto.graph.node[0]
+    operator = find_operator("", node.op_type)
+    settings = {name for at, name in enumerate(node.input) if operator is not None and at in operator.settings}
+    found = {}
+    for name, value in case.inputs.items():
+        item = in_float64(as_tensor(value)) if name in settings else narrowed(as_tensor(value))
+        is_number = isinstance(item, torch.Tensor) and item.is_floating_point() and name not in settings
+        found[name] = item * factor if is_number else item
+    return found
+
+
 def with_values(found: list[Case]) -> Iterator[tuple[Case, dict[str, Any], dict[str, torch.Tensor]]]:
     """Yield the cases with floating-point outputs, their inputs in float64, and these outputs."""
     for case in found[:MOST]:
@@ -216,7 +229,7 @@ def test_values_are_those_of_the_evaluator_of_the_specification():
         nodes = case.proto.graph.node
         if len(nodes) != 1 or nodes[0].domain or nodes[0].op_type in {*NARROW, *WITHOUT}:
             continue
-        inputs = {name: narrowed(as_tensor(value)) for name, value in case.inputs.items()}
+        inputs = narrowed_inputs(case)
         found = dict(floats(computed(case.model, inputs), nodes[0]))
         if not found:
             continue
@@ -249,11 +262,7 @@ def test_values_follow_their_inputs(name: str):
     """Where there is no other truth: a change of 1e-10 in the inputs is seen, and is not rounded to float32's steps."""
     moved, checked = 0, 0
     for case in single_cases(name):
-        inputs = {key: narrowed(as_tensor(value)) for key, value in case.inputs.items()}
-        nearer = {
-            key: value * (1 - 1e-10) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
-            for key, value in inputs.items()
-        }
+        inputs, nearer = narrowed_inputs(case), narrowed_inputs(case, 1 - 1e-10)
         values, others = (
             dict(floats(computed(case.model, item), case.proto.graph.node[0])) for item in (inputs, nearer)
         )
