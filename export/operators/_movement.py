@@ -271,7 +271,7 @@ OPERATORS = (
     Operator("GatherND", _gather_nd),
     Operator("Identity", plain(lambda x: x)),
     Operator("NonZero", plain(lambda x: x.reshape(x.shape or (1,)).nonzero().T)),
-    Operator("OneHot", _one_hot, settings=frozenset({1})),
+    Operator("OneHot", _one_hot, settings=frozenset({0, 1})),
     Operator("Pad", _pad),
     Operator("Range", plain(_range), settings=frozenset({0, 1, 2})),
     Operator("Reshape", _reshape),
