@@ -44,7 +44,7 @@ from .models._factory import find_factory
 from .models._gguf import load_gguf
 from .models._second_input import other_numbers
 from .models._subject import Subject
-from .references._inputs import argument_paths, cast_inputs
+from .references._inputs import argument_paths, cast_inputs, empty_inputs
 from .results._alignment import Alignment
 
 _BACKEND = "onnxruntime-cpu"  # runs a program in its own precision, which tells the dtypes of its values
@@ -200,6 +200,7 @@ def _with_inputs(source: ProgramSource, arguments: Mapping[str, torch.Tensor]) -
     side = ProgramSide(program, source.name, limit_backend(get_backend(_BACKEND)))
     paths = argument_paths(program, graph, arguments)
     matched = {name: arguments[path] for name, path in paths.items() if path in arguments}
+    matched |= empty_inputs(graph, matched) if len(matched) == len(arguments) else {}
     inputs = side.named(matched if len(matched) == len(graph.inputs) else arguments)
     native = side.feed(cast_inputs(graph, {name: in_dtype(graph, name, tensor) for name, tensor in inputs.items()}))
     with time_limit(program, None):
@@ -261,10 +262,20 @@ def _align_values(own: Source, other: Source, given: ValueMap, parts: Parts) -> 
         drawn = draw_inputs(own.program.graph)
         own, remarks = _with_inputs(own, drawn.tensors), [drawn.note]
     own, other = _with_inputs_of(own, other), _with_inputs_of(other, own)
+    remarks += [*_empty_inputs_of(own), *_empty_inputs_of(other)]
     if isinstance(own, NamedArrays) or isinstance(other, NamedArrays):
         return align_arrays(own, other, given, parts)
     result = _align_runs(own, other, given, parts)
     return replace(result, remarks=(*remarks, *result.remarks))
+
+
+def _empty_inputs_of(source: Source) -> Iterator[str]:
+    """Yield a remark about the inputs of a program that have no numbers."""
+    if not isinstance(source, ProgramSource):
+        return
+    empty = [f"{name} {[*tensor.shape]}" for name, tensor in (source.inputs or {}).items() if not tensor.numel()]
+    if empty:
+        yield f"these inputs of {source.name} are empty: {', '.join(empty)}"
 
 
 def _with_inputs_of(source: Source, other: Source) -> Source:

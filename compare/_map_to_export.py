@@ -15,7 +15,7 @@ from .common._errors import CompareError
 from .matching._align import align
 from .matching._matches import ProgramAlignment
 from .matching._observed import Observed
-from .references._inputs import captured_calls
+from .references._inputs import captured_calls, empty_shape
 from .references._renamed import RenamedOriginal
 
 _BACKEND = "onnxruntime-cpu"  # runs both programs node by node, to find the values of one in the other
@@ -143,9 +143,8 @@ def _without_empty_inputs(judged: Side, ends: Ends, observed: Observed) -> tuple
             sizes |= dict(zip(graph.values[name].shape or (), observed.values[source].shape, strict=False))
     model, empty = judged.program.model.clone(), []
     for value in [value for value in model.graph.inputs if value.name in graph.inputs and value.name not in ends.names]:
-        dims = graph.values[value.name or ""].shape or ()
-        shape = [dim if isinstance(dim, int) else sizes.get(dim, 0) for dim in dims]
-        if 0 in shape and value.dtype is not None and value.dtype.is_floating_point():
+        shape = empty_shape(graph.values[value.name or ""], sizes)
+        if shape is not None and value.dtype is not None:
             model.graph.inputs.remove(value)
             value.const_value = ir.tensor(np.zeros(shape, value.dtype.numpy()), name=value.name)
             value.shape = ir.Shape(shape)

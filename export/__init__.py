@@ -31,7 +31,7 @@ from .graph._from_fx import graph_from_fx
 from .graph._graph import Graph
 from .graph._json import graph_from_json, graph_to_json
 from .graph._module_calls import ModuleCall, Port
-from .graph._nodes import Frame, Node, Value, shared_calls
+from .graph._nodes import Frame, Node, Value, shared_calls, split_call
 from .graph._sizes import value_sizes
 from .lowering._lower import Lowering, Precision, lower
 from .onnx_files._read import read_graph
@@ -111,6 +111,7 @@ __all__ = [
     "returns_uninitialized",
     "save_trace",
     "shared_calls",
+    "split_call",
     "stepwise_call",
     "trace",
     "trace_graph",

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from filch.export import Graph, Node
+from filch.export import Graph, Node, split_call
 
 from ..common._operators import operator_name
 
@@ -48,7 +48,7 @@ def place_of(name: str) -> str:
 
 def code_of(node: Node) -> tuple[str, str | None]:
     """Return the module of an operation, in whichever of its calls, and its line."""
-    return (node.module or "").partition("@")[0], node.source
+    return split_call(node.module or "")[0], node.source
 
 
 def same_operations(graph: Graph) -> Mapping[str, Sequence[Node]]:

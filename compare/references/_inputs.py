@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from filch.export import Graph, Program
+from filch.export import Graph, Program, Value
 from filch.steal import Call, Key, Records, Skipped, argument_tensors, describe, missing_tensors, named_arguments
 
 from ..common._errors import CompareError
@@ -148,6 +148,31 @@ def argument_paths(program: Program, graph: Graph, arguments: Mapping[str, torch
         unmatched = (path for path in arguments if path not in paths)
         return {name: path if path in arguments else next(unmatched, path) for name, path in paths.items()}
     return paths
+
+
+def empty_shape(value: Value, sizes: Mapping[object, int]) -> list[int] | None:
+    """Return the shape of an input for keys and values of earlier tokens if there are none; None for another input.
+
+    Args:
+        value: the input.
+        sizes: of symbolic dimensions, as far as they are known; the others are 0.
+    """
+    shape = [dim if isinstance(dim, int) else sizes.get(dim, 0) for dim in value.shape or ()]
+    return shape if 0 in shape and "float" in (value.dtype or "") else None
+
+
+def empty_inputs(graph: Graph, given: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the inputs of a graph that are not given and that are empty in a call without a past."""
+    sizes: dict[object, int] = {}
+    for name, tensor in given.items():
+        sizes |= dict(zip(graph.values[name].shape or (), tensor.shape, strict=False))
+    values = [graph.values[name] for name in graph.inputs if name not in given]
+    shapes = [(value, empty_shape(value, sizes)) for value in values]
+    return {
+        value.name: torch.zeros(shape, dtype=getattr(torch, value.dtype or ""))
+        for value, shape in shapes
+        if shape is not None
+    }
 
 
 def _is_unread(program: Program, graph: Graph, name: str) -> bool:

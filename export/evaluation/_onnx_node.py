@@ -74,6 +74,8 @@ class _Scope:
             values: what it reads, by name.
         """
         read = [values[name] if item is not None and (name := item.name) else None for item in node.inputs]
+        while read and read[-1] is None:  # those at the end may be written or not
+            read.pop()
         function = self._model.functions.get(node.op_identifier())
         operator = find_operator(node.domain, node.op_type)
         if function is not None:

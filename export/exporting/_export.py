@@ -21,6 +21,7 @@ from ..common._quiet import quiet
 from ..evaluation._devices import program_on
 from ..graph._from_onnx import graph_from_onnx
 from ..graph._module_calls import ModuleCall, Port, Sides
+from ..graph._nodes import split_call
 from ..program._names import Names
 from ..program._operators import model_operators
 from ..program._original import Original
@@ -29,6 +30,7 @@ from ._by_value import find_by_value
 from ._cached import CacheKind, cached_inputs, exportable_experts, register_caches, with_cache_names
 from ._infer import infer_types
 from ._module_trace import EagerCall, EagerCalls, capture_calls, leaf_paths, plain_modules, record_calls
+from ._plain_names import plain_weight_names
 from ._untranslated import untranslated
 
 _log = logging.getLogger("filch")
@@ -131,20 +133,22 @@ def _export(
     with _frozen(model):
         next_step("torch.export")
         exported, strategy = _torch_export(model, args, kwargs, dynamic_shapes, eager_calls)
-        signatures = _pop_signatures(exported)
+        signatures = _pop_signatures(exported, eager_calls)
         _drop_tracepoints(exported)
         _keep_lines(exported)
         _copy_buffers(exported)
         _drop_numbers(exported)
         next_step("translation to ONNX")
         refusal = ""
-        try:
-            decomposed, onnx_model = _translated(exported, dynamic_shapes)
-        except ExportError as error:
-            if onnx_only:
-                raise
-            refusal = str(error)
-            decomposed, onnx_model = _untranslated(exported)
+        with plain_weight_names(exported) as restore_names:
+            try:
+                decomposed, onnx_model = _translated(exported, dynamic_shapes)
+            except ExportError as error:
+                if onnx_only:
+                    raise
+                refusal = str(error)
+                decomposed, onnx_model = _untranslated(exported)
+            restore_names(decomposed, onnx_model)
     next_step("types")
     infer_types(onnx_model)
     next_step("module calls")
@@ -281,7 +285,7 @@ def _drop_numbers(exported: ExportedProgram) -> None:
     output.args = (tuple(results),)
 
 
-def _pop_signatures(exported: ExportedProgram) -> Signatures:
+def _pop_signatures(exported: ExportedProgram, calls: EagerCalls) -> Signatures:
     """Remove the module call signatures from the program and return them.
 
     With them, the ONNX export fails, because they refer to nodes that it removes as dead code.
@@ -289,8 +293,8 @@ def _pop_signatures(exported: ExportedProgram) -> Signatures:
     signatures = {}
     for entry in exported.module_call_graph:
         if entry.fqn and entry.signature is not None:
-            path, _, count = entry.fqn.partition("@")
-            signatures[path, int(count or 0)] = entry.signature
+            first = (entry.fqn, 0)  # `a@1` may be the name of a module
+            signatures[first if first in calls else split_call(entry.fqn)] = entry.signature
             entry.signature = None
     return signatures
 

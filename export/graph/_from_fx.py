@@ -10,7 +10,7 @@ from torch import fx
 
 from ._arguments import settings_of
 from ._graph import Graph
-from ._nodes import Frame, Node, Value
+from ._nodes import Frame, Node, Value, split_call
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _ROOT = re.compile(r"^[LG]\[[^\]]*\]\.?")  # Dynamo's name for the module that is compiled
@@ -65,7 +65,7 @@ def module_stack(node: fx.Node, known_calls: Mapping[str, Frame] = _NO_CALLS) ->
     calls = _calls(node)
     sites = _sites([class_name for _, class_name in calls], python_lines(node))
     return tuple(
-        known_calls.get(path) or Frame(path.partition("@")[0], class_name, site)
+        known_calls.get(path) or Frame(split_call(path)[0], class_name, site)
         for (path, class_name), site in zip(calls, sites, strict=True)
     )
 
@@ -95,10 +95,10 @@ def _calls(node: fx.Node) -> list[tuple[str, str]]:
     stack: Mapping[str, Any] = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     calls = []
     for key, (dynamo_path, cls) in stack.items():
-        _, at, count = str(key).rpartition("@")
         path = _ROOT.sub("", str(dynamo_path))
+        _, count = split_call(str(key)) if str(key).count("@") > path.count("@") else ("", 0)
         name = cls if isinstance(cls, str) else f"{cls.__module__}.{cls.__qualname__}"
-        calls.append((f"{path}@{count}" if at and count.isdigit() else path, name))
+        calls.append((f"{path}@{count}" if count else path, name))
     return calls
 
 

@@ -8,6 +8,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
 
 from ..graph._from_fx import module_path, operator_name
+from ..graph._nodes import split_call
 from ._names import Names
 
 
@@ -46,7 +47,7 @@ def model_operators(model: nn.Module, exported: ExportedProgram, names: Names) -
     ]
     for index, node in enumerate(nodes):
         path = module_path(node)
-        leaf = leaves.get(path.partition("@")[0]) if path else None
+        leaf = leaves.get(split_call(path)[0]) if path else None
         port = names.port("", node.name)
         value = port.value if port else None
         if leaf is None:

@@ -13,7 +13,7 @@ from filch.steal import is_dense
 
 from ..graph._from_fx import tensor_value
 from ..graph._graph import Graph
-from ..graph._nodes import Node, Value
+from ..graph._nodes import Node, Value, split_call
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)  # a subclass may have no data
 _Layout = tuple[Any, ...]  # offset, shape, strides and dtype of a tensor in its storage
@@ -145,7 +145,7 @@ class GraphRecording:
     def add_write(self, tensor: torch.Tensor, name: str) -> str:
         """Add an in-place change, and return the name of the new value: `weight@1` for a constant."""
         previous, _ = self._state(tensor) or ("", 0)
-        constant = previous.partition("@")[0]
+        constant, _ = split_call(previous)
         if constant in self._constants:
             self._names[f"{constant}@"] += 1
             name = f"{constant}@{self._names[f'{constant}@']}"

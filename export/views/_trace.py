@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ..graph._graph import Graph
-from ..graph._nodes import Frame, Node, Value
+from ..graph._nodes import Frame, Node, Value, split_call
 from ._view import Drawing
 
 Trace = dict[str, dict[int, dict[str, Any]]]
@@ -107,7 +107,7 @@ class _NumberedGraph:
         value = self._graph.values.get(name, Value(name))
         # Jittor has no scalars: they get one dimension of size 1. `[]` is an unknown shape.
         dims = [] if value.shape is None else [str(dim) for dim in value.shape] or ["1"]
-        constant = name.partition("@")[0]  # `weight@1` is the weight after a step
+        constant, _ = split_call(name)  # `weight@1` is the weight after a step
         return self._add(
             is_var="1",
             name=self._labels.get(name, constant if constant in self._constants else ""),
@@ -163,7 +163,7 @@ def _inferred_frames(node: Node) -> tuple[Frame, ...]:
     """Return the frames of a node of which only the module or only the line is known."""
     if node.module is None:
         return (Frame(node.source, "", node.source),) if node.source else ()
-    parts = node.module.partition("@")[0].split(".") if node.module else []
+    parts = split_call(node.module)[0].split(".") if node.module else []
     return (Frame(""), *(Frame(".".join(parts[: index + 1])) for index in range(len(parts))))
 
 

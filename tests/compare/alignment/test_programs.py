@@ -257,3 +257,23 @@ def test_other_precisions_are_remarked_on(program: ModelProto):
     result = align(model, program, TOKENS)
     assert not result.close
     assert any("A in float16 and B in float32" in remark for remark in result.remarks)
+
+
+def test_a_program_with_inputs_for_a_past_is_aligned_with_a_module_that_has_none():
+    """They are empty, as for `map_to_export`, and a remark says so."""
+    model = nn.Linear(8, 4).eval()
+    past = helper.make_tensor_value_info("past.0.key", TensorProto.FLOAT, ["past", 4])
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("input", [3, 8]), ("y", None))
+    )
+    weights = [numpy_helper.from_array(item.detach().numpy(), name) for name, item in model.named_parameters()]
+    nodes = [helper.make_node("Gemm", ["input", "weight", "bias"], ["key"], "gemm", transB=1)]
+    nodes.append(helper.make_node("Concat", ["past.0.key", "key"], ["y"], "concat", axis=0))
+    graph = helper.make_graph(nodes, "main", [past, x], [y], weights)
+    program = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+    result = align(model, program, torch.randn(3, 8))
+
+    assert result.close, str(result)
+    assert "these inputs of the program are empty: past.0.key [0, 4]" in result.remarks

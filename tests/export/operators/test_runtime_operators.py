@@ -146,6 +146,18 @@ def test_attention_of_grouped_queries(batch: int, past: int, options: Mapping[st
         check("GroupQueryAttention", [*queries, *pasts, last, length, *tables], outputs=3, **heads)
 
 
+@pytest.mark.parametrize("left_out", [1, 3])
+def test_inputs_at_the_end_that_are_written_and_left_out(left_out: int):
+    """ONNX Runtime GenAI 0.18 writes empty names of inputs that later versions of an operator have."""
+    none = [None] * left_out
+    query, pasts, tables = numbers(1, 5, 128), [numbers(1, 2, 0, 16)] * 2, [numbers(9, 8)] * 2
+    last, length = np.full(1, 4, np.int32), np.array(5, np.int32)
+    heads = {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}
+    check("GroupQueryAttention", [query, None, None, *pasts, last, length, *tables, *none], outputs=3, **heads)
+    check("FastGelu", [numbers(3, 4), *none[:1]])
+    check("Clip", [numbers(3, 4), np.array(0, np.float32), *none[:1]], domain="")
+
+
 def test_attention_of_several_heads():
     """With a bias, masks and earlier tokens."""
     query, key, value = numbers(2, 5, 12), numbers(2, 7, 12), numbers(2, 7, 12)
