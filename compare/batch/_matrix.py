@@ -12,7 +12,7 @@ from filch.steal import FilchError, phase
 
 from .._compare_export import compare_export
 from ..metrics._tolerance import ToleranceOption
-from ..models._convert import converted, find_device, find_dtype
+from ..models._convert import converted, device_problem, find_device, find_dtype
 from ..models._factory import Factory, find_factory
 from ..results._cells import Cell, failure_text, run_cell
 from ..results._report import Report
@@ -76,7 +76,7 @@ def _prepare(
     factory: Factory, dtype: torch.dtype | None, device: torch.device | None, compare: Callable[..., Report]
 ) -> Callable[..., Report] | Cell:
     """Record and export a model; return the function that compares it on a backend, or a cell if it can't run."""
-    if device is not None and (problem := _device_problem(device)):
+    if device is not None and (problem := device_problem(device)):
         return Cell({}, "missing", detail=problem)
     subject = factory.make()
     try:
@@ -84,12 +84,3 @@ def _prepare(
         return partial(compare, subject.steal(), subject.export())
     except FilchError as error:
         return Cell({}, "failed", detail=failure_text(error))
-
-
-def _device_problem(device: torch.device) -> str:
-    """Return why torch can't use a device; `""` if it can."""
-    try:
-        torch.empty(0, device=device)
-    except (AssertionError, NotImplementedError, RuntimeError) as error:  # no support in this build, no such device
-        return f"torch can't use {str(device)!r}: {next(iter(str(error).splitlines()), '')}"
-    return ""

@@ -4,8 +4,6 @@ Only the commands' options are defined here and in the modules of the commands. 
 is imported when a command runs, so that `filch --help`, completion and the message about a typo take no second.
 """
 
-import os
-import sys
 from typing import Annotated
 
 import typer
@@ -23,6 +21,7 @@ from ._history import history_command
 from ._passes import passes_command
 from ._record import assemble_command, export_command, recover_command, show_command, steal_command
 from ._repro import repro_command
+from ._streams import show_all_characters
 from ._trace import trace_command
 from ._view import view_command
 
@@ -82,8 +81,5 @@ for _panel, _functions in _COMMANDS.items():
 
 def main() -> None:
     """Run the command line; every error exits with code 2, so that 1 always means 'different'."""
-    try:
-        app()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(2)
+    show_all_characters()
+    app()

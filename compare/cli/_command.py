@@ -12,6 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ._streams import discard_output
+
 _INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
 Traceback = Annotated[bool, typer.Option("--traceback", help="If an error occurs, print all of its stack frames.")]
 
@@ -40,8 +42,9 @@ def as_command(function: Any) -> Callable[..., None]:
                 function(*args, **options, **grouped)
         except typer.Exit:
             raise
-        except BrokenPipeError:
-            raise
+        except BrokenPipeError:  # click would exit with 1
+            discard_output()
+            raise typer.Exit(2) from None
         except KeyboardInterrupt:
             interrupted()
         except Exception as error:  # noqa: BLE001  Python would exit with 1, which means a difference here

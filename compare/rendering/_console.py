@@ -18,6 +18,7 @@ from filch.steal.text import for_terminal, short_line
 from ._table import Block, Cell, Column, Line, Table, lines_of
 
 WIDE = 10_000  # characters; more than any line of a table
+_USUAL, _NARROWEST = 80, 40  # characters
 _CELL = 1000  # characters
 _STYLES = {"close": "bold green", "different": "bold red", "incomplete": "bold yellow", "heading": "bold"}
 
@@ -32,6 +33,8 @@ def as_text(blocks: Iterable[Block], *, width: int | None = None, color: bool = 
     """
     system: Literal["standard"] | None = "standard" if color else None
     console = Console(file=io.StringIO(), width=width, color_system=system, force_terminal=color, highlight=False)
+    if width is None:  # of the terminal, or as COLUMNS says; 0 is a width that is not known
+        console.width = min(max(console.width or _USUAL, _NARROWEST), WIDE)
     for block in blocks:
         if isinstance(block, Table):
             console.print(_rich_table(block, console.width))
@@ -57,8 +60,9 @@ def echo(text: str) -> None:
 
 
 def print_text(text: str) -> None:
-    """Print from inside the library, for options that request it."""
-    sys.stdout.write(f"{text}\n")
+    """Print from inside the library, for options that request it; what standard output can't show as escapes."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(f"{text}\n".encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _rich_table(table: Table, available: int) -> rich.table.Table:

@@ -163,7 +163,7 @@ def eager(
         attention = _choice("attention", attention, {name: name for name in _ATTENTION})
     return EagerBackend(
         dtype=_dtype("dtype", dtype),
-        device=_device(device),
+        device=checked_device(device, "eager"),
         autocast=_dtype("autocast", autocast),
         attention=attention,
         deterministic=_choice("deterministic", str(deterministic).lower(), {"true": True, "false": False}),
@@ -199,14 +199,21 @@ def _dtype(option: str, value: torch.dtype | str | None) -> torch.dtype | None:
     return None if value is None else _choice(option, str(value).removeprefix("torch."), _FLOATS)
 
 
-def _device(device: torch.device | str | None) -> torch.device | None:
+def checked_device(device: torch.device | str | None, backend: str) -> torch.device | None:
+    """Return a device of torch, for the backend of this name.
+
+    Raises:
+        BackendError: the machine does not have it.
+    """
     if device is None:
         return None
     try:
         found = torch.device(device)
         torch.empty(0, device=found)  # `torch.device` accepts devices that the machine lacks
     except Exception as error:
-        raise BackendError(f"backend 'eager': torch has no device {str(device)!r}: {reason(error)}") from error
+        raise BackendError(
+            f"backend {backend!r}: torch has no device {str(device)!r}: {reason(error).partition('. ')[0]}"
+        ) from error
     return found
 
 

@@ -20,7 +20,7 @@ from ...evaluation._unpredictable import random_nodes
 from ...graph._from_fx import graph_from_fx
 from ...program._program import Program
 from .._backend import Compiled, CompiledVariant, ReferenceLookup, Script, Stage, Switch, Values
-from .._eager import unchanged_export
+from .._eager import checked_device, unchanged_export
 from ._buffer_map import size_hint, views_of
 from ._kernel_graph import CompileTask, KernelGraphs
 from ._options import InductorOptions
@@ -135,8 +135,7 @@ def inductor(*, device: str | None = None, **options: Any) -> InductorBackend:
     Raises:
         BackendError: the option, its value or the device does not exist.
     """
-    if device is not None and torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise BackendError(f"backend 'inductor' on {device!r} needs a CUDA device, and torch sees none")
+    checked_device(device, "inductor")
     inductor_options = InductorOptions(**options)
     inductor_options.settings()
     return InductorBackend(inductor_options, device)
