@@ -13,6 +13,7 @@ from filch.export.backends import BackwardRun, Compiled, CompilesTorch, backend_
 from ..common._errors import CompareError
 from ..metrics._tolerance import default_tolerance
 from ..rendering._console import WIDE, as_text, print_text
+from ..rendering._result import NextCommand
 from ..rendering._table import Column, Table
 from ..results._report import Report
 from ._graph_check import Compile, GraphCheck, backward_report
@@ -21,6 +22,10 @@ from ._options import DynamoOptions
 from ._through_onnx import ThroughOnnx
 
 _numbers = itertools.count()
+_COLLECT = NextCommand(
+    'reports = []; torch.compile(…, backend="filch", options={"correctness_report": reports})',
+    "collect the reports, call the model, and look at each graph with reports[0].show()",
+)
 
 
 def filch(
@@ -128,7 +133,8 @@ def _deliver(report: Report, options: DynamoOptions) -> None:
     elif callable(target):
         target(report)
     else:
-        print_text(report.table("dynamo", wide=True))
+        blocks = (*report.blocks(view="dynamo"), "", *_COLLECT.blocks())
+        print_text(as_text(blocks))
 
 
 def _backend_name(inner: str | Callable[..., Any], inputs: Sequence[Any]) -> str | None:

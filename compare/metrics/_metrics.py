@@ -91,17 +91,24 @@ class Difference:
         harmonic, scale, rms = self._limit_ratios
         harmonic = harmonic if self.mismatched else 0.0  # else rounding explains it
         error, absolute = self._largest
-        differ = f"{self.mismatched} of {self.count} elements differ"
         if scale > 1 or self.tolerance.harmonic == ANY_ERROR:
             absolute += _allowed(self.tolerance.scale)
-        parts = [(harmonic, f"{differ}; {error}{_allowed(self.tolerance.harmonic)}"), (scale, absolute)]
+        parts = [(harmonic, f"{self._mismatched_text}{error}{_allowed(self.tolerance.harmonic)}"), (scale, absolute)]
         if not self.close:
             parts.sort(key=lambda part: -max(part[0], 1))
         if rms > max(harmonic, scale, 1):
             mean = f"root mean square {self.rms:.1e} relative to the tensor's{_allowed(self.tolerance.rms)}"
             parts.insert(0, (rms, mean))
-        nonfinite = [f"{self.nonfinite} NaN or inf on one side"] if self.nonfinite else []
+        nonfinite = [f"{self.nonfinite} NaN or inf, on one side or not the same"] if self.nonfinite else []
         return "; ".join([*nonfinite, *(text for _, text in parts), *self._special_elements])
+
+    @property
+    def _mismatched_text(self) -> str:
+        """How many elements differ; `""` if each differs by less than its limit, although all of them may differ."""
+        if self.error and not self.mismatched:
+            return ""
+        beyond = " by more than is allowed" if self.error and self.tolerance.harmonic else ""
+        return f"{self.mismatched} of {self.count} elements differ{beyond}; "
 
     @property
     def without_limits(self) -> str:

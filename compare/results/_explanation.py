@@ -17,6 +17,7 @@ from ._rows import Row
 
 _MIN_GROWTH = 10.0  # the least factor by which the error grows at a node for it to be mentioned
 _MAX_NAMES = 5  # names in a list
+_NOT_ALONE = "nodes were not run alone"
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Explanation:
         results: the model outputs whose error exceeds rounding.
         inherits: the intermediate values whose error exceeds rounding although no node is wrong by itself, one for each
             node.
+        first: if no node ran alone, the first value whose error exceeds rounding; else None.
         largest: if no node is wrong by itself, the row with the largest error of its own node among the nodes that
             compute the first value that differs; None if rounding explains all of them.
         sound: the names of the stages without an error.
@@ -53,6 +55,7 @@ class Explanation:
     others: tuple[Row, ...]
     results: tuple[Row, ...]
     inherits: tuple[Row, ...]
+    first: Row | None
     largest: Row | None
     sound: tuple[str, ...]
     grows: Row | None
@@ -92,6 +95,7 @@ class Explanation:
             "others": [_row_facts(row) for row in self.others],
             "results": [_row_facts(row) for row in self.results],
             "inherits": [_row_facts(row) for row in self.inherits],
+            "first": None if self.first is None else _row_facts(self.first),
             "largest": None if self.largest is None else _row_facts(self.largest),
             "sound": self.sound,
             "grows": None if self.grows is None else _row_facts(self.grows) | {"growth": self.growth},
@@ -111,9 +115,8 @@ class Explanation:
         if self.inherits:
             first, count = self.inherits[0], len(self.inherits)
             differ = "1 value differs" if count == 1 else f"{count} values differ"
-            amount = first.reason if first.float64 is None else _error_text(first.float64, first)
-            inherited = f"No node is wrong by itself, but {differ}; the first is {_node_text(first)}: {amount}."
-            return f"{inherited}{self._largest_text()}"
+            alone = f"No node is wrong by itself, but {differ}" if self.first is None else f"{differ}; {_NOT_ALONE}"
+            return f"{alone}; the first is {_node_text(first)}: {_amount_text(first)}.{self._largest_text()}"
         if self.worst is None or self.worst[1].verdict == "same":
             return "No value differs from its reference."
         row, verdict = self.worst
@@ -139,6 +142,9 @@ class Explanation:
 
     def _start_text(self) -> str:
         sound = f"The {self.sound[0]} graph is sound. " if self.sound else ""
+        if self.first is not None:
+            first = f"The first value that differs is {_node_text(self.first)}: {_amount_text(self.first)}"
+            return f"{sound}{first}; {_NOT_ALONE}."
         if self.starts is None:
             return f"{sound}No node is wrong by itself.{self._largest_text()}"
         row, own = self.starts, self.starts.isolated
@@ -167,10 +173,8 @@ class Explanation:
             own = None if self.starts is None else self.starts.isolated
             is_shared = own is not None and own.note == BOTH_WRONG
             return "" if is_shared else "All model outputs remain within rounding error."
-        outputs = []
-        for row in sorted(self.results, key=lambda row: row.float64 is None):
-            amount = short_line(row.reason or row.difference) if row.float64 is None else _error_text(row.float64, row)
-            outputs.append(f"{short_line(row.value)} ({amount})")
+        rows = sorted(self.results, key=lambda row: row.float64 is None)
+        outputs = [f"{short_line(row.value)} ({_amount_text(row)})" for row in rows]
         return f"Model outputs that differ: {_enumerated(outputs)}."
 
     def _growth_text(self) -> str:
@@ -223,6 +227,9 @@ def explain(all_rows: Sequence[Row], wrong_nodes: Sequence[Row], graphs: Mapping
         others=tuple(introduced[1:]),
         results=tuple(row for row in results if row.stage == (last if last in wrong else row.stage)),
         inherits=() if introduced or results else _first_of_each_node(row for row in rows if row.diverged),
+        first=None
+        if any(row.isolated is not None for row in rows)
+        else next((row for row in rows if row.diverged), None),
         largest=None if introduced else _largest_of_first_difference(rows, graphs),
         sound=tuple(stage for stage in stages if stage not in wrong) if wrong else (),
         grows=grows,
@@ -331,6 +338,10 @@ def _error_text(verdict: RoundingVerdict, row: Row) -> str:
     distance = f"{verdict.error:.1e} (absolute) from float64, {format_ratio(verdict.ratio)} times {row.dtype} rounding"
     reference = "reference" if row.evidence == "program" else "eager"
     return f"{distance} ({reference}: {verdict.eager:.1e})"
+
+
+def _amount_text(row: Row) -> str:
+    return short_line(row.reason or row.difference) if row.float64 is None else _error_text(row.float64, row)
 
 
 def _is_number(verdict: RoundingVerdict) -> bool:

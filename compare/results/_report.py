@@ -425,7 +425,7 @@ class Report(Comparison):
             ]
         if gaps := self.gap_sentences():
             return [f"no value that was judged differs, but {gap}" for gap in gaps]
-        worst = self.worst
+        worst = self.worst if self.explanation is None else None  # which names the largest error in roundings
         largest = f"; the largest error is {worst.error:.1e}, at {worst.value} ({worst.op})" if worst else ""
         return [("otherwise, " if self.interface else "") + _all_close(self.rows) + largest]
 

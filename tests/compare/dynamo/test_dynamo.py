@@ -286,7 +286,10 @@ def test_the_report_and_the_graph_are_printed(capsys, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without_tabulate)
     with torch.no_grad():
         _compiled(Sum().eval(), correctness_report=True, print_input_graph=True, inner=_eager)(_input())
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    text = capsys.readouterr().out
+    assert "reports[0].show()" in text
+    assert "report.table" not in text
+    lines = [line.split() for line in text.splitlines()]
     assert lines[0] == ["opcode", "name", "target", "args", "kwargs"]
     assert ["output", "output"] in [line[:2] for line in lines]
     assert ["kind", "operator", "dtype", "error", "attention"] in lines

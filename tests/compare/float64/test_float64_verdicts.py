@@ -666,3 +666,25 @@ def test_a_wrong_weight_is_named_as_the_cause(tmp_path):
     assert "`2.bias` is not the model's weight" in str(wrong.explanation)
     first = compare(capture, file)
     assert first.first_divergence.op == "Gelu" and first.changed_weights == ()
+
+
+def test_nodes_that_were_not_run_alone_are_not_called_right(subject: tuple[Capture, Program]) -> None:
+    """The first value that differs is named, which may have inherited its error; an output follows from it."""
+    report = compare(*subject, stages=["exported"], truth="float64")
+    first, *others = (replace(row, float64=identical_verdict(), isolated=None) for row in report.rows)
+    off = replace(first, status="different", float64=RoundingVerdict("wrong", 2.5e9, 0.25))
+    output = replace(others[-1], kind="output", status="different", float64=off.float64)
+
+    inner, outer = (str(replace(report, rows=rows).explanation) for rows in ((off, *others), (off, *others, output)))
+
+    assert inner.startswith(f"1 value differs; nodes were not run alone; the first is `{first.node}`")
+    assert outer.startswith(f"The first value that differs is `{first.node}`")
+    assert "; nodes were not run alone. Model outputs that differ: " in outer
+    assert "by itself" not in inner + outer
+
+
+def test_a_report_names_one_largest_error(subject: tuple[Capture, Program]) -> None:
+    """The largest in roundings is not the largest relative to the values: the text and the page have only the former."""
+    report = compare(*subject, truth="float64")
+    words = (report.table("nodes"), " ".join(report.graph.remarks))
+    assert [text.count("the largest error") for text in words] == [1, 1]

@@ -1,6 +1,7 @@
 """Comparing two tensors: nothing that is wrong gets through, nothing that is right is flagged."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -139,10 +140,70 @@ def test_the_limit_that_is_exceeded_most_comes_first() -> None:
         "root mean square 9.4e-01 relative to the tensor's (up to 2.0e-02"
     )
     assert str(compare_tensors(torch.zeros(2), torch.ones(2))).startswith("2 of 2 elements differ")
-    assert str(compare_tensors(torch.tensor([1, math.inf]), torch.ones(2))).startswith("1 NaN or inf on one side; ")
+    assert str(compare_tensors(torch.tensor([1, math.inf]), torch.ones(2))).startswith(
+        "1 NaN or inf, on one side or not the same; "
+    )
     assert str(compare_tensors(torch.ones(2), torch.ones(2))).startswith(
         "0 of 2 elements differ; greatest harmonic error 0.0e+00"
     )
+
+
+def _wrong_tensors() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Return wrong tensors and what they should be, by the kind of the fault."""
+    torch.manual_seed(0)
+    small = torch.softmax(torch.randn(64, 1000), 1)
+    mixed = torch.randn(4, 50)
+    nan, infinite = mixed.clone(), mixed.clone()
+    nan[0, :3], infinite[1, :5] = math.nan, math.inf
+    numbers = torch.arange(-10, 10)
+    return {
+        "small zeros": (torch.zeros_like(small, dtype=torch.bfloat16), small.bfloat16()),
+        "small factor": (small.bfloat16() * 1.5, small.bfloat16()),
+        "small zeros of float32": (torch.zeros_like(small), small),
+        "NaN": (nan, mixed),
+        "NaN lost": (mixed, nan),
+        "infinite": (infinite, mixed),
+        "other infinity": (-infinite, infinite),
+        "zeros for NaN": (torch.zeros(4, 50), nan),
+        "largest numbers": (torch.full((8,), 65504.0).half(), torch.full((8,), -65504.0).half()),
+        "overflow": (torch.full((8,), math.inf).half(), torch.full((8,), 65504.0).half()),
+        "subnormal": (torch.zeros(8), torch.full((8,), 1e-40)),
+        "rounding": (mixed * (1 + 1e-7), mixed),
+        "equal": (mixed, mixed.clone()),
+        "integers": (numbers + (numbers % 3 == 0), numbers),
+        "integer zeros": (torch.zeros_like(numbers), numbers),
+        "extreme integers": (torch.full((3,), 2**63 - 1), torch.full((3,), -(2**63))),
+        "neighbouring integers": (torch.full((3,), 2**62 + 1), torch.full((3,), 2**62)),
+        "booleans": (torch.tensor([True, False, False]), torch.tensor([True, True, False])),
+        "complex": (torch.ones(3, dtype=torch.complex64), torch.full((3,), 1 + 1j)),
+        "empty": (torch.zeros(0, 3), torch.ones(0, 3)),
+    }
+
+
+@pytest.mark.parametrize(("actual", "expected"), _wrong_tensors().values(), ids=_wrong_tensors())
+def test_the_counts_of_a_sentence_are_those_of_the_numbers(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    """No count contradicts the numbers, or another count of the same sentence."""
+    difference = compare_tensors(actual, expected)
+    real = [torch.view_as_real(item) if item.is_complex() else item for item in (actual, expected)]
+    a, e = (item.flatten() for item in real)
+    differ = ~((a == e) | (a.isnan() & e.isnan()))
+    zeroed, both = int(((a == 0) & (e != 0)).sum()), a.isfinite() & e.isfinite()
+
+    text = str(difference)
+    counts = {what: int(count) for count, what in re.findall(r"(\d+) (became 0|overflowed|NaN or inf)", text)}
+    assert counts.get("became 0", 0) == zeroed
+    assert counts.get("overflowed", 0) == int((e.isfinite() & ~a.isfinite()).sum())
+    assert counts.get("NaN or inf", 0) == int((differ & ~both).sum())
+    allowed = re.search(r"(\d+) of (\d+) elements differ by more than is allowed", text)
+    exactly = re.search(r"(\d+) of (\d+) elements differ(?! by)", text)
+    if allowed is not None:
+        errors = torch.where(both, (a.double() - e.double()).abs() / (e.double().abs() + 1), math.inf)
+        beyond = differ & (~both | (errors > difference.tolerance.harmonic))
+        assert 0 < int(allowed[1]) == int(beyond.sum())
+        assert int(allowed[2]) == e.numel()
+    if exactly is not None:
+        assert (int(exactly[1]), int(exactly[2])) == (int(differ.sum()), e.numel())
+    assert difference.close or "differ" in text or "allowed" in text
 
 
 def test_what_becomes_zero_is_counted() -> None:
