@@ -684,7 +684,7 @@ def test_nodes_that_were_not_run_alone_are_not_called_right(subject: tuple[Captu
 
 
 def test_a_report_names_one_largest_error(subject: tuple[Capture, Program]) -> None:
-    """The largest in roundings is not the largest relative to the values: the text and the page have only the former."""
+    """The largest in roundings is not the largest relative to the values: only the former is named."""
     report = compare(*subject, truth="float64")
     words = (report.table("nodes"), " ".join(report.graph.remarks))
     assert [text.count("the largest error") for text in words] == [1, 1]
