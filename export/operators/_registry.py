@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from . import (
     _attention,
+    _classical,
     _control,
     _elementwise,
     _loss,
@@ -21,6 +22,7 @@ from ._operator import Operator
 
 _FAMILIES = (
     _attention,
+    _classical,
     _control,
     _elementwise,
     _loss,

@@ -30,9 +30,13 @@ WITHOUT = {
     "RandomNormalLike": "random",
     "RandomUniform": "random",
     "RandomUniformLike": "random",
-    "TfIdfVectorizer": "classical learning",
+    "CastMap": "dictionaries",
+    "DictVectorizer": "dictionaries",
+    "LinearClassifier": "scores whose form depends on the labels",
+    "SVMClassifier": "scores whose form depends on the labels",
+    "TreeEnsembleClassifier": "scores whose form depends on the labels",
 }
-CLASSICAL = "ai.onnx.ml"  # no operator of this set has
+CLASSICAL = "ai.onnx.ml"  # the set of classical learning
 # Those whose meaning changed with a version, and those that onnx has no case for: `RUN` has one.
 CHANGED = {"Hardmax": 13, "LogSoftmax": 13, "Resize": 11, "Scan": 9, "Softmax": 13, "BatchNormalization": 14}
 UNTRIED = {
@@ -153,7 +157,7 @@ def test_every_operator_is_known():
     unknown = {
         name
         for (domain, name), found in schemas().items()
-        if domain == "" and (find_operator(domain, name) is None) and versions(found)
+        if domain in {"", CLASSICAL} and find_operator(domain, name) is None
     }
     assert unknown == {*WITHOUT} - {"BitCast"}
 
@@ -280,8 +284,58 @@ def test_values_follow_their_inputs(name: str):
     assert checked and (moved or name in constants)
 
 
+TREE = {
+    "n_targets": 1,
+    "nodes_featureids": [0, 3, 0, 0, 0, 1, 0, 0],
+    "nodes_falsenodeids": [4, 3, 0, 0, 0, 2, 0, 0],
+    "nodes_hitrates": [1.0] * 8,
+    "nodes_missing_value_tracks_true": [0] * 8,
+    "nodes_modes": ["BRANCH_LEQ", "BRANCH_GT", "LEAF", "LEAF", "LEAF", "BRANCH_LT", "LEAF", "LEAF"],
+    "nodes_nodeids": [0, 1, 2, 3, 4, 0, 1, 2],
+    "nodes_treeids": [0, 0, 0, 0, 0, 1, 1, 1],
+    "nodes_truenodeids": [1, 2, 0, 0, 0, 1, 0, 0],
+    "nodes_values": [0.1, -0.2, 0.0, 0.0, 0.0, 0.3, 0.0, 0.0],
+    "target_ids": [0] * 5,
+    "target_nodeids": [2, 3, 4, 1, 2],
+    "target_treeids": [0, 0, 0, 1, 1],
+    "target_weights": [0.7, -1.1, 2.3, 0.9, -0.4],
+}
+VECTORS = {"n_supports": 2, "coefficients": [0.7, -0.4], "support_vectors": [0.1 * i for i in range(12)], "rho": [0.3]}
 X = np.random.default_rng(0).standard_normal((1, 2, 6, 6)).astype(np.float32)
+ROWS = X[0, 0]
 RUN = {
+    "Imputer": ("Imputer", 1, [ROWS], {"imputed_value_floats": [0.5], "replaced_value_float": float(ROWS[0, 0])}),
+    "LabelEncoder": (
+        "LabelEncoder",
+        2,
+        [np.array([1, 2.5, 7], np.float32)],
+        {"keys_floats": [2.5, 1.0], "values_floats": [0.3, 0.7], "default_float": 0.1},
+    ),
+    "LinearRegressor": (
+        "LinearRegressor",
+        1,
+        [ROWS],
+        {"targets": 2, "coefficients": [0.1 * i for i in range(12)], "intercepts": [0.3, 0.7]},
+    ),
+    **{f"Normalizer {kind}": ("Normalizer", 1, [ROWS], {"norm": kind}) for kind in ("L1", "L2")},
+    "OneHotEncoder": ("OneHotEncoder", 1, [np.array([[1], [3], [4]])], {"cats_int64s": [3, 1]}),
+    "Scaler": ("Scaler", 1, [ROWS], {"offset": [0.3], "scale": [0.7]}),
+    "SVMRegressor": ("SVMRegressor", 1, [ROWS], {**VECTORS, "kernel_params": [0.3, 0.1, 2.0], "kernel_type": "RBF"}),
+    "SVMRegressor of a polynomial": (
+        "SVMRegressor",
+        1,
+        [ROWS],
+        {**VECTORS, "kernel_params": [0.3, 0.1, 2.0], "kernel_type": "POLY"},
+    ),
+    **{
+        f"TreeEnsembleRegressor {kind}": (
+            "TreeEnsembleRegressor",
+            1,
+            [ROWS],
+            {**TREE, "aggregate_function": kind, "base_values": [0.25]},
+        )
+        for kind in ("SUM", "AVERAGE", "MIN", "MAX")
+    },
     "DepthToSpace-7": ("DepthToSpace", 7, [np.concatenate([X, X], 1)], {"blocksize": 2}),
     "GlobalLpPool-7": ("GlobalLpPool", 7, [X], {"p": 3}),
     "GroupNormalization-21": ("GroupNormalization", 21, [X, X[0, :, 0, 0], X[0, :, 1, 0]], {"num_groups": 1}),
@@ -317,13 +371,15 @@ def test_values_are_those_of_the_runtime(name: str):
     """To the digits of float32, in versions with another meaning, and where onnx has no case."""
     op, version, arrays, attributes = RUN[name]
     names = [f"x{index}" for index in range(len(arrays))]
-    node = helper.make_node(op, names, ["y", "i"] if op == "TopK" else ["y"], "node", **attributes)
+    domain = "" if find_operator("", op) else CLASSICAL
+    made = ["y", "i"] if op == "TopK" else ["y"]
+    node = helper.make_node(op, names, made, "node", domain=domain, **attributes)
     values = [
         helper.make_tensor_value_info(key, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
         for key, array in zip(names, arrays, strict=True)
     ]
     output = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
-    opsets = [helper.make_opsetid("", version)]
+    opsets = [helper.make_opsetid(domain, version)]
     model = helper.make_model(helper.make_graph([node], "one", values, [output]), opset_imports=opsets, ir_version=8)
     feeds = dict(zip(names, arrays, strict=True))
     (expected,) = ort.InferenceSession(model.SerializeToString()).run(["y"], feeds)
