@@ -85,6 +85,7 @@ class _CallComparison:
         self._notes: dict[str, None] = {}
         self._failed: list[str] = []
         self._exchanged: dict[str, None] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
 
     def result(self) -> CallResult:
         """Compare all stages; if only some can be run, the result says why the others are missing."""
@@ -302,6 +303,7 @@ class _CallComparison:
             compiled=compiled,
             node_values=None if evaluator is None else partial(evaluator.isolated, run.inputs),
             constant=self._prepared.constant,
+            shapes=self._shapes,
             original=None if self._program.original is None else self._program.original.graph,
         )
 

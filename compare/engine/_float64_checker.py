@@ -18,6 +18,7 @@ from ..float64 import (
     Flips,
     Float64Value,
     Float64Values,
+    ObservedShapes,
     RoundingVerdict,
     Verdict,
     flips_of,
@@ -60,6 +61,8 @@ class Float64Checker:
             returns by their exported names.
         decisions: see `OtherDecisions`.
         constant: returns a constant of the exported graph by its name; None for any other value.
+        shapes: the shapes of values in the call, by their exported names; those of the run are added. A file need not
+            declare them, and sums that long may round more.
         original: the graph as the model was exported, if it may have been changed since.
 
     Attributes:
@@ -82,6 +85,7 @@ class Float64Checker:
         node_values: Callable[[TensorLookup], Float64Values] | None = None,
         decisions: Mapping[str, torch.Tensor] = MappingProxyType({}),
         constant: TensorLookup = lambda _: None,
+        shapes: dict[str, tuple[int, ...]] | None = None,
         original: Graph | None = None,
     ) -> None:
         self.float64 = float64
@@ -96,6 +100,8 @@ class Float64Checker:
         self._run = run
         self._computes = computes
         self._exported = exported
+        self._shapes = {} if shapes is None else shapes
+        self._shapes.update((name, tuple(tensor.shape)) for name, tensor in run.inputs.items())
         self._lower_precision = lower_precision
         graph = run.graph
         dtypes = {name: getattr(torch, graph.values[name].dtype or "", None) for name in graph.constants}
@@ -121,9 +127,11 @@ class Float64Checker:
     def _model_unit(self, name: str) -> float:
         return self.float64.unit(self._run.exported_name(name))
 
-    def record_output_dtype(self, node: Node, name: str, dtype: torch.dtype) -> None:
-        """Record the dtype of a node's output; call it for each value in the order of execution."""
+    def record_output(self, node: Node, name: str, dtype: torch.dtype, shape: Sequence[int] | None) -> None:
+        """Record the dtype and shape of a node's output; call it for each value in the order of execution."""
         self._recorded.add(name)
+        if shape is not None:
+            self._shapes[self._run.exported_name(name)] = tuple(shape)
         self._others.follow(name, [*self._known_reads(node)], dtype)
         model_unit = self._model_unit(name)
         own_unit = max(unit_of(dtype), self._constant_units.get(name, 0.0)) if self._lower_precision else model_unit
@@ -174,7 +182,7 @@ class Float64Checker:
         decisions than those of the model (see `Decisions`), if the run has made them.
 
         Args:
-            name: its name in the run, as passed to `record_output_dtype`.
+            name: its name in the run, as passed to `record_output`.
             node: the node that computes it.
             reference: the expected tensor; None is the float64 value, rounded.
             tensor: the actual tensor.
@@ -394,8 +402,8 @@ class Float64Checker:
             reference,
             exact if run_name is None else replace(exact, unit=self._model_units.get(run_name) or exact.unit),
             unit=unit,
-            length=reduction_length(node, self._exported),
-            sequential=running_length(node, self._exported),
+            length=reduction_length(node, self._exported, self._shapes),
+            sequential=running_length(node, self._exported, self._shapes),
         )
         return Compared(exact.value, level.scale * level.largest)
 
@@ -493,9 +501,9 @@ class Float64Checker:
         """Return whether a node sums numbers."""
         return max(self._longest_sum(node, count) for count in (reduction_length, running_length)) > 1
 
-    def _longest_sum(self, node: Node, count: Callable[[Node, Graph], int]) -> int:
+    def _longest_sum(self, node: Node, count: Callable[[Node, Graph, ObservedShapes], int]) -> int:
         """Return the length of the longest sum that a node computes."""
-        return max((count(item, self._exported) for item in self._computes(node)), default=1)
+        return max((count(item, self._exported, self._shapes) for item in self._computes(node)), default=1)
 
 
 @dataclass(frozen=True)

@@ -203,7 +203,7 @@ def compare_isolated_nodes(  # noqa: PLR0917  called in one place
     consumed: set[str] = set()
     for name, row in by_value.items():
         if row.dtype is not None:
-            checker.record_output_dtype(run.graph.producer[name], name, getattr(torch, row.dtype))
+            checker.record_output(run.graph.producer[name], name, getattr(torch, row.dtype), row.shape)
     for name, tensor, spread in values:
         node = run.graph.producer.get(name)
         if node is None or name not in by_value or (inputs.nodes is not None and node.name not in inputs.nodes):

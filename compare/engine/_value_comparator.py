@@ -127,7 +127,7 @@ class ValueComparator:
         original = self._references.get(exported_name)
         reference = self._lowered_reference(name, original, tensor)
         if self._checker is not None and tensor is not None:
-            self._checker.record_output_dtype(node, name, tensor.dtype)
+            self._checker.record_output(node, name, tensor.dtype, tensor.shape)
         row = self._compared_row(self._node_row(name), reference, tensor, node, spread)
         if row.judged:
             self._judged.add(name)

@@ -8,7 +8,7 @@ from ._margins import Compared, deciding_node, flips_of, margins_of, nearest_alt
 from ._measured_levels import measured_levels
 from ._mode import float64_values
 from ._noise import unit_of
-from ._reductions import product_of, reduction_length, running_length
+from ._reductions import ObservedShapes, product_of, reduction_length, running_length
 from ._stored_level import StoredLevel, stored_level
 from ._values import Float64Values, RecordedValues
 from ._verdict import (
@@ -33,6 +33,7 @@ __all__ = [
     "Float64Evaluator",
     "Float64Value",
     "Float64Values",
+    "ObservedShapes",
     "RecordedValues",
     "RoundingLevel",
     "RoundingVerdict",

@@ -2,41 +2,45 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from filch.export import Graph, Node
 from filch.steal import Product
 
 Shapes = Sequence[tuple[int, ...]]
+ObservedShapes = Mapping[str, tuple[int, ...]]
 TF32_UNIT = 2.0**-11  # half a unit in the last place, relative: TF32 has 10 mantissa bits, like float16
 
 
-def reduction_length(node: Node, graph: Graph) -> int:
+def reduction_length(node: Node, graph: Graph, observed: ObservedShapes = MappingProxyType({})) -> int:
     """Return the length of the longest sum in a node's operator; 1 if there is none or shapes are unknown.
 
     Args:
         node: a node of an exported graph or of a torch graph.
         graph: the graph.
+        observed: the shapes in a run of values for which the graph declares none, by name.
     """
     count = _LENGTHS.get(node.op)
     if count is None:
         return 1
-    inputs, outputs = ([_shape(graph, name) for name in names] for names in (node.inputs, node.outputs[:1]))
+    inputs, outputs = ([_shape(graph, name, observed) for name in names] for names in (node.inputs, node.outputs[:1]))
     try:
         return max(1, int(count(node.attributes, [*inputs, *outputs])))
     except (IndexError, ValueError, ZeroDivisionError, TypeError):  # an unknown or omitted shape is ()
         return 1
 
 
-def running_length(node: Node, graph: Graph) -> int:
+def running_length(node: Node, graph: Graph, observed: ObservedShapes = MappingProxyType({})) -> int:
     """Return how many numbers a kernel may add sequentially, as in a reduction along an axis that is not the last.
 
     The rounding level grows with the square root of this length. Gradients of one sample often have one sign, and
     cancel with those of the next, so that partial sums, and with them the error, are twice as large as those of random
     numbers: the length is four times as large.
     """
-    length = reduction_length(node, graph)
-    if node.op == "convolution_backward" or (node.op == "gradient" and len(_shape(graph, node.outputs[0])) != 2):
+    length = reduction_length(node, graph, observed)
+    rank = len(_shape(graph, node.outputs[0], observed))
+    if node.op == "convolution_backward" or (node.op == "gradient" and rank != 2):
         return 4 * length  # gradients of matrices are computed by matrix products, which add in blocks
     return length if node.op.startswith("Reduce") or node.op in _RUNNING else 1
 
@@ -60,7 +64,10 @@ _PRODUCTS: Mapping[str, Product] = {
 }
 
 
-def _shape(graph: Graph, name: str) -> tuple[int, ...]:
+def _shape(graph: Graph, name: str, observed: ObservedShapes) -> tuple[int, ...]:
+    """Return the shape that a value has or is declared to have; () if it is not known."""
+    if name in observed:
+        return observed[name]
     value = graph.values.get(name)
     dims = () if value is None or value.shape is None else value.shape
     return tuple(dim for dim in dims if isinstance(dim, int)) if all(isinstance(dim, int) for dim in dims) else ()
