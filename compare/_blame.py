@@ -46,11 +46,13 @@ def blame(
         the report with `culprits`, `switches` and `repro`; unchanged if nothing differs.
     """
     first = report.first_divergence
-    if report.close or first is None:
+    if first is None and not report.failed:
         return report
     exported = as_program(program)
     common: dict[str, Any] = {"backend": backend} if backend else {"backend": report.backend, "options": report.options}
     common |= {"limit": limit}
+    if first is None:
+        return _blame_failure(report, reference, exported, folder, common)
     judged = _judged_row(report, first)
     value = judged.value if judged.value in exported.graph.producer else None
     tolerance = failing_tolerance(report, judged)
@@ -74,6 +76,34 @@ def blame(
         else:
             report = replace(report, repro=str(repro.folder))
     return replace(report, notes=tuple(notes))
+
+
+def _blame_failure(
+    report: Report,
+    reference: str | os.PathLike[str] | Records,
+    program: Program,
+    folder: str | os.PathLike[str] | None,
+    common: dict[str, Any],
+) -> Report:
+    """Find the transformations without which the backend can run the program, and write a repro of its failure."""
+    notes, failure = list(report.notes), report.failed[0]
+    try:
+        result = bisect(reference, program, lower_precision=report.lower_precision, **common)
+    except FilchError as error:
+        return replace(report, notes=(*notes, f"the search for culprits failed: {error}"))
+    culprits = tuple(culprit.name for culprit in result.culprits)
+    if culprits:
+        notes.append(f"without {' and '.join(culprits)}, {report.backend} can run the program")
+    graphs = (program.graph, *report.graphs.values())
+    named = sorted((node.name for graph in graphs for node in graph.nodes if node.name in failure), key=len)
+    if folder is not None and named and culprits:
+        try:
+            repro = write_repro(reference, program, named[-1], folder, stage="compiled", fails=True, **common)
+        except FilchError as error:
+            notes.append(f"no repro was written: {error}")
+        else:
+            report = replace(report, repro=str(repro.folder))
+    return replace(report, notes=tuple(notes), culprits=culprits, switches=len(result.candidates))
 
 
 def failing_tolerance(report: Report, row: Row) -> Tolerance | None:

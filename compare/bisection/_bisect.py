@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -75,8 +76,9 @@ def bisect(
         the report. It has no culprits if there is no error, or if disabling all candidates does not remove it.
 
     Raises:
-        FilchError: reference and program do not match, the backend can't run the program, a name in `only` or a culprit
-            has no effect on the graph, or the journal belongs to another bisection.
+        FilchError: reference and program do not match, the backend can't run the program and no transformation is to
+            blame for that, a name in `only` or a culprit has no effect on the graph, or the journal belongs to another
+            bisection.
     """
     records = reference if isinstance(reference, Records) else restore(reference)
     exported, resolved_backend = as_program(program), resolve_backend(backend, options)
@@ -135,7 +137,7 @@ def _candidates(before: Step, only: Collection[str] | None) -> tuple[Switch, ...
 
 def _search(report: BisectReport, runner: VariantRunner, *, grow: bool) -> BisectReport:
     """Return the report with its culprits; `grow` adds switches that change the graph only if others are disabled."""
-    candidates = list(report.candidates)
+    candidates = _named_in_failure(runner) or list(report.candidates)
     best = runner.without(candidates)
     while grow and not best.outcome.passes:
         # With some transformations disabled, others may change the graph instead, with the same error.
@@ -157,6 +159,27 @@ def _search(report: BisectReport, runner: VariantRunner, *, grow: bool) -> Bisec
     return replace(report, after=after.outcome, culprits=culprits)
 
 
+def _named_in_failure(runner: VariantRunner) -> list[Switch]:
+    """Return the switches that the backend names when it fails, without which it does not; none if others are needed.
+
+    Other ones may prepare the graph for them, or remove what they change.
+    """
+    step, named = runner.without(()), list[Switch]()
+    while not step.outcome.passes:
+        more = [switch for switch in step.switches if switch not in named and _names(step.outcome.problem, switch)]
+        if not more:
+            return []
+        named += more
+        step = runner.without(named)
+    return named
+
+
+def _names(problem: str, switch: Switch) -> bool:
+    """Return whether a message has the name of a switch, with or without the level at its end (`GeluFusionL1`)."""
+    name = re.escape(re.sub(r"L\d$", "", switch.name))
+    return re.search(rf"(?<![A-Za-z]){name}(L\d)?(?![A-Za-z\d])", problem) is not None
+
+
 def _culprit(switch: Switch, enabled: Step, disabled: Step) -> Culprit:
     """Return the effect of one culprit, from the runs with it and without it; all other culprits are disabled."""
     if switch.changes_graph and enabled.fingerprint == disabled.fingerprint:
@@ -164,7 +187,8 @@ def _culprit(switch: Switch, enabled: Step, disabled: Step) -> Culprit:
             f"disabling {switch.name!r} has no effect on the graph, but the error disappears without it: "
             "the backend's results vary from run to run"
         )
-    ops_enabled, ops_disabled = Counter(enabled.ops), Counter(disabled.ops)
+    # A graph that the backend can't compile has no operators to compare with.
+    ops_enabled, ops_disabled = Counter(enabled.ops or disabled.ops), Counter(disabled.ops or enabled.ops)
     return Culprit(
         switch.kind,
         switch.name,

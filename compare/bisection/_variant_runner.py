@@ -6,8 +6,16 @@ from dataclasses import dataclass, field
 
 import torch
 
-from filch.export import Program, fingerprint
-from filch.export.backends import Backend, Compiled, CompiledVariant, RunsOtherVersions, Switch, Switches
+from filch.export import BackendError, Program, fingerprint
+from filch.export.backends import (
+    Backend,
+    Compiled,
+    CompiledVariant,
+    NotCompiledError,
+    RunsOtherVersions,
+    Switch,
+    Switches,
+)
 from filch.steal import FilchError, phase
 
 from ..common._errors import CompareError
@@ -53,7 +61,7 @@ class VariantRunner:
         """Run the program with some transformations disabled; one that can't be run does not pass.
 
         Raises:
-            FilchError: nothing is disabled, and the program can't be run.
+            FilchError: nothing is disabled, the program can't be run, and no transformation is known to be applied.
         """
         key = frozenset(off)
         if key not in self._steps:
@@ -63,9 +71,10 @@ class VariantRunner:
                     try:
                         self._steps[key] = self._run(tuple(off))
                     except FilchError as error:
-                        if not off:
+                        applied = error.switches if isinstance(error, NotCompiledError) else ()
+                        if not off and not applied:
                             raise
-                        self._steps[key] = Step(tuple(off), Outcome.failed(str(error)))
+                        self._steps[key] = Step(tuple(off), Outcome.failed(str(error)), switches=applied)
                 self.journal.add(self._steps[key])
             else:
                 self._steps[key] = stored
@@ -75,9 +84,15 @@ class VariantRunner:
         program, applied = self.variants.without(frozenset(off))
         variant = self._compile(program, [switch for switch in off if switch.kind not in _BEFORE_COMPILING])
         self.notes |= dict.fromkeys(variant.compiled.notes)
-        outcome = self.criterion.judge(list(self._results(variant.compiled)))
+        switches = (*applied, *variant.switches)
+        try:
+            outcome = self.criterion.judge(list(self._results(variant.compiled)))
+        except BackendError as error:
+            if not (off or switches):
+                raise
+            outcome = Outcome.failed(str(error))
         ops = dict(sorted(Counter(node.op for node in variant.compiled.graph.nodes).items()))
-        return Step(off, outcome, variant.fingerprint, ops, (*applied, *variant.switches))
+        return Step(off, outcome, variant.fingerprint, ops, switches)
 
     def _compile(self, program: Program, off: Collection[Switch]) -> CompiledVariant:
         if isinstance(self.backend, Switches):

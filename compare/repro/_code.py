@@ -47,6 +47,12 @@ def tensors(name):
 _COMPUTE_ONNX = """\
 expected = tensors("expected.onnx").values()
 actual = run(HERE / "model.onnx", {outputs}, tensors("inputs.onnx"))"""
+_COMPUTE_FAILING = """\
+expected = tensors("expected.onnx").values()
+try:
+    actual = run(HERE / "model.onnx", {outputs}, tensors("inputs.onnx"))
+except Exception as error:
+    raise AssertionError(f"the model can't be run: {{error}}") from None"""
 _COMPUTE_BOTH = """\
 inputs = tensors("inputs.onnx")
 expected = [tensor.double().numpy() for tensor in function(**inputs)]
@@ -58,7 +64,7 @@ actual = [tensor.double().numpy() for tensor in run(function, inputs)]"""
 _NAMES_IN_CODE = {"device": "from torch import device", "inf": "from math import inf", "nan": "from math import nan"}
 
 
-def repro_script(case: Case, script: Script, summary: str, limit: float) -> str:
+def repro_script(case: Case, script: Script, summary: str, limit: float, *, fails: bool = False) -> str:
     """Return a script that shows a difference with only the backend's library, torch, onnx and numpy.
 
     Args:
@@ -66,12 +72,13 @@ def repro_script(case: Case, script: Script, summary: str, limit: float) -> str:
         script: the code that runs the backend.
         summary: the summary in the script's docstring.
         limit: the tolerance, as harmonic error.
+        fails: whether the difference is that the model of the case can't be run.
     """
     imports = {"import platform", "from pathlib import Path", "import numpy as np", "import onnx", *script.imports}
     libraries = {"numpy": "np", "onnx": "onnx"}
     if case.function is None:
         imports.add("from onnx import numpy_helper")
-        functions, compute = [_READ_ARRAYS, script.code], _COMPUTE_ONNX
+        functions, compute = [_READ_ARRAYS, script.code], _COMPUTE_FAILING if fails else _COMPUTE_ONNX
     else:
         code = _function_code(case.function)
         imports.add("import torch")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from filch.export import Graph, Node, Program, graph_from_fx
+from filch.export import BackendError, Graph, Node, Program, graph_from_fx
 from filch.export.backends import Backend, ProvidesScript, Stage, get_backend
 from filch.steal import Records
 
@@ -59,6 +59,7 @@ def find_fault_region(
     node: str,
     limits: Limits,
     stage: Stage | None = None,
+    fails: bool = False,
 ) -> FaultRegion:
     """Return the part around a node that is wrong when it runs alone, on the captured values.
 
@@ -70,6 +71,7 @@ def find_fault_region(
         node: the name of a node or value of the exported or the compiled graph.
         limits: the tolerance of each value.
         stage: the graph that is wrong; None is the first one with an error.
+        fails: see `Runner`.
 
     Raises:
         CompareError: there is no such node, or no part around it is wrong.
@@ -80,7 +82,7 @@ def find_fault_region(
         if stage not in (None, candidate):
             continue
         optimize = candidate == "compiled"
-        runner = Runner(backend, backend.script(optimize=optimize), limits, optimize=optimize)
+        runner = Runner(backend, backend.script(optimize=optimize), limits, optimize=optimize, fails=fails)
         region = _wrong_region(*_parts(records, program, call, names, limits, takes=runner.script.takes), runner)
         if region is not None:
             return region
@@ -98,7 +100,13 @@ def _stages(program: Program, backend: Backend, name: str) -> Iterator[tuple[Sta
         yield "exported", frozenset({node.name})
     names = set() if node is None else {node.name}
     if "compiled" in backend.stages:
-        compiled = backend.compile(program, optimize=True)
+        try:
+            compiled = backend.compile(program, optimize=True)
+        except BackendError:
+            if node is None:
+                raise
+            yield "compiled", frozenset(names)
+            return
         graphs.append(compiled.graph)
         compiled_node = _node(compiled.graph, name)
         if compiled_node is not None:

@@ -84,14 +84,15 @@ def write_folder(repro: Repro, case: Case, runner: Runner, options: Mapping[str,
     operators = list(dict.fromkeys(case.operators))
     shown = ", ".join([*operators[:_SHOWN], *(["…"] if len(operators) > _SHOWN else [])])
     backend, script = runner.backend.name, runner.script
-    title = f"{shown} on {backend} differs from {_EXPECTED[repro.expected_source][0]}"
+    what = "can't be run, unlike" if runner.fails else "differs from"
+    title = f"{shown} on {backend} {what} {_EXPECTED[repro.expected_source][0]}"
     with Scratch() as folder:
         if case.model is not None:
             ir.save(case.model, folder / "model.onnx")
         write_tensors({**case.inputs, **case.weights}, folder / "inputs.onnx")
         if case.function is None:
             write_tensors({name: case.recorded[name] for name in case.outputs}, folder / "expected.onnx")
-        (folder / "repro.py").write_text(repro_script(case, script, title, limit), encoding="utf-8")
+        (folder / "repro.py").write_text(repro_script(case, script, title, limit, fails=runner.fails), encoding="utf-8")
         _check_script(folder, backend)
         files = [f"| `{name}` | {contents} |" for name, contents in _FILES.items() if (folder / name).exists()]
         text = _README.format(
@@ -115,8 +116,11 @@ def _summary(repro: Repro, runner: Runner) -> str:
     backend = runner.backend.name
     expected, reason = _EXPECTED[repro.expected_source]
     optimized = "optimized as in repro.py" if runner.optimize else "with its optimizations disabled"
+    what = f"runs {repro.after}, {optimized}, and differs from"
+    if runner.fails:
+        what = f"can't run {repro.after}, {optimized}; expected is"
     return (
-        f"{backend} runs {repro.after}, {optimized}, and differs from {expected}{f' ({reason})' if reason else ''}. "
+        f"{backend} {what} {expected}{f' ({reason})' if reason else ''}. "
         f"{_CULPRIT_SENTENCES.get(repro.culprit, '').format(backend=backend)}It was reduced from {repro.before}."
     )
 

@@ -1,5 +1,6 @@
 """Run parts of programs on a backend, and measure their errors."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -24,12 +25,15 @@ class Runner:
         backend: the backend.
         script: the code that runs it without Filch.
         optimize: see `Backend.compile`.
+        fails: whether the fault is that the backend can't run the optimized part; a wrong result is none then.
     """
 
-    def __init__(self, backend: Backend, script: Script, limits: Limits, *, optimize: bool) -> None:
+    def __init__(
+        self, backend: Backend, script: Script, limits: Limits, *, optimize: bool, fails: bool = False
+    ) -> None:
         self.backend = backend
         self.script = script
-        self.optimize = optimize
+        self.optimize, self.fails = optimize, fails
         self._limits = limits
         self._reference = get_backend("reference")
 
@@ -48,9 +52,14 @@ class Runner:
         return _run_model(case, self._reference if source == "reference" else self.backend, optimize=False)
 
     def error(self, case: Case, source: ExpectedSource) -> float:
-        """Return the largest harmonic error; 0 if all outputs are close or can't be computed, inf for other shapes."""
+        """Return the largest harmonic error; 0 if all outputs are close or can't be computed, inf for other shapes.
+
+        If the fault is that the backend fails, it is inf if it does, and 0 otherwise.
+        """
         expected = self.expected(case, source)
         actual = None if expected is None else self.actual(case)
+        if self.fails:
+            return math.inf if actual is None and self.expected(case, "unoptimized") is not None else 0.0
         return 0.0 if expected is None or actual is None else self._largest_error(case, actual, expected)
 
     def error_from_captured(self, case: Case) -> float:

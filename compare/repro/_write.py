@@ -35,6 +35,7 @@ def write_repro(
     tolerance: float | Tolerance | None = None,
     call: int | None = None,
     stage: Stage | None = None,
+    fails: bool = False,
     limit: float | None = None,
 ) -> Repro:
     """Write a small folder that shows without Filch that a node's result is wrong.
@@ -55,6 +56,7 @@ def write_repro(
         tolerance: see `compare`.
         call: the index of the model's call; None is the first one.
         stage: the graph that is wrong, `exported` or `compiled`; None is the first one with an error.
+        fails: whether the folder shows that the backend can't run the compiled node, instead of a wrong result.
         limit: see `compare`.
 
     Returns:
@@ -77,7 +79,7 @@ def write_repro(
         with phase("finding a part that is wrong alone"):
             captured = _call(records, exported, call)
             region = find_fault_region(
-                records, exported, resolved_backend, captured, node=node, limits=limits, stage=stage
+                records, exported, resolved_backend, captured, node=node, limits=limits, stage=stage, fails=fails
             )
         runner, source = region.runner, region.expected_source
         reduction = Reduction(region, runs=_RUNS[runner.script.takes])

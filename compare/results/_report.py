@@ -194,6 +194,9 @@ class Report(Comparison):
         is_blamed = bool(self.culprits) or self.switches is not None  # and `blame` could write no repro
         if self.reference.endswith(BY_MAPPING):  # the program does what the other implementation does
             return to_show_all(self.command)
+        is_broken = self.failed and all(row.stage == "exported" for row in self.rows)  # by what optimizes the graph
+        if is_broken and not is_blamed and self.reference != EAGER_PYTORCH:
+            return to_blame(command)
         if self.first_divergence is None or self.lower_precision or (is_blamed and self.explanation is None):
             return to_show_all(command)
         if is_blamed:

@@ -9,6 +9,7 @@ from torch import fx
 
 from filch.steal import Product
 
+from .._errors import BackendError
 from ..graph._graph import Graph
 from ..program._program import Program
 
@@ -86,6 +87,18 @@ class Backend(Protocol):
             BackendError: running fails.
         """
         ...
+
+
+class NotCompiledError(BackendError):
+    """A backend can't compile a program with its transformations.
+
+    Attributes:
+        switches: the transformations that it had applied before it failed, as of `CompiledVariant`.
+    """
+
+    def __init__(self, message: str, switches: tuple["Switch", ...] = ()) -> None:
+        super().__init__(message)
+        self.switches = switches
 
 
 @runtime_checkable

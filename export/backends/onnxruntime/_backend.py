@@ -31,7 +31,7 @@ from ...graph._from_onnx import graph_from_onnx
 from ...graph._graph import Graph
 from ...graph._sizes import value_sizes
 from ...program._program import Program
-from .._backend import Compiled, CompiledVariant, ReferenceLookup, Script, Stage, Switch, Values
+from .._backend import Compiled, CompiledVariant, NotCompiledError, ReferenceLookup, Script, Stage, Switch, Values
 from .._files import DATA, first_line, in_folder, write_model, write_without_weights
 from .._forms import Form, FormFinder, TensorSpec, spec_of
 from .._nchwc import DOMAIN
@@ -74,7 +74,10 @@ class OnnxRuntimeBackend:
     def compile_without(self, program: Program, off: Collection[Switch]) -> CompiledVariant:
         """See `Switches.compile_without`: optimizers by the names in `disabled_optimizers`, and settings."""
         backend, changed = replace(self, options=without(self.options, off)), dict[str, None]()
-        compiled = in_folder(partial(backend._compile, program, optimize=True, changed=changed))  # noqa: SLF001  its own
+        try:
+            compiled = in_folder(partial(backend._compile, program, optimize=True, changed=changed))  # noqa: SLF001  its own
+        except BackendError as error:
+            raise NotCompiledError(str(error), switches_of(changed, backend.options, self.provider)) from error
         model = compiled.graph.onnx
         switches = switches_of(changed, backend.options, self.provider)
         return CompiledVariant(compiled, switches, "" if model is None else fingerprint(model))

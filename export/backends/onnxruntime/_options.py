@@ -3,7 +3,7 @@
 import mmap
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -177,8 +177,16 @@ def read_options(backend: str, provider: str, values: Mapping[str, Any]) -> OrtO
         options = OrtOptions(**{name: _PARSERS[name](item) for name, item in values.items() if item is not None})
     except ValueError as error:
         raise BackendError(f"backend {backend!r}: {error}") from error
+    off = tuple(dict.fromkeys(item for name in options.disabled_optimizers for item in _optimizers(name)))
+    options = replace(options, disabled_optimizers=off)
     _check(options, backend, provider)
     return options
+
+
+def _optimizers(name: str) -> list[str]:
+    """Return the optimizers of a name, which may be that in an error message: those of each level."""
+    found = [f"{name}L{level}" for level in (1, 2, 3) if _is_known(f"{name}L{level}")]
+    return found if found and not is_optimizer(name) else [name]
 
 
 def _check(options: OrtOptions, backend: str, provider: str) -> None:
