@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -46,7 +46,7 @@ class PlainTensors:
             self._budget.take_items(what="values")
             self._budget.check_depth(depth)
             if isinstance(item, torch.Tensor):
-                yield from self._plain(name, item.detach())
+                yield from self._plain(name, _quietly(item.detach))
             elif isinstance(item, Mapping | list | tuple):
                 parts = item.items() if isinstance(item, Mapping) else enumerate(item)
                 inner = [(f"{name}.{key}" if name else str(key), part, depth + 1) for key, part in parts]
@@ -56,16 +56,20 @@ class PlainTensors:
         if isinstance(tensor, UninitializedParameter) or tensor.is_meta:
             raise ValueError(f"{name!r} has no numbers: it is a tensor of the device meta, or was never initialized")
         if tensor.is_nested:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of layouts that may change
-                rows = tensor.unbind()
-            for index, row in enumerate(rows):
+            for index, row in enumerate(_quietly(tensor.unbind)):
                 yield from self._plain(f"{name}.{index}", row)
             return
         self._left -= tensor.numel() * tensor.element_size()
         if self._left < 0:
             raise ValueError(f"{name!r} and those before it have more than {self._most:,} bytes, which are not stored")
         yield name, _numbers(tensor)
+
+
+def _quietly(function: Callable[[], Any]) -> Any:
+    """Return what a function of torch returns, without its warnings of layouts that may change."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return function()
 
 
 def plain_tensors(value: Any) -> dict[str, torch.Tensor]:
@@ -83,9 +87,7 @@ def plain_tensors(value: Any) -> dict[str, torch.Tensor]:
 def _numbers(tensor: torch.Tensor) -> torch.Tensor:
     """Return the numbers of a tensor of any layout; those of less than 16 bits as float32, in which torch computes."""
     if tensor.layout is not torch.strided:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tensor = tensor.to_dense()
+        tensor = _quietly(tensor.to_dense)
     if tensor.is_quantized:
         return tensor.dequantize()
     if tensor.dtype is _FLOAT4:

@@ -140,7 +140,7 @@ def read_toml(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     except LimitError as error:
         raise FilchError(f"{name!r} can't be read as {kind}: {error}") from error
     except ValueError as error:  # not UTF-8, or not TOML
-        raise FilchError(f"{name!r} is not a TOML file: {_without_digits(error)}") from error
+        raise FilchError(f"{name!r} is not a TOML file: {_DIGITS if _has_too_many_digits(error) else error}") from error
     except RecursionError:
         raise FilchError(f"{name!r} is not a TOML file that can be read: it is nested too deeply") from None
     return table
@@ -225,7 +225,9 @@ def parse_json(text: str | bytes, *, memory: int = _MAX_MEMORY) -> Any:
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     except ValueError as error:
-        raise ValueError(_without_digits(error)) from None
+        if _has_too_many_digits(error):
+            raise ValueError(_DIGITS) from None
+        raise
 
 
 def _estimate_memory(text: str, bare: str) -> int:
@@ -248,9 +250,12 @@ def _too_much_memory(needed: int, limit: int) -> LimitError:
     return LimitError(f"it would take about {needed // 2**20:,} MB of memory, and the limit is {limit // 2**20:,} MB")
 
 
-def _without_digits(error: ValueError) -> str:
-    """Return the message of an error; Python's advice on long integers is not for users."""
-    return "a number in it has too many digits" if "digits" in str(error) else str(error)
+_DIGITS = "a number in it has too many digits"
+
+
+def _has_too_many_digits(error: ValueError) -> bool:
+    """Whether Python refuses an integer for its length; its message advises on a setting of the interpreter."""
+    return "digits" in str(error)
 
 
 def _refuse_constant(constant: str) -> NoReturn:
