@@ -10,6 +10,7 @@ import typer
 
 from filch import __version__
 
+from ..common._streams import show_all_characters
 from ._align import align_command
 from ._batch import matrix_command, precision_command, sweep_command
 from ._bisect import bisect_command
@@ -21,7 +22,6 @@ from ._history import history_command
 from ._passes import passes_command
 from ._record import assemble_command, export_command, recover_command, show_command, steal_command
 from ._repro import repro_command
-from ._streams import show_all_characters
 from ._trace import trace_command
 from ._view import view_command
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ._streams import discard_output
+from ..common._streams import discard_output
 
 _INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
 Traceback = Annotated[bool, typer.Option("--traceback", help="If an error occurs, print all of its stack frames.")]

@@ -13,6 +13,7 @@ from filch.export import Program, export
 from filch.steal import Capture, phase, steal_forward
 
 from ..common._errors import CompareError
+from ._state import ModelState
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,14 @@ class Subject:
         return cls(model, (args,) if isinstance(args, torch.Tensor) else tuple(args), kwargs or {}, dynamic_shapes)
 
     def run(self) -> None:
-        """Call the model, without gradients.
+        """Call the model, without gradients; its buffers are afterwards what they were before.
 
         Raises:
             CompareError: it fails.
         """
         args, kwargs = copy.deepcopy((self.args, dict(self.kwargs)))  # a call may extend a cache among them
         try:
-            with phase("running the model"), torch.no_grad():
+            with phase("running the model"), torch.no_grad(), ModelState(self.model).restored():
                 self.model(*args, **kwargs)
         except Exception as error:
             text = next(iter(str(error).splitlines()), "")

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from filch.compare import CompareError
+from filch.compare.batch._matrix import matrix
 from filch.compare.cli._app import main
 from filch.compare.fleet._cell import CellSpec
 from filch.compare.fleet._worker import run_spec
@@ -306,3 +307,17 @@ def test_a_table_has_the_worst_outcome_of_its_comparisons():
     assert CellTable((close, replace(incomplete, gaps=("",))), accepted={"": "a reason"}).exit_code == 1
     assert {CellTable((close, cell)).outcome for cell in cells.values()} == {"incomplete"}
     assert CellTable((incomplete, different, *cells.values())).outcome == "different"
+
+
+def test_a_model_that_updates_its_buffers_is_exported_as_it_was_recorded(tmp_path):
+    """Recording it does not count as a call."""
+    (tmp_path / "counting.py").write_text(
+        "import torch\n\n\nclass Counting(torch.nn.BatchNorm1d):\n    def forward(self, x):\n"
+        "        self.num_batches_tracked.add_(1)\n        return super().forward(x) + self.num_batches_tracked\n\n\n"
+        "def model():\n    return Counting(4).eval(), (torch.ones(3, 4),)\n",
+        "utf-8",
+    )
+
+    (cell,) = matrix([f"{tmp_path / 'counting.py'}:model"], backends=["eager"])
+
+    assert cell.status == "close"

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from filch.compare.cli import _streams
+from filch.compare.common import _streams
 from filch.compare.rendering._console import as_text, print_text
 from filch.compare.rendering._table import Column, Table
 
