@@ -255,11 +255,10 @@ class _Replay:
         sources = (*self._recorded.graph.inputs, *self._recorded.graph.constants)
         found = {name: self._values[name] for name in sources if name in wanted and name in self._values}
         left = {item.key: item.handle for item in self._recorded.results if item.handle and item.key in wanted}
-        written = {handle for call in self._recorded.calls for handle in self._written(call)}
         environment = {
             handle: tensor
             for handle, name in self._recorded.sources.items()
-            if (tensor := self._source(name, copied=handle in written)) is not None
+            if (tensor := self._source(name, copied=handle in self._overwritten)) is not None
         }
         with torch.no_grad(), native_kernels():
             for index, call in enumerate(self._recorded.calls):
@@ -290,9 +289,23 @@ class _Replay:
                 found[name] = numbers.clone().reshape(shape)
             environment[handle] = tensor
             if name in forced and forced[name].numel() == numbers.numel():
-                number = torch.empty_like(tensor)  # with the same strides, for views
+                # With the same strides, for views; in the same memory if others read what is written there.
+                number = tensor if handle in self._overwritten else torch.empty_like(tensor)
                 complex_as_real(number).copy_(forced[name].reshape(numbers.shape))
                 environment[handle] = number
+
+    @cached_property
+    def _overwritten(self) -> frozenset[int]:
+        """The handles of the tensors whose memory calls write to, themselves or through views of them."""
+        views = [call for call in self._recorded.calls if _has_views(call)]
+        bases = {handle: call.reads[0] for call in views for handle, _ in call.results if handle not in call.reads}
+        found: set[int] = set()
+        for handle in (handle for call in self._recorded.calls for handle in self._written(call)):
+            base: int | None = handle
+            while base is not None and base not in found:
+                found.add(base)
+                base = bases.get(base)
+        return frozenset(found)
 
     def _written(self, call: RecordedCall) -> list[int]:
         items = pytree.tree_leaves(written_arguments(call.operator, call.args, call.kwargs))
@@ -306,6 +319,12 @@ class _Replay:
         if value is not None and (value.dtype or "").startswith("complex") and not tensor.is_complex():
             tensor = torch.view_as_complex(tensor.contiguous())
         return _widened(tensor).clone() if copied else tensor
+
+
+def _has_views(call: RecordedCall) -> bool:
+    """Whether a call returns views of the first tensor that it reads."""
+    schema = getattr(call.operator, "_schema", None)
+    return bool(call.reads) and any(item.alias_info is not None for item in (schema.returns if schema else ()))
 
 
 def _results(call: RecordedCall, environment: dict[int, torch.Tensor]) -> list[torch.Tensor]:
@@ -325,7 +344,8 @@ def _results(call: RecordedCall, environment: dict[int, torch.Tensor]) -> list[t
         for handle, _ in call.results:
             environment.pop(handle, None)
         return []
-    results = [item for item in returned if isinstance(item, torch.Tensor)]
+    # What is made of no tensor has the usual dtype; later calls may write to its memory, also through views.
+    results = [_widened(item) for item in returned if isinstance(item, torch.Tensor)]
     written = pytree.tree_leaves(written_arguments(call.operator, args, kwargs))
     return results + [item for item in written if not any(item is other for other in results)]
 

@@ -107,9 +107,13 @@ def match_values(
         other: the execution in which they are looked for.
         numbers: the values to look for, by name; None for all recognizable ones of `side`, which are checked on the
             second input, too.
-        known: matches that were found before, which are not looked for again.
+        known: matches that were found before, which are not looked for again if both values can still be recognized.
     """
-    found = dict(known or {})
+    found = {
+        name: kept
+        for name, matches in (known or {}).items()
+        if name in side.recognizable and (kept := tuple(item for item in matches if item.source in other.recognizable))
+    }
     for name, value in (side.recognizable if numbers is None else numbers).items():
         if name in found:
             continue

@@ -194,10 +194,7 @@ class _Matcher:
         """Match weights that were split or joined."""
         left = {name: numbers for name, numbers in self.other.items() if name not in self.parts}
         for name, numbers in left.items():
-            holders = (
-                self._index.holders(numbers) if numbers.tensor.dim() > 1 else self._vectors(self.reference, numbers)
-            )
-            for holder in holders:
+            for holder in (*self._vectors(self.reference, numbers), *self._index.holders(numbers)):
                 layout = solve(numbers, self.reference[holder], _EXACT)
                 if layout is not None:
                     self.parts[name] = [WeightPart(holder, layout, "part")]

@@ -286,7 +286,8 @@ class Divergence:
     def _still_wrong(self, suspects: Sequence[Suspect]) -> list[Suspect]:
         """Return the suspects that are wrong even if the earlier ones, and nothing else, have A's results.
 
-        One whose results are not known in A is left out if all outputs are right when the others have theirs.
+        One whose results are not known in A is left out if all outputs are right when the others have theirs. So is
+        one on which they hardly depend, unless the same operation of another layer is wrong.
 
         Args:
             suspects: in the order of B.
@@ -295,11 +296,14 @@ class Divergence:
             return [*suspects]
         run = self._run
         operands, run.forced, run.guessed = run.forced, {}, {}
-        wrong, repaired = [], []
+        wrong: list[Suspect] = []
+        repaired: list[Suspect] = []
         for suspect in suspects:
             is_computed = moved_value(suspect.node) is None  # else its numbers are A's, in another order or step
             is_right = is_computed and run.is_right(suspect.node.outputs[0])
-            if run.forced and (is_right or run.found.issuperset(run.outputs)):
+            peers = {peer.name for peer in self._counterparts.peers[suspect.node.name]}
+            is_like_others = not peers.isdisjoint(item.node.name for item in wrong)
+            if run.forced and (is_right or (run.found.issuperset(run.outputs) and not is_like_others)):
                 continue
             wrong.append(suspect)
             if self._repair(suspect, operands):

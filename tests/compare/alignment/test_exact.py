@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from filch.compare import align
 from filch.compare.alignment._exact import computed_tables, exact_run, exact_tables, tables_of
 from filch.compare.alignment._execution import run_model
 
@@ -126,3 +127,85 @@ def test_rates_of_other_weights_are_no_rounding_beside_a_few_large_ones() -> Non
     x = torch.randn(3, 128, 8, generator=torch.Generator().manual_seed(2))
     own, other = (run_model(Decays(seed), (x,), {}) for seed in (0, 1))
     assert computed_tables(other, tables_of(own)) == {}
+
+
+class Written(nn.Module):
+    """Adds columns of a product in its own way, by writing into memory that views share, and goes on with a norm."""
+
+    def __init__(self, way: str = "sum", eps: float = 1e-5, factor: float = 1.0) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(8, 12), nn.LayerNorm(8, eps), nn.Linear(8, 5)
+        self.way, self.factor = way, factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.norm(self.spread(torch.tanh(self.first(x)) * self.factor) + 1.0))
+
+    def spread(self, y: torch.Tensor) -> torch.Tensor:
+        """Return the sums of neighbors 4 apart, and zeros between them, as [*, 8]."""
+        parts, even = y.chunk(3, -1), torch.arange(0, 8, 2)
+        summed = parts[0] + parts[1] + parts[2]
+        out = torch.zeros(*y.shape[:-1], 8)
+        if self.way == "sum":
+            return torch.stack([summed, torch.zeros_like(summed)], -1).flatten(-2)
+        if self.way == "slices":
+            for part in parts:
+                out[..., ::2] += part
+        elif self.way == "index_put":
+            for part in parts:
+                out.index_put_((torch.arange(len(y))[:, None], even), part, accumulate=True)
+        elif self.way == "scatter_add":
+            for part in parts:
+                out.scatter_add_(-1, even.expand_as(part), part)
+        elif self.way == "copy":
+            out[..., ::2].copy_(summed)
+        elif self.way == "out":
+            torch.add(parts[0] + parts[1], parts[2], out=out.view(-1)[: summed.numel()].view(summed.shape))
+            out = torch.stack([out.view(-1)[: summed.numel()].view(summed.shape), torch.zeros_like(summed)], -1)
+            return out.flatten(-2)
+        else:
+            view = out.view(-1, 4, 2).select(-1, 0)
+            view.add_(parts[0]).add_(parts[1])
+            view += parts[2]
+        return out
+
+
+WAYS = ("slices", "index_put", "scatter_add", "copy", "out", "views")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_writes_into_views_are_run_again_as_they_were(way: str):
+    """A right port that writes is close; a fault before or behind the writes is named, and a wrong input is kept."""
+    torch.manual_seed(0)
+    a, x = Written(), torch.randn(6, 8)
+    for eps, factor, modules in ((1e-5, 1.0, []), (1e-2, 1.0, ["norm"]), (1e-5, 1.1, [""])):
+        b = Written(way, eps, factor)
+        b.load_state_dict(a.state_dict())
+        result = align(a, b, x)
+        assert [item.module for item in result.departures] == modules, str(result)
+        assert result.close != bool(modules)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_with_its_own_numbers_computes_the_same(way: str):
+    """Values that are given take the place of those in the memory that others read."""
+    torch.manual_seed(0)
+    run = run_model(Written(way).eval(), (torch.randn(6, 8),), {})
+    assert run.run_again is not None
+    names = [name for name in run.values if name in run.graph.producer and run.values[name].is_floating_point()]
+    for name in names:
+        values = run.run_again({name: run.values[name]}, names)
+        assert all(torch.allclose(values[item], run.values[item]) for item in names), name
+
+
+def test_a_run_does_not_change_the_inputs_of_the_next_one():
+    """A write into a view of an input reaches only a copy."""
+
+    class InPlace(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x[:, 1].mul_(2)
+            return x.square()
+
+    run = run_model(InPlace(), (torch.randn(3, 4),), {})
+    assert run.run_again is not None
+    results = [run.run_again({}, run.graph.outputs)[name] for name in run.graph.outputs for _ in range(2)]
+    assert torch.equal(*results)
