@@ -25,7 +25,7 @@ from ._compare_programs import in_dtype
 from .alignment._array_alignment import Runnable, Source, align_arrays, align_weights, run
 from .alignment._arrays import NamedArrays, as_tensors
 from .alignment._correspondence import Correspondence
-from .alignment._exact import computed_tables, exact_run, exact_tables, exact_values, tables_of
+from .alignment._exact import computed_tables, exact_run, exact_tables, exact_values, own_tables, tables_of
 from .alignment._execution import Execution, Tensors
 from .alignment._folded import folded_weights
 from .alignment._parts import Parts, with_parts
@@ -33,6 +33,7 @@ from .alignment._program_run import ProgramSource
 from .alignment._result import alignment
 from .alignment._value_map import ValueMap, load_value_map
 from .alignment._values import Side
+from .alignment._weight_verdict import other_weights
 from .alignment._weights import match_weights
 from .common._errors import CompareError
 from .divergence._divergence import Divergence
@@ -308,6 +309,8 @@ def _align_runs(own: Runnable, other: Runnable, given: ValueMap, parts: Parts) -
     with phase("matching values"):
         tables = tables_of(first, weights.unused)
         exact = {**exact_tables(second, weights.missing, tables), **weights.exact}
+        others = {item.name for item in other_weights(weights, first.weights, second.weights)}
+        weights = replace(weights, tables=own_tables(second, {*weights.missing} - others, tables))
         second = exact_run(second, computed_tables(second, tables), exact)
         if second_again is not None:
             second_again = exact_run(second_again, computed_tables(second_again, tables), exact)

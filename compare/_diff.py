@@ -130,15 +130,15 @@ def _mapped_rows(
                 yield DiffRow(key, path, describe(tensor), f"{_SECOND} does not have {mapped.place!r}")
                 continue
             try:
-                part = other if mapped.layout is None else mapped.layout.select(complex_as_real(other))
-                part = part.reshape(tensor.shape)
+                own, part = complex_as_real(tensor), complex_as_real(other)
+                part = (part if mapped.layout is None else mapped.layout.select(part)).reshape(own.shape)
             except (IndexError, RuntimeError):
                 yield DiffRow(
                     key, path, describe(tensor), f"{mapped.place!r} is {describe(other)}, which has no such part"
                 )
                 continue
             level = {key.label: levels[key.label + path]} if key.label + path in levels else {}
-            yield from (replace(row, path=path) for row in value_rows(key, tensor, part, tolerance, levels=level))
+            yield from (replace(row, path=path) for row in value_rows(key, own, part, tolerance, levels=level))
 
 
 def _called(key: Key) -> str:

@@ -66,6 +66,25 @@ def exact_tables(execution: Execution, missing: Collection[str], tables: Sequenc
     return found
 
 
+def own_tables(execution: Execution, missing: Collection[str], tables: Sequence[Numbers]) -> frozenset[str]:
+    """Return the weights of B that A does not have, and of which nothing shows that they are wrong.
+
+    They are tables that A computes, or has in a form of its own: what B reads of them is a table of A, or no table of A
+    has as many numbers.
+
+    Args:
+        execution: a run of B.
+        missing: the names of the weights that A does not have.
+        tables: those of A; see `tables_of`.
+    """
+    sizes = {table.tensor.numel() for table in tables}
+    read: dict[str, bool] = {}
+    for name, _, part in _parts(execution, missing):
+        is_own = part.numel() not in sizes or _found_in(Numbers(part), tables) is not None
+        read[name] = read.get(name, True) and is_own
+    return frozenset(name for name, is_own in read.items() if is_own)
+
+
 def _parts(execution: Execution, names: Collection[str]) -> Iterator[tuple[str, int, torch.Tensor]]:
     """Yield what operations read of weights: the name, the index of the first element, and float64."""
     seen = set()

@@ -1,9 +1,12 @@
 """Write the correspondence of two executions as a result for people."""
 
-from collections.abc import Collection, Iterator, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
-from filch.export import Node
+import torch
+
+from filch.export import ModuleOutput, Node
 
 from ..common._errors import CompareError
 from ..common._operators import operator_name
@@ -156,30 +159,89 @@ def aligned_weight(own: Tensors, match: WeightMatch) -> AlignedWeight:
 
 def _values(pairs: Correspondence, given: ValueMap) -> Iterator[AlignedValue]:
     own, other = pairs.reference.execution, pairs.other.execution
-    places_of_modules = {f"{output.module}{output.path}": other.roots[output.value] for output in other.modules}
-    known = {f"{output.module}{output.path}" for output in own.modules}
-    _check_names(given, known, places_of_modules.keys())
+    returned = _returned(own), _returned(other)
+    places = {name: item for item in other.modules for name in (f"{item.module}{item.path}", item.name)}
+    known = {
+        name: f"{item.module}{item.path}" for item in own.modules for name in (f"{item.module}{item.path}", item.name)
+    }
+    _check_names(given, known, places)
+    rows = {known[name]: row for name, row in given.values.items()}
     for output in own.modules:
         root = own.roots.get(output.value, output.value)
         if root not in pairs.reference.recognizable:
             continue
         evidence: Evidence
         evidence, names = pairs.evidence(root)
-        row = given.values.get(f"{output.module}{output.path}")
+        relative = max([pairs.reference.relative(root), *map(pairs.other.relative, names[:1])])
+        modules = [item for name in names[:_SHOWN] for item in other.modules_by_value.get(name, ())]
+        row = rows.get(f"{output.module}{output.path}")
         if row is not None:
-            name = places_of_modules[row.place]
-            evidence = "given" if _is_confirmed(pairs, root, name, row.layout) else "contradicted"
-            names = (name,)
-        what = str(own.graph.values[output.value])
-        places = tuple(dict.fromkeys(label_of(other, name) for name in names))
-        modules = tuple(item.module + item.path for item in other.modules_by_value.get(names[0], ())) if names else ()
-        layout = _layout(pairs, root, names[0]) if names else None
-        order = "" if layout is not None or not names else "in another order"
-        if layout is not None:
-            text = described(layout, *(tuple(item.tensor.shape) for item in _pair(pairs, root, names[0])))
-            order = "" if text == "same" else text
-        written = "" if layout is None else str(layout)
-        yield AlignedValue(output.module, output.path, what, evidence, places, order, written, modules, root)
+            place = places[row.place]
+            is_confirmed = _is_there(returned, output, place, row.layout, relative)
+            evidence = "given" if is_confirmed else "contradicted"
+            names, modules = (other.roots[place.value],), [place]
+        layouts = ((item, _layout_in(returned, output, item)) for item in modules)
+        found = [(item, *layout) for item, layout in layouts if layout is not None]
+        found.sort(key=lambda item: bool(item[2]))  # those in the same order first
+        text, written = ("" if not names or modules else _order(pairs, root, names[0])), ""
+        if found:
+            text, written = found[0][2], str(found[0][1])
+        elif modules:
+            text = "in another order"
+        ordered = [*(item[0].name for item in found), *(item.name for item in modules)]
+        yield AlignedValue(
+            output.module,
+            output.path,
+            str(own.graph.values[output.value]),
+            evidence,
+            tuple(dict.fromkeys(label_of(other, name) for name in names)),
+            text,
+            written,
+            tuple(dict.fromkeys(ordered)),
+            root,
+            output.name,
+        )
+
+
+def _returned(execution: Execution) -> Mapping[str, Numbers]:
+    """Return what modules returned, in its own shape and order, by the names of the values."""
+    names = {output.value for output in execution.modules}
+    moved = {name for name in names if name not in execution.values}
+    found = {name: execution.values[name] for name in names - moved}
+    if moved and execution.run_again is not None:
+        found |= {name: item for name, item in execution.run_again({}, moved).items() if name in moved}
+    return {name: Numbers(_in_own_shape(execution, name, tensor)) for name, tensor in found.items()}
+
+
+def _in_own_shape(execution: Execution, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    shape = [size for size in execution.graph.values[name].shape or () if isinstance(size, int)]
+    return tensor.reshape(shape) if math.prod(shape) == tensor.numel() else tensor
+
+
+def _layout_in(
+    returned: tuple[Mapping[str, Numbers], Mapping[str, Numbers]], output: ModuleOutput, place: ModuleOutput
+) -> tuple[Layout, str] | None:
+    """Return where the elements of what a module of A returned are in what one of B returned, and that in words."""
+    own, other = returned[0].get(output.value), returned[1].get(place.value)
+    layout = None if own is None or other is None else solve(own, other)
+    if layout is None or own is None or other is None:
+        return None
+    text = described(layout, tuple(own.tensor.shape), tuple(other.tensor.shape))
+    return layout, "" if text == "same" else text
+
+
+def _is_there(
+    returned: tuple[Mapping[str, Numbers], Mapping[str, Numbers]],
+    output: ModuleOutput,
+    place: ModuleOutput,
+    layout: Layout | None,
+    relative: float,
+) -> bool:
+    """Whether what a module of A returned is in what one of B returned, in a layout or in the same order."""
+    own, other = returned[0].get(output.value), returned[1].get(place.value)
+    if own is None or other is None:
+        return False
+    return holds(layout or Layout.of(0, [(own.tensor.numel(), 1)]), own, other, relative)
 
 
 def _linked(pairs: Correspondence) -> dict[SideName, tuple[LinkedValue, ...]]:
@@ -242,20 +304,3 @@ def _check_names(given: ValueMap, known: Collection[str], places: Collection[str
                 close = get_close_matches(wanted, names, n=1)
                 hint = f"; did you mean {close[0]!r}?" if close else ""
                 raise CompareError(f"the mapping names {wanted!r}, which no module of {side} returned{hint}")
-
-
-def _pair(pairs: Correspondence, value: str, name: str) -> tuple[Numbers, Numbers]:
-    return pairs.reference.recognizable[value], pairs.other.numbers(name)
-
-
-def _is_confirmed(pairs: Correspondence, value: str, name: str, layout: Layout | None) -> bool:
-    """Whether a value of A is in a value of B, in a layout or in the same order."""
-    numbers, source = _pair(pairs, value, name)
-    relative = max(pairs.reference.relative(value), pairs.other.relative(name))
-    return holds(layout or Layout.of(0, [(numbers.tensor.numel(), 1)]), numbers, source, relative)
-
-
-def _layout(pairs: Correspondence, value: str, name: str) -> Layout | None:
-    """Return where the elements of a value of A are in a value of B; None if not all are there in a regular order."""
-    layout = next((match.layout for match in pairs.from_other.get(value, ()) if match.source == name), None)
-    return layout or solve(*_pair(pairs, value, name))

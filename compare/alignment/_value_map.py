@@ -51,7 +51,7 @@ class ValueMap:
             if place is not None and value.layout:
                 layout = Layout.parse(value.layout)
                 whole = layout.is_contiguous and layout.offset == 0 and not value.order
-                values[f"{value.module}{value.path}"] = MappedValue(place, None if whole else layout)
+                values[value.record] = MappedValue(place, None if whole else layout)
         return cls(values)
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -82,11 +82,13 @@ class WeightMap:
     Attributes:
         matches: one for each weight of B.
         unused: the weights of A whose numbers are in no weight of B.
+        tables: the weights of B that A does not have, and of which nothing shows that they are wrong.
         exact: the weights of B that have factors or summands, as computed from those of A without rounding: float64.
     """
 
     matches: tuple[WeightMatch, ...]
     unused: tuple[str, ...] = ()
+    tables: frozenset[str] = frozenset()
     exact: Tensors = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
@@ -418,7 +420,7 @@ class _Matcher:
             match = WeightMatch(name, tuple(tensor.shape), tuple(parts), self.others.get(name, ()))
             matches.append(replace(match, complete=self._is_complete(name)))
         unused = tuple(name for name in self.reference if name not in self.used)
-        return WeightMap(tuple(matches), unused, self.exact)
+        return WeightMap(tuple(matches), unused, exact=self.exact)
 
 
 def _disjoint(parts: Sequence[WeightPart]) -> list[WeightPart]:

@@ -30,6 +30,11 @@ class Counterparts:
         return {name: [node for node in group if node.name != name] for name, group in self._groups.items()}
 
     @cached_property
+    def peers_of_reference(self) -> Mapping[str, list[Node]]:
+        """The same of the operations of A."""
+        return {name: [node for node in group if node.name != name] for name, group in self._own_groups.items()}
+
+    @cached_property
     def _groups(self) -> Mapping[str, Sequence[Node]]:
         return same_operations(self._other.graph)
 

@@ -85,7 +85,8 @@ class Divergence:
         found = {*self._pairs.found_in_other}
         outputs = dict.fromkeys(self._own.roots[name] for name in self._own.graph.outputs)
         seeds = [name for name in outputs if name in self._pairs.reference.recognizable and name not in found]
-        return first_wrong(self._pairs.reference, found, frozenset(), seeds)
+        steps = OtherSteps(self._pairs.reference, found, frozenset(), self._counterparts.peers_of_reference)
+        return first_wrong(steps, found, frozenset(), seeds)
 
     def _last_steps(self) -> Iterator[Suspect]:
         """Yield the operations whose results B returns, and with which A goes on."""
@@ -342,8 +343,10 @@ class Divergence:
         found = [*suspects]
         for root in dict.fromkeys(root for suspect in suspects for root in self._run.roots(suspect.node)):
             readers = [suspect for suspect in found if root in self._run.roots(suspect.node)]
-            steps = self._next_in_own(root) if root in self._other.graph.producer else []
-            if len(readers) < 2 or not steps or any(self._run.is_known(step.outputs[0]) for step in steps):
+            every = self._next_in_own(root) if root in self._other.graph.producer else []
+            steps = [step for step in every if not self._run.is_known(step.outputs[0])]
+            is_one = len(steps) == len(every) or len({code_of(reader.node) for reader in readers}) == 1
+            if len(readers) < 2 or not steps or not is_one:  # parts of a joined value may go on otherwise
                 continue
             before, after = label_of(self._other, root), label_of(self._own, steps[0].outputs[0])
             note = f"reads {before}, where A goes on with {after}, which B lacks"

@@ -49,7 +49,7 @@ def difference_of(pairs: Correspondence, operands: Operands, owners: Owners, nod
 def _other_weights(pairs: Correspondence, node: Node) -> Iterator[str]:
     """Yield which weights that an operation of B reads are not A's."""
     roots = dict.fromkeys(pairs.other.execution.roots[read] for read in node.reads)
-    for name in (root for root in roots if root in pairs.weights.missing):
+    for name in (root for root in roots if root in pairs.weights.missing and root not in pairs.weights.tables):
         yield f"reads {name}, whose numbers are not all in weights of A"
 
 

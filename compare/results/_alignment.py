@@ -74,10 +74,11 @@ class AlignedValue:
         evidence: what shows that the values are the same.
         places: the values of B: the path of the module that returned it, or the operator with its line.
         order: how the elements are arranged in the first place, `""` if in the same order.
-        layout: the same as offset, sizes and strides, `"0+14:128·64:1"`: where each element is in the value of B; `""`
-            if not all are there.
-        modules: the modules of B that returned the first place, with the path of the tensor; empty if none did.
+        layout: the same as offset, sizes and strides, `"0+14:128·64:1"`: where each element is in what the first one of
+            `modules` returned; `""` if not all are there.
+        modules: the modules of B that returned the places, as a capture names them, with the path of the tensor.
         value: its name in the graph of A, or that of the value from which it was moved.
+        record: the module and the path as a capture names them.
     """
 
     module: str
@@ -89,6 +90,7 @@ class AlignedValue:
     layout: str = ""
     modules: tuple[str, ...] = ()
     value: str = ""
+    record: str = ""
 
 
 @dataclass(frozen=True)
@@ -274,6 +276,8 @@ class Alignment(Comparison):
         yield self.headline
         yield from self.wrong_outputs
         yield from self.gap_sentences()
+        remarks = [line for remark in self.remarks for line in ("", remark)]
+        yield from remarks if self.wrong_outputs else ()  # which may explain all that follows
         outputs = self.outputs if wide or all_rows else [item for item in self.outputs if item.is_elsewhere]
         if outputs and not self.wrong_outputs:
             yield from ("", Line("Outputs of A:", "heading"), table_of(_OUTPUTS, outputs, skip_empty=True))
@@ -305,8 +309,7 @@ class Alignment(Comparison):
             yield from ("", Line(title, "heading"), table_of(_ARRAYS, arrays, skip_empty=True))
         if self.values and self.compared != "weights":
             yield from self._blocks_of_values(all_rows=wide or all_rows)
-        for remark in self.remarks:
-            yield from ("", remark)
+        yield from () if self.wrong_outputs else remarks
 
     def _blocks_of_values(self, *, all_rows: bool) -> Iterable[Block]:
         yield from ("", Line("Module outputs of A:", "heading"))

@@ -1,9 +1,10 @@
 """Record one call of a model so that its operations can be run again, with other numbers in place of some values."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
@@ -69,11 +70,18 @@ class ModuleOutput:
         module: the module's path, with `@1` after a second call.
         path: the tensor's path in the result (`""`, `[0]`).
         value: the name of its value.
+        record: the module's path in a capture, which has one path for each module; `""` if it is `module`.
     """
 
     module: str
     path: str
     value: str
+    record: str = ""
+
+    @property
+    def name(self) -> str:
+        """The place of the tensor in a capture: the path of the module and that of the tensor."""
+        return f"{self.record or self.module}{self.path}"
 
 
 @dataclass(frozen=True)
@@ -175,6 +183,7 @@ class _ReplayTracer(DispatchTracer):
         self.results: list[RunResult] = []
         self._visit, self._left = visit, left
         self._given: dict[tuple[Kind, str], tuple[torch.Tensor, tuple[str, ...]]] = {}  # by kind and path
+        self._calls = Counter[str]()  # of modules so far
         self._handles: Any = WeakIdKeyDictionary()  # by tensor
         self._last_handle = 0
 
@@ -247,18 +256,22 @@ class _ReplayTracer(DispatchTracer):
     @contextmanager
     def module_outputs(self, model: nn.Module) -> Iterator[None]:
         """Record what modules return inside of the block."""
-        modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
-        hooks = [module.register_forward_hook(self._after_module, prepend=True) for module in modules]
+        modules = [item for item in model.named_modules() if not isinstance(item[1], torch.jit.ScriptModule)]
+        hooks = [
+            module.register_forward_hook(partial(self._after_module, path), prepend=True) for path, module in modules
+        ]
         try:
             yield
         finally:
             for hook in hooks:
                 hook.remove()
 
-    def _after_module(self, _module: nn.Module, _args: Any, output: Any) -> None:
-        label = self.calls.innermost_path or ""
+    def _after_module(self, record: str, _module: nn.Module, _args: Any, output: Any) -> None:
+        label, count = self.calls.innermost_path or "", self._calls[record]
+        self._calls[record] += 1
+        record = f"{record}@{count}" if count else record
         for path, tensor in tensors(output).items():
-            self.outputs.append(ModuleOutput(label, path, self.recording.names_of(tensor)[0]))
+            self.outputs.append(ModuleOutput(label, path, self.recording.names_of(tensor)[0], record))
 
     def _reference(self, item: Any) -> Any:
         return TensorReference(self._handle(item)) if isinstance(item, torch.Tensor) else item

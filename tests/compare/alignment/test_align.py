@@ -378,3 +378,115 @@ def test_layers_are_ordered_by_their_numbers():
     """However long the numbers of a file are."""
     names = [f"h.{number}.w" for number in ("2", "10", "0", "9" * 5000)]
     assert _same_place("h.2.w", names) == ["h.0.w", "h.2.w", "h.10.w", names[-1]]
+
+
+class Patches(nn.Module):
+    """Patches of an image, whose order its parent moves, or a module of its own."""
+
+    def __init__(self, *, moves: bool) -> None:
+        super().__init__()
+        self.projection, self.moves = nn.Conv2d(3, 8, 4, 4), moves
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.projection(x)
+        return y.flatten(2).transpose(1, 2) if self.moves else y
+
+
+class Moved(nn.Module):
+    """Moves patches itself, or has a module that does; may share one activation in all layers."""
+
+    def __init__(self, *, inside: bool, shared: bool) -> None:
+        super().__init__()
+        self.patches, self.norm, self.head = Patches(moves=inside), nn.Identity(), nn.Linear(8, 5)
+        activation = nn.Tanh()
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(8, 8), activation if shared else nn.Tanh()) for _ in range(3)
+        )
+        self.inside = inside
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.patches(x)
+        y = self.norm(y if self.inside else y.flatten(2).transpose(1, 2))
+        for layer in self.layers:
+            y = layer(y)
+        return self.head(y)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_written_mapping_is_that_of_what_modules_returned(inside: bool):
+    """In their own order and shape; and modules that layers share have the names that a capture gives them."""
+    torch.manual_seed(0)
+    a, b = Moved(inside=inside, shared=inside).eval(), Moved(inside=not inside, shared=not inside).eval()
+    b.load_state_dict(a.state_dict())
+    x = torch.randn(2, 3, 16, 16)
+    result = align(a, b, x)
+    mapping = ValueMap.of(result)
+    assert {"norm", "layers.0.1@1" if inside else "layers.1.1"} <= mapping.values.keys()
+    with torch.no_grad(), steal_forward(a, submodules=True) as first:
+        a(x)
+    with torch.no_grad(), steal_forward(b, submodules=True) as second:
+        b(x)
+    compared = diff(first, second, mapping=mapping)
+    assert compared.close, str(compared)
+    assert len(compared.rows) == len(mapping.values)
+    again = align(a, b, x, mapping=mapping)
+    assert again.close
+    assert {value.evidence for value in again.values} == {"given"}
+
+
+class Rotated(nn.Module):
+    """Attention with rotated queries and keys, which reads a longer table of angles than A computes."""
+
+    def __init__(self, *, has_table: bool, has_norm: bool = True) -> None:
+        super().__init__()
+        self.embed, self.joined, self.out = nn.Embedding(50, 64), nn.Linear(64, 192, bias=False), nn.Linear(64, 64)
+        self.norm_q = nn.RMSNorm(16, eps=1e-6)
+        self.norm_k = nn.RMSNorm(16, eps=1e-6) if has_norm else nn.Identity()
+        if has_table:
+            self.register_buffer("cos", self.angles(64).cos(), persistent=False)
+            self.register_buffer("sin", self.angles(64).sin(), persistent=False)
+
+    @staticmethod
+    def angles(count: int) -> torch.Tensor:
+        speeds = 1e4 ** (-torch.arange(0, 16, 2).float() / 16)
+        return torch.outer(torch.arange(count).float(), speeds).repeat(1, 2)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        heads = self.joined(self.embed(tokens)).chunk(3, -1)
+        query, key, value = (x.unflatten(-1, (4, 16)).transpose(1, 2) for x in heads)
+        count = tokens.shape[1]
+        angles = self.angles(count)
+        cos, sin = (self.cos[:count], self.sin[:count]) if hasattr(self, "cos") else (angles.cos(), angles.sin())
+        query, key = (self.rotate(x, cos, sin) for x in (self.norm_q(query), self.norm_k(key)))
+        attended = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.out(attended.transpose(1, 2).flatten(2))
+
+    @staticmethod
+    def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        return x * cos + torch.cat([-x[..., 8:], x[..., :8]], -1) * sin
+
+
+def test_a_table_that_a_right_port_has_is_no_reason():
+    """What is wrong is said to read keys without a norm, once; not to read a table that A computes as well."""
+    torch.manual_seed(0)
+    a = Rotated(has_table=False).eval()
+    tokens = torch.stack([torch.randperm(50)[:12] for _ in range(2)])
+    for has_norm in (True, False):
+        b = Rotated(has_table=True, has_norm=has_norm).eval()
+        b.load_state_dict(a.state_dict(), strict=False)
+        result = align(a, b, tokens)
+        assert result.close is has_norm
+        assert len(result.departures) == 1 - has_norm
+        assert all("where A goes on with norm_k" in item.note for item in result.departures), str(result)
+    wrong = Rotated(has_table=True).eval()
+    wrong.load_state_dict(a.state_dict(), strict=False)
+    wrong.cos.mul_(0.9)
+    assert "reads cos, whose numbers are not all in weights of A" in align(a, wrong, tokens).departures[0].note
+
+
+def test_what_explains_all_departures_comes_first():
+    """Other inputs are said before the operations that compute something else because of them."""
+    a, b, (tokens,) = port()
+    lines = str(align(a, b, tokens, tokens.flip(1))).splitlines()
+    first = next(index for index, line in enumerate(lines) if "has numbers that no input of A has" in line)
+    assert first < next((index for index, line in enumerate(lines) if line.startswith("B leaves A")), len(lines))
