@@ -191,15 +191,15 @@ def run_model(
             if "@" not in name:  # a view of a weight, and not what was written to it
                 return
         if native:
-            values[name] = complex_as_real(tensor.detach()).clone()
+            values[name] = complex_as_real(_dense(tensor.detach())).clone()
         else:
-            values[name], units[name] = _widened(mode.value(tensor)), mode.unit(tensor)
+            values[name], units[name] = _widened(_dense(mode.value(tensor))), mode.unit(tensor)
 
     outputs: list[Output] = []
 
     def leave(result: RunResult, tensor: torch.Tensor) -> None:
-        own = complex_as_real(tensor.detach()).clone()
-        outputs.append(Output(result, own if native else _widened(mode.value(tensor)), own, mode.problem))
+        own = complex_as_real(_dense(tensor.detach())).clone()
+        outputs.append(Output(result, own if native else _widened(_dense(mode.value(tensor))), own, mode.problem))
 
     recorded = record_run(model, args, kwargs, visit, within=nullcontext if native else mode.running, left=leave)
     graph = recorded.graph
@@ -267,7 +267,7 @@ class _Replay:
                     if self._last_reads[handle] == index and handle not in left.values():
                         environment.pop(handle, None)
         return found | {
-            key: complex_as_real(_widened(environment[handle])).clone()
+            key: complex_as_real(_widened(_dense(environment[handle]))).clone()
             for key, handle in left.items()
             if handle in environment
         }
@@ -282,13 +282,13 @@ class _Replay:
     ) -> None:
         """Run one call, and put its results into the environment and the wanted ones into `found`."""
         for (handle, name), tensor in zip(call.results, _results(call, environment), strict=False):
-            numbers = complex_as_real(tensor)
+            numbers = complex_as_real(_dense(tensor))
             own = self._values.get(name)
             if name in wanted:  # other numbers may select more or fewer rows
                 shape = own.shape if own is not None and own.numel() == numbers.numel() else numbers.shape
                 found[name] = numbers.clone().reshape(shape)
             environment[handle] = tensor
-            if name in forced and forced[name].numel() == numbers.numel():
+            if name in forced and forced[name].numel() == numbers.numel() and tensor.layout is torch.strided:
                 # With the same strides, for views; in the same memory if others read what is written there.
                 number = tensor if handle in self._overwritten else torch.empty_like(tensor)
                 complex_as_real(number).copy_(forced[name].reshape(numbers.shape))
@@ -348,6 +348,15 @@ def _results(call: RecordedCall, environment: dict[int, torch.Tensor]) -> list[t
     results = [_widened(item) for item in returned if isinstance(item, torch.Tensor)]
     written = pytree.tree_leaves(written_arguments(call.operator, args, kwargs))
     return results + [item for item in written if not any(item is other for other in results)]
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the numbers of a tensor of any layout or of less than 16 bits, for which few operators exist."""
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    if tensor.is_quantized:
+        return tensor.dequantize()
+    return tensor.float() if tensor.is_floating_point() and tensor.element_size() == 1 else tensor
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:

@@ -442,3 +442,20 @@ def test_a_value_that_b_has_inside_is_stated():
     assert result.outputs[1].place.startswith("(inside) tanh")
     assert "A also returns a cache, of which B has nothing" in result.remarks[-1]
     assert align(Named(), Model(lambda y: (y,)), X).outcome == "different"  # a tuple might have it
+
+
+KINDS: dict[str, Change] = {
+    "sparse": lambda y: y[0].to_sparse(),
+    "sparse inside": lambda y: y[0].relu().to_sparse() @ torch.eye(7),
+    "quantized": lambda y: torch.quantize_per_tensor(y, 0.01, 0, torch.qint8),
+    "float8": lambda y: y.to(torch.float8_e4m3fn),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of quantized and sparse tensors, which may change
+@pytest.mark.parametrize("kind", KINDS)
+def test_outputs_of_other_kinds_are_compared(kind: str):
+    """By the numbers that they stand for."""
+    change = KINDS[kind]
+    assert compared(change, change).close
+    assert compared(change, lambda y: change(y * 1.5)).outcome == "different"
