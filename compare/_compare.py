@@ -19,7 +19,7 @@ from .common._errors import CompareError
 from .decoding._stepwise import Stepwise
 from .engine._coarser_dtypes import coarser_dtype
 from .engine._compare_call import CallResult, compare_call
-from .engine._interface import UNKNOWN_INTERFACE, interface_problems
+from .engine._interface import UNKNOWN_INTERFACE, interface_problems, unwritten_rows
 from .engine._options import CompareOptions
 from .engine._prepare import Prepared, prepare
 from .engine._value_comparator import largest_effect
@@ -144,7 +144,7 @@ def compare(
         backend=resolved_backend.name,
         reference=source,
         program=str(loaded.path) if loaded.path else loaded.model_type.rpartition(":")[2] or "the program",
-        rows=tuple(row for one in results for row in one.rows),
+        rows=(*(row for one in results for row in one.rows), *unwritten_rows(loaded, [*prepared.compiled][-1])),
         modules=tuple(row for one in results for row in one.modules),
         observer_effect=largest_effect(one.observer_effect for one in results),
         notes=(

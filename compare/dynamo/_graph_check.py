@@ -24,7 +24,8 @@ from ..metrics._tolerance import ToleranceOption, given_limits
 from ..provenance._provenance import NodeProvenance
 from ..references._resolver import Reference
 from ..results._report import EAGER_PYTORCH, Report
-from ..results._rows import Row
+from ..results._rows import Operator, Row
+from ._changed_inputs import changed_rows, values_after
 from ._fx_operators import fx_operators
 from ._node_values import NodeValues
 
@@ -59,11 +60,15 @@ class GraphCheck:
         """Run the graph in eager PyTorch, compiled, and compiled to return every value; on copies of `inputs`."""
         graph = graph_from_fx(self.module.graph, self.name)
         arguments = dict(zip(graph.inputs, inputs, strict=True))
+        in_eager, in_compiled = copy_tensors(inputs), copy_tensors(inputs)
         with _same_random_numbers():
-            eager = _eager_values(self.module, inputs)
+            eager = _eager_values(self.module, in_eager)
         float64 = self._float64(graph, arguments)
         with _same_random_numbers():
-            outputs = dict(zip(graph.outputs, _node_results(self.module, self.run(*copy_tensors(inputs))), strict=True))
+            outputs = dict(zip(graph.outputs, _node_results(self.module, self.run(*in_compiled)), strict=True))
+        named = (dict(zip(graph.inputs, item, strict=True)) for item in (in_eager, in_compiled))
+        stage: Stage = "exported" if self.kernels is None else "compiled"
+        changed = changed_rows(arguments, *named, stage=stage, tolerance=self.tolerance, float64=float64)
         references = {name: Reference(complex_as_real(tensor), "eager") for name, tensor in eager.items()}
         compare_run = partial(
             compare_values,
@@ -97,7 +102,8 @@ class GraphCheck:
             notes += compiled.notes
         elif random:
             notes.append(f"{random[0]} draws random numbers: compiled code draws others than eager PyTorch")
-        rows = [replace(row, random=row.node in random) for row in rows]
+        rows = [*(replace(row, random=row.node in random) for row in rows), *changed]
+        operators = (*fx_operators(self.module.graph, rows), *(Operator("output", row.value, row) for row in changed))
         return Report(
             backend=self.backend,
             reference=EAGER_PYTORCH,
@@ -105,7 +111,7 @@ class GraphCheck:
             rows=tuple(rows),
             observer_effect=effect,
             notes=tuple(notes),
-            operators=(tuple(fx_operators(self.module.graph, rows)),),
+            operators=(operators,),
             graphs={stage: _with_weights(item, arguments) for stage, item in graphs.items()},
         )
 
@@ -117,7 +123,9 @@ class GraphCheck:
         def run(decisions: Mapping[str, torch.Tensor] | None = None) -> Mapping[str, torch.Tensor]:
             with _same_random_numbers():
                 derived = {} if self.kernels is None or decisions else _derived(*self.kernels, arguments)
-            return {**derived, **_eager_values(self.module, [*arguments.values()], decisions)}
+            copied = copy_tensors(dict(arguments))
+            values = _eager_values(self.module, [*copied.values()], decisions)
+            return {**derived, **values, **values_after(copied)}
 
         graphs = [graph] if self.kernels is None else [self.kernels[1].graph, graph]
         return float64_values(run, *graphs, with_decisions=lambda decisions: partial(run, decisions))
@@ -213,7 +221,7 @@ def return_all_values(module: fx.GraphModule) -> tuple[list[str], fx.GraphModule
 def _eager_values(
     module: fx.GraphModule, inputs: Sequence[Any], decisions: Mapping[str, torch.Tensor] | None = None
 ) -> dict[str, torch.Tensor]:
-    """Return every tensor that the graph computes in eager PyTorch from copies, copied to the CPU.
+    """Return every tensor that the graph computes in eager PyTorch, copied to the CPU; it may change the inputs.
 
     It is copied before a later operation changes it in place.
 
@@ -232,7 +240,7 @@ def _eager_values(
                 return value
             return other.to(value.device, copy=True)
 
-    Recorder(module).run(*copy_tensors(inputs))
+    Recorder(module).run(*inputs)
     return values
 
 

@@ -16,6 +16,7 @@ from .._compare import compare
 from ..common._errors import CompareError
 from ..metrics._tolerance import ToleranceOption
 from ..results._report import Report
+from ._changed_inputs import changed_rows
 
 
 class ThroughOnnx:
@@ -29,6 +30,7 @@ class ThroughOnnx:
 
     def __init__(self, module: fx.GraphModule, backend: Backend, name: str) -> None:
         self._module = _GraphAsModule(module)
+        self._names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
         self._backend = backend
         self._name = name
         self._inputs: tuple[torch.Tensor, ...] = ()
@@ -42,11 +44,15 @@ class ThroughOnnx:
         return tuple(results[value].to(tensors[0].device) for value in self._program.graph.outputs)
 
     def report(self, inputs: Sequence[Any], tolerance: ToleranceOption) -> Report:
-        """Compare the program with the graph in eager PyTorch (see `compare`)."""
+        """Compare the program with the graph in eager PyTorch (see `compare`); it changes no input."""
         tensors = self._copies(inputs)
         with torch.no_grad(), steal_forward(self._module) as capture:
             self._module(*tensors)
-        return replace(compare(capture, self._program, backend=self._backend, tolerance=tolerance), program=self._name)
+        report = compare(capture, self._program, backend=self._backend, tolerance=tolerance)
+        before, changed = (dict(zip(self._names, item, strict=True)) for item in (inputs, tensors))
+        rows = changed_rows(before, changed, before, stage=report.rows[-1].stage, tolerance=tolerance)
+        whole = [row for row in report.rows if row.op != "input"]  # those of inputs could not be judged
+        return replace(report, program=self._name, rows=(*whole, *rows))
 
     def _copies(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         if not all(isinstance(item, torch.Tensor) for item in inputs):

@@ -8,13 +8,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
+from torch.export.graph_signature import OutputKind
 
 from filch.export import Program
 from filch.export.backends import Compiled, Stage
 
 from ..metrics._metrics import compare_tensors
 from ..metrics._nearest import Nearest
+from ..results._rows import Row
 
+_UNWRITTEN = "the model changes it, and the program has no output for it"
 UNKNOWN_INTERFACE = "the file does not say which inputs and outputs the model has: outputs were judged by their numbers"
 
 
@@ -46,6 +49,23 @@ def interface_problems(program: Program, compiled: Mapping[Stage, Compiled]) -> 
         if graph.known.issuperset(outputs):  # other backends use names of their own
             problems += _problems(f"the {stage} graph", "output", outputs, graph.outputs, {})
     return tuple(problems)
+
+
+def unwritten_rows(program: Program, stage: Stage) -> list[Row]:
+    """Return a row for each input or buffer that a call of the model changes, and that is no output of the program.
+
+    ONNX programs can't change what they read, and the exporter leaves the changed values out. They can't be judged.
+    """
+    if program.original is None:
+        return []
+    outputs = program.original.program.graph_signature.output_specs
+    results = {spec.arg.name for spec in outputs if spec.kind == OutputKind.USER_OUTPUT}
+    changed = {OutputKind.BUFFER_MUTATION: "buffer", OutputKind.USER_INPUT_MUTATION: "input"}
+    unwritten = [spec for spec in outputs if spec.kind in changed and spec.arg.name not in results]
+    return [
+        Row(0, stage, index, "output", name, "input", f"{name}, after the call", status="no value", reason=_UNWRITTEN)
+        for index, name in enumerate(f"{changed[spec.kind]} {spec.target}" for spec in unwritten)
+    ]
 
 
 def exchanged_output(names: Sequence[str], results: Sequence[torch.Tensor], outputs: Mapping[str, torch.Tensor]) -> str:

@@ -30,7 +30,8 @@ class Explanation:
         results: the model outputs whose error exceeds rounding.
         inherits: the intermediate values whose error exceeds rounding although no node is wrong by itself, one for each
             node.
-        first: if no node ran alone, the first value whose error exceeds rounding; else None.
+        alone: whether any node ran alone.
+        first: if none did, the first value whose error exceeds rounding, without the outputs; else None.
         largest: if no node is wrong by itself, the row with the largest error of its own node among the nodes that
             compute the first value that differs; None if rounding explains all of them.
         sound: the names of the stages without an error.
@@ -55,6 +56,7 @@ class Explanation:
     others: tuple[Row, ...]
     results: tuple[Row, ...]
     inherits: tuple[Row, ...]
+    alone: bool
     first: Row | None
     largest: Row | None
     sound: tuple[str, ...]
@@ -95,6 +97,7 @@ class Explanation:
             "others": [_row_facts(row) for row in self.others],
             "results": [_row_facts(row) for row in self.results],
             "inherits": [_row_facts(row) for row in self.inherits],
+            "alone": self.alone,
             "first": None if self.first is None else _row_facts(self.first),
             "largest": None if self.largest is None else _row_facts(self.largest),
             "sound": self.sound,
@@ -115,7 +118,7 @@ class Explanation:
         if self.inherits:
             first, count = self.inherits[0], len(self.inherits)
             differ = "1 value differs" if count == 1 else f"{count} values differ"
-            alone = f"No node is wrong by itself, but {differ}" if self.first is None else f"{differ}; {_NOT_ALONE}"
+            alone = f"No node is wrong by itself, but {differ}" if self.alone else f"{differ}; {_NOT_ALONE}"
             return f"{alone}; the first is {_node_text(first)}: {_amount_text(first)}.{self._largest_text()}"
         if self.worst is None or self.worst[1].verdict == "same":
             return "No value differs from its reference."
@@ -146,7 +149,8 @@ class Explanation:
             first = f"The first value that differs is {_node_text(self.first)}: {_amount_text(self.first)}"
             return f"{sound}{first}; {_NOT_ALONE}."
         if self.starts is None:
-            return f"{sound}No node is wrong by itself.{self._largest_text()}"
+            alone = "No node is wrong by itself" if self.alone else _NOT_ALONE.capitalize()
+            return f"{sound}{alone}.{self._largest_text()}"
         row, own = self.starts, self.starts.isolated
         exported = "The exported graph is already wrong. " if row.stage == "exported" else ""
         changes = ""
@@ -221,15 +225,15 @@ def explain(all_rows: Sequence[Row], wrong_nodes: Sequence[Row], graphs: Mapping
     stages = list(dict.fromkeys(row.stage for row in rows))
     wrong = {row.stage for row in (*wrong_nodes, *results)}
     last = stages[-1]
+    alone = any(row.isolated is not None for row in rows)
     grows, growth = _largest_growth(all_rows, graphs) if introduced or results else (None, 0.0)
     return Explanation(
         starts=introduced[0] if introduced else None,
         others=tuple(introduced[1:]),
         results=tuple(row for row in results if row.stage == (last if last in wrong else row.stage)),
         inherits=() if introduced or results else _first_of_each_node(row for row in rows if row.diverged),
-        first=None
-        if any(row.isolated is not None for row in rows)
-        else next((row for row in rows if row.diverged), None),
+        alone=alone,
+        first=None if alone else next((row for row in rows if row.diverged), None),
         largest=None if introduced else _largest_of_first_difference(rows, graphs),
         sound=tuple(stage for stage in stages if stage not in wrong) if wrong else (),
         grows=grows,

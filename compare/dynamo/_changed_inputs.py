@@ -1,0 +1,74 @@
+"""What a call does to its inputs: arguments, parameters and buffers, which are all inputs of a graph from Dynamo."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from filch.export import Graph, Node, Value
+from filch.export.backends import Compiled, Stage
+from filch.steal.ranks import has_same_bits
+
+from ..common._complex import complex_as_real
+from ..engine._run import Run
+from ..engine._value_comparator import compare_values
+from ..float64 import Float64Values
+from ..metrics._limits import Limits
+from ..metrics._tolerance import ToleranceOption, given_limits
+from ..references._resolver import Reference
+from ..results._rows import Row
+
+_DYNAMO_NAME = re.compile(r"l_(.+)_", re.IGNORECASE)
+
+
+def after(name: str) -> str:
+    """Return what the value of an input after the call is called, as in `input cache, after the call`."""
+    matched = _DYNAMO_NAME.fullmatch(name)
+    return f"input {matched[1] if matched else name}, after the call"
+
+
+def values_after(inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the dense tensors among inputs, by what they are called after the call."""
+    return {
+        after(name): item
+        for name, item in inputs.items()
+        if isinstance(item, torch.Tensor) and item.layout is torch.strided and not item.is_quantized
+    }
+
+
+def changed_rows(
+    before: Mapping[str, Any],
+    expected: Mapping[str, Any],
+    actual: Mapping[str, Any],
+    *,
+    stage: Stage,
+    tolerance: ToleranceOption,
+    float64: Float64Values | None = None,
+) -> list[Row]:
+    """Return a row for each input that a call changes, or that should be changed, as for an output.
+
+    Args:
+        before: the inputs before the call, by name.
+        expected: the same after a call in eager PyTorch.
+        actual: the same after the call that is judged.
+        stage: of the rows.
+        tolerance: see `compare`.
+        float64: the float64 values of the inputs after the call (see `after`); None judges by tolerance.
+    """
+    given, wanted, found = (
+        {name: complex_as_real(item.detach().cpu()) for name, item in values_after(inputs).items()}
+        for inputs in (before, expected, actual)
+    )
+    changed = [
+        name for name, item in given.items() if not all(has_same_bits(item, other[name]) for other in (wanted, found))
+    ]
+    nodes = tuple(Node(name, "input", (), (name,)) for name in changed)
+    values = {name: Value(name, shape=tuple(given[name].shape)) for name in changed}
+    graph = Graph("inputs after the call", (), (), (), nodes, values)
+    run = Run(0, stage, Compiled(graph, None), {}, {})
+    references = {name: Reference(wanted[name], "eager") for name in changed}
+    results = {name: found[name] for name in changed}
+    rows, _ = compare_values(run, results, references, None, Limits(graph, given_limits(tolerance)), float64=float64)
+    return [replace(row, kind="output") for row in rows]
