@@ -49,7 +49,7 @@ def report_page(folder: Path) -> Path:
     check = ["check", "padded_pool.py:make", "--option", "level=extended", "--all", "-q", "-o", str(page)]
     process = subprocess.run([sys.executable, "-c", FILCH, *check], cwd=ROOT / "docs" / "stories", check=False)
     if process.returncode != 1:
-        sys.exit("ONNX Runtime no longer shows this bug: the picture needs another bug")
+        sys.exit("this version of ONNX Runtime does not show the bug: docs/stories.md names one that does")
     return page
 
 

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 import filch
 from support.processes import documents
@@ -34,8 +35,11 @@ def test_what_a_page_shows_is_what_happens(page, tmp_path, monkeypatch):
         pytest.skip(f"{slow[1]}: FILCH_ALL_STORIES=1 runs it")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    shown = documents.Page(text, page.name)
     with documents.plain_terminal():
-        documents.Page(text, page.name).check()
+        shown.check()
+    if shown.left_out:
+        pytest.skip(f"all else is as shown: {'; '.join(shown.left_out)}")
 
 
 def test_readme_says_how_to_install_and_test():
@@ -64,6 +68,18 @@ def test_a_page_that_is_wrong_is_found(text, complaint, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(AssertionError, match=complaint):
         documents.Page(text, "page.md").check()
+
+
+def test_a_block_is_run_with_the_versions_that_it_needs_alone():
+    """The others are named, with the version that is installed."""
+    text = "<!-- needs: torch{}1 -->\n```python\nassert False\n```\n<!-- prints -->\n```text\n1\n```\n"
+    text += "```python\nseen = 1\n```"
+    page = documents.Page(text.format("<"), "page.md")
+    page.check()
+    assert page.scope["seen"] == 1
+    assert page.left_out == [f"page.md:2 needs torch<1, and this is {torch.__version__.partition('+')[0]}"]
+    with pytest.raises(AssertionError):
+        documents.Page(text.format(">"), "page.md").check()
 
 
 def _left(folder):

@@ -1,9 +1,8 @@
 """What docs/stories.md tells of bugs that others reported is what happens, as long as the bugs show."""
 
+import importlib
 import os
-import re
 import shutil
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -14,18 +13,11 @@ import torch
 from filch.compare import diff as compare_dumps
 from filch.compare.models._factory import make_subject
 from support.processes.compilers import needs_compiler
-from support.processes.documents import blocks, console, run, shows
+from support.processes.documents import run, shows
+from support.processes.stories import installs, skip_if_mended, story
 
 pytestmark = pytest.mark.usefixtures("forked_repros")
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-
-
-def story(title: str) -> list[tuple[str, str]]:
-    """The commands below a heading, each with what is shown of its output."""
-    text = (DOCS / "stories.md").read_text("utf-8")
-    (section,) = re.findall(rf"^## {title}.*?(?=^## )", text, flags=re.MULTILINE | re.DOTALL)
-    (block,) = (block for block in blocks(section) if block.language == "console")
-    return list(console(block.text))
 
 
 def check(command: str, shown: str, expected: int) -> None:
@@ -56,47 +48,40 @@ def by_inductor(subject):
 needs_patience = pytest.mark.skipif(
     "FILCH_ALL_STORIES" not in os.environ, reason="compiles for a minute: FILCH_ALL_STORIES=1 runs it"
 )
-EXPORTER = f"torch {torch.__version__} with onnxscript {metadata.version('onnxscript')}"
 
 
 @pytest.mark.parametrize(
-    ("title", "model", "by", "made_by"),
+    ("model", "by"),
     [
         pytest.param(
-            "ONNX Runtime",
             "padded_pool.py",
             by_onnxruntime(ort.GraphOptimizationLevel.ORT_ENABLE_ALL),
-            f"onnxruntime {ort.__version__}",
             id="onnxruntime#24737",
         ),
         pytest.param(
-            "Inductor",
             "best_row.py",
             by_inductor,
-            f"torch {torch.__version__}",
             id="pytorch#193751",
             marks=[needs_compiler, needs_patience],
         ),
         pytest.param(
-            "The exporter",
             "mean_of_messages.py",
             by_onnxruntime(ort.GraphOptimizationLevel.ORT_DISABLE_ALL),
-            EXPORTER,
             id="chemprop#1335",
         ),
     ],
 )
-def test_a_story_is_true(tmp_path, monkeypatch, *, title, model, by, made_by):
+def test_a_story_is_true(tmp_path, monkeypatch, *, model, by):
     """Each command gives what stands below it: the node, what is to blame, and a repro that exits with 1."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(DOCS / "stories" / model, tmp_path)
-    steal, export, *rest = story(title)
+    steal, export, *rest = story(model)
 
     check(*steal, 0)
     check(*export, 0)
     subject = make_subject(f"{model}:make")
     if np.allclose(by(subject), subject.model(*subject.args).detach().numpy(), atol=1e-4):
-        pytest.skip(f"{made_by} no longer shows this bug: docs/stories.md needs another one")
+        skip_if_mended(model)
 
     assert [command.split()[1] for command, _ in rest[:3]] == ["compare", "bisect", "repro"]
     assert "python repro/repro.py" in [command for command, _ in rest]
@@ -106,15 +91,28 @@ def test_a_story_is_true(tmp_path, monkeypatch, *, title, model, by, made_by):
         check(command, shown, 1 if differs else 0)
 
 
+@pytest.mark.parametrize("model", sorted(path.name for path in (DOCS / "stories").glob("*.py")))
+def test_a_story_installs_the_version_that_has_its_bug(monkeypatch, model):
+    """With it, a bug that does not show is no reason to skip; with another one, the reason names both."""
+    (installed,) = installs(model)
+    name, version = installed.split("==")
+    module = importlib.import_module(name)
+    monkeypatch.setattr(module, "__version__", version)
+    skip_if_mended(model)
+    monkeypatch.setattr(module, "__version__", "99.0")
+    with pytest.raises(pytest.skip.Exception, match=f"does not show: needs {installed}, and this is 99.0"):
+        skip_if_mended(model)
+
+
 def test_the_story_of_several_processes_is_true(tmp_path, monkeypatch):
     """The backward pass of the module is named that has the wrong gradient."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(DOCS / "stories" / "policy_loss.py", tmp_path)
-    reference, run_ranks, diff = story("torch.distributed")
+    reference, run_ranks, diff = story("policy_loss.py")
 
     check(*reference, 0)
     check(*run_ranks, 0)
     if compare_dumps("reference.onnx", "run.*.onnx").close:
-        pytest.skip(f"torch {torch.__version__} no longer shows this bug: docs/stories.md needs another one")
+        skip_if_mended("policy_loss.py")
 
     check(*diff, 1)

@@ -222,7 +222,7 @@ BAD = {
         ["diff", "model.onnx", "changed.onnx"],
         "but not a dump, which steal_forward(dump_file=…) writes; `filch compare model.onnx changed.onnx` compares",
     ),
-    "no GPU": (["check", "export.py:good", "-b", "onnxruntime-cuda"], "needs a CUDA device"),
+    "no GPU": (["check", "export.py:good", "-b", "onnxruntime-cuda"], "backend 'onnxruntime-cuda' needs "),
     "a factory that raises": (
         ["check", "export.py:raises"],
         "the factory 'export.py:raises' raised ValueError: no weights here",

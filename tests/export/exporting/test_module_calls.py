@@ -14,6 +14,7 @@ from filch.export import Program, export, optimize
 from filch.steal import steal_forward
 from support.models.module_calls import measure
 from support.models.zoo import MODELS
+from support.versions import is_pinned
 
 EVIDENCE = Path(__file__).parents[3] / "docs" / "evidence.md"
 # What is like these up to a few operations: Llama, Qwen3 and Gemma 2; BERT and ALBERT; ViT; CLIP.
@@ -45,7 +46,8 @@ def test_every_module_call_of_an_architecture_is_resolved_and_none_is_wrong(name
     nodes = {row.node for row in line.optimized_report.rows if row.stage == "exported"}
     assert all(set(re.split(", ", row.note.rpartition("for ")[2].removeprefix("into "))) <= nodes for row in gone)
 
-    assert line.cells()[:5] + line.cells()[6:] in _table()
+    if is_pinned("torch", "transformers"):  # others call or dissolve other modules
+        assert line.cells()[:5] + line.cells()[6:] in _table()
 
 
 def _table() -> list[tuple[str, ...]]:

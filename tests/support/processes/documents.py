@@ -1,6 +1,7 @@
 """What README.md and docs/ show: their blocks of code, run in order, and what these print."""
 
 import contextlib
+import importlib
 import io
 import re
 import shlex
@@ -10,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from support.processes import commands, forked
 
 ROOT = Path(__file__).resolve().parents[3]
 CUT = "…"  # a line of its own where output was left out
+_NOT_RUN = object()  # in place of what a block prints
 _PYTHON = {"python": [], "torchrun": ["-m", "torch.distributed.run"]}
 
 
@@ -27,7 +30,8 @@ class Block:
         line: the fence's.
         text: what it holds.
         remark: the HTML comment above it, which says what is to be done with it: `prints` (it is what the block above
-            prints), `file: NAME` (it is written), `not executed: REASON`; "" if there is none.
+            prints), `file: NAME` (it is written), `needs: onnxruntime<1.32` (it is run with these versions alone), `not
+            executed: REASON`; "" if there is none.
     """
 
     language: str
@@ -78,6 +82,13 @@ def shows(shown, printed):
     return True
 
 
+def unmet(requirement):
+    """Return which version is installed in place of one such as `onnxruntime<1.32`, whichever package it is of."""
+    wanted = Requirement(requirement)
+    version = importlib.import_module(wanted.name).__version__.partition("+")[0]
+    return "" if wanted.specifier.contains(version) else f"needs {wanted}, and this is {version}"
+
+
 def run(command):
     """Run a command, those of Filch in this process, and return its exit code and its output."""
     program, *arguments = there = shlex.split(command, comments=True)
@@ -98,6 +109,7 @@ class Page:
     def __init__(self, text, name):
         self.text, self.name = text, name
         self.scope = {"__name__": "__main__"}
+        self.left_out: list[str] = []  # which blocks were not run, and why
 
     def check(self):
         """Run all blocks in order; fail at the first whose result differs from the page."""
@@ -107,10 +119,14 @@ class Page:
             verb, _, operand = map(str.strip, block.remark.partition(":"))
             if verb == "prints":
                 assert printed is not None, f"{place}: nothing that runs stands above"
-                assert shows(block.text, printed), f"{place}: shown\n{block.text}\nprinted\n{printed}"
+                is_shown = printed is _NOT_RUN or shows(block.text, printed)
+                assert is_shown, f"{place}: shown\n{block.text}\nprinted\n{printed}"
             elif verb == "not executed":
                 assert operand, f"{place}: no reason is given"
                 printed = None
+            elif verb == "needs" and (why := unmet(operand)):
+                self.left_out.append(f"{place} {why}")
+                printed = _NOT_RUN
             elif verb == "file":
                 Path(operand).write_text(f"{block.text}\n", "utf-8")
                 sys.modules.pop(Path(operand).stem, None)  # another page's
