@@ -13,8 +13,8 @@ from ..float64._mode import RecordedDecisions
 from ..layouts._layout import Layout
 from ..models._gguf import GgufWeights, Quantized
 from ..models._subject import Subject
+from ..rendering._outcome import Gap
 from ..results._alignment import AlignedArray, Alignment, Departure
-from ..results._outcome import Gap
 from ._arrays import NamedArrays
 from ._correspondence import Correspondence
 from ._execution import Execution, Output, label_of, run_model

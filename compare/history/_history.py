@@ -7,11 +7,11 @@ from typing import Any
 
 from filch.steal.text import short_line
 
+from ..rendering._outcome import Comparison, Proof
 from ..rendering._result import NextCommand
 from ..rendering._table import Block, Line, fit_paths, table_of
 from ..results._cells import Cell, CellStatus, Divergence, proof_of
 from ..results._ledger_row import LedgerRow
-from ..results._outcome import Comparison, Proof
 from ._regressions import (
     BAD,
     Change,

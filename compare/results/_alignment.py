@@ -12,10 +12,10 @@ from filch.export import Finding, Graph
 from filch.export.views import draw
 from filch.steal.text import short_line
 
+from ..rendering._outcome import Comparison, Gap, Proof
 from ..rendering._result import NextCommand, written
 from ..rendering._show import show_page
 from ..rendering._table import Block, Column, Line, fit_paths, folded, table_of
-from ._outcome import Comparison, Gap, Proof
 
 _SHOWN = 8  # missing weights and values in a summary
 Evidence = Literal["proved", "anchored", "by value", "ambiguous", "given", "contradicted", "uncovered"]

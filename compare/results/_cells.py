@@ -8,9 +8,9 @@ from typing import Any, Literal, Self
 from filch.steal import FilchError
 
 from ..common._source import user_frame
+from ..rendering._outcome import Comparison, Gap, Proof
 from ..rendering._result import NextCommand
 from ..rendering._table import Block, Column, Line, Table, cell_text, cut, fit_names
-from ._outcome import Comparison, Gap, Proof
 from ._report import Report
 from ._rows import Row
 

@@ -11,10 +11,10 @@ from filch.steal.text import short_line
 
 from ..common._source import short_source
 from ..float64 import Flips, RoundingVerdict
+from ..rendering._outcome import Comparison, Gap, Proof
 from ..rendering._result import written
 from ..rendering._show import show_page
 from ..rendering._table import Block, Column, Line, Table, fit_paths, folded, table_of
-from ._outcome import Comparison, Gap, Proof
 
 
 @dataclass(frozen=True)

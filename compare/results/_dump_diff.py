@@ -15,11 +15,11 @@ from ..float64._verdict import SUSPICIOUS
 from ..metrics._metrics import Difference
 from ..rendering._console import as_text
 from ..rendering._html import as_page
+from ..rendering._outcome import Comparison, Gap, Proof
 from ..rendering._result import NextCommand, written
 from ..rendering._show import show_page
 from ..rendering._table import Block, Column, Line, Table, fit_paths, folded, table_of
 from ._module_summary import module_summary
-from ._outcome import Comparison, Gap, Proof
 from ._rank_grid import rank_grid
 from ._row_tables import surrounding
 

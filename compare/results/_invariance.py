@@ -8,10 +8,10 @@ from typing import Any, Literal
 from filch.steal.text import short_line
 
 from ..rendering._html import as_page
+from ..rendering._outcome import Comparison, Proof
 from ..rendering._result import written
 from ..rendering._show import show_page
 from ..rendering._table import Block, Column, Line, fit_paths, folded, table_of
-from ._outcome import Comparison, Proof
 
 InvarianceVerdict = Literal["holds", "rounding", "breaks", "fails", "not run"]
 

@@ -21,13 +21,13 @@ from ..metrics._tolerance import Tolerance
 from ..rendering._console import as_text
 from ..rendering._json import plain
 from ..rendering._markdown import as_markdown
+from ..rendering._outcome import Comparison, Gap, Proof
 from ..rendering._result import NextCommand, written
 from ..rendering._show import show_page
 from ..rendering._table import Block, Line, table_of
 from ._explanation import Explanation, explain, reasons_of
 from ._module_summary import module_summary
 from ._next_command import to_blame, to_repeat, to_run_every_node, to_run_repro, to_show_all
-from ._outcome import Comparison, Gap, Proof
 from ._picture import picture
 from ._row_tables import (
     compiled_tables,

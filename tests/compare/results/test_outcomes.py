@@ -10,7 +10,7 @@ from torch import nn
 
 from filch.compare import CompareError, DiffRow, DumpDiff, compare
 from filch.compare.common._accepted import read_accepted
-from filch.compare.results._outcome import Comparison, Gap, Outcome, Proof, worst_outcome
+from filch.compare.rendering._outcome import Comparison, Gap, Outcome, Proof, worst_outcome
 from filch.compare.testing._artifacts import ArtifactStore
 from filch.compare.testing._checks import Checks
 from filch.export import export

@@ -6,7 +6,7 @@ from typing import Literal
 
 from filch.steal.text import short_line
 
-from ..rendering._result import Result
+from ._result import Result
 
 Outcome = Literal["close", "incomplete", "different"]
 _BY_SEVERITY: tuple[Outcome, ...] = ("close", "incomplete", "different")
