@@ -462,6 +462,8 @@ def shares_error(actual: torch.Tensor, reference: torch.Tensor, exact: Float64Va
     if not actual.shape == exact.value.shape == reference.shape or not actual.numel():
         return False
     own, other, truth = (complex_as_real(tensor.detach()) for tensor in (actual, reference, exact.value))
+    if own.is_floating_point() != truth.is_floating_point():
+        return False
     if not own.is_floating_point():
         return torch.equal(own, other) and not torch.equal(own.to(truth.dtype), truth)
     distance, unit = largest_difference(own, truth), max(exact.unit, unit_of(own.dtype))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -173,9 +173,9 @@ def of_invariance(_: Right, change: Change, __: Path) -> str:
     """Return the outcome of a language model whose logits are wrong if it is called with one token."""
     model, _program = language_model()
 
-    def changed(_model: nn.Module, _args: object, output: object) -> None:
-        if output.logits.shape[1] == 1:
-            output.logits = change(output.logits)
+    def changed(_model: nn.Module, _args: object, output: Mapping[str, object]) -> object:
+        one = output["logits"].shape[1] == 1
+        return type(output)(**{**output, "logits": change(output["logits"])}) if one else output
 
     hook = model.register_forward_hook(changed)
     try:

@@ -13,7 +13,7 @@ LOADING = {"ir", "json", "np", "numpy", "onnx", "pickle", "torch"}  # packages w
 # What else opens files, and why it may.
 OTHERS = {
     "compare/bisection/_journal.py": "writes",
-    "compare/cli/_streams.py": "the null device",
+    "compare/common/_streams.py": "the null device",
     "compare/fleet/_ledger.py": "creates a file",
     "compare/fleet/_sources.py": "code of the user, which is run",
     "compare/fleet/_supervisor.py": "files of its own processes",

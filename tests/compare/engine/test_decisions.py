@@ -242,7 +242,7 @@ def test_a_decision_inside_of_a_fused_node_is_found_by_what_it_leads_to() -> Non
     expected = torch.tensor([1.0, 2.0, 3.0, 40.0])
     for numbers, verdict in (([1.0, 2.0, 30.0, 40.0], "decision"), ([1.0, 20.0, 3.0, 40.0], "wrong")):
         one = checker(LIMIT, fused=True)
-        one.record_output_dtype(kernel, "chosen", torch.float32)
+        one.record_output(kernel, "chosen", torch.float32, None)
         found = one.verdict("chosen", kernel, expected, torch.tensor(numbers))
         assert found is not None
         assert found.verdict == verdict
@@ -258,9 +258,9 @@ def test_a_margin_of_more_than_rounding_is_a_fault(limit: float, verdict: str, o
     """Although nothing is known of what the node has read, as of an output of the run without instrumentation."""
     one = checker(limit, fused=False)
     scaled, above, _ = one._run.graph.nodes  # noqa: SLF001  the nodes of the checker
-    one.record_output_dtype(scaled, "scaled", torch.float32)
+    one.record_output(scaled, "scaled", torch.float32, None)
     assert one.verdict("scaled", scaled, X, X) is not None
-    one.record_output_dtype(above, "above", torch.bool)
+    one.record_output(above, "above", torch.bool, None)
     if not observed:  # the observed run decides as the model does
         assert one.verdict("above", above, limit < X, limit < X) is not None
     found = one.verdict("above", above, limit < X, torch.tensor([False, False, True, True]), observed=observed)

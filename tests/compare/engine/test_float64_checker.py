@@ -28,7 +28,7 @@ def judged(one, name, tensor, reference=X):
 
 def record(one, *dtypes):
     for node, dtype in zip(chain("Relu", "Neg", "Abs").nodes, dtypes, strict=False):
-        one.record_output_dtype(node, node.outputs[0], dtype)
+        one.record_output(node, node.outputs[0], dtype, None)
 
 
 def test_equal_bits_are_the_same_whatever_float64_says():
@@ -73,7 +73,7 @@ def test_a_backend_that_rounds_the_inputs_of_products_may_be_off_by_that_in_prod
     """TF32 does so; any other operation has the rounding of its dtype."""
     one = checker(operator, made={"tf32": {"matmul"}})
     node = chain(operator).nodes[0]
-    one.record_output_dtype(node, "a", torch.float32)
+    one.record_output(node, "a", torch.float32, None)
     assert one.verdict("a", node, X, X * (1 + HALF)).verdict == verdict
 
 
@@ -81,7 +81,7 @@ def test_a_product_that_the_run_does_not_show_is_rounded_too():
     """Eager PyTorch computes the product and the sum of a linear layer in one operation; the graph has both."""
     one = checker("MatMul", "Add", made={"tf32": {"matmul"}})
     node = chain("MatMul", "Add").producer["b"]
-    one.record_output_dtype(node, "b", torch.float32)
+    one.record_output(node, "b", torch.float32, None)
     assert one.verdict("b", node, X, X * (1 + HALF)).verdict == "rounding"
 
 
@@ -91,7 +91,7 @@ def test_a_compiled_product_of_constants_is_rounded_too():
     graph = chain("Gemm")
     run = run_of(graph, {"x": X}, tf32={"matmul"})
     one = Float64Checker(float64_values({"x": X, "a": X}), run, lambda _: chain("Add").nodes, graph)
-    one.record_output_dtype(node, "a", torch.float32)
+    one.record_output(node, "a", torch.float32, None)
     assert one.verdict("a", node, X, X * (1 + HALF)).verdict == "rounding"
 
 
@@ -129,11 +129,11 @@ def judged_after_another_decision(expected, otherwise, **options):
         **options,
     )
     a, b = graph.nodes
-    one.record_output_dtype(a, "a", torch.int64)
+    one.record_output(a, "a", torch.int64, None)
     verdict = one.verdict("a", a, INDICES, INDICES + 1, inputs={"x": X}.get)
     assert verdict.verdict == "decision"
     assert verdict.flips == Flips(16, 16)
-    one.record_output_dtype(b, "b", torch.float32)
+    one.record_output(b, "b", torch.float32, None)
     return lambda tensor, **options: one.verdict("b", b, expected, tensor, **options).verdict
 
 

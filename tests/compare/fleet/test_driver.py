@@ -143,7 +143,7 @@ def test_a_rollback_is_a_run_of_the_history(tmp_path, monkeypatch):
     _run("ab", path=path)
     versions.append(2)
     _run("ab", FakeExecutor({"no.module:a": ["different"]}), path)
-    assert history(read_ledgers([path])[0]).verdict == "different"
+    assert history(read_ledgers([path])[0]).outcome == "different"
     versions.append(1)
     submitted = [_run("ab", path=path)[1] for _ in range(2)]
 
@@ -154,7 +154,7 @@ def test_a_rollback_is_a_run_of_the_history(tmp_path, monkeypatch):
     assert [(row.run, row.reused) for row in rows] == [
         (run, reused) for run, reused in ((first, None), (second, None), (third, first), (fourth, first)) for _ in "ab"
     ]
-    assert (found.verdict, found.not_repeated, [cluster.fixed for cluster in found.clusters]) == ("close", 0, [third])
+    assert (found.outcome, found.not_repeated, [cluster.fixed for cluster in found.clusters]) == ("close", 0, [third])
 
 
 def test_cells_are_lost_if_no_node_is_left():

@@ -33,7 +33,7 @@ def test_rows_are_read_as_they_were_written(tmp_path):
         assert again.rows == ledger.rows
     assert {*json.loads(path.read_text())} == {
         *("filch_ledger", "key", "run", "time", "seconds", "labels", "status", "error", "detail", "blame", "attempt"),
-        *("reused", "environment"),
+        *("reused", "gaps", "environment"),
     }
 
 

@@ -194,7 +194,9 @@ def test_the_reasons_of_a_matrix_are_cut_after_a_word(results: dict[str, Result]
     assert not {word for word in text.split() if word not in words and not re.search("[…─]", word)}
     assert text.count("2.5e-01") == 8
     assert all(cell.detail in " ".join(text.split()) for cell in results["cells"].cells)
-    assert len({line.split()[0] for line in text.splitlines()[2:10]}) == 2
+    lines = text.splitlines()
+    start = next(index for index, line in enumerate(lines) if line.startswith("─")) + 1
+    assert len({line.split()[0] for line in lines[start : start + 8]}) == 2
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -124,24 +124,27 @@ LEDGERS: dict[str, tuple[Write, str]] = {
 
 # Tables of expected failures: TOML, which is read at each start of pytest.
 TABLES: dict[str, tuple[Write, str]] = {
-    "dots": (_text("a." * 200_000 + "a = 1\n"), "a line has more than 100 dots"),
-    "dots behind a separator": (_text('a."\u2028"' + ".a" * 200_000 + " = 1\n"), "a line has more than 100 dots"),
-    "dots before a separator": (_text(f'a{".a" * 60}."\u2028"{".a" * 60} = 1\n'), "a line has more than 100 dots"),
-    "dots in many lines": (_text("".join(f"a{'.a' * 90}.k{i} = 1\n" for i in range(5_000))), "expected lines like"),
-    "dotted headings": (_text("".join(f"[a{'.b' * i}]\n" for i in range(900))), "a line has more than 100 dots"),
-    "brackets": (_text("a = " + "[" * 500_000), "can't read"),
-    "brackets that are closed": (_text("[b]\na = " + "[" * 300 + "]" * 300), "expected lines like"),
-    "tables in tables": (_text("a = " + "{a = " * 100_000), "can't read"),
-    "digits": (_text("a = " + "1" * 500_000), "can't read"),
-    "a huge number": (_text("a = 0x" + "f" * 500_000), "found a value of type int"),
-    "a huge number in a table": (_text("[b]\na = 0x" + "f" * 500_000), "found a value of type dict"),
-    "a reason that is a number": (_text('["b"]\n"x::y" = ' + "1" * 4_000), "expected lines like"),
+    "dots": (_text("a." * 200_000 + "a = 1\n"), "dotted keys take more than"),
+    "dots behind a separator": (_text('a."\u2028"' + ".a" * 200_000 + " = 1\n"), "dotted keys take more than"),
+    "dots before a separator": (_text(f'a{".a" * 60}."\u2028"{".a" * 60} = 1\n'), "nested more than 2 deep"),
+    "dots in many lines": (
+        _text("".join(f"a{'.a' * 90}.k{i} = 1\n" for i in range(5_000))),
+        "dotted keys take more than",
+    ),
+    "dotted headings": (_text("".join(f"[a{'.b' * i}]\n" for i in range(900))), "dotted keys take more than"),
+    "brackets": (_text("a = " + "[" * 500_000), "nested too deeply"),
+    "brackets that are closed": (_text("[b]\na = " + "[" * 300 + "]" * 300), "nested more than 2 deep"),
+    "tables in tables": (_text("a = " + "{a = " * 100_000), "nested too deeply"),
+    "digits": (_text("a = " + "1" * 500_000), "too many digits"),
+    "a huge number": (_text("a = 0x" + "f" * 500_000), "more than 64 bits"),
+    "a huge number in a table": (_text("[b]\na = 0x" + "f" * 500_000), "more than 64 bits"),
+    "a reason that is a number": (_text('["b"]\n"x::y" = ' + "1" * 4_000), "more than 64 bits"),
     "a color": (_text('["\\u001b[31m"]\n"x" = "\\u001b[31m"\n'), r"under \[\\u001b\[31m\], found"),
-    "a color as a key": (_text('"\\u001b[31m" = 1\n"\\u001b[31m" = 2\n'), "can't read"),
+    "a color as a key": (_text('"\\u001b[31m" = 1\n"\\u001b[31m" = 2\n'), "is not a TOML file"),
     "a name without end": (_text(f'["{"x" * 500_000}"]\n"x" = "y"\n'), r"\(500,000 characters\)"),
     "a value without end": (_text(f'[b]\n"{"x" * 500_000}" = "y"\n'), "expected lines like"),
-    "not UTF-8": (_text(b"\xff\xfe"), "can't read"),
-    "many tables": (_text("".join(f"[t{i}]\n" for i in range(200_000))), "more than 1,048,576 bytes"),
+    "not UTF-8": (_text(b"\xff\xfe"), "is not a TOML file"),
+    "many tables": (_text("".join(f"[t{i}]\n" for i in range(200_000))), "at most 1,048,576 are read"),
 }
 
 # Files that a report says that it is about.
