@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from filch.export import Graph, Node, Value, copy_tensors
 from filch.export.backends import Compiled
-from filch.steal import Capture, Key, steal_forward
+from filch.steal import Capture, Key, steal_forward, tensors
 
 from ..common._errors import CompareError
 from ..engine._run import Run
@@ -110,12 +110,18 @@ def _parameter_report(
     before a BatchNorm has a gradient of 0 plus rounding, of which the float64 run shows only a part, because it adds
     no noise within an operation. Each row names its parameter as module, as a module may have several.
     """
-    nodes = tuple(Node(name, "gradient", (), (f"{name}.grad",), module=name) for name in reversed([*expected]))
-    values = {f"{name}.grad": Value(f"{name}.grad", shape=tuple(tensor.shape)) for name, tensor in expected.items()}
-    graph = Graph("gradients", (), (), (), nodes, values)
+    owners = {name: name.rpartition(".")[0] for name in reversed([*expected])}
+    nodes = tuple(Node(name, "gradient", (path,), (f"{name}.grad",), module=name) for name, path in owners.items())
+    values = {f"{name}.grad": _value(f"{name}.grad", tensor) for name, tensor in expected.items()}
+    summed = {
+        key.name: tensors(capture[key])[""] for key in capture if key.kind == "GO" and "" in tensors(capture[key])
+    }
+    inputs = {path: _value(path, tensor) for path, tensor in summed.items()}
+    # The gradient of the module's output is what is summed, which tells the length of the sum.
+    graph = Graph("gradients", tuple(dict.fromkeys(owners.values())), (), (), nodes, {**inputs, **values})
     gradients = {f"{name}.grad": tensor for name, tensor in actual.items()}
     references = {f"{name}.grad": Reference(tensor, "eager") for name, tensor in expected.items()}
-    run = Run(0, "compiled", Compiled(graph, None), {}, {})
+    run = Run(0, "compiled", Compiled(graph, None), summed, {})
     rows, _ = compare_values(run, gradients, references, None, Limits(graph, tolerance), float64=float64)
     sizes = SummedSizes(capture)
 
@@ -125,7 +131,13 @@ def _parameter_report(
         return replace(row, status="same", reason=SUMMED, difference=difference, float64=None) if is_rounding else row
 
     rows = [judged(row, str(row.module)) if row.diverged else row for row in rows]
-    return Report("", "", "parameters", tuple(rows), graphs={"compiled": graph})
+    bare_nodes = tuple(replace(node, inputs=()) for node in nodes)  # the inputs are paths, not values
+    bare_graph = replace(graph, inputs=(), nodes=bare_nodes, values=values)
+    return Report("", "", "parameters", tuple(rows), graphs={"compiled": bare_graph})
+
+
+def _value(name: str, tensor: torch.Tensor) -> Value:
+    return Value(name, shape=tuple(tensor.shape))
 
 
 def _gradients(
