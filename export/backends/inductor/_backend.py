@@ -47,11 +47,14 @@ class InductorBackend:
         inputs, specs = exported.graph_signature.input_specs, exported.graph_signature.output_specs
         device = None if self.device is None else torch.device(self.device)
         module = exported.graph_module if device is None else _with_reshapes(module_on(exported.graph_module, device))
+        without_prims = _without_prims(module)
+        placeholders = (graph.find_nodes(op="placeholder") for graph in (without_prims.graph, module.graph))
+        renamed = {own.name: node.name for own, node in zip(*placeholders, strict=True)}  # `input`, in a copied graph
         task = CompileTask(
-            _without_prims(module),
+            without_prims,
             program.graph,
             partial(placeholder_values, exported),
-            exported_names=weight_names(exported),
+            exported_names={**renamed, **weight_names(exported)},
             outputs=tuple(index for index, spec in enumerate(specs) if _is_graph_output(spec)),
             read_only=frozenset(index for index, spec in enumerate(inputs) if spec.kind == InputKind.PARAMETER),
             device=device or torch.device("cpu"),
