@@ -15,6 +15,7 @@ from filch.export.backends import Compiled, Stage
 
 from ..metrics._metrics import compare_tensors
 from ..metrics._nearest import Nearest
+from ..references._onnx_original import OnnxOriginal
 from ..results._rows import Row
 
 _UNWRITTEN = "the model changes it, and the program has no output for it"
@@ -56,7 +57,7 @@ def unwritten_rows(program: Program, stage: Stage) -> list[Row]:
 
     ONNX programs can't change what they read, and the exporter leaves the changed values out. They can't be judged.
     """
-    if program.original is None:
+    if program.original is None or isinstance(program.original, OnnxOriginal):  # of which no exported program is known
         return []
     outputs = program.original.program.graph_signature.output_specs
     results = {spec.arg.name for spec in outputs if spec.kind == OutputKind.USER_OUTPUT}

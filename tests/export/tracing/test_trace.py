@@ -693,7 +693,7 @@ def test_a_pickle_that_would_call_something_is_refused(planted, tmp_path, monkey
         ("trace.txt", b"", r"a trace is written to a \.pkl or a \.json, not to '.*trace\.txt'"),
         ("trace.pkl", None, r"can't read '.*trace\.pkl': No such file"),
         ("trace.pkl", b"\x80\x04nonsense", r"'.*trace\.pkl' is damaged: byte 2 is not an opcode"),
-        ("trace.json", b"{", r"'.*trace\.json' is not a valid \.json file: ValueError: "),
+        ("trace.json", b"{", r"'.*trace\.json' is not a valid \.json file: JSONDecodeError: "),
         ("trace.json", b"[]", r"'.*trace\.json' contains a list, not a trace, which is a dict"),
     ],
 )
