@@ -278,9 +278,6 @@ class Alignment(Comparison):
         yield from self.gap_sentences()
         remarks = [line for remark in self.remarks for line in ("", remark)]
         yield from remarks if self.wrong_outputs else ()  # which may explain all that follows
-        outputs = self.outputs if wide or all_rows else [item for item in self.outputs if item.is_elsewhere]
-        if outputs and not self.wrong_outputs:
-            yield from ("", Line("Outputs of A:", "heading"), table_of(_OUTPUTS, outputs, skip_empty=True))
         if self.departures:
             yield from (
                 "",
@@ -307,6 +304,9 @@ class Alignment(Comparison):
         if arrays:
             title = "Arrays of B:" if wide or all_rows else "Arrays of B that are no values of A:"
             yield from ("", Line(title, "heading"), table_of(_ARRAYS, arrays, skip_empty=True))
+        outputs = self.outputs if wide or all_rows else [item for item in self.outputs if item.is_elsewhere]
+        if outputs and not self.wrong_outputs:
+            yield from ("", Line("Outputs of A:", "heading"), table_of(_OUTPUTS, outputs, skip_empty=True))
         if self.values and self.compared != "weights":
             yield from self._blocks_of_values(all_rows=wide or all_rows)
         yield from () if self.wrong_outputs else remarks
