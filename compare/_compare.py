@@ -9,7 +9,7 @@ from typing import Any, Literal
 import onnx
 import onnx_ir as ir
 
-from filch.export import Graph, Program, TimeLimit, as_program, default_limit
+from filch.export import Graph, Program, TimeLimit, as_program, default_limit, returning_memory
 from filch.export.backends import Backend, Stage, get_backend, limit_backend
 from filch.steal import Records, phase, restore
 
@@ -134,7 +134,7 @@ def compare(
         on_references=None if stepwise is None else stepwise.set_references,
     )
     results = []
-    with time_limit(loaded, limit):
+    with time_limit(loaded, limit), returning_memory(loaded.model, above=buffer):
         prepared = prepare(records, loaded, resolved_backend, settings)
         with phase("call", len(calls.calls)) as progress:
             for call in calls.calls:

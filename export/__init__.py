@@ -2,7 +2,7 @@
 
 from ._errors import BackendError, ExportError, PassError, ProgramError, TraceError, ViewError
 from .common._copies import copy_tensors
-from .common._memory import release_memory
+from .common._memory import release_memory, returning_memory
 from .common._suggestions import dtype_hint
 from .common._telemetry import is_off as _is_off  # noqa: F401  runs before anything imports ONNX Runtime
 from .common._time_limit import TimeLimit, default_limit, end_process_if_stuck
@@ -108,6 +108,7 @@ __all__ = [
     "record_run",
     "release_memory",
     "returned_cache",
+    "returning_memory",
     "returns_uninitialized",
     "save_trace",
     "shared_calls",

@@ -467,15 +467,20 @@ def shares_error(actual: torch.Tensor, reference: torch.Tensor, exact: Float64Va
     if not own.is_floating_point():
         return torch.equal(own, other) and not torch.equal(own.to(truth.dtype), truth)
     distance, unit = largest_difference(own, truth), max(exact.unit, unit_of(own.dtype))
-    is_far = distance > UNRELIABLE * unit * float(truth.square().nanmean().sqrt())
+    squares = sum(float(chunk.square().nansum()) for chunk in torch.split(truth.reshape(-1), _CHUNK))
+    is_far = distance > UNRELIABLE * unit * math.sqrt(squares / truth.numel())
     return is_far and largest_difference(own, other) * _IN_COMMON <= distance
 
 
 def largest_difference(first: torch.Tensor, second: torch.Tensor) -> float:
     """Return the largest absolute difference; infinite where only one is NaN or an infinity of this sign."""
-    pair = first.double(), second.double()
-    equal = (pair[0] == pair[1]) | (pair[0].isnan() & pair[1].isnan())
-    return float(torch.where(equal, 0.0, (pair[0] - pair[1]).abs_().nan_to_num_(math.inf, math.inf)).amax())
+    chunks = zip(*(torch.split(tensor.reshape(-1), _CHUNK) for tensor in (first, second)), strict=True)
+    return max(_largest_of_chunk(one.double(), other.double()) for one, other in chunks)
+
+
+def _largest_of_chunk(first: torch.Tensor, second: torch.Tensor) -> float:
+    equal = (first == second) | (first.isnan() & second.isnan())
+    return float(torch.where(equal, 0.0, (first - second).abs_().nan_to_num_(math.inf, math.inf)).amax())
 
 
 def identical_verdict(spread: torch.Tensor | None = None) -> RoundingVerdict:

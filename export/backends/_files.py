@@ -11,6 +11,7 @@ from onnx_ir import serde
 from filch.steal import Scratch
 
 from .._errors import BackendError
+from ..common._weights import weight_bytes
 from ..onnx_files._values import check_values
 from ._backend import Compiled
 
@@ -37,7 +38,7 @@ def write_model(model: ir.Model, path: Path) -> Path:
     Raises:
         BackendError: the graph is incomplete, or one of its values would be too large; see `check_values`.
     """
-    size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
+    size = weight_bytes(model)
     try:
         if size > _LARGE:
             ir.save(model, path, external_data=DATA)
@@ -68,7 +69,7 @@ def write_without_weights(model: ir.Model, path: Path, dtypes: Collection[ir.Dat
     """
     tensors = {name: value.const_value for name, value in model.graph.initializers.items()}
     weights = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    size = sum(tensor.nbytes for tensor in weights.values() if tensor is not None)
+    size = weight_bytes(model)
     given = {name: tensor for name, tensor in weights.items() if tensor.nbytes > _SMALL and tensor.dtype in dtypes}
     if size <= _LARGE or size - sum(tensor.nbytes for tensor in given.values()) > _LARGE:
         write_model(model, path)

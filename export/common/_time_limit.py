@@ -17,6 +17,7 @@ import onnx_ir as ir
 from filch.steal import FilchError
 
 from .._errors import BackendError
+from ._weights import weight_bytes
 
 T = TypeVar("T")
 Stop = Callable[[], None]
@@ -30,8 +31,7 @@ _on_stuck: ContextVar[Callable[[str], None] | None] = ContextVar("filch_on_stuck
 
 def default_limit(model: ir.Model) -> float:
     """Return the default limit for one run of a model: 60 seconds, and 60 more for each GB of weights."""
-    weights = (value.const_value for value in model.graph.initializers.values())
-    return _DEFAULT * (1 + sum(tensor.nbytes for tensor in weights if tensor is not None) / 1e9)
+    return _DEFAULT * (1 + weight_bytes(model) / 1e9)
 
 
 class _TimeIsUp(BaseException):

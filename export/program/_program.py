@@ -20,6 +20,7 @@ from filch.steal import parse_json, phase, refuse_link_out, writing
 from .._errors import ExportError, ProgramError, reason
 from ..common._arrays import same_tensor
 from ..common._garbage_collection import no_collection
+from ..common._weights import weight_bytes
 from ..evaluation._unpredictable import Unpredictable, of_graph, outputs_of_random_subgraphs
 from ..graph._from_onnx import graph_from_onnx
 from ..graph._graph import Graph
@@ -176,8 +177,7 @@ class Program:
             raise ProgramError(f"{os.fspath(path)!r} is not a file name")
         saved = self.model.clone()
         saved.metadata_props.update(self._metadata())
-        tensors = [value.const_value for value in saved.graph.initializers.values() if value.const_value is not None]
-        large = sum(tensor.nbytes for tensor in tensors) > _LARGE
+        large = weight_bytes(saved) > _LARGE
         with writing(where, ProgramError), _new_files(where) as folder:
             if large:
                 ir.external_data.unload_from_model(

@@ -25,6 +25,7 @@ from filch.steal import Product, has_tf32
 from ..._errors import BackendError
 from ...common._memory import release_memory
 from ...common._quiet import quiet
+from ...common._weights import weight_bytes
 from ...graph._cutting import AGAIN
 from ...graph._fingerprint import fingerprint
 from ...graph._from_onnx import graph_from_onnx
@@ -47,6 +48,7 @@ from ._versions import run_in
 _OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
 _PROGRAM = "program.onnx"
 _WEIGHTS = "optimized.data"
+_COPIED = 2**26  # bytes of weights that ONNX Runtime may copy: it does so where it is given weights to optimize
 
 
 @dataclass(frozen=True)
@@ -102,33 +104,32 @@ class OnnxRuntimeBackend:
     ) -> Compiled:
         """See `Backend.compile`; adds the names of the optimizers that changed the graph to `changed`, if given."""
         source, exported = folder / _PROGRAM, program.graph
-        given = self._write_source(program.model, source)
+        given = self._write_source(program.model, source, optimize=optimize)
         if not optimize:
             start = partial(self._session, source, _OFF, weights=given)
-            handle = _Handle(exported, start, source, [*range(len(exported.nodes))], given=given, running=start())
+            order = [*range(len(exported.nodes))]
+            handle = _Handle(exported, start, source, order, given=given, running=self._kept(start(), source))
             return Compiled(exported, handle, tf32=self._tf32)
         optimized = folder / "optimized.onnx"
         start = partial(self._session, source, self.options.graph_level, weights=given, replay=True)
-        session: ort.InferenceSession | None = start(save_to=optimized, changed=changed)
-        if self._is_frugal(source):  # this session has the optimized weights twice, and can't free them
-            session = None
-            release_memory()
+        running = self._kept(start(save_to=optimized, changed=changed), source)
         model = ir.load(optimized)
         graph = graph_from_onnx(model)
         block = block_size() if any(node.op.startswith(DOMAIN) for node in graph.nodes) else 0
         source_graph = _with_shapes(program) if block else exported
         forms = FormFinder(source_graph, graph, partial(_constant, model), block).forms
         order = order_like(graph, list(exported.producer))
-        handle = _Handle(graph, start, optimized, order, forms, running=session)
+        handle = _Handle(graph, start, optimized, order, forms, running=running)
         value_aliases = {name: form.value for name, form in forms.items()}
         return Compiled(graph, handle, value_aliases=value_aliases, tf32=self._tf32)
 
-    def _write_source(self, model: ir.Model, path: Path) -> dict[str, ort.OrtValue]:
+    def _write_source(self, model: ir.Model, path: Path, *, optimize: bool) -> dict[str, ort.OrtValue]:
         """Write a model; return the weights that its sessions are to be given.
 
-        Devices other than the CPU read the weights from the file.
+        Devices other than the CPU read the weights from the file. So do sessions that optimize a large program: they
+        map the file, while they have a copy of given weights until they are created.
         """
-        if self._providers(replay=False) != [CPU]:
+        if self._providers(replay=False) != [CPU] or (optimize and weight_bytes(model) > _COPIED):
             write_model(model, path)
             return {}
         given = write_without_weights(model, path, DTYPES)
@@ -137,6 +138,13 @@ class OnnxRuntimeBackend:
     def _is_frugal(self, path: Path) -> bool:
         """Return whether sessions of the program in a file have to save memory: it runs on the CPU and is large."""
         return self.provider == CPU and path.with_name(DATA).exists()
+
+    def _kept(self, session: ort.InferenceSession, path: Path) -> ort.InferenceSession | None:
+        """Return a session that was created to see that it can be; None where it would be in memory with others.
+
+        One that has optimized a program has the weights twice, and can't free them.
+        """
+        return None if self._is_frugal(path) else session
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`."""
@@ -149,7 +157,7 @@ class OnnxRuntimeBackend:
             return {**outputs, **{name: value for name, value in observed if name in wanted}}
         session = compiled.handle.session
         replay = bool(self.options.use_cuda_graph) and compiled.handle.path.name != _PROGRAM
-        feeds = feeds_of(compiled.handle.inputs, inputs)
+        feeds = feeds_of(compiled.graph.inputs, inputs)
         results = run(session, feeds, self._device, replay=replay)
         tensors = {name: to_torch(value).cpu() for name, value in results.items() if is_plain(value)}
         # An output that is an input or a weight shares the memory of `feeds` or of the session, which is freed.
@@ -187,7 +195,7 @@ class OnnxRuntimeBackend:
         order = [index for index in handle.order if selected is None or nodes[index].name in selected]
         parts = segments(handle.graph, order, value_sizes(handle.graph, inputs), size)
         last_part = {name: number for number, part in enumerate(parts) for index in part for name in nodes[index].reads}
-        available = feeds_of([name for name in handle.inputs if name in last_part], inputs)
+        available = feeds_of([name for name in handle.graph.inputs if name in last_part], inputs)
         for number, part in enumerate(parts):
             tensors = {} if references is None else _references_of(handle.graph, part, references)
             read = {name for index in part for name in nodes[index].reads}
@@ -255,7 +263,7 @@ class OnnxRuntimeBackend:
         handle: _Handle = compiled.handle
         session = self._session(handle.path, _OFF, weights=handle.given, profile=True)
         try:
-            seconds = node_seconds(session, feeds_of(handle.inputs, inputs))
+            seconds = node_seconds(session, feeds_of(handle.graph.inputs, inputs))
         except Exception as error:
             raise BackendError(f"ONNX Runtime can't run the program: {first_line(error)}") from error
         return {node.name: seconds[node.name] for node in compiled.graph.nodes if node.name in seconds}
@@ -400,11 +408,6 @@ class _Handle:
         return self.running
 
     @cached_property
-    def inputs(self) -> list[str]:
-        """The names of the inputs."""
-        return [entry.name for entry in self.session.get_inputs()]
-
-    @cached_property
     def weights(self) -> int:
         """The size of the weights in bytes."""
         if self.given:
@@ -424,7 +427,7 @@ class _Handle:
 
     def specs_of(self, inputs: Values) -> dict[str, TensorSpec]:
         """Return dtype and shape of each value for inputs of these shapes, as far as they are known, to be added to."""
-        return self.specs.setdefault(tuple(inputs[name].shape for name in self.inputs if name in inputs), {})
+        return self.specs.setdefault(tuple(inputs[name].shape for name in self.graph.inputs if name in inputs), {})
 
     def to_ort_values(self, values: Values, specs: Mapping[str, TensorSpec]) -> dict[str, ort.OrtValue]:
         """Convert exported values to the form that they have in the graph; those that can't be are left out."""

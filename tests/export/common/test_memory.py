@@ -21,7 +21,7 @@ class Cycle:
 def test_garbage_is_looked_for_in_large_processes_alone(monkeypatch, resident, released):
     """Where only Linux would tell the size of a process, it counts as large."""
     monkeypatch.setattr("filch.export.common._memory._resident", lambda: resident)
-    monkeypatch.setattr("filch.export.common._memory._trim", lambda: None)
+    monkeypatch.setattr("filch.export.common._memory._libc", lambda _: None)
     gc.disable()
     try:
         garbage = weakref.ref(Cycle())

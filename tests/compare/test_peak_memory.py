@@ -1,0 +1,47 @@
+"""The largest memory of Filch as multiples of the weights; what is measured is in `support.processes.memory`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from support.processes import memory
+from support.processes.forked import run_python
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="only Linux tells what memory a process had at its largest"
+)
+_ONCE, _TWICE = 1.15, 2.4  # times the weights, with what does not grow with them
+
+
+def _peaks(use):
+    result = run_python(memory.__file__, use)
+    assert not result.returncode, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_a_check_has_the_weights_twice():
+    """The model's own, and those that ONNX Runtime has converted for one session at a time."""
+    peaks = _peaks("check")
+    assert {name: peak for name, peak in peaks.items() if peak > _TWICE} == {}
+    assert max(peaks["export: step"], peaks["capture"], peaks["exported graph: compiling"]) < _ONCE
+
+
+def test_no_session_is_kept_while_another_one_is_created():
+    """ONNX Runtime converts the weights of a `Gemm` without optimization, too."""
+    peaks = _peaks("gemms")
+    assert {name: peak for name, peak in peaks.items() if peak > _TWICE} == {}
+    assert peaks["exported graph: compiling"] > 2  # it does
+    assert peaks["compiled graph: compiling"] < 1.3
+
+
+def test_a_comparison_of_files_has_the_weights_twice():
+    """Pages of the mapped file, and those that ONNX Runtime has converted."""
+    peaks = _peaks("files")
+    assert {name: peak for name, peak in peaks.items() if peak > _TWICE} == {}
+
+
+@pytest.mark.parametrize("use", ["save", "dumps"])
+def test_files_are_written_and_compared_without_copies_of_the_weights(use):
+    """A program is saved from the memory of its model; of two dumps, one value at a time is compared."""
+    assert max(_peaks(use).values()) < _ONCE
