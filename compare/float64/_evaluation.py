@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from filch.export import ExportError, Node, Original, Program
-from filch.export.operators import Operator, find_operator
+from filch.export.operators import find_operator
 
 from ..common._complex import complex_as_real
 from ..common._errors import CompareError
@@ -123,12 +123,9 @@ class _ProgramValues(Float64Values):
             keeps_exact |= _is_setting(node, name) or _is_whole_exponent(node, name, both[0])
             exact[name] = _in_float64(both[0])
             noisy[name] = exact[name] if keeps_exact else add_noise(name, _in_float64(both[1]))
-        outputs, noisy_outputs = (self._original.evaluate(node.name, inputs) for inputs in (exact, noisy))
+        outputs = self._original.evaluate(node.name, exact)
+        noisy_outputs = self._original.evaluate(node.name, noisy, add_noise)
         names = outputs.keys() & noisy_outputs.keys()
-        operator = _operator_of(node)
-        if operator is not None and operator.added is not None and names:
-            name, size = node.outputs[0], operator.added(exact[node.inputs[0]])
-            noisy_outputs[name] = noisy_outputs[name] + (add_noise(name, size) - size)
         return {name: (_in_float64(outputs[name]), _in_float64(noisy_outputs[name])) for name in names}
 
 
@@ -345,13 +342,9 @@ def _noise(units: Units, others: Iterable[str] = ()) -> Callable[..., Any]:
 
 def _is_setting(node: Node, name: str) -> bool:
     """Whether a value is a setting of a node, such as the scales of a `Resize`: noise may change the outputs' shape."""
-    operator = _operator_of(node)
+    domain, _, op = node.op.rpartition("::")
+    operator = find_operator(domain, op)
     return operator is not None and any(node.inputs[at : at + 1] == (name,) for at in operator.settings)
-
-
-def _operator_of(node: Node) -> Operator | None:
-    domain, _, name = node.op.rpartition("::")
-    return find_operator(domain, name)
 
 
 def _is_whole_exponent(node: Node, name: str, tensor: torch.Tensor) -> bool:

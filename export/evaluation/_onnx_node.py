@@ -1,7 +1,7 @@
 """Compute one node of an ONNX graph in float64, with the graphs and functions that it runs."""
 
 from collections import ChainMap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -17,16 +17,17 @@ from .._errors import ExportError
 from ..common._arrays import array_to_torch, torch_to_array, weight_to_torch
 from ..common._time_limit import limited
 from ..graph._from_onnx import subgraphs
-from ..operators import Call, find_operator
+from ..operators import Call, Operator, find_operator
 from ._float64 import in_float64
 
+Noise = Callable[[str, Any], Any]
 _STEP = "PyTorch", "to compute a node of the ONNX program in float64"
 # What PyTorch and NumPy raise for operands that do not fit, or for dtypes that they do not support.
 _UNSUPPORTED = (RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, AttributeError)
 _NUMBERS = frozenset({ir.AttributeType.FLOAT, ir.AttributeType.FLOATS})
 
 
-def evaluate(model: ir.Model, node: ir.Node, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def evaluate(model: ir.Model, node: ir.Node, inputs: Mapping[str, Any], noise: Noise | None = None) -> dict[str, Any]:
     """Compute a node's outputs in float64; integers stay integers.
 
     PyTorch computes it (see `filch.export.operators`). Integers of a dtype that it does not support are computed by the
@@ -37,6 +38,8 @@ def evaluate(model: ir.Model, node: ir.Node, inputs: Mapping[str, Any]) -> dict[
         node: the node; casts to other floating-point types become casts to float64.
         inputs: the values that it reads, also those that its graphs capture, by name: float64 and integer tensors, and
             lists of these, which are sequences.
+        noise: called with the name and value of what a node in one of its graphs reads, which reads the result; not with
+            `inputs`, which have their noise already.
 
     Returns:
         the outputs by name, which must not be changed: they may share the memory of inputs. Empty if the operator is
@@ -47,7 +50,7 @@ def evaluate(model: ir.Model, node: ir.Node, inputs: Mapping[str, Any]) -> dict[
     """
     with limited(*_STEP, error=ExportError), torch.no_grad():
         try:
-            return _Scope(model, model.opset_imports).outputs(node, inputs)
+            return _Scope(model, model.opset_imports, noise=noise, given=inputs.keys()).outputs(node, inputs)
         except _UNSUPPORTED:
             return _by_reference(model, node, inputs)
 
@@ -59,12 +62,21 @@ class _Scope:
         model: the model.
         opsets: the versions of the sets of operators.
         attributes: those of the call of the function, by name.
+        noise: see `evaluate`.
+        given: the names of the values that have their noise already.
     """
 
     def __init__(
-        self, model: ir.Model, opsets: Mapping[str, int], attributes: Mapping[str, Any] = MappingProxyType({})
+        self,
+        model: ir.Model,
+        opsets: Mapping[str, int],
+        attributes: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        noise: Noise | None,
+        given: Collection[str] = frozenset(),
     ) -> None:
         self._model, self._opsets, self._attributes = model, opsets, attributes
+        self._noise, self._given = noise, given
 
     def outputs(self, node: ir.Node, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outputs of a node by name.
@@ -73,24 +85,42 @@ class _Scope:
             node: the node.
             values: what it reads, by name.
         """
-        read = [values[name] if item is not None and (name := item.name) else None for item in node.inputs]
-        while read and read[-1] is None:  # those at the end may be written or not
-            read.pop()
         function = self._model.functions.get(node.op_identifier())
         operator = find_operator(node.domain, node.op_type)
+        settings = frozenset[int]() if operator is None else operator.settings
+        read = [self._read(node, at, values, settings) for at in range(len(node.inputs))]
+        while read and read[-1] is None:  # those at the end may be written or not
+            read.pop()
         if function is not None:
             results = self._call(function, node, read)
         elif operator is None:
             raise ValueError(f"{node.domain}::{node.op_type} is not known")
         else:
-            results = operator.evaluate(self._described(node, values), read)
+            results = self._with_rounding(node, operator, read, operator.evaluate(self._described(node, values), read))
         named = zip(node.outputs, results, strict=False)
         return {item.name: _in_float64(result) for item, result in named if item.name and result is not None}
+
+    def _read(self, node: ir.Node, at: int, values: Mapping[str, Any], settings: Collection[int]) -> Any:
+        """Return an input of a node; what noise could turn into another shape, or into NaN, has none."""
+        item = node.inputs[at]
+        if item is None or not item.name:
+            return None
+        is_exact = item.name in self._given or at in settings or (node.op_type == "Pow" and at == 1)
+        return values[item.name] if is_exact or self._noise is None else self._noise(item.name, values[item.name])
+
+    def _with_rounding(
+        self, node: ir.Node, operator: Operator, read: Sequence[Any], results: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        """Return results with the noise of what kernels add to get the first one (see `Operator.added`)."""
+        if self._noise is None or operator.added is None:
+            return results
+        size = operator.added(read[0])
+        return results[0] + (self._noise(node.outputs[0].name or "", size) - size), *results[1:]
 
     def _call(self, function: ir.Function, node: ir.Node, read: Sequence[Any]) -> Sequence[Any]:
         defaults = {name: item.value for name, item in function.attributes.items() if item.value is not None}
         given = {**defaults, **self._values_of(node)}
-        return _Scope(self._model, function.opset_imports, given).run(function, read, {})
+        return _Scope(self._model, function.opset_imports, given, noise=self._noise).run(function, read, {})
 
     def _described(self, node: ir.Node, values: Mapping[str, Any]) -> Call:
         domain = "" if node.domain == "ai.onnx" else node.domain

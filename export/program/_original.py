@@ -29,7 +29,7 @@ from ..common._quiet import quiet
 from ..common._time_limit import limited_steps
 from ..evaluation._eager import walk_eager, weight_names
 from ..evaluation._float64 import Float64Program
-from ..evaluation._onnx_node import evaluate
+from ..evaluation._onnx_node import Noise, evaluate
 from ..evaluation._unpredictable import Unpredictable, of_program
 from ..graph._from_onnx import graph_from_onnx
 from ..graph._graph import Graph
@@ -131,13 +131,14 @@ class Original:
         """
         return Float64Program(self.program)
 
-    def evaluate(self, node: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def evaluate(self, node: str, inputs: Mapping[str, Any], noise: Noise | None = None) -> dict[str, Any]:
         """Compute the outputs of a node of `graph` in float64.
 
         Args:
             node: the node's name.
             inputs: the values that it reads, by name: float64 and integer tensors, and lists of these, which are
                 sequences.
+            noise: called with the name and value of what a node in its graphs reads, which reads the result.
 
         Returns:
             the outputs by name; empty if the operator is not supported.
@@ -145,7 +146,7 @@ class Original:
         Raises:
             ExportError: it takes longer than the time limit.
         """
-        return evaluate(self.model, self._nodes[node], inputs)
+        return evaluate(self.model, self._nodes[node], inputs, noise)
 
     def constant(self, name: str) -> torch.Tensor | None:
         """Return a weight of `graph`, which must not be changed; None if it has no weight of this name."""
