@@ -38,8 +38,8 @@ def evaluate(model: ir.Model, node: ir.Node, inputs: Mapping[str, Any], noise: N
         node: the node; casts to other floating-point types become casts to float64.
         inputs: the values that it reads, also those that its graphs capture, by name: float64 and integer tensors, and
             lists of these, which are sequences.
-        noise: called with the name and value of what a node in one of its graphs reads, which reads the result; not with
-            `inputs`, which have their noise already.
+        noise: called with the name and value of what a node in one of its graphs reads, which reads the result.
+            `inputs` have their noise already.
 
     Returns:
         the outputs by name, which must not be changed: they may share the memory of inputs. Empty if the operator is

@@ -118,7 +118,7 @@ def test_rounding_in_a_branch(tmp_path: Path):
     def branch(name: str, op: str) -> onnx.GraphProto:
         nodes = [
             helper.make_node("MatMul", ["x", "w"], [f"{name}m"]),
-            helper.make_node("Mul", [f"{name}m", "t"], [f"{name}t"]),
+            helper.make_node("Sub", [f"{name}m", "t"], [f"{name}t"]),
             helper.make_node(op, [f"{name}t"], [name]),
         ]
         return helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)])
@@ -128,7 +128,7 @@ def test_rounding_in_a_branch(tmp_path: Path):
         node = helper.make_node("If", ["c"], ["y"], "if", **branches)
         return saved(tmp_path / name, [node], weights, ([8, 40], [8, 40]), 13)
 
-    weights = [weight("w", 40, 40), numpy_helper.from_array(np.float32(8), "t")]
+    weights = [weight("w", 40, 40), numpy_helper.from_array(np.float32(14), "t")]
     weights.append(numpy_helper.from_array(np.array(True), "c"))
     path = program("a.onnx", "Sigmoid")
     report = compare_programs(path, path)
