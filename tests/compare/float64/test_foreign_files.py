@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from filch.compare import compare_programs
-from filch.export import Original
+from filch.compare.float64 import Float64Evaluator, Float64Value
+from filch.compare.references._onnx_original import OnnxOriginal
+from filch.export import Original, load_program
 
 RANDOM = np.random.default_rng(0)
 
@@ -85,31 +89,39 @@ def test_a_detector_against_itself(tmp_path: Path, opset: int):
     assert {verdict and verdict.verdict for verdict in verdicts} <= {"same", "rounding"}
 
 
+def float64_of(path: Path, *names: str) -> list[Float64Value | None]:
+    """Return values in float64, and with noise."""
+    program = load_program(path)
+    evaluator = Float64Evaluator(replace(program, original=OnnxOriginal(program.model)))
+    shape = program.graph.values["x"].shape or ()
+    drawn = torch.randn([int(size) for size in shape], generator=torch.Generator().manual_seed(0))
+    values = evaluator.of({"x": drawn}, names, keep=True)
+    return [values.get(name) for name in names]
+
+
 def test_settings_of_a_node_have_no_noise(tmp_path: Path):
     """Scales of 2 less half a unit in the last place would give another shape, and no value in float64."""
-    scales = numpy_helper.from_array(np.array([1, 1, 2, 1.5], np.float32), "s")
-    numbers = [numpy_helper.from_array(np.float32(value), name) for name, value in (("z", 0), ("l", 12), ("d", 1))]
-    nodes = [
-        helper.make_node("Resize", ["x", "", "s"], ["r"], "resize", mode="linear"),
-        helper.make_node("Range", ["z", "l", "d"], ["n"], "range"),
-        helper.make_node("Add", ["r", "n"], ["y"], "add"),
-    ]
-    path = saved(tmp_path / "a.onnx", nodes, [scales, *numbers], ([1, 3, 8, 8], [1, 3, 16, 12]), 13)
-    report = compare_programs(path, path)
-    assert report.close
-    assert all(row.float64 is not None for row in report.rows)
+    names = [f"s{index}" for index in range(6)]  # noise depends on the name
+    weights = [numpy_helper.from_array(np.array([1, 1, 2, 1.5], np.float32), name) for name in names]
+    weights += [numpy_helper.from_array(np.float32(value), name) for name, value in (("z", 0), ("l", 12), ("d", 1))]
+    resized = [f"r{name}" for name in names]
+    nodes = [helper.make_node("Resize", ["x", "", name], [f"r{name}"], mode="linear") for name in names]
+    nodes += [helper.make_node("Range", ["z", "l", "d"], ["n"]), helper.make_node("Sum", [*resized, "n"], ["y"])]
+    path = saved(tmp_path / "a.onnx", nodes, weights, ([1, 3, 8, 8], [1, 3, 16, 12]), 13)
+    assert None not in float64_of(path, *resized, "n", "y")
 
 
 def test_rounding_of_what_a_kernel_adds(tmp_path: Path):
     """A sigmoid is 1/2 plus a quotient, so its rounding is that of 1/2, however small it is; a wrong slope is found."""
-    tens = numpy_helper.from_array(np.float32(10), "t")
-    nodes = [helper.make_node("Mul", ["x", "t"], ["m"], "mul"), helper.make_node("Sigmoid", ["m"], ["y"], "sigmoid")]
-    path = saved(tmp_path / "a.onnx", nodes, [tens], ([40, 40], [40, 40]), 13)
-    report = compare_programs(path, path)
-    assert report.close
-    assert all(row.float64 is not None for row in report.rows)
+    weights = [numpy_helper.from_array(np.float32(14), "t")]
+    nodes = [helper.make_node("Sub", ["x", "t"], ["m"], "sub"), helper.make_node("Sigmoid", ["m"], ["y"], "sigmoid")]
+    path = saved(tmp_path / "a.onnx", nodes, weights, ([40, 40], [40, 40]), 13)
+    (value,) = float64_of(path, "y")
+    assert value is not None
+    assert 1e-8 < float((value.noisy - value.value).abs().max()) < 6e-8
+    assert compare_programs(path, path).close
     wrong = [nodes[0], helper.make_node("HardSigmoid", ["m"], ["y"], "sigmoid")]
-    assert not compare_programs(path, saved(tmp_path / "b.onnx", wrong, [tens], ([40, 40], [40, 40]), 13)).close
+    assert not compare_programs(path, saved(tmp_path / "b.onnx", wrong, weights, ([40, 40], [40, 40]), 13)).close
 
 
 def test_rounding_in_a_branch(tmp_path: Path):
