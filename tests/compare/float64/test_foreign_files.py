@@ -103,12 +103,16 @@ def test_settings_of_a_node_have_no_noise(tmp_path: Path):
     """Scales of 2 less half a unit in the last place would give another shape, and no value in float64."""
     names = [f"s{index}" for index in range(6)]  # noise depends on the name
     weights = [numpy_helper.from_array(np.array([1, 1, 2, 1.5], np.float32), name) for name in names]
-    weights += [numpy_helper.from_array(np.float32(value), name) for name, value in (("z", 0), ("l", 12), ("d", 1))]
+    limits = [f"l{index}" for index in range(6)]
+    settings = {"z": 0, "d": 1, **dict.fromkeys(limits, 12)}
+    weights += [numpy_helper.from_array(np.float32(value), name) for name, value in settings.items()]
     resized = [f"r{name}" for name in names]
     nodes = [helper.make_node("Resize", ["x", "", name], [f"r{name}"], mode="linear") for name in names]
-    nodes += [helper.make_node("Range", ["z", "l", "d"], ["n"]), helper.make_node("Sum", [*resized, "n"], ["y"])]
+    nodes += [helper.make_node("Range", ["z", name, "d"], [f"n{name}"]) for name in limits]
+    ranges = [f"n{name}" for name in limits]
+    nodes.append(helper.make_node("Sum", [*resized, *ranges], ["y"]))
     path = saved(tmp_path / "a.onnx", nodes, weights, ([1, 3, 8, 8], [1, 3, 16, 12]), 13)
-    assert None not in float64_of(path, *resized, "n", "y")
+    assert None not in float64_of(path, *resized, *ranges, "y")
 
 
 def test_rounding_of_what_a_kernel_adds(tmp_path: Path):
