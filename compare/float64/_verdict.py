@@ -1,5 +1,6 @@
 """Decide whether rounding explains the error of a value, measured in float64."""
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -467,20 +468,32 @@ def shares_error(actual: torch.Tensor, reference: torch.Tensor, exact: Float64Va
     if not own.is_floating_point():
         return torch.equal(own, other) and not torch.equal(own.to(truth.dtype), truth)
     distance, unit = largest_difference(own, truth), max(exact.unit, unit_of(own.dtype))
-    squares = sum(float(chunk.square().nansum()) for chunk in torch.split(truth.reshape(-1), _CHUNK))
-    is_far = distance > UNRELIABLE * unit * math.sqrt(squares / truth.numel())
+    is_far = distance > UNRELIABLE * unit * math.sqrt(sum(map(_sum_of_squares, _chunks(truth))) / truth.numel())
     return is_far and largest_difference(own, other) * _IN_COMMON <= distance
 
 
 def largest_difference(first: torch.Tensor, second: torch.Tensor) -> float:
     """Return the largest absolute difference; infinite where only one is NaN or an infinity of this sign."""
-    chunks = zip(*(torch.split(tensor.reshape(-1), _CHUNK) for tensor in (first, second)), strict=True)
-    return max(_largest_of_chunk(one.double(), other.double()) for one, other in chunks)
+    return max(itertools.starmap(_largest_of_chunk, zip(_chunks(first), _chunks(second), strict=True)))
+
+
+def _chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield some elements at a time, in float64."""
+    return (chunk.double() for chunk in torch.split(tensor.reshape(-1), _CHUNK))
+
+
+def _sum_of_squares(chunk: torch.Tensor) -> float:
+    """Return the sum of the squares of the numbers that are not NaN."""
+    squares = float(torch.dot(chunk, chunk))  # one pass, without a copy
+    return float(chunk.square().nansum()) if math.isnan(squares) else squares
 
 
 def _largest_of_chunk(first: torch.Tensor, second: torch.Tensor) -> float:
+    distances = (first - second).abs_()
+    if math.isfinite(largest := float(distances.amax())):
+        return largest
     equal = (first == second) | (first.isnan() & second.isnan())
-    return float(torch.where(equal, 0.0, (first - second).abs_().nan_to_num_(math.inf, math.inf)).amax())
+    return float(distances.nan_to_num_(math.inf, math.inf).masked_fill_(equal, 0.0).amax())
 
 
 def identical_verdict(spread: torch.Tensor | None = None) -> RoundingVerdict:
