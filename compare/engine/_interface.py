@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch.export.graph_signature import OutputKind
 
-from filch.export import Program
+from filch.export import ExportError, Program
 from filch.export.backends import Compiled, Stage
 
 from ..metrics._metrics import compare_tensors
@@ -59,7 +59,10 @@ def unwritten_rows(program: Program, stage: Stage) -> list[Row]:
     """
     if program.original is None or isinstance(program.original, OnnxOriginal):  # of which no exported program is known
         return []
-    outputs = program.original.program.graph_signature.output_specs
+    try:
+        outputs = program.original.program.graph_signature.output_specs
+    except ExportError:  # noted by `References`
+        return []
     results = {spec.arg.name for spec in outputs if spec.kind == OutputKind.USER_OUTPUT}
     changed = {OutputKind.BUFFER_MUTATION: "buffer", OutputKind.USER_INPUT_MUTATION: "input"}
     unwritten = [spec for spec in outputs if spec.kind in changed and spec.arg.name not in results]

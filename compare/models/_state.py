@@ -1,6 +1,6 @@
 """Run a model again from the same state."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -17,7 +17,7 @@ class ModelState:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._buffers = {buffer: buffer.detach().clone() for buffer in model.buffers() if is_dense(buffer)}
+        self._buffers = _copies(model.buffers())
         self._gradients = {parameter: _copy(parameter.grad) for parameter in model.parameters()}
         self.random = torch.random.get_rng_state()
         has_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
@@ -26,9 +26,8 @@ class ModelState:
     @contextmanager
     def restored(self) -> Iterator[None]:
         """Restore this state for the block, and the present one after it; unseen by modes, such as `Float64Mode`."""
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())), preserved_buffers(self._buffers):
             with no_modes_or_grad():
-                buffers = {buffer: buffer.clone() for buffer in self._buffers}
                 gradients = {parameter: parameter.grad for parameter in self._gradients}
             try:
                 with no_modes_or_grad():
@@ -40,9 +39,24 @@ class ModelState:
                 yield
             finally:
                 with no_modes_or_grad():
-                    _write(buffers)
                     for parameter, gradient in gradients.items():
                         parameter.grad = gradient
+
+
+@contextmanager
+def preserved_buffers(buffers: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Restore dense buffers after the block to what they are now; unseen by modes, such as `Float64Mode`."""
+    with no_modes_or_grad():
+        copies = _copies(buffers)
+    try:
+        yield
+    finally:
+        with no_modes_or_grad():
+            _write(copies)
+
+
+def _copies(buffers: Iterable[torch.Tensor]) -> dict[torch.Tensor, torch.Tensor]:
+    return {buffer: buffer.detach().clone() for buffer in buffers if is_dense(buffer)}
 
 
 def _copy(gradient: torch.Tensor | None) -> torch.Tensor | None:

@@ -13,7 +13,7 @@ from filch.export import Program, export
 from filch.steal import Capture, phase, steal_forward
 
 from ..common._errors import CompareError
-from ._state import ModelState
+from ._state import preserved_buffers
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Subject:
         """
         args, kwargs = copy.deepcopy((self.args, dict(self.kwargs)))  # a call may extend a cache among them
         try:
-            with phase("running the model"), torch.no_grad(), ModelState(self.model).restored():
+            with phase("running the model"), torch.no_grad(), preserved_buffers(self.model.buffers()):
                 self.model(*args, **kwargs)
         except Exception as error:
             text = next(iter(str(error).splitlines()), "")

@@ -189,7 +189,7 @@ def test_an_observed_graph_is_not_recorded_as_a_cuda_graph(
         ({"session_options": "graph_optimization_level=1"}, r"can't be set here: use level=…"),
         ({"session_options": "enable_mem_pattern"}, r"'enable_mem_pattern' is not name=value,name=value"),
         ({"session_config": {"session.disable_prepackin": "1"}}, r"no configuration entry 'session.disable_prepackin'"),
-        ({"disabled_optimizers": ["LayerNormFusion"]}, r"no optimizer 'LayerNormFusion' and would ignore it"),
+        ({"disabled_optimizers": ["MatmulBNFusion"]}, r"no optimizer 'MatmulBNFusion' and would ignore it"),
     ],
 )
 def test_what_is_not_known_is_refused_in_a_sentence(options: dict[str, Any], said: str) -> None:
