@@ -6,15 +6,16 @@ describes twice as many. The shape inference of ONNX and of runtimes would store
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, numpy_helper
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper
 
 from ._graphs import subgraphs
+from ._known_shapes import KnownShapes, vector
 
 _MOST = 1_000  # dimensions of a value
 _MOST_RANKS = 5_000_000  # of all values together
 _MOST_NUMBERS = 1_000_000  # elements of all concatenated shapes together
-_READ = 64  # elements of the largest constant that is read
 _INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32})
 _ONE_MORE = frozenset(
     {"OneHot", "LSTM", "GRU", "RNN", "AffineGrid", "ConcatFromSequence", "STFT", "StringSplit", "Scan", "Loop"}
@@ -31,11 +32,12 @@ _BY_ELEMENT = frozenset(
 )
 
 
-def check_ranks(graph: GraphProto) -> bool:
+def check_ranks(graph: GraphProto, opsets: Mapping[str, int] = MappingProxyType({})) -> bool:
     """Refuse a graph with a value of more than 1,000 dimensions, or too many dimensions in total.
 
     Args:
         graph: the graph, sorted topologically and without function calls.
+        opsets: the version of each set of operators, by domain; the newest of ONNX by default.
 
     Returns:
         whether the length of each shape that a node reads is known; otherwise, some lengths are computed.
@@ -43,7 +45,10 @@ def check_ranks(graph: GraphProto) -> bool:
     Raises:
         ValueError: the graph is refused.
     """
-    ranks = _Ranks()
+    known = KnownShapes(opsets)
+    for value in graph.input:
+        known.add_input(value)
+    ranks = _Ranks(known)
     ranks.add(graph, 0)
     return ranks.are_known
 
@@ -51,15 +56,19 @@ def check_ranks(graph: GraphProto) -> bool:
 class _Ranks:
     """Upper bounds for the number of dimensions and, if known, of elements of each value.
 
+    Args:
+        known: the shapes that are known; those of more values are added.
+
     Attributes:
         are_known: whether the length of each shape that a node reads is known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, known: KnownShapes) -> None:
+        self._known = known
         self.are_known = True
         self._ranks: dict[str, int] = {}
         self._numbers: dict[str, int] = {}
-        self._contents: dict[str, list[int]] = {}  # the elements of small constants
+        self._shapes: dict[str, list[int]] = {}  # upper bounds for what `Shape` returns
         self._joined: set[str] = set()  # concatenated shapes
         self._sum = self._sum_joined = 0
 
@@ -83,19 +92,17 @@ class _Ranks:
         return max((self._ranks.get(value.name, 0) for value in graph.output), default=0)
 
     def _add_tensor(self, name: str, tensor: TensorProto) -> None:
+        self._known.add_constant(name, tensor)
         self._ranks[name] = len(tensor.dims)
-        if tensor.data_type not in _INTEGERS:
-            return
-        self._numbers[name] = math.prod(tensor.dims)
-        if self._numbers[name] <= _READ and tensor.data_location != TensorProto.EXTERNAL:
-            self._contents[name] = numpy_helper.to_array(tensor).reshape(-1).tolist()
+        if tensor.data_type in _INTEGERS:
+            self._numbers[name] = math.prod(tensor.dims)
 
     def _add(self, node: NodeProto) -> None:
         """Add the values of a node; refuse a file whose values would have too many dimensions."""
-        attributes = {attribute.name: attribute for attribute in node.attribute}
         if node.op_type == "Constant":
-            self._add_constant(node, attributes)
+            self._add_constant(node)
             return
+        attributes = {attribute.name: attribute for attribute in node.attribute}
         most = max(map(self._rank, node.input), default=0)
         most = max([most, *(self.add(graph, most) for graph in subgraphs(node))])
         rank = self._rank_of(node, most, attributes)
@@ -103,29 +110,40 @@ class _Ranks:
             raise ValueError(f"{next(iter(node.output), node.op_type)!r:.80} would have more than {_MOST:,} dimensions")
         numbers = self._numbers_of(node, rank)
         is_joined = node.op_type == "Concat" or not self._joined.isdisjoint(node.input)
+        self._known.add_outputs(node)
         for name in filter(None, node.output):
-            self._ranks[name] = rank
-            self._sum += rank
-            if numbers is not None:
-                self._numbers[name] = numbers
-            if is_joined and numbers:
-                self._joined.add(name)
-                self._sum_joined += numbers
+            self._add_output(name, rank, numbers, is_joined=is_joined)
         for name in node.output if node.op_type == "Shape" else ():
-            self._contents[name] = [
+            self._shapes[name] = [
                 self._numbers[read] for read in node.input if self._rank(read) == 1 and read in self._numbers
             ]
         if self._sum > _MOST_RANKS or self._sum_joined > _MOST_NUMBERS:
             raise ValueError("its values would have millions of dimensions")
 
-    def _add_constant(self, node: NodeProto, attributes: Mapping[str, AttributeProto]) -> None:
+    def _add_output(self, name: str, rank: int, numbers: int | None, *, is_joined: bool) -> None:
+        """Add a value by these bounds, or by its shape if that is known."""
+        shape = self._known.shape(name)
+        rank, numbers = (rank, numbers) if shape is None else (len(shape), math.prod(shape))
+        self._ranks[name] = rank
+        self._sum += rank
+        if numbers is not None:
+            self._numbers[name] = numbers
+        if is_joined and numbers:
+            self._joined.add(name)
+            self._sum_joined += 0 if shape is not None and rank > 1 else numbers  # only a vector may be a shape
+
+    def _content(self, name: str) -> list[int]:
+        """Return upper bounds for the elements of a constant or a shape; empty if they are not known."""
+        content = self._known.content(name)
+        return self._shapes.get(name, []) if content is None else content
+
+    def _add_constant(self, node: NodeProto) -> None:
+        tensors = [tensor for attribute in node.attribute if (tensor := _constant(attribute)) is not None]
+        self._known.add_outputs(node)
         for name in node.output:
-            if "value" in attributes:
-                self._add_tensor(name, attributes["value"].t)
-                continue
-            numbers = [*attributes["value_ints"].ints] if "value_ints" in attributes else []
-            numbers += [attributes["value_int"].i] if "value_int" in attributes else []
-            self._ranks[name], self._numbers[name], self._contents[name] = 1, len(numbers), numbers
+            self._ranks[name] = 1
+            if tensors:
+                self._add_tensor(name, tensors[0])
 
     def _rank(self, name: str) -> int:
         return self._ranks.get(name, 0)
@@ -148,8 +166,9 @@ class _Ranks:
         if op == "Gather":
             return max(first + second - 1, 0)
         if op == "GatherND":
-            return first + second
-        axes = [*attributes["axes"].ints] if "axes" in attributes else self._contents.get(read[1], [])
+            indices = self._known.shape(read[1])
+            return max(first + second - (1 + indices[-1] if indices else 0), 0)
+        axes = [*attributes["axes"].ints] if "axes" in attributes else self._content(read[1])
         if op == "Unsqueeze":
             return first + (len(axes) if "axes" in attributes else self._length(read[1]))
         keeps = "keepdims" not in attributes or attributes["keepdims"].i
@@ -190,7 +209,7 @@ class _Ranks:
 
     def _numbers_from_constants(self, op: str, read: Sequence[str], counts: Sequence[int | None]) -> int | None:
         """Return the number of elements of a node's output if constant inputs determine it; else None."""
-        contents = [self._contents.get(name) for name in read]
+        contents = [*map(self._content, read)]
         first = counts[0] if counts else None
         if len(read) < 2:
             return math.prod(contents[0]) if op == "ConstantOfShape" and contents[0] else None
@@ -204,6 +223,13 @@ class _Ranks:
             start, stop, step = (numbers[0] for numbers in contents if numbers)
             return max(0, (stop - start) // (step or 1) + 1)
         return None
+
+
+def _constant(attribute: AttributeProto) -> TensorProto | None:
+    """Return the tensor that an attribute of a `Constant` gives; None if that has other numbers than integers."""
+    if attribute.name == "value_int":
+        return helper.make_tensor("", TensorProto.INT64, [], [attribute.i])
+    return {"value": attribute.t, "value_ints": vector(attribute.ints)}.get(attribute.name)
 
 
 def _distinct(axes: Sequence[int]) -> int:

@@ -29,7 +29,7 @@ def check_values(model: ModelProto, weights: int) -> None:
     bare = _bare(model)
     if bare is None:
         return
-    propagate = check_ranks(bare.graph)
+    propagate = check_ranks(bare.graph, {entry.domain: entry.version for entry in bare.opset_import})
     try:
         inferred = shape_inference.infer_shapes(bare, data_prop=propagate)
     except Exception:  # noqa: BLE001  the backend reports what is wrong with the model
