@@ -40,14 +40,14 @@ class Subject:
         return cls(model, (args,) if isinstance(args, torch.Tensor) else tuple(args), kwargs or {}, dynamic_shapes)
 
     def run(self) -> None:
-        """Call the model, without gradients; its buffers are afterwards what they were before.
+        """Call the model, without gradients.
 
         Raises:
             CompareError: it fails.
         """
         args, kwargs = copy.deepcopy((self.args, dict(self.kwargs)))  # a call may extend a cache among them
         try:
-            with phase("running the model"), torch.no_grad(), preserved_buffers(self.model.buffers()):
+            with phase("running the model"), torch.no_grad():
                 self.model(*args, **kwargs)
         except Exception as error:
             text = next(iter(str(error).splitlines()), "")
@@ -55,8 +55,9 @@ class Subject:
             raise CompareError(f"{name} itself fails on these inputs: {type(error).__name__}: {text}") from error
 
     def steal(self, dump_file: str | os.PathLike[str] | None = None) -> Capture:
-        """Call the model and capture the inputs and outputs of all its modules."""
-        with steal_forward(self.model, submodules=True, dump_file=dump_file, on_error="raise") as capture:
+        """Call the model and capture the inputs and outputs of all its modules; its buffers are not changed."""
+        steal = steal_forward(self.model, submodules=True, dump_file=dump_file, on_error="raise")
+        with preserved_buffers(self.model.buffers()), steal as capture:
             self.run()
         return capture
 
