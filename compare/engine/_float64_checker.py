@@ -35,7 +35,7 @@ from ..float64 import (
 from ..float64._reductions import TF32_UNIT
 from ..float64._ties import selecting_node, unordered_indices, with_ties
 from ..float64._verdict import BOTH_WRONG, SUSPICIOUS, UNRELIABLE, WRONG, shares_error
-from ..metrics._metrics import replace_masks
+from ..metrics._metrics import are_equal, replace_masks
 from ..metrics._tolerance import operand_unit
 from ..results._rows import Row
 from ._compared_numbers import ComparedNumbers, TensorLookup
@@ -469,14 +469,14 @@ class Float64Checker:
         """Return the verdict on a value (see `verdict`) by the float64 value that `get` returns."""
         reference, tensor, spread = value.reference, value.tensor, value.spread
         steady = not largest_distance(spread)
-        if steady and reference is not None and tensor.dtype == reference.dtype and torch.equal(tensor, reference):
+        if steady and reference is not None and tensor.dtype == reference.dtype and are_equal(tensor, reference):
             return identical_verdict(spread)  # whatever the float64 value is
         exact = get(value.exported_name)
         if exact is None or exact.value.is_floating_point() != tensor.is_floating_point():
             return None
         if reference is None:
             reference = exact.value.to(tensor.dtype)
-            if steady and torch.equal(tensor, reference):
+            if steady and are_equal(tensor, reference):
                 return identical_verdict(spread)
         if not tensor.shape == reference.shape == exact.value.shape:
             return None

@@ -34,7 +34,9 @@ _TINY = torch.finfo(torch.float64).tiny
 # The smallest normal numbers of float32, bfloat16 and float64 by their units: processors may flush what is less to 0.
 SMALLEST_NORMAL = {2.0**-24: 2.0**-126, 2.0**-8: 2.0**-126, 2.0**-53: _TINY}
 _NOISE_SAMPLE, _MAGNITUDE_SAMPLE = 2**14, 2**10  # elements that suffice to estimate a root mean square
-_CHUNK = 2**16  # elements at a time, which fit in the processor's cache
+# Elements at a time, which fit in the processor's cache. For more, torch would start its threads in each pass, which
+# takes longer than the pass, and milliseconds if other processes keep a thread from running.
+_CHUNK = 2**15
 _FEW, _MANY = 10, 1_000_000  # limits of the number formats of `format_ratio`
 _MASK = 1000  # a mask is larger than this
 _MASK_GAP = 256  # a mask is more than so many times as large as any number that is not one

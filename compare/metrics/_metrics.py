@@ -20,6 +20,7 @@ _MASK = 0.9  # of the lowest number of a dtype: the least magnitude of a mask, w
 _FIRST_ELEMENTS = 2**10  # that suffice to see that most tensors are not equal
 _GPU_CHUNK = 2**26  # elements at a time: few launches, and sums of squares within float32
 _CPU_CHUNK = 2**18  # elements at a time: they fit in the processor's cache, and are enough for all of its threads
+_FAST_IN_NUMPY = frozenset({torch.float32, torch.float64})
 _WITH_SUBNORMALS = frozenset({torch.float16, torch.complex32})  # no processor flushes theirs to 0
 
 MEASURES = (
@@ -193,7 +194,7 @@ def compare_tensors(
     actual, expected = complex_as_real(actual), complex_as_real(expected)
     a, e = flat(actual), flat(expected)
     # Tensors with NaN are not equal here, and are measured below.
-    if torch.equal(a[:_FIRST_ELEMENTS], e[:_FIRST_ELEMENTS]) and torch.equal(a, e):
+    if actual is expected or (torch.equal(a[:_FIRST_ELEMENTS], e[:_FIRST_ELEMENTS]) and are_equal(a, e)):
         return replace(_EQUAL, count=times * expected.numel(), tolerance=limits)
     step = min(_CPU_CHUNK if a.device.type == "cpu" else _GPU_CHUNK, e.numel())
     totals = _Totals(largest_of(dtype), scratch_memory(step, a.device))
@@ -272,6 +273,14 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     plain = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
     # Packed float4 has no arithmetic; its bytes are compared.
     return plain.view(torch.uint8) if plain.dtype == torch.float4_e2m1fn_x2 else plain
+
+
+def are_equal(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Return what `torch.equal` does; of tensors that are equal, in half of its time."""
+    if first.shape != second.shape or first.dtype not in _FAST_IN_NUMPY or first.device.type != "cpu":
+        return torch.equal(first, second)
+    chunks = zip(*(torch.split(flat(tensor), _CPU_CHUNK) for tensor in (first, second)), strict=True)
+    return all(np.array_equal(one.numpy(), other.numpy()) for one, other in chunks)
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:

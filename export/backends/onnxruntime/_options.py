@@ -101,8 +101,8 @@ class OrtOptions:
         if self.threads is not None:
             options.intra_op_num_threads = self.threads
         options.graph_optimization_level = level
-        # Otherwise threads spin after a run and slow down the comparison of the results.
-        for name, value in {"session.force_spinning_stop": "1", **self.entries}.items():
+        # Threads that spin in and after a run slow down torch's, and other processes.
+        for name, value in {"session.intra_op.allow_spinning": "0", **self.entries}.items():
             options.add_session_config_entry(name, value)
         return options
 

@@ -9,15 +9,20 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from filch.compare import compare_programs
-from filch.compare.float64 import Float64Evaluator, Float64Value
+from filch.compare.float64 import Float64Evaluator, Float64Value, rounding_verdict
+from filch.compare.float64._verdict import shares_error
 from filch.compare.references._onnx_original import OnnxOriginal
 from filch.export import Original, load_program
+from filch.export.backends.onnxruntime import _backend
 
+_MOST_PASSES = 33
 RANDOM = np.random.default_rng(0)
 
 
@@ -40,7 +45,7 @@ def saved(path: Path, nodes: list[Any], weights: list[Any], shapes: tuple[Any, A
     return path
 
 
-def convolutions(path: Path, count: int) -> Path:
+def convolutions(path: Path, count: int, length: int = 300) -> Path:
     """Save dilated convolutions with batch normalization, as in WaveNet."""
     nodes, weights, last = [], [weight(name, 8, least=0.1) for name in "gbmv"], "x"
     for i in range(count):
@@ -52,7 +57,7 @@ def convolutions(path: Path, count: int) -> Path:
             helper.make_node("Relu", [f"n{i}"], [out], f"relu{i}"),
         ]
         last = out
-    return saved(path, nodes, weights, ([1, 8, 300], [1, 8, 300]), 9)
+    return saved(path, nodes, weights, ([1, 8, length], [1, 8, length]), 9)
 
 
 def test_a_file_of_dilated_convolutions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -68,6 +73,74 @@ def test_a_file_of_dilated_convolutions(tmp_path: Path, monkeypatch: pytest.Monk
     report = compare_programs(path, path)
     assert report.close
     assert {*counts.values()} == {2} and len(counts) == 12
+
+
+def test_a_file_against_itself_runs_five_times_in_six_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Once as the reference; and as it stands and optimized, each without and with all values."""
+    path, made, runs = convolutions(tmp_path / "a.onnx", 3), Counter[str](), _backend.run
+
+    class Session(ort.InferenceSession):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            made["sessions"] += 1
+            super().__init__(*args, **options)
+
+    def counted(*args: Any, **options: Any) -> Any:
+        made["runs"] += 1
+        return runs(*args, **options)
+
+    monkeypatch.setattr(ort, "InferenceSession", Session)
+    monkeypatch.setattr(_backend, "run", counted)
+    assert compare_programs(path, path).close
+    assert made == {"sessions": 6, "runs": 5}
+
+
+class Passes(TorchDispatchMode):
+    """Counts how many numbers the operations of PyTorch go over; views go over none.
+
+    Attributes:
+        numbers: how many, of the largest operand or the result of each operation.
+        largest: the most of one operation.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = self.largest = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        if not function.is_view:
+            count = max((item.numel() for item in (*args, result) if isinstance(item, torch.Tensor)), default=0)
+            self.numbers += count
+            self.largest = max(self.largest, count)
+        return result
+
+
+def test_the_passes_over_a_value_are_few(tmp_path: Path):
+    """Float64 evaluates it twice, on what it reads with noise; most passes are those of values that differ."""
+    length = 10_000
+    path = convolutions(tmp_path / "a.onnx", 3, length)
+
+    with Passes() as passes:
+        rows = compare_programs(path, path).rows
+
+    assert len(rows) == 14
+    assert passes.numbers / (len(rows) * 8 * length) < _MOST_PASSES
+
+
+@pytest.mark.parametrize("differs", [False, True])
+def test_a_pass_of_a_verdict_needs_no_threads(differs: bool):
+    """To start them for each pass takes longer than a pass: torch does for more than 2**15 numbers."""
+    exact = torch.randn(300_000, dtype=torch.float64)
+    value, other = exact.float(), (exact * (1 + 2**-23)).float()
+    truth = Float64Value(exact, exact * (1 + 2**-23), 2**-24)
+
+    with Passes() as passes:
+        if differs:
+            assert rounding_verdict(other, value, truth, unit=2**-24) is not None
+        else:
+            assert not shares_error(value, value, truth)
+
+    assert 0 < passes.largest <= 2**15
 
 
 @pytest.mark.parametrize("opset", [7, 9, 13, 15])
