@@ -3,7 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+CONSTRAINTS := -c constraints.txt
+INSTALL = $(BIN)/python -m pip install --disable-pip-version-check $(CONSTRAINTS)
 # The environment depends on these two files only, because the package is installed in editable mode.
 PINS := pyproject.toml constraints.txt
 
@@ -19,17 +20,21 @@ XDIST := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fleet fuzz lint fix docs coverage bench gpu clean \
+.PHONY: help demo test test-newest test-fleet fuzz lint fix docs coverage bench gpu clean \
 	test-page lint-page fix-page test-no-page lint-no-page fix-no-page
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' Makefile
 
 demo: $(VENV)/.installed ## record, export and compare a tiny language model
 	$(BIN)/filch demo
 
 test: test-$(PAGE) $(VENV)/.installed-test ## run the tests; `make test ARGS="-k dump"` runs some of them
 	$(BIN)/python -m pytest $(XDIST) $(ARGS)
+
+test-newest: ## run the tests with the newest versions that pip finds, not those of constraints.txt
+	rm -f build/newest/.installed-test
+	$(MAKE) test VENV=build/newest CONSTRAINTS=--upgrade
 
 test-fleet: $(VENV)/.installed-fleet ## run fleets on Ray and submitit, whose nodes and jobs are killed
 	$(BIN)/python -m pytest -m fleet tests/compare/fleet $(ARGS)
