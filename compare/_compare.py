@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from filch.export import Graph, Program, TimeLimit, as_program, default_limit, returning_memory
-from filch.export.backends import Backend, Stage, get_backend, limit_backend
+from filch.export.backends import Backend, Stage, get_backend, limit_backend, unrolled
 from filch.steal import Records, phase, restore
 
 from ._mapped_records import mapped_records
@@ -24,7 +24,7 @@ from .engine._options import CompareOptions
 from .engine._prepare import Prepared, prepare
 from .engine._value_comparator import largest_effect
 from .metrics._tolerance import ToleranceOption, as_tolerance, given_limits
-from .references._inputs import captured_calls
+from .references._inputs import CapturedCalls, captured_calls, cast_inputs
 from .results._report import BY_MAPPING, Report
 from .results._rows import Row
 
@@ -135,7 +135,11 @@ def compare(
     )
     results = []
     with time_limit(loaded, limit), returning_memory(loaded.model, above=buffer):
-        prepared = prepare(records, loaded, resolved_backend, settings)
+        judged = loaded
+        if "exported" in wanted and stepwise is None:
+            judged, bodies = _unrolled(loaded, resolved_backend, calls, lower_precision=lower_precision)
+            notes += bodies
+        prepared = prepare(records, judged, resolved_backend, settings, written=loaded)
         with phase("call", len(calls.calls)) as progress:
             for call in calls.calls:
                 progress.next()
@@ -168,7 +172,17 @@ def compare(
     if first is None:
         return report
     lower = coarser_dtype(prepared, report.rows, first)
-    return replace(report, changed_weights=_changed_weights(loaded, first), coarser_dtype=lower)
+    return replace(report, changed_weights=_changed_weights(judged, first), coarser_dtype=lower)
+
+
+def _unrolled(
+    program: Program, backend: Backend, calls: CapturedCalls, *, lower_precision: bool
+) -> tuple[Program, tuple[str, ...]]:
+    """Return a program with the nodes of its branches and loops in their place, and why some are not."""
+    inputs = [call.inputs for call in calls.calls]
+    feeds = [cast_inputs(program.graph, feed) for feed in inputs] if lower_precision else inputs
+    judged, notes = unrolled(program, backend, feeds)
+    return judged.snapshot(), notes
 
 
 def _changed_weights(program: Program, first: Row) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from onnx_ir import tensor_adapters
 from torch import nn
 
 from filch.export import BackendError, Graph, ModuleCall, Port, Program, as_program
-from filch.export.backends import Backend, Compiled, get_backend, isolate, limit_backend
+from filch.export.backends import Backend, Compiled, get_backend, isolate, limit_backend, unrolled
 from filch.steal import Capture, describe, phase, steal_forward
 
 from ._compare import Path, ProgramLike, compare, resolve_backend, time_limit
@@ -162,6 +162,10 @@ def pair_programs(
     calls = [ends.feed(feed, graph, lower_precision=lower_precision) for feed in feeds]
     same_shapes = all(shapes_of(feed) == shapes_of(feeds[0]) for feed in feeds)
     with time_limit(judged.program, limit):
+        written = judged.program
+        expected = expected.unrolled(feeds)
+        judged = judged.unrolled([cast_inputs(graph, call) for call in calls])
+        graph = judged.program.graph
         compiled = expected.compile()
         observed = expected.observe(compiled, feeds[0])
         is_same = backend == reference_backend and not options and _is_same(reference, program)
@@ -172,7 +176,7 @@ def pair_programs(
             expected.program, alignment, graph, expected.backend, compiled, feeds, observed.values
         )
         capture = ends.capture(original, calls)
-    judged_program = ends.program(judged.program, original, judged_values.values if same_shapes else {})
+    judged_program = ends.program(written, original, judged_values.values if same_shapes else {})
     notes += [*ends.notes, alignment_note(alignment, graph)]
     return Pair(capture, judged_program, expected.name, judged.name, tuple(notes))
 
@@ -201,6 +205,11 @@ class Side:
         if "exported" not in resolved.stages:
             raise CompareError(f"{what} can't run on {resolved.name!r}, which does not run a program node by node")
         return cls(loaded, str(loaded.path) if loaded.path else what, resolved)
+
+    def unrolled(self, feeds: Sequence[Tensors]) -> "Side":
+        """Return the program with what it runs in place of its branches and loops; itself if it has none."""
+        program, _ = unrolled(self.program, self.backend, feeds)
+        return self if program is self.program else replace(self, program=program.snapshot())
 
     def compile(self) -> Compiled:
         """Compile the program without optimizations.

@@ -15,7 +15,7 @@ from .common._errors import CompareError
 from .matching._align import align
 from .matching._matches import ProgramAlignment
 from .matching._observed import Observed
-from .references._inputs import captured_calls, empty_shape
+from .references._inputs import captured_calls, cast_inputs, empty_shape
 from .references._renamed import RenamedOriginal
 
 _BACKEND = "onnxruntime-cpu"  # runs both programs node by node, to find the values of one in the other
@@ -82,19 +82,23 @@ def map_to_export(
             expected = Side.of(exported, "the exported model", _BACKEND)
             observed = expected.observe(expected.compile(), call)
         paths = {**exported.inputs, **_output_paths(exported)}
+        if (whole := expected.unrolled([call])) is not expected:
+            expected, observed = whole, whole.observe(whole.compile(), call)
         judged, empty = _without_empty_inputs(
             judged, Ends.of(expected.program.graph, judged.program.graph, paths), observed
         )
         graph = judged.program.graph
         ends = Ends.of(expected.program.graph, graph, paths)
         feed = ends.feed(call, graph, lower_precision=lower_precision)
+        written, judged = judged.program, judged.unrolled([cast_inputs(graph, feed)])
+        graph = judged.program.graph
         accurate = _in_full_accuracy(judged) if lower_precision else judged
         actual = accurate.observe(accurate.compile(), feed)
         alignment = align(actual, observed, ends.names, reshaped=same_shapes, rerun=accurate.rerun(feed))
     references = alignment.references(observed.values)
     inferred = {name: tensor for name, tensor in references.items() if alignment.bases[name] == "numbers"}
     notes = (*ends.notes, *empty, alignment_note(alignment, graph))
-    model = with_shapes(judged.program.model, actual.values)
+    model = with_shapes(written.model, actual.values)
     _add_metadata(model, exported.model, alignment)
     found = _first_names(alignment, ends)
     read = {*expected.program.graph.consumers, *expected.program.graph.outputs}
@@ -109,9 +113,14 @@ def map_to_export(
         model_type=exported.model_type,
         operators=tuple(replace(item, value=found.get(item.value or "")) for item in exported.operators),
         original=RenamedOriginal(
-            original, alignment, graph, inferred=inferred, notes=notes, same_weights=alignment.same_weights
+            expected.program.original or original,
+            alignment,
+            graph,
+            inferred=inferred,
+            notes=notes,
+            same_weights=alignment.same_weights,
         ),
-        path=judged.program.path,
+        path=written.path,
         outputs=_ordered_outputs(exported, ends, graph),
         strategy=exported.strategy,
     )

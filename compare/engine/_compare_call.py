@@ -234,7 +234,7 @@ class _CallComparison:
         """Run the nodes of a stage, each on the references that `lookup` returns for its inputs (see `isolate`)."""
         return isolate(
             self._backend,
-            self._program,
+            self._prepared.program_of(run.stage),
             run.compiled,
             run.inputs,
             lookup,

@@ -33,6 +33,7 @@ class Prepared:
     Attributes:
         records: the capture or dump.
         program: the program.
+        written: the program as it was before its graphs in graphs were unrolled; what the backend optimizes.
         backend: the backend that runs it.
         options: the options of the comparison.
         compiled: the compiled program of each stage.
@@ -47,6 +48,7 @@ class Prepared:
 
     records: Records
     program: Program
+    written: Program
     backend: Backend
     options: CompareOptions
     compiled: Mapping[Stage, Compiled]
@@ -69,6 +71,10 @@ class Prepared:
         """The outcomes of the exported nodes in the compiled graph."""
         return () if self.provenance is None else node_outcomes(self.provenance)
 
+    def program_of(self, stage: Stage) -> Program:
+        """Return the program that a stage was compiled from."""
+        return self.written if stage == "compiled" else self.program
+
     def provenance_of(self, stage: Stage) -> NodeProvenance | None:
         """Return the exported nodes that the nodes of a stage compute; None for the exported graph itself."""
         return self.provenance if stage == "compiled" else None
@@ -85,8 +91,17 @@ class Prepared:
         return tensor if number is None else torch.tensor(float(number))
 
 
-def prepare(records: Records, program: Program, backend: Backend, options: CompareOptions) -> Prepared:
+def prepare(
+    records: Records, program: Program, backend: Backend, options: CompareOptions, *, written: Program | None = None
+) -> Prepared:
     """Compile a program for each stage.
+
+    Args:
+        records: see `Prepared`.
+        program: see `Prepared`.
+        backend: see `Prepared`.
+        options: see `Prepared`.
+        written: see `Prepared`; None is `program`.
 
     Raises:
         BackendError: the backend can compile it for no stage.
@@ -95,8 +110,10 @@ def prepare(records: Records, program: Program, backend: Backend, options: Compa
     options.check_backend(backend)
     compiled: dict[Stage, Compiled] = {}
     failed: list[str] = []
+    written = written or program
     for stage in options.stages:
-        compile_stage = partial(backend.compile, program, optimize=stage == "compiled")
+        optimize = stage == "compiled"
+        compile_stage = partial(backend.compile, written if optimize else program, optimize=optimize)
         with phase(f"{stage} graph: compiling"):
             compiled_stage = attempt(compile_stage, failed, required=not compiled)
         if compiled_stage is not None:
@@ -113,6 +130,7 @@ def prepare(records: Records, program: Program, backend: Backend, options: Compa
     return Prepared(
         records,
         program,
+        written,
         backend,
         options,
         compiled,

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from filch.export import ExportError, Node, Original, Program
+from filch.export import ExportError, Graph, Node, Original, Program
 from filch.export.operators import find_operator
 
 from ..common._complex import complex_as_real
@@ -234,9 +234,14 @@ class Float64Run(_ProgramValues):
         if name not in self._cache.values and self._cache.needs(name):
             if name in self._eager_names:
                 self._advance(name)
-            elif name in self._producers:
-                self._compute(self._producers[name])
+            else:
+                for node in self._pending(name):
+                    self._compute(node)
         return self._cache.values.get(name)
+
+    def _pending(self, name: str) -> Sequence[Node]:
+        """Return the nodes that have to be computed for a value, in order: a node may stand for hundreds of them."""
+        return _between(name, self._producers, self._original.graph, lambda read: read in self._cache.values)
 
     def _advance(self, name: str) -> None:
         """Run the program until it has computed a value; after an error it computes nothing more."""
@@ -289,12 +294,35 @@ class Float64NodeRun(_ProgramValues):
             exact, noisy = (run(name, self._inputs, self._reference, read) for read in reads)
             both = isinstance(exact, torch.Tensor) and isinstance(noisy, torch.Tensor)
             return (complex_as_real(exact), complex_as_real(noisy)) if both else None
-        node = self._original.graph.producer.get(name)
-        return None if node is None else self._evaluate(node, self._read).get(name)
+        graph = self._original.graph
+        known: dict[str, ExactAndNoisy] = {}
 
-    def _read(self, name: str) -> ExactAndNoisy | None:
+        def is_known(read: str) -> bool:
+            if read not in known and (found := self._known(read)) is not None:
+                known[read] = found
+            return read in known or read in self._eager_names
+
+        for node in _between(name, graph.producer, graph, is_known):
+            known = self._evaluate(node, known.get) | known
+        return known.get(name)
+
+    def _known(self, name: str) -> ExactAndNoisy | None:
+        """Return the reference of a value, or what the program computes; None has it computed by nodes of the graph."""
         reference = self._reference(name)
-        return self._get(name) if reference is None else (reference, reference)
+        if reference is None:
+            return self._get(name) if name in self._eager_names else None
+        return reference, reference
+
+
+def _between(name: str, producers: Mapping[str, Node], graph: Graph, is_known: Callable[[str], bool]) -> Sequence[Node]:
+    """Return the nodes among `producers` that compute a value from known ones, in the order of the graph."""
+    pending, found = [name], dict[str, Node]()
+    while pending:
+        node = producers.get(pending.pop())
+        if node is not None and node.name not in found:
+            found[node.name] = node
+            pending += [read for read in node.reads if not is_known(read)]
+    return sorted(found.values(), key=lambda node: graph.node_indices[node.name])
 
 
 def _units_of(original: Original) -> Units:

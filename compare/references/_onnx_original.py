@@ -1,6 +1,6 @@
 """`OnnxOriginal`: an ONNX program as the source of its own values in float64."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 
@@ -54,6 +54,10 @@ class OnnxOriginal(Original):
     def unpredictable(self) -> Unpredictable:
         """See `Original.unpredictable`."""
         return Program(self._model).unpredictable
+
+    def changed(self, change: Callable[[ir.Model], ir.Model]) -> Original:  # noqa: ARG002  it was made for the program
+        """See `Original.changed`: itself."""
+        return self
 
     @staticmethod
     def _load_nothing() -> tuple[ExportedProgram, ir.Model]:

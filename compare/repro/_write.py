@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from filch.export import Program, as_program
-from filch.export.backends import Backend, Stage
+from filch.export.backends import Backend, Stage, unrolled
 from filch.steal import Records, phase, restore
 
 from .._compare import resolve_backend, time_limit
@@ -78,6 +78,8 @@ def write_repro(
     with time_limit(exported, limit):
         with phase("finding a part that is wrong alone"):
             captured = _call(records, exported, call)
+            if stage != "compiled" and node not in exported.graph.node_indices:  # it may be in a branch or a loop
+                exported, _ = unrolled(exported, resolved_backend, [captured.inputs])
             region = find_fault_region(
                 records, exported, resolved_backend, captured, node=node, limits=limits, stage=stage, fails=fails
             )

@@ -22,6 +22,7 @@ from ._backend import (
 from ._isolate import isolate
 from ._limited import limit_backend
 from ._registry import backend_names, get_backend
+from ._unrolled import unrolled
 
 __all__ = [
     "Backend",
@@ -45,4 +46,5 @@ __all__ = [
     "get_backend",
     "isolate",
     "limit_backend",
+    "unrolled",
 ]

@@ -93,14 +93,13 @@ def of_graph(graph: Graph, nested: frozenset[str] = frozenset()) -> Unpredictabl
 
 def outputs_of_random_subgraphs(graph: ir.Graph) -> frozenset[str]:
     """Return the outputs of the nodes with subgraphs that draw random numbers."""
-    return frozenset(
-        value.name
-        for node in graph
-        for inner in subgraphs(node)
-        if any(item.op_type in _RANDOM_OPERATORS for item in ir.traversal.RecursiveGraphIterator(inner))
-        for value in node.outputs
-        if value.name
-    )
+    return frozenset(value.name for node in graph if draws_inside(node) for value in node.outputs if value.name)
+
+
+def draws_inside(node: ir.Node) -> bool:
+    """Whether a subgraph of an ONNX node draws random numbers."""
+    inner = (item for graph in subgraphs(node) for item in ir.traversal.RecursiveGraphIterator(graph))
+    return any(item.op_type in _RANDOM_OPERATORS for item in inner)
 
 
 def is_random(node: fx.Node) -> bool:

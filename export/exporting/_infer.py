@@ -1,6 +1,7 @@
 """Infer the types and shapes that an exporter left out."""
 
 import logging
+from collections.abc import Callable
 
 import onnx
 import onnx_ir as ir
@@ -11,17 +12,22 @@ _log = logging.getLogger("filch")
 _SMALL = 1024  # elements; a constant up to this size may be a shape, whose elements inference needs
 
 
-def infer_types(model: ir.Model) -> None:
+def infer_types(model: ir.Model, check: Callable[[onnx.GraphProto], bool] = lambda _: True) -> None:
     """Fill in missing types and shapes of a model's values with ONNX's shape inference.
 
     Types and shapes that the exporter declared do not change. If inference fails, the model stays as it is: missing
     types do not prevent the export.
+
+    Args:
+        model: the model.
+        check: returns whether shapes may be computed; it raises a `ValueError` if nothing may be inferred.
     """
     values = [value for node in model.graph for value in node.outputs]
     if all(value.type is not None and value.shape is not None for value in values):
         return
     try:
-        proto = onnx.shape_inference.infer_shapes(serde.serialize_model(_without_weights(model)), data_prop=True)
+        light = serde.serialize_model(_without_weights(model))
+        proto = onnx.shape_inference.infer_shapes(light, data_prop=check(light.graph))
     except (onnx.shape_inference.InferenceError, EncodeError, ValueError) as error:
         _log.debug("shape inference failed; types and shapes that the exporter left out stay unknown: %s", error)
         return

@@ -180,6 +180,10 @@ class Original:
         """
         return renamed_program(self.program, names)
 
+    def changed(self, change: Callable[[ir.Model], ir.Model]) -> "Original":
+        """Return the same program with what a function makes of the graph, in which values keep their names."""
+        return Original(lambda: (self.program, change(self.model)), self.identity)
+
     @classmethod
     def of(cls, program: ExportedProgram, model: ir.Model) -> "Original":
         """Return the original of a new export; `model` is copied."""

@@ -1,0 +1,107 @@
+"""Run the nodes in branches, loops and functions one by one, instead of the nodes that run these."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import onnx_ir as ir
+
+from .._errors import BackendError
+from ..exporting._infer import infer_types
+from ..onnx_files._ranks import check_ranks
+from ..program._bodies import Bodies, has_bodies, runs_of
+from ..program._program import Program
+from ._backend import Backend, Values
+
+_MOST_NODES = 4096  # that are added, besides one copy of each: 2 ms each, and ONNX Runtime starts so many at once
+_DEEPEST = 16  # levels of graphs in graphs
+
+
+def unrolled(program: Program, backend: Backend, calls: Sequence[Values]) -> tuple[Program, tuple[str, ...]]:
+    """Return a program without the branches, loops and functions that it runs on some inputs, and remarks.
+
+    Their nodes are in place of the nodes that run them (see `Bodies`), so that each of their values can be observed,
+    compared and computed by itself. A node stays as it is, with a remark, if it runs otherwise in another call or would
+    become too many nodes; a loop without iterations and one that draws random numbers stay, too.
+
+    Args:
+        program: the program; it is returned itself if there is nothing to unroll.
+        backend: runs what decides which branches run, and how often.
+        calls: the inputs of each call, by name.
+    """
+    model, notes = _unrolled_model(program.model, backend, calls)
+    if model is program.model:
+        return program, notes
+    original = program.original
+    if original is not None:
+        original = original.changed(lambda exported: _unrolled_model(exported, backend, calls)[0])
+    return replace(program, model=model, original=original), notes
+
+
+def _unrolled_model(model: ir.Model, backend: Backend, calls: Sequence[Values]) -> tuple[ir.Model, tuple[str, ...]]:
+    if not has_bodies(model):
+        return model, ()
+    bodies = Bodies(model)
+    unrolling = _Unrolling(_MOST_NODES + bodies.size)
+    for _ in range(_DEEPEST):
+        nodes = [node for node in bodies.open if node.outputs[0].name not in unrolling.kept]
+        runs = _runs(bodies, nodes, backend, calls) if nodes else []
+        if not runs:
+            break
+        for node, counts in zip(nodes, runs, strict=True):
+            unrolling.replace(bodies, node, counts)
+    if not unrolling.nodes:
+        return model, tuple(unrolling.notes)
+    if not bodies.model.functions:
+        infer_types(bodies.model, check_ranks)  # the file need not declare those of values in bodies
+    return bodies.model, tuple(unrolling.notes)
+
+
+@dataclass
+class _Unrolling:
+    """What has been unrolled so far.
+
+    Attributes:
+        most: how many nodes may be added.
+        nodes: how many were.
+        kept: the first outputs of the nodes that stay as they are.
+        notes: why, of those that ran.
+    """
+
+    most: int
+    nodes: int = 0
+    kept: set[str | None] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+
+    def replace(self, bodies: Bodies, node: ir.Node, runs: set[int]) -> None:
+        """Replace a node if its body runs as often, or the same branch is taken, in all calls."""
+        count = max(runs)
+        size = bodies.added(node, count)
+        if len(runs) > 1:
+            self._keep(node, "it runs otherwise in another call")
+        elif self.nodes + size > self.most:
+            self._keep(node, f"it runs {size:,} nodes, too many to judge each")
+        elif count or node.op_type == "If":
+            bodies.replace(node, count)
+            self.nodes += size
+        else:
+            self.kept.add(node.outputs[0].name)
+
+    def _keep(self, node: ir.Node, why: str) -> None:
+        self.kept.add(node.outputs[0].name)
+        self.notes.append(f"{node.name} ({node.op_type}) was judged as a whole: {why}")
+
+
+def _runs(bodies: Bodies, nodes: Sequence[ir.Node], backend: Backend, calls: Sequence[Values]) -> list[set[int]]:
+    """Return how often each node runs in the calls; empty if the backend can't run what decides it."""
+    question = bodies.question(nodes)
+    if question is None:
+        return [{1} for _ in nodes]
+    inputs = [value.name or "" for value in question.graph.inputs]
+    if any(name not in call for call in calls for name in inputs):
+        return []
+    try:
+        compiled = backend.compile(Program(question), optimize=False)
+        results = [backend.run(compiled, {name: call[name] for name in inputs}) for call in calls]
+    except BackendError:
+        return []
+    return [{runs_of(node, values) for values in results} for node in nodes]
