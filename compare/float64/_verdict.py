@@ -485,9 +485,9 @@ def _chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def _sum_of_squares(chunk: torch.Tensor) -> float:
-    """Return the sum of the squares of the numbers that are not NaN."""
+    """Return the sum of the squares of the finite numbers."""
     squares = float(torch.dot(chunk, chunk))  # one pass, without a copy
-    return float(chunk.square().nansum()) if math.isnan(squares) else squares
+    return squares if math.isfinite(squares) else float(chunk.square().nan_to_num_(0.0, 0.0).sum())
 
 
 def _largest_of_chunk(first: torch.Tensor, second: torch.Tensor) -> float:

@@ -18,22 +18,26 @@ FAULTS: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "one number": ("LayerNormalization", lambda t: t.index_fill(0, torch.tensor([3]), 0.25)),
     "a number for NaN": ("Sqrt", lambda t: t.nan_to_num(1.0)),
     "NaN for a number": ("Sqrt", lambda t: t.masked_fill(t > 1, float("nan"))),
+    "NaN for infinity": ("Log", lambda t: t.masked_fill(t.isinf(), float("nan"))),
+    "a number for infinity": ("Log", lambda t: t.nan_to_num(nan=float("nan"), neginf=-3.0)),
+    "a number beside infinity": ("Log", lambda t: t * 1.001),
+    "only NaN for only infinity": ("ReduceMin", lambda t: t * float("nan")),
     "another integer": ("ArgMax", lambda t: (t + 1) % 8),
 }
 
 
 class Net(nn.Module):
-    """A norm, a root with NaN and a decision, each followed by another operation."""
+    """A norm, a root with NaN, a decision and logarithms of 0, each followed by another operation."""
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.first, self.norm, self.last = nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 4)
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return a result of each."""
-        hidden = self.norm(self.first(x))
-        return self.last(hidden).relu(), x.sqrt().exp(), hidden.argmax(-1) * 2
+        hidden, logs = self.norm(self.first(x)), x.abs().floor().log()
+        return self.last(hidden).relu(), x.sqrt().exp(), hidden.argmax(-1) * 2, logs.exp(), logs.amin(-1).exp()
 
 
 @pytest.fixture(scope="module")
