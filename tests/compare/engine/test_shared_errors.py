@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from filch.compare import Report, compare_programs
@@ -83,5 +87,23 @@ def test_errors_that_have_grown_are_no_fault_of_a_kernel() -> None:
 
     program = export(Cancels(), (X,))
     report = compare_programs(program, program, inputs={"x": X})
+
+    assert report.outcome == "close", str(report)
+
+
+def test_what_rounding_decides_in_a_folded_constant_is_no_fault_of_a_kernel(tmp_path: Path) -> None:
+    """The buckets of distances in T5 are such integers: rounding in float32 makes a quotient a whole number."""
+    nodes = [
+        helper.make_node("Div", ["a", "b"], ["quotient"]),
+        helper.make_node("Cast", ["quotient"], ["bucket"], to=TensorProto.INT64),
+        helper.make_node("Min", ["bucket", "x"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.INT64, [4]) for name in "xy")
+    values = {"a": 53.1, "b": 5.9}
+    constants = [numpy_helper.from_array(np.full(4, value, np.float32), name) for name, value in values.items()]
+    graph = helper.make_graph(nodes, "g", [x], [y], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "a.onnx")
+
+    report = compare_programs(tmp_path / "a.onnx", tmp_path / "a.onnx", inputs={"x": torch.full((4,), 100)})
 
     assert report.outcome == "close", str(report)
