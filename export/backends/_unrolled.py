@@ -7,12 +7,15 @@ import onnx_ir as ir
 
 from .._errors import BackendError
 from ..exporting._infer import infer_types
+from ..graph._from_onnx import graph_from_onnx
+from ..graph._sizes import value_sizes
 from ..onnx_files._ranks import check_ranks
 from ..program._bodies import Bodies, has_bodies, runs_of
 from ..program._program import Program
 from ._backend import Backend, Values
 
 _MOST_NODES = 4096  # that are added, besides one copy of each: 2 ms each, and ONNX Runtime starts so many at once
+_MOST_BYTES = 2**30  # of all values; with more, further iterations of loops are not added
 _DEEPEST = 16  # levels of graphs in graphs
 
 
@@ -28,31 +31,34 @@ def unrolled(program: Program, backend: Backend, calls: Sequence[Values]) -> tup
         backend: runs what decides which branches run, and how often.
         calls: the inputs of each call, by name.
     """
-    model, notes = _unrolled_model(program.model, backend, calls)
+    model, notes = _unrolled_model(program.model, backend, calls, _MOST_NODES)
     if model is program.model:
         return program, notes
     original = program.original
     if original is not None:
-        original = original.changed(lambda exported: _unrolled_model(exported, backend, calls)[0])
+        original = original.changed(lambda exported: _unrolled_model(exported, backend, calls, _MOST_NODES)[0])
     return replace(program, model=model, original=original), notes
 
 
-def _unrolled_model(model: ir.Model, backend: Backend, calls: Sequence[Values]) -> tuple[ir.Model, tuple[str, ...]]:
+def _unrolled_model(
+    model: ir.Model, backend: Backend, calls: Sequence[Values], most: int
+) -> tuple[ir.Model, tuple[str, ...]]:
     if not has_bodies(model):
         return model, ()
     bodies = Bodies(model)
-    unrolling = _Unrolling(_MOST_NODES + bodies.size)
+    unrolling = _Unrolling(most + bodies.size)
     for _ in range(_DEEPEST):
         nodes = [node for node in bodies.open if node.outputs[0].name not in unrolling.kept]
-        runs = _runs(bodies, nodes, backend, calls) if nodes else []
+        runs = _runs(bodies, nodes, backend, calls, unrolling.most) if nodes else []
         if not runs:
             break
-        for node, counts in zip(nodes, runs, strict=True):
-            unrolling.replace(bodies, node, counts)
+        unrolling.replace(bodies, nodes, runs)
     if not unrolling.nodes:
         return model, tuple(unrolling.notes)
     if not bodies.model.functions:
         infer_types(bodies.model, check_ranks)  # the file need not declare those of values in bodies
+    if most and sum(value_sizes(graph_from_onnx(bodies.model), calls[0]).values()) > _MOST_BYTES:
+        return _unrolled_model(model, backend, calls, most=0)
     return bodies.model, tuple(unrolling.notes)
 
 
@@ -72,28 +78,36 @@ class _Unrolling:
     kept: set[str | None] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
 
-    def replace(self, bodies: Bodies, node: ir.Node, runs: set[int]) -> None:
-        """Replace a node if its body runs as often, or the same branch is taken, in all calls."""
-        count = max(runs)
-        size = bodies.added(node, count)
-        if len(runs) > 1:
-            self._keep(node, "it runs otherwise in another call")
-        elif self.nodes + size > self.most:
-            self._keep(node, f"it runs {size:,} nodes, too many to judge each")
-        elif count or node.op_type == "If":
-            bodies.replace(node, count)
-            self.nodes += size
-        else:
-            self.kept.add(node.outputs[0].name)
+    def replace(self, bodies: Bodies, nodes: Sequence[ir.Node], runs: Sequence[set[int]]) -> None:
+        """Replace the nodes whose body runs as often, or of which the same branch is taken, in all calls.
+
+        If a loop has more iterations than were counted, it is kept, and what depends on it is asked again.
+        """
+        counted = [*zip(nodes, runs, strict=True)]
+        endless = [(node, counts) for node, counts in counted if node.op_type == "Loop" and max(counts) > self.most]
+        for node, counts in endless or counted:
+            count = max(counts)
+            size = bodies.added(node, count)
+            if len(counts) > 1:
+                self._keep(node, "it runs otherwise in another call")
+            elif self.nodes + size > self.most or endless:
+                self._keep(node, "it runs too many nodes to judge each")
+            elif count or node.op_type == "If":
+                bodies.replace(node, count)
+                self.nodes += size
+            else:
+                self.kept.add(node.outputs[0].name)
 
     def _keep(self, node: ir.Node, why: str) -> None:
         self.kept.add(node.outputs[0].name)
         self.notes.append(f"{node.name} ({node.op_type}) was judged as a whole: {why}")
 
 
-def _runs(bodies: Bodies, nodes: Sequence[ir.Node], backend: Backend, calls: Sequence[Values]) -> list[set[int]]:
-    """Return how often each node runs in the calls; empty if the backend can't run what decides it."""
-    question = bodies.question(nodes)
+def _runs(
+    bodies: Bodies, nodes: Sequence[ir.Node], backend: Backend, calls: Sequence[Values], most: int
+) -> list[set[int]]:
+    """Return how often each node runs in the calls, `most + 1` if more; empty if the backend can't run what decides."""
+    question = bodies.question(nodes, most + 1)
     if question is None:
         return [{1} for _ in nodes]
     inputs = [value.name or "" for value in question.graph.inputs]

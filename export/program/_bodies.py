@@ -59,12 +59,16 @@ class Bodies:
         is_batched = node.op_type == "Scan" and self._version <= _BATCHED_SCAN
         return _is_control(node) and not is_batched and not draws_inside(node)
 
-    def question(self, nodes: Iterable[ir.Node]) -> ir.Model | None:
-        """Return a model that returns which branch some nodes take, or how often they run; None if all are calls."""
+    def question(self, nodes: Iterable[ir.Node], most: int) -> ir.Model | None:
+        """Return a model that returns which branch some nodes take, or how often they run; None if all are calls.
+
+        Loops end after `most` iterations: a file may have one that never ends, and the numbers of its iterations are
+        kept in memory. What is computed from them is then something else.
+        """
         model = self._model.clone()
         graph, wanted = model.graph, {node.outputs[0].name for node in nodes}
         asked = [node for node in graph if _is_control(node) and node.outputs[0].name in wanted]
-        graph.outputs[:] = [_ask(graph, node) for node in asked]
+        graph.outputs[:] = [_ask(graph, node, most) for node in asked]
         RemoveUnusedNodesPass()(model)
         graph.inputs[:] = [value for value in graph.inputs if value.uses()]
         return model if asked else None
@@ -256,25 +260,37 @@ def runs_of(node: ir.Node, values: Mapping[str, torch.Tensor]) -> int:
     return int(values[f"{node.outputs[0].name}{_ANSWER}"].reshape(-1)[axis])
 
 
-def _ask(graph: ir.Graph, node: ir.Node) -> ir.Value:
+def _ask(graph: ir.Graph, node: ir.Node, most: int) -> ir.Value:
     """Add a node that computes what `runs_of` reads, and return its value."""
-    op, value = "Shape", node.inputs[-1]
     name = f"{node.outputs[0].name}{_ANSWER}"
-    if node.op_type == "If":
-        op, value = "Identity", node.inputs[0]
-    elif node.op_type == "Loop":
-        body = _body(node)
-        number = ir.node("Identity", [body.inputs[0]])
-        number.outputs[0].name = f"{name}:number"
-        body.append(number)
-        body.outputs.append(number.outputs[0])
-        node.resize_outputs(len(body.outputs) - 1)
-        value = node.outputs[-1]
-        value.name = f"{name}:numbers"
+    op, value = ("Identity", node.inputs[0]) if node.op_type == "If" else ("Shape", node.inputs[-1])
+    if node.op_type == "Loop":
+        value = _count(graph, node, name, most)
     asked = ir.node(op, [value])
     asked.outputs[0].name = name
     graph.insert_after(node, asked)
     return asked.outputs[0]
+
+
+def _count(graph: ir.Graph, node: ir.Node, name: str, most: int) -> ir.Value:
+    """Let a loop return the numbers of its iterations, of which there are at most `most`."""
+    body, limit, given = _body(node), ir.tensor(np.array(most), name=f"{name}:most"), node.inputs[0]
+    count = ir.Value(name=limit.name, const_value=limit)
+    graph.register_initializer(count)
+    if given is not None:
+        less = ir.node("Less", [given, count])
+        chosen = ir.node("Where", [less.outputs[0], given, count])
+        less.outputs[0].name, chosen.outputs[0].name = f"{name}:less", f"{name}:count"
+        graph.insert_before(node, [less, chosen])
+        count = chosen.outputs[0]
+    node.replace_input_with(0, count)
+    number = ir.node("Identity", [body.inputs[0]])
+    number.outputs[0].name = f"{name}:number"
+    body.append(number)
+    body.outputs.append(number.outputs[0])
+    node.resize_outputs(len(body.outputs) - 1)
+    node.outputs[-1].name = f"{name}:numbers"
+    return node.outputs[-1]
 
 
 def _branch(node: ir.Node, runs: int) -> ir.Graph:

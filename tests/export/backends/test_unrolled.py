@@ -215,8 +215,42 @@ def test_a_loop_of_too_many_nodes_stays_and_a_branch_does_not(monkeypatch: pytes
     branch, none = unrolled(program_of(model_of(IF)), backend, [inputs])
 
     assert [node.op for node in loop.graph.nodes] == ["Loop"]
-    assert notes == ("Loop_0 (Loop) was judged as a whole: it runs 250 nodes, too many to judge each",)
+    assert notes == ("Loop_0 (Loop) was judged as a whole: it runs too many nodes to judge each",)
     assert "If" not in {node.op for node in branch.graph.nodes} and not none
+
+
+LONG = """
+    many = Loop(, yes, x) <body = step (int64 i, bool on, float[4,3] s) => (bool go, float[4,3] n) {
+        n = Mul(s, half)
+        go = Less(i, count)
+    }>
+    tiny = Constant <value = float {1e-20}> ()
+    top = ReduceMax <keepdims = 0> (many)
+    low = Less(top, tiny)
+    y = If(low) <
+        then_branch = t () => (float[4,3] p) { p = Sin(x) },
+        else_branch = e () => (float[4,3] q) { q = Cos(x) }
+    >
+"""
+
+
+def test_a_loop_is_not_counted_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have none. What depends on what it computes is decided by all of its iterations."""
+    monkeypatch.setattr(_unrolled, "_MOST_NODES", 2)
+
+    found, notes = unrolled(program_of(model_of(LONG)), get_backend("onnxruntime-cpu"), [inputs_of(count=200)])
+
+    assert [node.op for node in found.graph.nodes] == ["Loop", "Constant", "ReduceMax", "Less", "Sin"]
+    assert notes == ("Loop_0 (Loop) was judged as a whole: it runs too many nodes to judge each",)
+
+
+def test_iterations_that_need_too_much_memory_are_judged_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_unrolled, "_MOST_BYTES", 1000)
+
+    found, notes = unrolled(program_of(model_of(IF_IN_LOOP)), get_backend("onnxruntime-cpu"), [inputs_of(count=50)])
+
+    assert [node.op for node in found.graph.nodes] == ["Loop"]
+    assert len(notes) == 1
 
 
 def test_loops_that_do_not_run_and_random_bodies_stay() -> None:
