@@ -9,7 +9,7 @@ from filch.steal import Key, restore, steal_forward
 
 from .common._errors import CompareError
 from .float64 import measured_levels, write_levels
-from .models._module_values import PutValue, module_values
+from .models._module_values import PutValue, accumulated_gradients, module_values, named_parameters
 from .models._state import ModelState
 
 
@@ -44,11 +44,11 @@ def record_reference(
 
     def run(put: PutValue) -> None:
         with state.restored():
-            with module_values(name, model, put):
+            with module_values(name, model, put), accumulated_gradients(name, model, put):
                 step()
-            for path, parameter in model.named_parameters(remove_duplicate=False):
+            for path, parameter in named_parameters(name, model):
                 if parameter.grad is not None:
-                    put(Key(f"{name}.{path}" if name else path, 0, "GF"), "", parameter.grad.clone())
+                    put(Key(path, 0, "GF"), "", parameter.grad.clone())
 
     levels, problem = measured_levels(run, restore(dump_file))
     if not levels:

@@ -56,3 +56,28 @@ def module_values(name: str, model: nn.Module, put: PutValue) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def accumulated_gradients(name: str, model: nn.Module, put: PutValue) -> Iterator[None]:
+    """Pass on a copy of a parameter's gradient after each backward pass of the block."""
+    counts = Counter[str]()
+
+    def add(path: str, parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:
+            put(Key(path, counts[path], "GP"), "", parameter.grad.clone())
+            counts[path] += 1
+
+    trained = [(path, parameter) for path, parameter in named_parameters(name, model) if parameter.requires_grad]
+    handles = [parameter.register_post_accumulate_grad_hook(partial(add, path)) for path, parameter in trained]  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def named_parameters(name: str, model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield each parameter with each of its names in the model, behind the model's name in the keys."""
+    for path, parameter in model.named_parameters(remove_duplicate=False):
+        yield f"{name}.{path}" if name else path, parameter

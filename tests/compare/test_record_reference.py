@@ -5,12 +5,13 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
-from filch.compare import CompareError, record_reference
+from filch.compare import CompareError, diff, record_reference
 from filch.compare.float64 import float64_values, levels_of, measured_levels, stored_level
-from filch.compare.models._module_values import module_values
+from filch.compare.models._module_values import accumulated_gradients, module_values
 from filch.compare.models._state import ModelState
-from filch.steal import Key, restore, tensors
+from filch.steal import Key, restore, steal_forward, tensors
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 
@@ -29,7 +30,7 @@ def test_levels_are_those_of_values_that_are_all_kept(tmp_path):
 
     def run(put):
         with state.restored():
-            with module_values("m", model, put):
+            with module_values("m", model, put), accumulated_gradients("m", model, put):
                 model(X).square().mean().backward()
             for name, parameter in model.named_parameters():
                 put(Key(f"m.{name}", 0, "GF"), "", parameter.grad.clone())
@@ -56,7 +57,7 @@ def test_levels_are_those_of_values_that_are_all_kept(tmp_path):
         for place, tensor in values.items()
         if (exact := float64.get(place)) is not None
     }
-    assert {place.rpartition(".")[2].partition("[")[0] for place in expected} == {"I", "O", "GI", "GO", "GF"}
+    assert {place.rpartition(".")[2].partition("[")[0] for place in expected} == {"I", "O", "GI", "GO", "GP", "GF"}
     assert all(level is not None and level.reliable for level in expected.values())
     assert levels_of(dump) == expected
     assert measured_levels(run_watched, dump) == (expected, "")
@@ -109,3 +110,37 @@ def test_a_step_that_float64_cannot_run_is_refused(tmp_path):
 
     with pytest.raises(CompareError, match="no value was computed in float64: it runs once"):
         record_reference(model, step, tmp_path / "r.onnx")
+
+
+class _InTwoParts(nn.Module):
+    """Computes what a linear layer does, in another order."""
+
+    def __init__(self, linear):
+        super().__init__()
+        self.weight, self.bias = linear.weight, linear.bias
+
+    def forward(self, x):
+        return x[:, :3] @ self.weight[:, :3].T + (x[:, 3:] @ self.weight[:, 3:].T + self.bias)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [lambda y: functional.layer_norm(y, (8,)).square().sum(), lambda y: y.softmax(-1).sum()],
+    ids=["norm", "softmax"],
+)
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_gradients_that_are_all_rounding_are_judged_by_it(tmp_path, loss, is_wrong):
+    """The loss is constant but for rounding, so that all gradients are; one that is not is wrong."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+    record_reference(model, lambda: loss(model(X)).backward(), tmp_path / "a.onnx")
+    model.zero_grad()
+    model[0] = _InTwoParts(model[0])
+    if is_wrong:
+        model[0].bias.register_hook(lambda gradient: gradient + 0.01)
+    with steal_forward(model, submodules=True, gradients=True, parameters=True, dump_file=tmp_path / "b.onnx"):
+        loss(model(X)).backward()
+
+    result = diff(tmp_path / "a.onnx", tmp_path / "b.onnx")
+
+    assert {row.key.label for row in result.diverged} == ({"0.bias#0.GP", "0.bias#0.GF"} if is_wrong else set())
