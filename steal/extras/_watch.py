@@ -14,7 +14,7 @@ from .._key import Key
 from ..capture._calls import Frame
 from ..capture._recorder import Extra
 from ..values._describe import describe
-from ..values._dtypes import is_storable
+from ..values._dtypes import COMPLEX_HALVES, is_storable
 from ..values._raw import no_modes_or_grad
 from ..values._structure import tensors
 from ._source import source_line
@@ -155,7 +155,7 @@ def nonfinite_kinds(tensor: torch.Tensor) -> frozenset[str]:
             return _NO_KINDS
         if tensor.element_size() == 1:
             tensor = tensor.to(torch.float32)
-        elif tensor.dtype == torch.complex32:
+        elif tensor.dtype in COMPLEX_HALVES:
             tensor = tensor.to(torch.complex64)
         if bool(tensor.sum().isfinite()):  # fast and without a copy; a sum may overflow, hence the tests below
             return _NO_KINDS

@@ -42,12 +42,15 @@ def _carriers() -> dict[torch.dtype, Carrier]:
     carriers[torch.complex64] = Carrier(TensorProto.FLOAT, torch.float32, "c64")
     carriers[torch.complex128] = Carrier(TensorProto.DOUBLE, torch.float64, "c128")
     carriers[torch.complex32] = Carrier(TensorProto.FLOAT16, torch.float16, "c32")
+    if hasattr(torch, "bcomplex32"):  # since torch 2.14
+        carriers[torch.bcomplex32] = Carrier(TensorProto.BFLOAT16, torch.bfloat16, "bc32")
     # torch packs two float4 in a byte and its shape counts bytes; ONNX's shape counts numbers. Store the raw bytes.
     carriers[torch.float4_e2m1fn_x2] = Carrier(TensorProto.UINT8, torch.uint8, "f4e2m1x2")
     return carriers
 
 
 CARRIERS = _carriers()
+COMPLEX_HALVES = frozenset(dtype for dtype in CARRIERS if dtype.is_complex and dtype.itemsize == 4)
 # Dtypes that torch can't even copy, and the dtypes as which their bytes are stored.
 OPAQUE_DTYPES = {
     getattr(torch, name): torch.uint16 if name == "bits16" else torch.uint8
@@ -136,5 +139,5 @@ def _is_freed(tensor: torch.Tensor) -> bool:
 def from_carrier(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return a view with dtype `dtype` of a tensor that stores its bits (see `Carrier`)."""
     if dtype.is_complex:
-        return torch.view_as_complex(tensor)
+        return tensor.view(dtype).squeeze(-1)  # `view_as_complex` does not take bfloat16
     return tensor if tensor.dtype == dtype else tensor.view(dtype)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ._dtypes import dtype_and_shape, dtype_name
+from ._dtypes import COMPLEX_HALVES, dtype_and_shape, dtype_name
 from ._raw import bytes_of, contiguous_cpu, no_modes_or_grad
 
 DIGEST_SIZE = 16  # bytes of `Statistics.content`
@@ -66,7 +66,7 @@ def _summarize(tensor: torch.Tensor) -> tuple[float | None, float | None, float 
     lowest, highest, count, nan, inf = math.inf, -math.inf, 0, 0, 0
     mean = squares = 0.0
     for chunk in torch.split(tensor.reshape(-1), _CHUNK):
-        wide = chunk.to(torch.complex64) if chunk.dtype == torch.complex32 else chunk
+        wide = chunk.to(torch.complex64) if chunk.dtype in COMPLEX_HALVES else chunk
         finite = (wide.abs() if wide.is_complex() else wide).to(torch.float64)
         if not math.isfinite(float(finite.sum())):  # rare: a NaN, an infinity, or a sum that overflows
             nan += int(finite.isnan().sum())

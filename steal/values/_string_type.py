@@ -9,7 +9,7 @@ from onnx import helper
 
 from ._arrays import NOT_NUMERIC, array_to_tensor
 from ._children import children
-from ._dtypes import CARRIERS, dtype_name
+from ._dtypes import CARRIERS, COMPLEX_HALVES, dtype_name
 from ._foreign import MAX_DEPTH, class_name
 
 _MAX_ITEMS = 25  # items; a longer sequence is represented by its first item
@@ -149,7 +149,7 @@ def _dtype_code(dtype: torch.dtype) -> str:
         return str(_FLOAT4)
     if dtype in _COMPLEX:
         return str(_COMPLEX[dtype])
-    if dtype in CARRIERS and dtype != torch.complex32:
+    if dtype in CARRIERS and dtype not in COMPLEX_HALVES:
         return str(CARRIERS[dtype].onnx_type)
     return dtype_name(dtype)
 

@@ -50,7 +50,7 @@ class IntegerLayer(QuantizedLayer):  # type: ignore[misc]  # mypy does not follo
 
     def _dequantize(self, quantized: tuple[torch.Tensor, dict[str, torch.Tensor]]) -> torch.Tensor:
         numbers, about = quantized
-        return ((numbers.float() - about["zero"]) * about["scale"]).to(self.dtype)
+        return ((numbers.float() - about["zero"]) * about["scale"]).to(self.keys.dtype)
 
 
 class ByteLayer(QuantizedLayer):  # type: ignore[misc]  # as above
@@ -68,7 +68,7 @@ class ByteLayer(QuantizedLayer):  # type: ignore[misc]  # as above
 
     def _dequantize(self, quantized: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         codes, scale = quantized
-        return (codes * scale).to(self.dtype)
+        return (codes * scale).to(self.keys.dtype)
 
 
 class SlotsOfFloats(Fp8QuantizedLayer):  # type: ignore[misc]  # as above

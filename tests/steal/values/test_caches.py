@@ -1,5 +1,7 @@
 """Caches of transformers as inputs and outputs, and the steps of `generate`."""
 
+import inspect
+
 import pytest
 import torch
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, MistralConfig, StaticCache
@@ -7,6 +9,11 @@ from transformers.cache_utils import DynamicLayer, EncoderDecoderCache
 
 from filch.export import is_cache
 from filch.steal import describe, restore, steal_forward, tensors
+
+# transformers 5.24 calls the argument `cache`.
+CACHE = next(
+    name for name in inspect.signature(LlamaForCausalLM.forward).parameters if name in ("past_key_values", "cache")
+)
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +39,10 @@ def test_a_cache_is_recorded_before_and_after_the_call(llama, ids, tmp_path, dif
     before = [(layer.keys.clone(), layer.values.clone()) for layer in cache.layers]
 
     with steal_forward(("llama", llama), dump_file=tmp_path / "dump.onnx"):
-        output = llama(ids[:, :1], past_key_values=cache)
+        output = llama(ids[:, :1], **{CACHE: cache})
 
     dump = restore(tmp_path / "dump.onnx")
-    found = dump["llama", 0, "I"][1]["past_key_values"]
+    found = dump["llama", 0, "I"][1][CACHE]
     assert type(found) is DynamicCache
     assert found.get_seq_length() == 5
     assert differ([(layer.keys, layer.values) for layer in found.layers], before) is None
@@ -55,10 +62,10 @@ def test_a_restored_cache_can_be_used_as_an_input_again(llama, ids, tmp_path, fi
     """The model returns bitwise equal logits, also for an empty cache, whose layers are created later."""
     cache = DynamicCache()
     if filled:
-        llama(ids, past_key_values=cache)
+        llama(ids, **{CACHE: cache})
 
     with steal_forward(("llama", llama), dump_file=tmp_path / "dump.onnx"):
-        output = llama(ids, past_key_values=cache)
+        output = llama(ids, **{CACHE: cache})
 
     args, kwargs = restore(tmp_path / "dump.onnx")["llama", 0, "I"]
     again = llama(*args, **kwargs)
@@ -69,14 +76,14 @@ def test_a_restored_cache_can_be_used_as_an_input_again(llama, ids, tmp_path, fi
 def test_a_static_cache_is_recorded_as_it_was(llama, ids, tmp_path):
     """A StaticCache modifies its tensors in place."""
     cache = StaticCache(config=llama.config, max_cache_len=8)
-    llama(ids[:, :2], past_key_values=cache)
+    llama(ids[:, :2], **{CACHE: cache})
     pointer = cache.layers[0].keys.data_ptr()
 
     with steal_forward(("llama", llama), dump_file=tmp_path / "dump.onnx"):
-        llama(ids[:, 2:], past_key_values=cache)
+        llama(ids[:, 2:], **{CACHE: cache})
 
     dump = restore(tmp_path / "dump.onnx")
-    before, after = (dump["llama", 0, "I"][1]["past_key_values"], dump["llama", 0, "O"].past_key_values)
+    before, after = (dump["llama", 0, "I"][1][CACHE], dump["llama", 0, "O"].past_key_values)
     written = [cached.layers[0].keys.abs().sum(dim=(0, 1, 3)).ne(0).tolist() for cached in (before, after)]
     assert cache.layers[0].keys.data_ptr() == pointer
     assert written == [[True] * 2 + [False] * 6, [True] * 5 + [False] * 3]

@@ -80,12 +80,13 @@ def test_a_value_is_described_in_one_line(value, text):
     assert describe(value) == text
 
 
-@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
+@pytest.mark.filterwarnings("ignore:(ComplexHalf|BComplex32) support is experimental:UserWarning")
 def test_dtypes_are_written_short():
     """A letter for the kind and the number of bits; float8 and float4 with the name of their format."""
     assert [describe(torch.empty(0, dtype=dtype)).partition("[")[0] for dtype in CARRIERS] == [
         "f32", "f64", "f16", "bf16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool",
-        "f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f8e8m0fnu", "c64", "c128", "c32", "f4e2m1x2",
+        "f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f8e8m0fnu", "c64", "c128", "c32",
+        *(["bc32"] if hasattr(torch, "bcomplex32") else []), "f4e2m1x2",
     ]  # fmt: skip
     assert describe(torch.empty(0, dtype=torch.bits8)) == "bits8[0]"
 

@@ -18,7 +18,7 @@ DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, to
 QUANTIZED = {"qint8", "qint32", "quint8", "quint4x2", "quint2x4"}
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning"),
+    pytest.mark.filterwarnings("ignore:(ComplexHalf|BComplex32) support is experimental:UserWarning"),
     pytest.mark.filterwarnings("ignore:The PyTorch API of (nested|MaskedTensors):UserWarning"),
     pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta state:UserWarning"),
     pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor.*deprecated:UserWarning"),
