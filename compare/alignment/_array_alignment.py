@@ -27,7 +27,14 @@ from ._result import aligned_weight, alignment, outputs_of, remarks_on
 from ._rounding import FINEST, RoundingLevels, assumed, measured
 from ._value_map import ValueMap
 from ._values import Side
-from ._weight_verdict import incomplete_weights, irregular_orders, odd_weights, other_weights, permuted_blocks
+from ._weight_verdict import (
+    incomplete_weights,
+    irregular_orders,
+    lone_changes,
+    odd_weights,
+    other_weights,
+    permuted_blocks,
+)
 from ._weights import Tensors, WeightMap, match_weights, not_compared
 
 _MOST = 8  # names in a sentence
@@ -61,6 +68,7 @@ def align_weights(own: Source, other: Source) -> Alignment:
         wrong_outputs=(*wrong,),
         remarks=(*remarks,),
         compared="weights",
+        gaps=() if wrong else (*lone_changes(weights, first),),
         graphs={"A": _graph_of(name_of(own), first), "B": _graph_of(name_of(other), second)},
     )
 

@@ -59,7 +59,7 @@ def order_text(layout: Layout, shape: Shape, other: Shape) -> str:
 def have_equal_numbers(actual: torch.Tensor, expected: torch.Tensor, relative: float = RELATIVE) -> bool:
     """Whether two tensors of one shape are equal: finite numbers but for rounding, others in their kind and sign."""
     if not (actual.is_floating_point() or expected.is_floating_point()):
-        return bool((actual == expected).all())
+        return bool((actual.long() == expected.long()).all())  # torch compares no uint16 with another dtype
     first, second = actual.double(), expected.double()
     if not have_same_kinds(first, second):
         return False
@@ -74,5 +74,7 @@ def have_same_kinds(actual: torch.Tensor, expected: torch.Tensor) -> bool:
 
 
 def _kinds(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.is_floating_point():
+        return torch.zeros(tensor.shape, dtype=torch.int8)
     infinite = tensor.isinf()
     return torch.where(infinite, tensor.sign().to(torch.int8), tensor.isnan().to(torch.int8) * 2)

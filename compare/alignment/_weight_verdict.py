@@ -9,10 +9,12 @@ from difflib import SequenceMatcher
 import torch
 
 from ..layouts._described import described, row_blocks
+from ..rendering._outcome import Gap
 from ._weights import WeightMap, WeightMatch
 
 Tensors = Mapping[str, torch.Tensor]
 _NUMBER = re.compile(r"\d+")
+_NUMERIC_CHANGE = re.compile(r"(times [-+.\de]+)?(, )?(plus [-+.\de]+)?(?<=.)")
 _NUMBER_OF_LAYER = re.compile(
     r"([A-Za-z_][\w.]*?\.)\d+(?=\.)"
 )  # in a factor, which is a number or the name of a weight
@@ -128,6 +130,35 @@ def odd_weights(weights: WeightMap, reference: Tensors) -> Iterator[str]:
         made_of = f"is made of {sources} ({_arrangement(match, reference)})"
         yield f"the weight {match.weight!r} of B {made_of}, {odd[match.weight]}"
     yield from _of_other_layers([match for match in known if match.weight not in odd])
+
+
+def lone_changes(weights: WeightMap, reference: Tensors) -> Iterator[Gap]:
+    """Yield each weight that is multiplied, added to, or arranged anew in the same shape, as no other weight is.
+
+    Such a change is right only if what reads the weight expects it, which weights alone don't show.
+
+    Args:
+        weights: which weights correspond.
+        reference: the weights of A.
+    """
+    changes = {match: change for match in weights.matches if (change := _own_change(match, reference))}
+    counts = Counter(changes.values())
+    for match, change in changes.items():
+        if counts[change] == 1:
+            sources = ", ".join(part.weight for part in match.parts)
+            yield Gap(match.weight, f"it is {sources} of A, {change}, as no other weight is: run both to judge it")
+
+
+def _own_change(match: WeightMatch, reference: Tensors) -> str:
+    """Return how a weight was changed though its shape is that of A's, or by numbers that no weight has; or `""`."""
+    factors = [part.factor for part in match.parts if _NUMERIC_CHANGE.fullmatch(part.factor)]
+    if factors:
+        return "; ".join(dict.fromkeys(factors))
+    only = match.parts[0] if len(match.parts) == 1 and not match.others else None
+    if only is None or only.factor or only.weight not in reference or len(match.shape) < 2:
+        return ""
+    is_rearranged = match.shape == tuple(reference[only.weight].shape) and only.arrangement == "moved"
+    return _arrangement(match, reference) if is_rearranged else ""
 
 
 def _grouped(matches: Sequence[WeightMatch], what: Callable[[WeightMatch], object]) -> Iterable[list[WeightMatch]]:

@@ -1,5 +1,6 @@
 """The command that draws models and reports: `filch view`."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -46,7 +47,7 @@ def view_command(
 
     name = view_name("netron" if served and view is None else view, output)
     target = output or default_output(source, name)
-    if target.resolve() == Path(source).resolve():
+    if os.path.realpath(target) == os.path.realpath(source):
         raise CompareError(f"--output would overwrite the input {source!r}: give another name")
     get_view(name, target.suffix or None)  # before minutes of exporting
     printed = name == "text" and output is None and not served

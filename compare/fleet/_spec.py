@@ -28,7 +28,7 @@ def read_fleet(path: str | os.PathLike[str]) -> list[CellSpec]:
     Raises:
         FilchError: the file can't be read, or has unknown keys, wrong types, or names that do not exist.
     """
-    return _Reader(str(path), Path(path).resolve().parent).cells(read_toml(path, "fleet"))
+    return _Reader(str(path), Path(os.path.realpath(path)).parent).cells(read_toml(path, "fleet"))
 
 
 class _Reader:

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -118,7 +119,7 @@ def _load_module(name: str) -> ModuleType:
 
 def _load_file(place: str) -> ModuleType:
     """Import a Python file by its path; its folder becomes importable, as for a script."""
-    path = Path(place).resolve()
+    path = Path(os.path.realpath(place))  # `resolve` raises RuntimeError where links form a loop
     if not path.is_file():
         raise CompareError(f"there is no file {place!r}")
     sys.path.insert(0, str(path.parent))

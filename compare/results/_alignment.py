@@ -204,7 +204,7 @@ class Alignment(Comparison):
         graphs: the operations of A and of B; of arrays and weights, the values alone.
         linked: one for each value of A, and of B, that can be recognized by its numbers.
         outputs: one for each tensor that A returns, or that it is given and changes; empty for weights.
-        gaps: the outputs of A of which the arrays of B have nothing.
+        gaps: the outputs of A of which the arrays of B have nothing, or weights that only a run can judge.
         parts: what was declared that B has of outputs of A, by name; it has all others whole.
     """
 
@@ -254,7 +254,8 @@ class Alignment(Comparison):
         verdict += f"; B was declared to have only {parts}" if parts else ""
         weights = f"{complete} of {len(self.weights)} weights of B"
         if self.compared == "weights":
-            return f"{weights} found, {len(self.unused_weights)} of A are not in B; the weights {verdict}"
+            what = "weights that were judged" if self.gaps else "weights"
+            return f"{weights} found, {len(self.unused_weights)} of A are not in B; the {what} {verdict}"
         if self.compared == "arrays":
             found = f"{len(self.covered)} of {len(self.values)} arrays of A found in B"
             if self.arrays:

@@ -193,8 +193,8 @@ def open_companion(path: str | os.PathLike[str], name: str) -> BinaryIO:
     if not parts or ".." in parts or Path(name).is_absolute() or Path(name).drive or parts[0] == "/":
         raise OSError(errno.EPERM, f"{name!r:.200} is not the name of a file in the folder")
     try:
-        file_path = (folder / name).resolve()
-        inside = file_path.is_relative_to(folder.resolve())
+        file_path = Path(os.path.realpath(folder / name))
+        inside = file_path.is_relative_to(os.path.realpath(folder))
     except (ValueError, RuntimeError) as error:  # a null character; circular links
         raise OSError(errno.EINVAL, str(error)) from error
     if not inside:

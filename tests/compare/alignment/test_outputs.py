@@ -109,6 +109,7 @@ def test_a_right_output_is_close(way: str):
 PLAIN: dict[str, Change] = {  # what says little by its numbers
     "a loss": lambda y: y.square().mean(),
     "integers": lambda y: y.argmax(-1),
+    "unsigned integers": lambda y: (y.abs() * 100).to(torch.int32).to(torch.uint16),
     "booleans": lambda y: y > 0,
     "zeros": lambda y: y * 0,
     "a constant": lambda y: torch.full_like(y, 2.5),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -276,3 +279,19 @@ def test_layers_that_are_made_in_two_ways_are_told_apart_in_two_layers():
     other = {"b.0.w": own["a.0.w"], "b.1.w": own["a.1.w"] * 2}
     assert align(own, {name: tensor * 2 for name, tensor in own.items()}, weights_only=True).close
     assert align(own, other, weights_only=True).outcome == "different"
+
+
+@pytest.mark.parametrize("change", [lambda w: -w, lambda w: w * 2, lambda w: w.transpose(-1, -2)])
+@pytest.mark.parametrize("shape", [(6, 6), (4, 2, 3, 3)])
+def test_a_change_that_no_other_weight_has_is_not_judged_without_a_run(
+    shape: tuple[int, ...], change: Callable[[torch.Tensor], torch.Tensor]
+):
+    """What reads the weight may expect it, or not. If another weight has the change, too, it is a convention."""
+    own = {"stem": numbers(*shape), "head": numbers(*shape), "norm": numbers(12)}
+    result = align(own, {**own, "stem": change(own["stem"]).contiguous()}, weights_only=True)
+    assert (result.outcome, [gap.name for gap in result.proof.gaps]) == ("incomplete", ["stem"])
+    assert "weights that were judged are the same" in result.headline
+    assert replace(result, accepted={"stem": "the model reads it like this"}).passes
+
+    both = {"stem": change(own["stem"]).contiguous(), "head": change(own["head"]).contiguous(), "norm": own["norm"]}
+    assert align(own, both, weights_only=True).close

@@ -490,3 +490,15 @@ def test_the_next_command_is_complete_however_options_are_written(
     """Values that are attached to an option, and the end of options, would make what is appended an argument."""
     assert run("check", *arguments) == 0
     assert "  filch check export.py:good -b reference --all\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["view", "fleet", "show", "check", "history", "recover"])
+def test_links_that_form_a_loop_are_an_error(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one sentence, by all commands that take a file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.onnx").symlink_to("b.onnx")
+    (tmp_path / "b.onnx").symlink_to("a.onnx")
+    assert run(command, "a.onnx") == 2
+    assert capsys.readouterr().err.count("\n") == 1
