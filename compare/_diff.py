@@ -30,7 +30,7 @@ from .float64 import StoredLevel, levels_of
 from .metrics._summed_sizes import SUMMED, SummedSizes, compare_summed
 from .metrics._tolerance import Tolerance
 from .ranks._rank_diff import RankDiff
-from .results._dump_diff import DiffRow, DumpDiff
+from .results._dump_diff import DiffRow, DumpDiff, outermost
 
 _SECOND = "the second dump"
 _Path = str | os.PathLike[str]
@@ -113,7 +113,11 @@ def _mapped_rows(
     tolerance: float | Tolerance | None,
     levels: Mapping[str, StoredLevel],
 ) -> Iterator[DiffRow]:
-    """Yield a row for each module output of the first dump that a mapping finds in the second one."""
+    """Yield a row for each module output of the first dump that a mapping finds in the second one.
+
+    Outputs of the outermost modules, which are those of the model, have a row in any case.
+    """
+    names = {key.name for key in first if key.kind == "O"}
     others = {
         f"{_called(key)}{path}": tensor
         for key in second
@@ -124,6 +128,8 @@ def _mapped_rows(
         for path, tensor in tensors(first[key]).items() if key.kind == "O" else ():
             mapped = mapping.values.get(f"{_called(key)}{path}")
             if mapped is None:
+                if outermost(key.name, names) == key.name:
+                    yield DiffRow(key, path, describe(tensor), "the mapping has no place for it", same=None)
                 continue
             other = others.get(mapped.place)
             if other is None:

@@ -231,14 +231,14 @@ def _uncovered(rows: Sequence[DiffRow]) -> list[DiffRow]:
     outputs = {row.key.name for row in rows if row.key.kind == "O"} - open_models
 
     def is_covered(row: DiffRow) -> bool:
-        model = _outermost(row.key.name, names)
+        model = outermost(row.key.name, names)
         is_output = row.key.kind == "O" and row.key.name == model
         return row.key.kind in _FORWARD and not is_output and model in outputs
 
     return [row for row in unjudged if not is_covered(row)]
 
 
-def _outermost(name: str, names: Collection[str]) -> str:
+def outermost(name: str, names: Collection[str]) -> str:
     """Return the name of the outermost recorded module that has a module in it."""
     parts = name.split(".")
     return next(path for end in range(len(parts) + 1) if (path := ".".join(parts[:end])) in names or path == name)

@@ -304,6 +304,22 @@ def test_dumps_of_two_implementations_are_compared_by_a_mapping(tmp_path, bug: s
     assert bug == "" or result.first_divergence.key.name == "layers.1"
 
 
+def test_an_output_without_a_place_in_a_mapping_is_not_judged():
+    """The values before it are close, and say nothing of what computes it from them."""
+    a, b, args = port()
+    mapping = ValueMap.of(align(a, b, args))
+    with torch.no_grad():
+        with steal_forward(a, submodules=True) as first:
+            a(*args)
+        with steal_forward(b, submodules=True) as second:
+            b(*args)
+    inner = ValueMap({name: place for name, place in mapping.values.items() if name})
+
+    assert diff(first, second, mapping=mapping).close
+    result = diff(first, second, mapping=inner)
+    assert (result.outcome, [gap.name for gap in result.proof.gaps]) == ("incomplete", ["(root)#0.O"])
+
+
 def test_a_mapped_module_that_is_not_there_is_a_difference(tmp_path):
     """A value that can't be compared never counts as close."""
     a, b, args = port()
