@@ -13,6 +13,10 @@ from pathlib import Path
 
 from filch.compare import DumpDiff, diff
 from filch.steal import Layouts, assemble
+
+# The faults live with the tests, which are no package and are not installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
 from support.faults.parallel_heldout import HELD_OUT, HeldOut, record_run, record_single
 from support.faults.parallel_plants import FAULTS, ParallelFault, record, record_clean, record_faulty
 from support.models.parallel import KINDS, run_jobs
