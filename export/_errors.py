@@ -1,6 +1,12 @@
 """The exceptions of `filch.export`."""
 
-from filch.steal import FilchError
+import errno
+import os
+import tempfile
+
+from filch.steal import FilchError, free_space
+
+_NO_ROOM = os.strerror(errno.ENOSPC)
 
 
 class ExportError(FilchError):
@@ -28,10 +34,17 @@ class TraceError(FilchError):
 
 
 def reason(error: BaseException) -> str:
-    """Return the type and the first line of the root cause of an error."""
+    """Return the type and the first line of the root cause of an error; if a disk is full, which one.
+
+    Compilers and other programs write temporary files and say that it is full in what they print.
+    """
     root = error
     while (cause := _cause(root)) is not None:
         root = cause
+    if any(
+        _NO_ROOM in text for text in (str(root), str(getattr(root, "output", "")), str(getattr(root, "stderr", "")))
+    ):
+        return f"{_NO_ROOM}: {free_space(tempfile.gettempdir())}"
     lines = [line.strip() for line in str(root).splitlines()]
     text = next((line for line in lines if line), "")
     return f"{type(root).__name__}: {text}" if text else type(root).__name__

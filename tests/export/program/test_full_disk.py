@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from filch.export import ProgramError, export, load_program
+from filch.export._errors import reason
 from support.processes.commands import run
 
 
@@ -81,3 +82,13 @@ def test_a_full_disk_ends_an_export_with_one_sentence(tmp_path, capfd):
     )
     assert re.search(rf"^{sentence}$", capfd.readouterr().err, re.MULTILINE)
     assert (code, left) == (2, [])
+
+
+def test_a_compiler_that_finds_no_room_is_an_error_that_names_the_disk():
+    """What it printed says so, among pages of a command line."""
+    failure = subprocess.CalledProcessError(1, ["g++", "-O3"], output=b"main.cpp: fatal error: No space left on device")
+    error = RuntimeError("the lowering failed")
+    error.__cause__ = failure
+
+    assert re.fullmatch(r"No space left on device: [\d,]+ bytes are free on the disk of '.*'", reason(error))
+    assert reason(RuntimeError("no such header")) == "RuntimeError: no such header"
