@@ -307,12 +307,14 @@ class Ends:
         outputs: likewise.
         names: the name in the reference, by the name of each input and output of the program to judge that has one.
         notes: which were matched by their positions.
+        results: the counterparts of all outputs of the reference, which may list one several times.
     """
 
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
     names: Mapping[str, str]
     notes: tuple[str, ...]
+    results: tuple[str, ...]
 
     @classmethod
     def of(cls, reference: Graph, judged: Graph, paths: Mapping[str, str] | None = None) -> "Ends":
@@ -328,7 +330,7 @@ class Ends:
             for name, other in pairs.items()
             if name != other and not (name in paths and label_of(paths[name]) == label_of(other))
         ]
-        return cls(inputs, outputs, names, tuple(notes))
+        return cls(inputs, outputs, names, tuple(notes), tuple(outputs[name] for name in reference.outputs))
 
     def feed(self, feed: Tensors, graph: Graph, *, lower_precision: bool) -> dict[str, torch.Tensor]:
         """Return the inputs of the program to judge.
@@ -372,7 +374,7 @@ class Ends:
             module_calls={("", 0): ModuleCall("", 0, inputs, outputs)},
             original=original,
             path=program.path,
-            outputs=tuple(self.outputs.values()),
+            outputs=self.results,
         )
 
 

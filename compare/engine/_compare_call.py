@@ -22,7 +22,7 @@ from ..results._rows import ModuleRow, Operator, Row
 from ._allowances import Allowances
 from ._compared_numbers import compared_values
 from ._float64_checker import Float64Checker
-from ._interface import exchanged_output
+from ._interface import exchanged_output, unjudged_type
 from ._isolated_nodes import (
     IsolatedInputs,
     compare_isolated_nodes,
@@ -89,10 +89,7 @@ class _CallComparison:
 
     def result(self) -> CallResult:
         """Compare all stages; if only some can be run, the result says why the others are missing."""
-        outputs, recorded = self._program.graph.outputs, self._program.outputs
-        # If the program has other outputs than were recorded at its export, `interface_problems` reports it.
-        if len(self._results) != len(outputs) and len(recorded) in (0, len(outputs)):
-            self._failed.append(f"the model returns {len(self._results)} tensors, the graph has {len(outputs)} outputs")
+        self._failed += self._unreturned()
         prepared, call = self._prepared, self._call
         modules = Modules(prepared.records, self._program, call, prepared.limits)
         rows: list[Row] = []
@@ -113,6 +110,21 @@ class _CallComparison:
                 self._notes[_OBSERVER_EFFECT_NOTE.format(stage, effect.problem or f"{effect.error:.1e}")] = None
         remarks = tuple(self._notes), tuple(self._failed), tuple(self._exchanged)
         return CallResult(rows, modules.rows, self._operators(rows), effect, *remarks)
+
+    def _unreturned(self) -> list[str]:
+        """Return which outputs of the program can't be compared with a result of the model, and why."""
+        outputs, recorded = self._program.graph.outputs, self._program.outputs
+        # If the program has other outputs than were recorded at its export, `interface_problems` reports it.
+        if len(recorded) not in (0, len(outputs)):
+            return []
+        returned, counts = len(self._results), {len(outputs), len({*outputs})}
+        kinds = {value.name: unjudged_type(value.type) for value in self._program.model.graph.outputs}
+        unjudged = {name: kind for name, kind in kinds.items() if kind}
+        if returned in counts:
+            return []
+        if returned + len(unjudged) not in counts:
+            return [f"the model returns {returned} tensors, the graph has {len(outputs)} outputs"]
+        return [f"the output {name!r} is not compared, because it is {kind}" for name, kind in unjudged.items()]
 
     def _operators(self, rows: Sequence[Row]) -> tuple[Operator, ...]:
         """Return the model's operations, each with the row of its value."""

@@ -4,9 +4,11 @@ Values are compared by name, but ONNX files are often run by position: `session.
 in the order of the graph. So the lists of inputs and outputs are compared with those recorded at the export.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+import onnx_ir as ir
 import torch
 from torch.export.graph_signature import OutputKind
 
@@ -18,6 +20,8 @@ from ..metrics._nearest import Nearest
 from ..references._onnx_original import OnnxOriginal
 from ..results._rows import Row
 
+# The dtypes of numbers that all backends return; `FLOAT4` and `FLOAT8`, for example, are none.
+_NUMBERS = re.compile("BOOL|(BFLOAT|FLOAT|INT|UINT)(16|32|64)?$|U?INT8$|DOUBLE|COMPLEX|UNDEFINED")
 _UNWRITTEN = "the model changes it, and the program has no output for it"
 UNKNOWN_INTERFACE = "the file does not say which inputs and outputs the model has: outputs were judged by their numbers"
 
@@ -70,6 +74,15 @@ def unwritten_rows(program: Program, stage: Stage) -> list[Row]:
         Row(0, stage, index, "output", name, "input", f"{name}, after the call", status="no value", reason=_UNWRITTEN)
         for index, name in enumerate(f"{changed[spec.kind]} {spec.target}" for spec in unwritten)
     ]
+
+
+def unjudged_type(kind: ir.TypeProtocol | None) -> str:
+    """Return what an output is if no backend returns it as a tensor; `""` for numbers, and if the type is not known."""
+    if isinstance(kind, ir.SequenceType | ir.OptionalType):
+        return "a sequence" if isinstance(kind, ir.SequenceType) else "an optional value"
+    if kind is None or _NUMBERS.match(kind.dtype.name):
+        return ""
+    return f"a tensor of {'strings' if kind.dtype == ir.DataType.STRING else kind.dtype.name.lower()}"
 
 
 def exchanged_output(names: Sequence[str], results: Sequence[torch.Tensor], outputs: Mapping[str, torch.Tensor]) -> str:

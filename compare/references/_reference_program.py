@@ -48,11 +48,22 @@ class ReferenceProgram(OnnxOriginal):
         self._constants = alignment.references(
             {source: tensor for source, tensor in constants.items() if tensor is not None}
         )
+        unchanged = (name for name in compiled.graph.outputs if name not in compiled.graph.producer)
+        known = {name: program.constant(name) for name in unchanged}
+        self._passed = {name: tensor for name, tensor in known.items() if tensor is not None}
         computed = {name: first[name] for name in compiled.graph.producer if name in first}
-        self._values = 0, {name: complex_as_real(tensor) for name, tensor in computed.items()}
+        self._values = 0, self._with_passed(0, computed)
+
+    def _with_passed(self, call: int, computed: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the values of a call with the inputs and constants that are outputs."""
+        feed, graph = self._feeds[call], self._compiled.graph
+        inputs = {name: feed[name] for name in graph.outputs if name in feed}
+        return {name: complex_as_real(tensor) for name, tensor in {**self._passed, **inputs, **computed}.items()}
 
     def values(self, call: int) -> Mapping[str, torch.Tensor]:
-        """Return all values of a call, by their own names; those of the last call are kept.
+        """Return all values of a call that nodes compute or that are outputs, by their own names.
+
+        Those of the last call are kept.
 
         Raises:
             BackendError: the program can't be run.
@@ -60,7 +71,7 @@ class ReferenceProgram(OnnxOriginal):
         if self._values[0] != call:
             graph = self._compiled.graph
             values = self._backend.run(self._compiled, self._feeds[call], tuple(graph.producer))
-            self._values = call, {name: complex_as_real(tensor) for name, tensor in values.items()}
+            self._values = call, self._with_passed(call, values)
         return self._values[1]
 
     def references(self, call: int) -> dict[str, Reference]:
