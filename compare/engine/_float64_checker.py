@@ -33,7 +33,7 @@ from ..float64 import (
     unit_of,
 )
 from ..float64._reductions import TF32_UNIT
-from ..float64._ties import selecting_node, unordered_indices, with_ties
+from ..float64._ties import selecting_node, unordered_axes, unordered_indices, with_ties
 from ..float64._verdict import BOTH_WRONG, SUSPICIOUS, UNRELIABLE, WRONG, shares_error
 from ..metrics._metrics import are_equal, replace_masks
 from ..metrics._tolerance import operand_unit
@@ -90,6 +90,8 @@ class Float64Checker:
     ) -> None:
         self.float64 = float64
         self._any_order = unordered_indices(original or exported)
+        self._open_axes, self._selected = unordered_axes(original or exported), dict[str, torch.Tensor]()
+        self._operand_unit = max(map(operand_unit, () if original is None else original.nodes), default=0.0)
         self._compiled, self._node_values = compiled, node_values
         self.suspects: set[str] = set()
         self._is_isolated = bool(replaced)
@@ -123,7 +125,7 @@ class Float64Checker:
         own_units |= {name: max(own_units.get(name, 0.0), unit) for name, unit in self._constant_units.items()}
         self._units = _CoarsestUnits(graph, own_units, replaced, partial(self._product_unit, run.compiled.tf32))
         self._model_units = _CoarsestUnits(graph, model_units, replaced)
-        self._reference_units = _CoarsestUnits(graph, model_units, replaced, partial(self._tf32_unit, model_tf32))
+        self._reference_units = _CoarsestUnits(graph, model_units, replaced, partial(self._reference_unit, model_tf32))
 
     def _model_unit(self, name: str) -> float:
         return self.float64.unit(self._run.exported_name(name))
@@ -142,8 +144,15 @@ class Float64Checker:
 
     def _product_unit(self, tf32: Collection[Product], node: Node) -> float:
         """Return the unit to which the backend rounds the factors of the products of a node; 0 if it has none."""
-        unit = self._tf32_unit(tf32, node)
-        return max(unit, *map(operand_unit, self._computes(node)), 0.0) if self._lower_precision else unit
+        allowed = 1.0 if self._lower_precision else self._operand_unit
+        return max(self._reference_unit(tf32, node), min(allowed, self._own_operand_unit(node)))
+
+    def _reference_unit(self, tf32: Collection[Product], node: Node) -> float:
+        """Return the same for the reference, some of whose nodes may round their operands by definition."""
+        return max(self._tf32_unit(tf32, node), min(self._operand_unit, self._own_operand_unit(node)))
+
+    def _own_operand_unit(self, node: Node) -> float:
+        return max(map(operand_unit, self._computes(node)), default=0.0)
 
     def _tf32_unit(self, tf32: Collection[Product], node: Node) -> float:
         # A product of weights alone is a constant of the exported graph, which the compiled node has to compute.
@@ -219,6 +228,18 @@ class Float64Checker:
             self._wrong.add(name)
         return verdict
 
+    def _mismatch(self, value: "_Value") -> RoundingVerdict | None:
+        """Return the verdict on indices that are not those of the numbers that their node selects in any order."""
+        axis, node = self._open_axes.get(value.exported_name), value.node
+        if axis is None or value.name == node.outputs[0]:
+            self._selected |= {} if axis is None else {value.name: value.tensor}
+            return None
+        numbers, source = self._selected.pop(node.outputs[0], None), value.inputs(node.inputs[0])
+        source = self._run.inputs.get(node.inputs[0]) if source is None else source
+        if numbers is None or source is None or torch.equal(source.gather(axis, value.tensor), numbers):
+            return None
+        return RoundingVerdict("wrong", math.inf, math.inf, note="they are not the indices of the selected numbers")
+
     def _record_unaffected(self, verdict: RoundingVerdict | None, value: "_Value") -> None:
         if verdict is not None and verdict.sound and not value.is_decision:
             self._decisions.record_unaffected(value.exported_name)
@@ -228,6 +249,8 @@ class Float64Checker:
 
         In the whole run, the value is only recorded as a suspect.
         """
+        if (mismatch := self._mismatch(value)) is not None:
+            return mismatch
         shared = self._far_from_float64(value) if verdict is None or verdict.sound else None
         reads_right = self._off.isdisjoint(value.node.reads)
         if shared is not None and reads_right:
@@ -435,7 +458,8 @@ class Float64Checker:
             if value.exported_name in producers:
                 selecting = selecting_node(value.exported_name, producers[value.exported_name], producers)
         source = "" if selecting is None else selecting.inputs[0]
-        node_input, any_order = value.inputs(read.get(source, source)), value.exported_name in self._any_order
+        node_input = value.inputs(read.get(source, source))
+        any_order = value.exported_name in self._any_order or value.exported_name in self._open_axes
         return with_ties(verdict, selecting, node_input, value.tensor, value.reference, any_order=any_order)
 
     def release(self, name: str) -> None:
@@ -480,8 +504,12 @@ class Float64Checker:
             return None
         if reference is None:
             reference = exact.value.to(tensor.dtype)
-            if steady and are_equal(tensor, reference):
-                return identical_verdict(spread)
+        axis = self._open_axes.get(value.exported_name)
+        if axis is not None and (value.reference is None or not value.is_decision):
+            tensor, reference = (item.sort(axis).values for item in (tensor, reference))
+            exact = replace(exact, value=exact.value.sort(axis).values, noisy=exact.noisy.sort(axis).values)
+        if steady and (value.reference is None or axis is not None) and are_equal(tensor, reference):
+            return identical_verdict(spread)
         if not tensor.shape == reference.shape == exact.value.shape:
             return None
         if self._lower_precision:
@@ -490,6 +518,8 @@ class Float64Checker:
         exact = replace(exact, unit=self._model_units.get(value.name) or exact.unit)
         unit = self._units.get(value.name) or exact.unit
         length, sequential = (self._longest_sum(value.node, count) for count in (reduction_length, running_length))
+        if unit == min(self._operand_unit, self._own_operand_unit(value.node)):  # the sums themselves are finer
+            length = sequential = 1
         return rounding_verdict(
             tensor,
             reference,

@@ -47,6 +47,8 @@ def with_ties(
     except (RuntimeError, IndexError):  # the indices are out of range
         return verdict
     is_order = any_order and torch.equal(*(item.sort(axis).values for item in (actual, reference)))
+    if any_order:
+        selected, expected = (item.sort(axis).values for item in (selected, expected))
     if not is_order and not torch.equal(selected, expected):
         return verdict
     count = int(torch.ne(actual, reference).sum())
@@ -76,6 +78,12 @@ def _numbers_are_used(node: Node, graph: Graph) -> bool:
         users = graph.consumers.get(node.outputs[0], ())
         numbers = tuple(name for user in users if user.attributes.get("arg1") == 0 for name in user.outputs)
     return any(name in graph.outputs or graph.consumers.get(name) for name in numbers)
+
+
+def unordered_axes(graph: Graph) -> dict[str, int]:
+    """Return the axis along which the order of numbers, or of their indices, is left open, by the names of values."""
+    nodes = [node for node in graph.nodes if node.op == "TopK" and leaves_order_open(node)]
+    return {name: axis for node in nodes if (axis := axis_of(node)) is not None for name in node.outputs}
 
 
 def leaves_order_open(node: Node) -> bool:

@@ -93,22 +93,24 @@ def _columns_to_image(call: Call, x: Tensor, image: Tensor, block: Tensor) -> Te
     return result[..., :count].reshape(*parts.shape[:2], *sizes)
 
 
-def _axis_sources(call: Call, size: int, count: int, scale: float, region: tuple[float, float]) -> Tensor:
-    """Return the place in an axis of the input that each index of the output reads."""
-    at = torch.arange(count, dtype=torch.float64)
+def _axis_sources(
+    call: Call, size: int, count: int, scale: float, region: tuple[float, float], dtype: torch.dtype = torch.float64
+) -> Tensor:
+    """Return the place in an axis of the input that each index of the output reads, computed in a dtype."""
+    at, step = torch.arange(count, dtype=dtype), torch.tensor(scale, dtype=dtype)
     mode = call.get("coordinate_transformation_mode", "asymmetric")
     if mode in {"half_pixel", "pytorch_half_pixel", "half_pixel_symmetric"}:
         if mode == "pytorch_half_pixel" and count == 1:
-            return torch.full((1,), -0.5, dtype=torch.float64)
-        shift = size / 2 * (1 - count / (scale * size)) if mode == "half_pixel_symmetric" else 0.0
-        return shift + (at + 0.5) / scale - 0.5
+            return torch.full((1,), -0.5, dtype=dtype)
+        shift = size / 2 * (1 - count / (step * size)) if mode == "half_pixel_symmetric" else 0.0
+        return shift + (at + 0.5) / step - 0.5
     if mode == "asymmetric":
-        return at / scale
+        return at / step
     start, end = region if mode == "tf_crop_and_resize" else (0.0, 1.0)
     if count > 1:
         return start * (size - 1) + at * (end - start) * (size - 1) / (count - 1)
     middle = (start + end) / 2 * (size - 1) if mode == "tf_crop_and_resize" else 0.0
-    return torch.full((count,), middle, dtype=torch.float64)
+    return torch.full((count,), middle, dtype=dtype)
 
 
 def _nearest(call: Call, sources: Tensor, scale: float) -> Tensor:
@@ -146,7 +148,8 @@ def _resized(call: Call, x: Tensor, dim: int, count: int, scale: float, region: 
     """Resize one dimension; the numbers of a whole dimension are read once for each place of a window."""
     size = x.shape[dim]
     sources = _axis_sources(call, size, count, scale, region)
-    if call["mode"] == "nearest":
+    if call["mode"] == "nearest":  # rounding decides between two numbers at the same distance: kernels use float32
+        sources = _axis_sources(call, size, count, scale, region, torch.float32)
         result = x.index_select(dim, _nearest(call, sources, scale).clamp(0, size - 1).long())
     else:
         indices, weights = _taps(call, sources, size, scale)

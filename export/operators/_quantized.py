@@ -39,10 +39,18 @@ def _kind_of(call: Call, index: int, tensor: Tensor | None) -> ir.DataType:
 
 def quantized(x: Tensor, scale: Tensor, zero: Tensor | None, kind: ir.DataType, *, saturate: bool = True) -> Tensor:
     """Return numbers in units of `scale` as integers or short floating-point numbers of a dtype."""
-    steps = x / scale
+    return _rounded_steps(x / scale, zero, kind, saturate=saturate)
+
+
+def _rounded_steps(steps: Tensor, zero: Tensor | None, kind: ir.DataType, *, saturate: bool = True) -> Tensor:
     if not kind.is_integer():
         return rounded(steps, kind, saturate=saturate)
-    return rounded(steps.round() + (0 if zero is None else zero.to(x.dtype)), kind)
+    return rounded(steps.round() + (0 if zero is None else zero.to(steps.dtype)), kind)
+
+
+def _float32_steps(x: Tensor, scale: Tensor) -> Tensor:
+    """Return numbers in units of `scale`, as defined: in float32, whose rounding decides near the middle of a step."""
+    return (x.float() / scale.float()).double()
 
 
 def _dequantized(x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
@@ -56,7 +64,7 @@ def _quantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) 
     axis, block = call.get("axis", 1), call.get("block_size", 0)
     scales = _spread(x, scale, axis, block)
     zeros = None if zero is None or not kind.is_integer() else _spread(x, zero, axis, block)
-    return quantized(x.double(), scales, zeros, kind, saturate=bool(call.get("saturate", 1)))
+    return _rounded_steps(_float32_steps(x, scales), zeros, kind, saturate=bool(call.get("saturate", 1)))
 
 
 def _dequantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
@@ -67,10 +75,11 @@ def _dequantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None
 
 def _quantize_to_range(_: Call, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     low, high = x.amin().clamp(max=0), x.amax().clamp(min=0)
-    scale = (high - low) / 255
-    safe = torch.where(scale == 0, torch.ones_like(scale), scale)
-    zero = (-low / safe).round().clamp(0, 255)
-    return quantized(x, safe, zero, _UINT8), scale, zero.to(torch.uint8)
+    if low == high:  # zeros alone: the scale is not defined, and 1 in ONNX Runtime
+        high = low + 255
+    step = (high.float() - low.float()) / 255
+    zero = _float32_steps(-low, step).round().clamp(0, 255)
+    return _rounded_steps(_float32_steps(x, step), zero, _UINT8), (high - low) / 255, zero.to(torch.uint8)
 
 
 def _shifted(x: Tensor, zero: Tensor | None, axis: int) -> Tensor:

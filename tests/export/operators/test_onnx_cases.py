@@ -16,7 +16,6 @@ EXCEPTIONS = {
     r"image_decoder.*": "a picture file, not numbers",
     r"adagrad.*|adam.*|.*momentum.*": "steps of training, which no runtime has without its own build",
     r"cast(like)?_FLOAT(16)?_to_FLOAT4E2M1": "NaN, which FLOAT4E2M1 does not have",
-    r"dynamicquantizelinear": "-2.5 / (5 / 255) is a tie, which float32 rounds up",
     r"resize_downsample_scales_(linear|cubic)_align_corners": "the size is that of the output, a whole number",
     r"maxunpool_export_with_output_shape": "indices are those of the output, as in torch and ONNX Runtime",
 }
