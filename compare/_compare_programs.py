@@ -25,6 +25,7 @@ from .matching._observed import Observed
 from .metrics._tolerance import is_coarser
 from .models._drawn_inputs import Shapes, draw_inputs
 from .models._input_files import load_inputs
+from .models._string_inputs import Strings, common_strings, draw_strings, string_inputs, with_strings
 from .references._inputs import cast_inputs
 from .references._reference_program import ReferenceProgram
 from .results._report import Report
@@ -33,6 +34,7 @@ Array = np.ndarray | torch.Tensor
 Inputs = Path | Mapping[str, Array] | Sequence[Mapping[str, Array]]
 Tensors = Mapping[str, torch.Tensor]
 REFERENCE_BACKEND = "onnxruntime-cpu"
+_MAY_BE_OPTIONAL = frozenset({"Optional", "Identity"})  # whose results are tensors when they run, but not in the file
 
 
 def compare_programs(
@@ -66,7 +68,8 @@ def compare_programs(
         program: the program to judge, likewise.
         inputs: the inputs of one call by name, or of several calls, or the path of a file (see `load_inputs`). None
             draws them: normally distributed numbers; indices within the dimension that they index, such as token ids,
-            else integers from 1 to 9; ones for booleans and for inputs with `mask` in their names.
+            else integers from 1 to 9; ones for booleans and for inputs with `mask` in their names. Inputs that are
+            strings become constants of both programs, so that they are the same in each call.
         seed: for drawn inputs; equal seeds give equal numbers.
         shapes: shapes of drawn inputs, by name. Other dynamic dimensions have size 1, unless an input in `shapes` gives
             the size of a dimension of the same name.
@@ -150,15 +153,25 @@ def pair_programs(
     expected = Side.of(reference, "the reference", reference_backend)
     resolved = resolve_backend(backend, options)
     judged = Side.of(program, "the program", resolved if "exported" in resolved.stages else REFERENCE_BACKEND)
+    if inputs is not None and shapes:
+        raise CompareError("shapes are of drawn inputs: give either inputs or shapes")
+    arrays = None if inputs is None else _calls(inputs)
+    notes: list[str] = []
+    if names := string_inputs(expected.program.graph):
+        source = expected.program.graph
+        strings = draw_strings(source, names, seed, shapes or {}) if arrays is None else common_strings(arrays, names)
+        pairs = Ends.of(source, judged.program.graph).inputs
+        expected, judged = expected.given(strings), judged.given({pairs[name]: item for name, item in strings.items()})
+        shapes = shapes and {name: shape for name, shape in shapes.items() if name not in strings}
+        arrays = arrays and [{name: item for name, item in call.items() if name not in strings} for call in arrays]
+        notes = [f"the inputs {', '.join(names)} are strings, which were made constants of both programs"]
     graph = judged.program.graph
     ends = Ends.of(expected.program.graph, graph)
-    if inputs is None:
+    if arrays is None:
         drawn = draw_inputs(expected.program.graph, seed=seed, shapes=shapes)
-        feeds, notes = [drawn.tensors], [drawn.note]
-    elif shapes:
-        raise CompareError("shapes are of drawn inputs: give either inputs or shapes")
+        feeds, notes = [drawn.tensors], [drawn.note, *notes]
     else:
-        feeds, notes = [*map(expected.feed, _calls(inputs))], []
+        feeds = [expected.feed(_as_tensors(call)) for call in arrays]
     calls = [ends.feed(feed, graph, lower_precision=lower_precision) for feed in feeds]
     same_shapes = all(shapes_of(feed) == shapes_of(feeds[0]) for feed in feeds)
     with time_limit(judged.program, limit):
@@ -205,6 +218,10 @@ class Side:
         if "exported" not in resolved.stages:
             raise CompareError(f"{what} can't run on {resolved.name!r}, which does not run a program node by node")
         return cls(loaded, str(loaded.path) if loaded.path else what, resolved)
+
+    def given(self, strings: Strings) -> "Side":
+        """Return the program with inputs that are strings as constants."""
+        return replace(self, program=with_strings(self.program, strings))
 
     def unrolled(self, feeds: Sequence[Tensors]) -> "Side":
         """Return the program with what it runs in place of its branches and loops; itself if it has none."""
@@ -288,14 +305,30 @@ def _check_input(program: str, graph: Graph, name: str, tensor: torch.Tensor) ->
         raise CompareError(f"{program} takes {name}: {value}, but the inputs have {describe(tensor)}")
 
 
-def _calls(inputs: Inputs) -> list[dict[str, torch.Tensor]]:
-    """Return the inputs of each call as tensors."""
+def _calls(inputs: Inputs) -> list[Mapping[str, Array]]:
+    """Return the inputs of each call."""
     if isinstance(inputs, str | os.PathLike):
         return [*load_inputs(inputs)]
     calls = [inputs] if isinstance(inputs, Mapping) else [*inputs]
     if not calls:
         raise CompareError("there are no inputs: give those of at least one call")
-    return [{name: torch.as_tensor(array) for name, array in call.items()} for call in calls]
+    return calls
+
+
+def _as_tensors(call: Mapping[str, Array]) -> dict[str, torch.Tensor]:
+    """Return the inputs of a call as tensors.
+
+    Raises:
+        CompareError: one has no numbers.
+    """
+    strings = [
+        name for name, array in call.items() if isinstance(array, np.ndarray) and array.dtype.kind not in "?biufcV"
+    ]
+    if strings:
+        raise CompareError(
+            f"the input {strings[0]!r} has {call[strings[0]].dtype}, but the program takes numbers there"
+        )
+    return {name: torch.as_tensor(array) for name, array in call.items()}
 
 
 @dataclass(frozen=True)
@@ -386,7 +419,8 @@ def shapes_of(feed: Tensors) -> dict[str, torch.Size]:
 def with_shapes(model: ir.Model, values: Tensors) -> ir.Model:
     """Return a copy of a model that declares the shapes and dtypes of these values, which a file need not do."""
     declared = model.clone()
-    for value in (output for node in declared.graph for output in node.outputs):
+    nodes = (node for node in declared.graph if node.op_type not in _MAY_BE_OPTIONAL)
+    for value in (output for node in nodes for output in node.outputs):
         tensor = values.get(value.name or "")
         if tensor is not None and value.shape is None:
             value.shape = ir.Shape(tensor.shape)

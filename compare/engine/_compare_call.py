@@ -82,7 +82,7 @@ class _CallComparison:
         self._prepared, self._call = prepared, call
         self._program, self._options, self._backend = prepared.program, prepared.options, prepared.backend
         self._results = captured_results(prepared.records, call)
-        self._notes: dict[str, None] = {}
+        self._notes: dict[str, None] = dict.fromkeys(self._program.replaced)
         self._failed: list[str] = []
         self._exchanged: dict[str, None] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}

@@ -47,7 +47,7 @@ def _shared(array: np.ndarray) -> torch.Tensor:
 def same_tensor(a: ir.TensorProtocol, b: ir.TensorProtocol) -> bool:
     """Return whether two weights are equal bit for bit, without copying them if they are contiguous."""
     if a.dtype == ir.DataType.STRING:
-        return a.dtype == b.dtype and a.tobytes() == b.tobytes()
+        return a.dtype == b.dtype and np.array_equal(a.numpy(), b.numpy())
     return a.dtype == b.dtype and same_bits(a.numpy(), b.numpy())
 
 

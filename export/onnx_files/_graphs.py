@@ -77,8 +77,6 @@ class _Checker:
         self._check_tensor = check_tensor
 
     def graph(self, graph: GraphProto) -> _Summary:
-        if len(graph.sparse_initializer):
-            raise ValueError("it has sparse initializers, which no backend supports")
         for tensor in graph.initializer:
             self._check_tensor(tensor)
         inputs = [value.name for value in graph.input]
@@ -126,7 +124,9 @@ class _Checker:
             if kind == AttributeProto.UNDEFINED:
                 raise ValueError(f"the attribute {attribute.name!r:.80} has an unknown type")
             if attribute.HasField("sparse_tensor") or len(attribute.sparse_tensors):
-                raise ValueError(f"the attribute {attribute.name!r:.80} is a sparse tensor, which no backend supports")
+                raise ValueError(
+                    f"the attribute {attribute.name!r:.80} is a sparse tensor, which only a Constant node may have"
+                )
             tensors: list[TensorProto] = [*attribute.tensors, *([attribute.t] if attribute.HasField("t") else ())]
             for tensor in tensors:
                 self._check_tensor(tensor, load=True)

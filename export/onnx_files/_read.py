@@ -19,6 +19,7 @@ from ._from_protobuf import graph_from_proto
 from ._graphs import check_graphs
 from ._mapped import map_weights
 from ._memory import check_room
+from ._plain import plain_model
 from ._tensors import Tensors
 
 _DUMP_KEY = b"\x0a\x0afilch.dump"  # the serialized key of a dump's metadata
@@ -86,5 +87,7 @@ def _parse(path: Path) -> ModelProto:
     model: ModelProto = ModelProto.FromString(contents)
     if not len(model.graph.node) and not len(model.graph.output):
         raise DecodeError("it has no nodes and no outputs")  # protobuf parses many other files as an empty model
-    check_graphs(model, Tensors(path).check)
+    tensors = Tensors(path)
+    model = plain_model(model, tensors.check)
+    check_graphs(model, tensors.check)
     return model

@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 from .._errors import ProgramError
 from ..graph._from_fx import graph_from_fx
 from ..graph._graph import Graph
+from ..onnx_files._plain import plain_model
 from ._program import Program, load_program
 
 GRAPHS = "a Graph, a Program, an ONNX model, the path of an ONNX file, or a torch.export or torch.fx program"
@@ -65,7 +66,10 @@ def as_program(model: Any) -> Program:
     if isinstance(model, ir.Model):
         return Program(model)
     if isinstance(model, onnx.ModelProto):
-        return Program(ir.from_proto(model))
+        try:
+            return Program(ir.from_proto(plain_model(model)))
+        except ValueError as error:
+            raise ProgramError(f"the model can't be used: {error}") from error
     if isinstance(model, str | os.PathLike):
         return load_program(model)
     if isinstance(model, Graph):

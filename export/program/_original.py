@@ -197,9 +197,10 @@ class Original:
 
 
 def weight(model: ir.Model, name: str) -> torch.Tensor | None:
-    """Return a weight of a model, which must not be changed; None if it has no weight of this name."""
+    """Return a weight of a model, which must not be changed; None if it has no weight of numbers of this name."""
     value = model.graph.initializers.get(name)
-    return None if value is None or value.const_value is None else weight_to_torch(value.const_value)
+    stored = None if value is None else value.const_value
+    return None if stored is None or stored.dtype == ir.DataType.STRING else weight_to_torch(stored)
 
 
 def save(original: Original, path: Path, stored: Mapping[str, tuple[Any, ir.ExternalTensor]]) -> bool:

@@ -25,6 +25,7 @@ from ..evaluation._unpredictable import Unpredictable, of_graph, outputs_of_rand
 from ..graph._from_onnx import graph_from_onnx
 from ..graph._graph import Graph
 from ..graph._module_calls import ModuleCall, Port
+from ..onnx_files._plain import NOTES
 from ..onnx_files._read import read_onnx
 from . import _original
 from ._operators import ModelOperator
@@ -114,6 +115,11 @@ class Program:
     def is_foreign(self) -> bool:
         """Whether the module calls are unknown, so that values can only be mapped by inference."""
         return not self.module_calls
+
+    @property
+    def replaced(self) -> tuple[str, ...]:
+        """What the file has that no tensor can hold, and what is in its place, a sentence each."""
+        return (*self.model.metadata_props.get(NOTES, "").splitlines(),)
 
     @property
     def exported_program(self) -> ExportedProgram | None:

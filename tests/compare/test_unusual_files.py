@@ -1,9 +1,12 @@
 """Right ONNX files with rare features, each against itself: all is judged, and a planted wrong value is found."""
 
+import numpy as np
 import onnx
 import pytest
 
-from filch.compare import compare_programs
+from filch.compare import CompareError, compare_programs
+from filch.export import ProgramError, load_program
+from support.faults.fakes import WrongBackend
 
 
 def model(text, opset=19):
@@ -68,3 +71,198 @@ def test_an_output_that_is_no_tensor_of_numbers_is_named(kind, node, reason):
     assert f"the output 'y' is not compared, because {reason}" in report.headline
     assert ("z", "same") in outputs(report)
     assert compare_programs(right, wrong).outcome == "different"
+
+
+def block_product(level=4, factor=1.0):
+    """Return y = x @ w, whose weight has 4 bits and blocks of 16 numbers; one of the scales is multiplied."""
+    random = np.random.default_rng(1)
+    scales = random.uniform(0.01, 0.02, 16).astype(np.float32)
+    scales[3] *= factor
+    file = model(
+        "(float[3, 32] x) => (float[3, 8] y) { y = com.microsoft.MatMulNBits"
+        f"<K = 32, N = 8, bits = 4, block_size = 16, accuracy_level = {level}>(x, w, scales) }}"
+    )
+    weights = {"w": random.integers(0, 255, (8, 2, 8)).astype(np.uint8), "scales": scales}
+    file.graph.initializer.extend(onnx.numpy_helper.from_array(item, name) for name, item in weights.items())
+    return file
+
+
+@pytest.mark.parametrize("level", [0, 2, 3, 4])
+def test_a_product_that_may_round_its_operand_is_judged_by_that(level):
+    """Its `accuracy_level` allows float16, bfloat16 or int8 of either side."""
+    file = block_product(level)
+    assert compare_programs(file, file).outcome == "close"
+    assert compare_programs(file, block_product(level, factor=4.0)).outcome == "different"
+
+
+def test_a_lower_accuracy_level_than_that_of_the_reference_is_an_error():
+    """The program is less accurate, which has to be allowed explicitly."""
+    assert compare_programs(block_product(0), block_product(4)).outcome == "different"
+    assert compare_programs(block_product(0), block_product(4), lower_precision=True).outcome == "close"
+
+
+@pytest.mark.parametrize("scale", [0.02, 0.03])
+def test_numbers_near_the_middle_of_two_steps_are_quantized_as_float32_divides_them(scale):
+    """Among so many numbers, some are nearer to it than float32 can tell; a wrong scale is still found."""
+    text = "(float[64, 2048] x) => (float[64, 4] y) <float s = {%s}> { %s }"
+    chain = "q, step, zero = DynamicQuantizeLinear(x) i = MatMulInteger(q, w, zero) f = Cast<to=1>(i)"
+    nodes = f"{chain} u = Mul(f, step) y = Mul(u, s)", "y = com.microsoft.DynamicQuantizeMatMul(x, w, s)"
+    weight = np.random.default_rng(0).integers(-127, 127, (2048, 4)).astype(np.int8)
+    for body in nodes:
+        right, other = (model(text % (number, body)) for number in (0.02, scale))
+        for file in (right, other):
+            file.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+        assert compare_programs(right, other).close == (scale == 0.02)
+
+
+SELECTION = "(float[4, 9] x) => (float[4, 3] y, int64[4, 3] i) <int64[1] k = {3}> { %s }"
+OPEN, SORTED = (f"y, i = TopK<largest = 0, sorted = {number}>(x, k)" for number in (0, 1))
+
+
+def test_numbers_that_are_selected_in_any_order_are_judged_as_a_set():
+    """Each number is there, in another order than float64's, or than that of the program."""
+    file = model(SELECTION % OPEN)
+    assert compare_programs(file, file).outcome == "close"
+    assert compare_programs(file, model(SELECTION % SORTED)).outcome == "close"
+
+
+@pytest.mark.parametrize(
+    ("reference", "program"),
+    [
+        (OPEN, OPEN.replace("largest = 0", "largest = 1")),
+        (OPEN, f"{OPEN.replace('y,', 'z,')} y = Abs(z)"),
+        (SORTED, OPEN),
+    ],
+)
+def test_other_numbers_and_an_order_that_the_reference_does_not_leave_open_are_found(reference, program):
+    """The program selects others, changes them, or does not sort them."""
+    assert compare_programs(model(SELECTION % reference), model(SELECTION % program)).outcome == "different"
+
+
+def test_indices_that_are_not_those_of_the_selected_numbers_are_found():
+    """They are the right ones in the reverse order, while the numbers are not reversed."""
+    file = model(SELECTION % OPEN)
+    report = compare_programs(file, file, backend=WrongBackend({"i": lambda indices: indices.flip(-1)}))
+    assert report.first_divergence.value == "i"
+
+
+@pytest.mark.parametrize("rounding", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
+@pytest.mark.parametrize("size", [7, 14])
+def test_the_nearest_of_two_numbers_at_the_same_distance_is_that_of_float32(size, rounding):
+    """ONNX Runtime is exactly right, and a wrong mode is found."""
+    text = f'(float[1, {size}] x) => (float[1, 9] y) <int64[2] sizes = {{1, 9}}> {{ y = Resize<mode = "nearest", '
+    text += 'nearest_mode = "%s">(x, , , sizes) }'
+    files = {name: model(text % name) for name in (rounding, "ceil" if rounding == "floor" else "floor")}
+    first, other = files.values()
+    assert compare_programs(first, first).outcome == "close"
+    assert compare_programs(first, other).outcome == "different"
+
+
+def sparse(number=2.0, place=5, shape=(2, 3)):
+    """Return a sparse tensor of two numbers."""
+    numbers, places = np.array([1, number], np.float32), np.array([0, place])
+    parts = onnx.numpy_helper.from_array(numbers, "w"), onnx.numpy_helper.from_array(places, "places")
+    return onnx.helper.make_sparse_tensor(*parts, shape)
+
+
+def with_sparse(tensor, *, is_constant):
+    """Return y = x + w with a sparse tensor as w: the initializer or a constant."""
+    file = model("(float[2, 3] x) => (float[2, 3] y) { y = Add(x, w) }")
+    if is_constant:
+        file.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["w"], sparse_value=tensor))
+    else:
+        file.graph.sparse_initializer.append(tensor)
+    return file
+
+
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_a_sparse_tensor_is_that_of_its_numbers(is_constant, tmp_path):
+    """Each file is written and read; a wrong number and a wrong place are found."""
+    paths = []
+    for index, tensor in enumerate([sparse(), sparse(number=3.0), sparse(place=4)]):
+        paths.append(tmp_path / f"{index}.onnx")
+        onnx.save(with_sparse(tensor, is_constant=is_constant), paths[-1])
+    outcomes = [compare_programs(paths[0], path).outcome for path in (tmp_path / "0.onnx", *paths[1:])]
+    assert outcomes == ["close", "different", "different"]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "problem"),
+    [
+        (sparse(place=6), r"the indices of the sparse tensor 'w' do not fit its shape \[2, 3\]"),
+        (sparse(shape=(2**40,)), "the sparse tensor 'w' would take more than 768 MB"),
+    ],
+)
+def test_a_sparse_tensor_that_is_no_dense_one_is_refused(tensor, problem, tmp_path):
+    """Its places are outside of its shape, or the dense one is too large."""
+    onnx.save(with_sparse(tensor, is_constant=False), tmp_path / "m.onnx")
+    with pytest.raises(ProgramError, match=problem):
+        load_program(tmp_path / "m.onnx")
+
+
+def classifier(weight=0.1):
+    """Return scikit-learn's classifier with its default output: a map from classes to probabilities for each row."""
+    file = model(
+        "(float[3, 2] x) => (int64[3] label, float[3, 2] scores) {"
+        f"label, p = ai.onnx.ml.LinearClassifier<coefficients = [{weight}, 0.2, -0.3, 0.4], intercepts = [0.1, 0.0], "
+        "classlabels_ints = [0, 1]>(x) scores = ai.onnx.ml.ZipMap<classlabels_int64s = [0, 1]>(p) }"
+    )
+    row = onnx.helper.make_map_type_proto(7, onnx.helper.make_tensor_type_proto(1, None))
+    file.graph.output[1].type.CopyFrom(onnx.helper.make_sequence_type_proto(row))
+    return file
+
+
+def test_the_numbers_of_a_map_are_judged():
+    """A note says so; a wrong weight is found by them."""
+    report = compare_programs(classifier(), classifier())
+    assert report.outcome == "close"
+    assert ("scores", "same") in outputs(report)
+    assert "'scores' is a map from classes to numbers: the tensor of these numbers is compared in its place" in (
+        report.notes
+    )
+    assert ("scores", "different") in outputs(compare_programs(classifier(), classifier(0.2)))
+
+
+def test_an_optional_value_is_judged_by_its_element():
+    """The file that runs does not declare it as a tensor; a fault before it is found."""
+    right, wrong = (
+        model(f"(float[3] x) => (float[3] y) {{ r = {op}(x) o = Optional(r) y = OptionalGetElement(o) }}")
+        for op in ("Abs", "Neg")
+    )
+    assert compare_programs(right, right).outcome == "close"
+    assert compare_programs(right, wrong).outcome == "different"
+
+
+def labels(factor=1):
+    """Return y = x + the numbers of strings."""
+    numbers = f'keys_strings = ["a", "b"], values_floats = [1.0, {2.0 * factor}]'
+    return model(
+        f"(string[3] s, float[3] x) => (float[3] y) {{ n = ai.onnx.ml.LabelEncoder<{numbers}>(s) y = Add(n, x) }}"
+    )
+
+
+@pytest.mark.parametrize("inputs", [None, {"s": np.array(["a", "b", "a"]), "x": np.zeros(3, np.float32)}])
+def test_inputs_that_are_strings_are_constants(inputs):
+    """They are drawn from the strings that the nodes know, or given; a wrong number of one is found."""
+    report = compare_programs(labels(), labels(), inputs=inputs)
+    assert report.outcome == "close"
+    assert "the inputs s are strings, which were made constants of both programs" in report.notes
+    assert compare_programs(labels(), labels(3), inputs=inputs).outcome == "different"
+
+
+@pytest.mark.parametrize(
+    ("calls", "problem"),
+    [
+        (
+            [{"s": ["a", "b", "a"]}, {"s": ["b", "b", "a"]}],
+            "the input 's' has strings: give them, the same in each call",
+        ),
+        ([{"s": ["a", "b", "a"], "x": ["a", "b", "a"]}], "the input 'x' has <U1, but the program takes numbers there"),
+    ],
+)
+def test_strings_that_can_not_be_given_are_refused(calls, problem):
+    """They change between calls, or are in place of numbers."""
+    zeros = {"x": np.zeros(3, np.float32)}
+    inputs = [zeros | {name: np.array(array) for name, array in call.items()} for call in calls]
+    with pytest.raises(CompareError, match=problem):
+        compare_programs(labels(), labels(), inputs=inputs)

@@ -300,7 +300,7 @@ GRAPHS: dict[str, tuple[Make, str]] = {
     ),
     "input that is a map": (
         lambda _: _typed(onnx.TypeProto(map_type=onnx.TypeProto.Map(key_type=TensorProto.INT64))),
-        "NotImplementedError: Map types are not supported",
+        "is a map, which only a ZipMap node may return",
     ),
     "function twice": (lambda _: _calling(_calls("F", "Relu"), _calls("F", "Relu")), "has the function 'F' twice"),
 }

@@ -1,0 +1,125 @@
+"""Replace what onnx-ir can't represent: sparse tensors by dense ones, and maps by the tensor that they hold."""
+
+import math
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, TypeProto, helper, numpy_helper
+
+from ._graphs import CheckTensor, subgraphs
+from ._memory import MEMORY
+
+NOTES = "filch.notes"  # the entry of a model's metadata with what was replaced, a line each
+_MAP = "'{}' is a map from classes to numbers: the tensor of these numbers is compared in its place"
+
+
+def plain_model(model: ModelProto, check_tensor: CheckTensor = lambda *_, **__: None) -> ModelProto:
+    """Return a model without sparse tensors and maps; the model itself if it has none.
+
+    Args:
+        model: the model, which is not changed.
+        check_tensor: called with the parts of each sparse tensor.
+
+    Raises:
+        ValueError: a sparse tensor is invalid or too large, or a map can't be replaced.
+    """
+    if not any(_is_rare(graph) for graph in _graphs(model)) and not any(map(_is_sparse, _nodes(model))):
+        return model
+    changed: ModelProto = ModelProto.FromString(model.SerializeToString())
+    dense = _Dense(check_tensor)
+    for graph in _graphs(changed):
+        graph.initializer.extend(map(dense, graph.sparse_initializer))
+        graph.ClearField("sparse_initializer")
+        _replace_maps(changed, graph)
+    for node in filter(_is_sparse, _nodes(changed)):
+        value = dense(node.attribute[0].sparse_tensor)
+        node.attribute[0].CopyFrom(helper.make_attribute("value", value))
+    return changed
+
+
+class _Dense:
+    """Converts sparse tensors, which together may take as much memory as a graph."""
+
+    def __init__(self, check_tensor: CheckTensor) -> None:
+        self._check, self._left = check_tensor, MEMORY
+
+    def __call__(self, sparse: SparseTensorProto) -> TensorProto:
+        name, dims = sparse.values.name, [*sparse.dims]
+        for part in (sparse.values, sparse.indices):
+            self._check(part, load=True)
+        values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
+        self._left -= math.prod(dims) * values.itemsize
+        if values.ndim != 1 or values.dtype.kind == "O":
+            raise ValueError(f"the sparse tensor {name!r:.80} does not have a list of numbers")
+        if min(dims, default=0) < 0 or self._left < 0:
+            raise ValueError(f"the sparse tensor {name!r:.80} would take more than {MEMORY // 2**20} MB as a dense one")
+        result = np.zeros(math.prod(dims), values.dtype)
+        result[_places(name, indices, dims, len(values))] = values
+        return numpy_helper.from_array(result.reshape(dims), name)
+
+
+def _places(name: str, indices: np.ndarray, dims: list[int], count: int) -> np.ndarray:
+    """Return the places of a sparse tensor's numbers in the flattened dense one."""
+    by_axis = indices.T if indices.ndim == 2 else indices[None]
+    sizes = dims if indices.ndim == 2 else [math.prod(dims)]
+    limits = np.array(sizes, np.int64)[:, None]
+    fits = by_axis.dtype.kind == "i" and by_axis.shape == (len(sizes), count)
+    if not fits or (by_axis < 0).any() or (by_axis >= limits).any():
+        raise ValueError(f"the indices of the sparse tensor {name!r:.80} do not fit its shape {dims}")
+    places: np.ndarray = np.ravel_multi_index(tuple(by_axis), sizes)
+    return places
+
+
+def _replace_maps(model: ModelProto, graph: GraphProto) -> None:
+    """Let the nodes that make maps return the tensors that they read."""
+    made = {name for node in graph.node if _makes_map(node) for name in node.output}
+    for node in filter(_makes_map, graph.node):
+        node.CopyFrom(NodeProto(op_type="Identity", name=node.name, input=node.input, output=node.output))
+    for value in (*graph.output, *graph.value_info, *graph.input):
+        if value.name in made:
+            value.type.CopyFrom(TypeProto(tensor_type=TypeProto.Tensor(elem_type=TensorProto.FLOAT)))
+        elif _is_map(value.type):
+            raise ValueError(f"{value.name!r:.80} is a map, which only a ZipMap node may return")
+    lines = [_MAP.format(name) for name in sorted(made)]
+    if lines:
+        helper.set_model_props(
+            model, {**{item.key: item.value for item in model.metadata_props}, NOTES: "\n".join(lines)}
+        )
+
+
+def _makes_map(node: NodeProto) -> bool:
+    return (node.domain, node.op_type) == ("ai.onnx.ml", "ZipMap")
+
+
+def _is_map(kind: TypeProto) -> bool:
+    while kind.HasField("sequence_type"):
+        kind = kind.sequence_type.elem_type
+    return bool(kind.HasField("map_type"))
+
+
+def _is_rare(graph: GraphProto) -> bool:
+    types = (value.type for value in (*graph.output, *graph.input))
+    return bool(graph.sparse_initializer) or any(map(_is_map, types)) or any(map(_makes_map, graph.node))
+
+
+def _is_sparse(node: NodeProto) -> bool:
+    return node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].HasField("sparse_tensor")
+
+
+def _graphs(model: ModelProto) -> Iterator[GraphProto]:
+    yield from _all_graphs([model.graph])
+    for function in model.functions:
+        for node in function.node:
+            yield from _all_graphs(subgraphs(node))
+
+
+def _all_graphs(graphs: Iterable[GraphProto]) -> Iterator[GraphProto]:
+    for graph in graphs:
+        yield graph
+        for node in graph.node:
+            yield from _all_graphs(subgraphs(node))
+
+
+def _nodes(model: ModelProto) -> Iterator[NodeProto]:
+    for owner in (*_graphs(model), *model.functions):
+        yield from owner.node
