@@ -12,6 +12,11 @@ from ..results._rows import Operator, Row
 _NAMESPACES = {"torch": torch, "torch.nn.functional": nn.functional}
 
 
+def as_returned(name: str) -> str:
+    """Return what the value of a node is called at the end of the call, when later nodes have written to it."""
+    return f"{name}, as returned"
+
+
 def fx_operators(graph: fx.Graph, rows: Sequence[Row]) -> Iterator[Operator]:
     """Yield the inputs, the operations and the result of a graph from Dynamo, without its weights.
 
@@ -19,7 +24,9 @@ def fx_operators(graph: fx.Graph, rows: Sequence[Row]) -> Iterator[Operator]:
         graph: its weights are among its placeholders.
         rows: of the exported graph.
     """
-    by_value = {row.value: row for row in rows if row.stage == "exported" and row.kind != "output"}
+    exported = [row for row in rows if row.stage == "exported"]
+    by_value = {row.value: row for row in exported if row.kind != "output"}
+    returned = {row.value: row for row in exported if row.kind == "output"}
     leaves = _leaves(graph)
     nodes = [node for node in graph.nodes if _is_tensor(node)]
     for index, node in enumerate(nodes):
@@ -32,7 +39,8 @@ def fx_operators(graph: fx.Graph, rows: Sequence[Row]) -> Iterator[Operator]:
         elif index + 1 == len(nodes) or _call(nodes[index + 1]) != _call(node):
             yield Operator("call_module", repr(leaf), by_value.get(node.name))
     first = next(iter(graph.output_node().all_input_nodes), None)
-    yield Operator("output", "", by_value.get(first.name) if first is not None else None)
+    name = "" if first is None else first.name
+    yield Operator("output", "", returned.get(as_returned(name), by_value.get(name)))
 
 
 def function_text(node: fx.Node) -> str:

@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from filch.export import Graph, copy_tensors, graph_from_fx, random_nodes, uninitialized_nodes
 from filch.export.backends import Backend, BackwardRun, Compiled, ProvidesReferences, Stage
+from filch.steal.ranks import has_same_bits
 
 from ..common._complex import complex_as_real
 from ..common._errors import reason_of
@@ -26,10 +28,11 @@ from ..references._resolver import Reference
 from ..results._report import EAGER_PYTORCH, Report
 from ..results._rows import Operator, Row
 from ._changed_inputs import changed_rows, values_after
-from ._fx_operators import fx_operators
+from ._fx_operators import as_returned, fx_operators
 from ._node_values import NodeValues
 
 BACKWARD = ", backward"  # suffix of the name of a graph
+_TRANSFORMED = "a transform of torch.func computes it: no such tensor exists outside of it"
 _SECOND = "a second compilation, which returns every value,"
 Compile = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -63,6 +66,7 @@ class GraphCheck:
         in_eager, in_compiled = copy_tensors(inputs), copy_tensors(inputs)
         with _same_random_numbers():
             eager = _eager_values(self.module, in_eager)
+        graph = replace(graph, outputs=tuple(_judged_as(name, eager) for name in graph.outputs))
         float64 = self._float64(graph, arguments)
         with _same_random_numbers():
             outputs = dict(zip(graph.outputs, _node_results(self.module, self.run(*in_compiled)), strict=True))
@@ -70,16 +74,18 @@ class GraphCheck:
         stage: Stage = "exported" if self.kernels is None else "compiled"
         changed = changed_rows(arguments, *named, stage=stage, tolerance=self.tolerance, float64=float64)
         references = {name: Reference(complex_as_real(tensor), "eager") for name, tensor in eager.items()}
+        transformed = _transformed(self.module.graph)
         compare_run = partial(
             compare_values,
             limits=Limits(graph, given_limits(self.tolerance)),
             float64=float64,
-            node_values=partial(NodeValues, self.module, arguments),
+            node_values=None if transformed else partial(NodeValues, self.module, arguments),
             uninitialized=uninitialized_nodes(self.module.graph),
         )
         run = Run(0, "exported", Compiled(graph, None), _tensors_only(arguments), outputs)
         values, problem = self._all_values(inputs)
         rows, effect = compare_run(run, values, references, None)
+        rows = [replace(row, reason=_TRANSFORMED) if row.node in transformed else row for row in rows]
         notes = problem_notes(float64)
         if problem:
             notes.append(f"{_SECOND} does not work, so that its values were not judged: {problem}")
@@ -93,6 +99,7 @@ class GraphCheck:
         random = random_nodes(self.module.graph)
         if self.kernels is not None:
             backend, compiled = self.kernels
+            compiled = replace(compiled, graph=replace(compiled.graph, outputs=graph.outputs))
             origins = NodeProvenance(graph, compiled)
             kernel_rows, effect = _compare_kernels(
                 backend, compiled, arguments, outputs, references, compare_run, origins
@@ -158,7 +165,7 @@ def _compare_kernels(  # noqa: PLR0917  called in one place
         derived = _derived(backend, compiled, arguments)
     inputs = _tensors_only(arguments)
     references = {name: Reference(tensor, "given") for name, tensor in inputs.items()}
-    references |= {name: Reference(tensor, "derived") for name, tensor in derived.items()}
+    references |= {name: Reference(complex_as_real(tensor), "derived") for name, tensor in derived.items()}
     return compare_run(Run(0, "compiled", compiled, inputs, outputs), values, {**references, **eager}, origins)
 
 
@@ -207,12 +214,13 @@ def return_all_values(module: fx.GraphModule) -> tuple[list[str], fx.GraphModule
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     clones: dict[str, fx.Node] = {}
+    clone = _cloned if _transformed(module.graph) else torch.clone
     for node in module.graph.nodes:
         if node.op == "output":
             continue
         env[node] = graph.node_copy(node, env.__getitem__)
         if node.op.startswith("call_") and _is_plain(node.meta.get("example_value")):
-            clones[node.name] = graph.call_function(torch.clone, (env[node],))  # a later operation may be in-place
+            clones[node.name] = graph.call_function(clone, (env[node],))  # a later operation may be in-place
             clones[node.name].meta.update(example_value=node.meta["example_value"])
     graph.output(tuple(clones.values()))
     return list(clones), fx.GraphModule(module, graph)
@@ -223,7 +231,8 @@ def _eager_values(
 ) -> dict[str, torch.Tensor]:
     """Return every tensor that the graph computes in eager PyTorch, copied to the CPU; it may change the inputs.
 
-    It is copied before a later operation changes it in place.
+    It is copied before a later operation changes it in place; what is returned is copied again, at the end (see
+    `as_returned`).
 
     Later nodes read `decisions` in place of the integers that a node of this name returns.
     """
@@ -234,26 +243,60 @@ def _eager_values(
             value = super().run_node(n)
             if not n.op.startswith("call_") or not _is_plain(value):
                 return value
-            values[n.name] = value.detach().to("cpu", copy=True)
+            values[n.name] = _copied(value)
             other = (decisions or {}).get(n.name)
             if other is None or (other.shape, other.dtype) != (value.shape, value.dtype):
                 return value
             return other.to(value.device, copy=True)
 
-    Recorder(module).run(*inputs)
+    returned = Recorder(module).run(*inputs)
+    for node, value in zip(_results(module), returned, strict=True):
+        if isinstance(node, fx.Node) and _is_plain(value):
+            values[as_returned(node.name)] = _copied(value)
     return values
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    with temporarily_clear_interpreter_stack():
+        return tensor.detach().to("cpu", copy=True)
+
+
+def _cloned(tensor: torch.Tensor) -> torch.Tensor:
+    """Clone a tensor outside of torch.func's transforms: a clone within `torch.func.grad` ends with it."""
+    with temporarily_clear_interpreter_stack():
+        return tensor.clone()
+
+
+def _judged_as(name: str, eager: Mapping[str, torch.Tensor]) -> str:
+    """Return the name of a result's reference: its own, unless it is an input or a later node writes to it."""
+    returned = as_returned(name)
+    unchanged = name in eager and has_same_bits(eager[name], eager[returned])
+    return name if unchanged or returned not in eager else returned
 
 
 def _node_results(module: fx.GraphModule, returned: Sequence[Any]) -> list[Any]:
     """Return the results that are nodes of the graph, without the constants among them."""
-    results: Any = module.graph.output_node().args[0]
-    values = [value for value, result in zip(returned, results, strict=True) if isinstance(result, fx.Node)]
+    values = [value for value, result in zip(returned, _results(module), strict=True) if isinstance(result, fx.Node)]
     return [complex_as_real(value.detach().cpu()) if isinstance(value, torch.Tensor) else value for value in values]
+
+
+def _results(module: fx.GraphModule) -> Sequence[Any]:
+    results: Any = module.graph.output_node().args[0]  # Dynamo's are flat
+    return results  # type: ignore[no-any-return]
+
+
+def _transformed(graph: fx.Graph) -> set[str]:
+    """Return the names of the nodes whose values exist only within a transform of torch.func."""
+    return {node.name for node in graph.nodes if _is_transformed(node.meta.get("example_value"))}
+
+
+def _is_transformed(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and is_functorch_wrapped_tensor(value)
 
 
 def _is_plain(value: Any) -> bool:
     """Return whether a value is a tensor that can leave the transformation that computes it, unlike those of vmap."""
-    return isinstance(value, torch.Tensor) and not is_functorch_wrapped_tensor(value)
+    return isinstance(value, torch.Tensor) and not _is_transformed(value)
 
 
 def _tensors_only(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:

@@ -263,7 +263,7 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if returns_uninitialized(call.func):
             return [torch.zeros_like(_in_float64(item)) for item in results]
         try:
-            computed = _tensors(call.in_float64(self._read))
+            computed = [*map(_with_memory, _tensors(call.in_float64(self._read)))]
             if self._noisy and call.name in ("mean", "sum", "var_mean") and _is_float(results[0]):
                 self._add_noise_of_sums(call, computed)
             if [item.shape for item in computed] == [item.shape for item in results]:
@@ -432,6 +432,11 @@ def _tensors(values: Any) -> list[torch.Tensor]:
 
 def _is_float(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _with_memory(tensor: torch.Tensor) -> torch.Tensor:
+    # The zero gradients of forward-mode AD have none, and within a mode torch reads it all the same.
+    return torch.zeros_like(tensor) if tensor._is_zerotensor() else tensor  # noqa: SLF001  it has no other access
 
 
 def _real_dtype(tensor: torch.Tensor) -> torch.dtype:

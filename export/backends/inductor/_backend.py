@@ -99,7 +99,7 @@ class InductorBackend:
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`; for inputs of new shapes it compiles again, as torch.compile does."""
         graphs: KernelGraphs = compiled.handle
-        return graphs.run(inputs, watch)
+        return graphs.run(inputs, watch, compiled.graph.outputs)
 
     def isolate(
         self,

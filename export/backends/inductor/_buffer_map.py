@@ -1,5 +1,6 @@
 """Map the buffers of compiled code to the values of the graph that Inductor compiled."""
 
+import itertools
 import operator
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from ...graph._arguments import written_arguments
 from ...graph._from_fx import operator_name
 from ._kernels import Kernel, LoweredGraph
 
@@ -83,9 +85,15 @@ class BufferMap:
         }
 
     def operation(self, buffer: str) -> str | None:
-        """Return the name of the operation of AOTAutograd's graph whose result a buffer holds, or None."""
-        name = self._lowered.operations.get(buffer)
-        return name if _is_same(self._aot_nodes.get(name or ""), self._inner.get(name or "")) else None
+        """Return the name of the operation of AOTAutograd's graph whose result a buffer holds at the end, or None."""
+        node = self._inner.get(self._lowered.operations.get(buffer, ""))
+        if node is None:
+            return None
+        written = self._is_written(buffer, node)
+        if not written and _is_same(self._aot_nodes.get(node.name), node):
+            return str(node.name)
+        replaced = (item for item in self._replaced(node) if written or item.target == node.target)
+        return next((item.name for item in replaced if item is not self._aot_nodes.get(node.name)), None)
 
     def _original_names(self, node: fx.Node) -> set[str]:
         """Return the name of a node of Inductor's graph, or of the operation that a pattern has replaced by it.
@@ -95,24 +103,40 @@ class BufferMap:
         """
         if _is_same(self._aot_nodes.get(node.name), node):
             return {node.name}
+        return {item.name for item in itertools.islice(self._replaced(node), 1)}
+
+    def _replaced(self, node: fx.Node) -> Iterator[fx.Node]:
+        """Yield what unchanged consumers of a node of Inductor's graph read in its place in AOTAutograd's graph."""
         for user in node.users:
             before = self._aot_nodes.get(user.name)
             if before is not None and _is_same(before, user):
                 read, read_before = (pytree.tree_leaves((item.args, item.kwargs)) for item in (user, before))
                 replaced = [other for item, other in zip(read, read_before, strict=False) if item is node]
                 if len(read) == len(read_before) and replaced and _type(replaced[0]) == _type(node) is not None:
-                    return {replaced[0].name}
-        return set()
+                    yield replaced[0]
 
     def values(self, buffer: str) -> Iterator[tuple[str, View]]:
         """Yield the names of the source graph's values that a buffer holds, and the view that computes each from it."""
         exact = self._inner.get(self._lowered.operations.get(buffer, ""))
         pending: list[tuple[fx.Node, View]] = [] if exact is None else [(exact, _identity)]
+        if exact is not None and self._is_written(buffer, exact):  # a scatter became a write within the kernel
+            pending = []
+            if self.source is self._lowered.aot_graph and (name := self.operation(buffer)) is not None:
+                yield name, _identity
         while pending:
             node, view = pending.pop(0)
             for name in self._values_by_node.get(node, ()):
                 yield name, view
             pending += [(user, _compose(view, user)) for user in node.users if views_of(user) is node]
+
+    def _is_written(self, buffer: str, node: fx.Node) -> bool:
+        """Return whether the kernel that computes a node into a buffer also writes to the result or to a view of it."""
+        origins = {name for kernel in self._lowered.kernels if buffer in kernel.writes for name in kernel.origins}
+        return any(
+            (user.name in origins and node in written_arguments(user.target, user.args, user.kwargs))
+            or (views_of(user) is node and self._is_written(buffer, user))
+            for user in node.users
+        )
 
     def labels(self, exported_names: Mapping[str, str], preferred: Container[str] = ()) -> dict[str, Label]:
         """Return the labels of the stored buffers, by the names of the buffers.

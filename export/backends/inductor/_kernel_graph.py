@@ -108,8 +108,8 @@ class KernelGraphs:
         files = (part.lowered.module.__file__ or "" for compiled in self._graphs.values() for part in compiled.parts)
         return [Path(file).read_text("utf-8") for file in files]
 
-    def run(self, inputs: Values, watch: Collection[str]) -> Values:
-        """Run the graph and return the outputs and the watched values."""
+    def run(self, inputs: Values, watch: Collection[str], outputs: Sequence[str]) -> Values:
+        """Run the graph and return the outputs, by these names, and the watched values."""
         arguments = self._copy_inputs(self._task.bind(inputs))
         compiled = self._compiled_graph(arguments, replayed=not watch)
         values: dict[str, torch.Tensor] = {}
@@ -119,7 +119,7 @@ class KernelGraphs:
 
         with self._running():
             results = self._observed(compiled, arguments, observe) if watch else compiled(*arguments)
-        for name, index in zip(self._task.graph.outputs, self._task.outputs, strict=True):
+        for name, index in zip(outputs, self._task.outputs, strict=True):
             if isinstance(results[index], torch.Tensor):
                 values[name] = results[index].detach().cpu()
         return values
