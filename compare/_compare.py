@@ -148,7 +148,10 @@ def compare(
         backend=resolved_backend.name,
         reference=source,
         program=str(loaded.path) if loaded.path else loaded.model_type.rpartition(":")[2] or "the program",
-        rows=(*(row for one in results for row in one.rows), *unwritten_rows(loaded, [*prepared.compiled][-1])),
+        rows=(
+            *(row for one in results for row in one.rows),
+            *unwritten_rows(loaded, tuple(prepared.compiled)[-1]),
+        ),
         modules=tuple(row for one in results for row in one.modules),
         observer_effect=largest_effect(one.observer_effect for one in results),
         notes=(

@@ -1,6 +1,7 @@
 """Standard output and error of a command, whatever characters they can show and whether or not somebody reads them."""
 
 import codecs
+import io
 import os
 import sys
 
@@ -13,7 +14,7 @@ def show_all_characters() -> None:
     """Write plain characters, or escapes, in place of those that the terminal or the encoding of a file lacks."""
     codecs.register_error("filch", _replaced)
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # None without a terminal, and anything in a notebook
+        if isinstance(stream, io.TextIOWrapper):  # None without a terminal, and anything in a notebook
             stream.reconfigure(errors="filch")
 
 

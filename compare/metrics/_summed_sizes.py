@@ -44,7 +44,7 @@ class SummedSizes:
         self._records = records
         self._flow = lru_cache(maxsize=None)(self._flow_of)
         self._size = lru_cache(maxsize=None)(self._size_of)
-        self._pending: set[_Call] = set()
+        self._pending: set[_Call | _Value] = set()
 
     def of(self, key: Key, path: str, shape: Sequence[int]) -> float:
         """Return the size of what a gradient was summed from; 0 for other values, and where it is not known.
@@ -55,10 +55,12 @@ class SummedSizes:
             shape: its shape.
         """
         call = key.name, key.iteration
+        if key.kind not in ("GP", "GF", "GI", "GO"):
+            return 0.0
+        for later in self._last_first:
+            self._flow(later)
         if key.kind in ("GP", "GF"):
             return self._of_parameter(key.name.rpartition(".")[0], shape)
-        if key.kind not in ("GI", "GO"):
-            return 0.0
         value = self._values.of(call, key.kind[1:]).get(path)
         return 0.0 if value is None else self._size(value)
 
@@ -66,12 +68,21 @@ class SummedSizes:
     def _values(self) -> "_Values":
         return _Values(self._records)
 
+    @cached_property
+    def _last_first(self) -> list[_Call]:
+        """All calls, the last one to return first, so that no call waits for a chain of those behind it."""
+        return [*reversed(self._values.returned)]
+
     def _size_of(self, value: "_Value") -> float:
         """Return the size of the terms of the gradient with respect to a value."""
+        if value in self._pending:  # a module that returns what it receives
+            return 0.0
+        self._pending.add(value)
         readers = self._values.readers(value)
         around = [] if readers else self._values.around(value)
         sizes = [self._size_of_terms(value, call) for call in readers]
         sizes += [self._size_of_multiple(value, *calls) or self._size_of_terms(value, calls[1]) for calls in around]
+        self._pending.discard(value)
         return max(sizes, default=0.0)
 
     def _size_of_terms(self, value: "_Value", call: _Call) -> float:
@@ -195,6 +206,11 @@ class _Values:
     def of(self, call: _Call, kind: str) -> Mapping[str, _Value]:
         """Return the values that a call reads (`"I"`) or returns (`"O"`), by their paths."""
         return self._by_call.get((call, kind), {})
+
+    @property
+    def returned(self) -> list[_Call]:
+        """The calls that return a value, in the order in which they do."""
+        return [call for call, kind in self._by_call if kind == "O"]
 
     def readers(self, value: _Value) -> list[_Call]:
         """Return the innermost calls that read a value and return another one."""

@@ -52,8 +52,8 @@ _DEFAULTS = {
     torch.complex32: Tolerance(1e-2, 1e-1, 2e-2),
     torch.bfloat16: Tolerance(5e-2, 2e-1, 1e-1),
 }
-if hasattr(torch, "bcomplex32"):  # since torch 2.14
-    _DEFAULTS[torch.bcomplex32] = _DEFAULTS[torch.bfloat16]
+if (_bcomplex32 := getattr(torch, "bcomplex32", None)) is not None:  # since torch 2.14
+    _DEFAULTS[_bcomplex32] = _DEFAULTS[torch.bfloat16]
 # Quantization errors are relative to the range of the tensor, so the harmonic limit is none. Where one number is much
 # larger than the others, these may vanish, so the rms limit is loose.
 ANY_ERROR = sys.float_info.max

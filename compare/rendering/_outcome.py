@@ -56,7 +56,11 @@ class Proof:
 
 def worst_outcome(outcomes: Iterable[Outcome]) -> Outcome:
     """Return the worst of several outcomes; without any, nothing was judged."""
-    return max(outcomes, key=_BY_SEVERITY.index, default="incomplete")
+    found = {*outcomes}
+    for outcome in reversed(_BY_SEVERITY):
+        if outcome in found:
+            return outcome
+    return "incomplete"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

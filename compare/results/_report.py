@@ -167,7 +167,7 @@ class Report(Comparison):
         """
         return tuple(dict.fromkeys(row.node for row in self.rows if row.random and row.kind != "output"))
 
-    @cached_property
+    @property
     def proof(self) -> Proof:
         """What was judged: a value or an interface may be wrong, a stage or an output missing.
 

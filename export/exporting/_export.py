@@ -277,7 +277,8 @@ def _copy_buffers(exported: ExportedProgram) -> None:
 def _drop_numbers(exported: ExportedProgram) -> None:
     """Return None in place of numbers and strings, which torch.onnx can't translate; it leaves None out."""
     output = exported.graph.output_node()
-    results: list[Any] = [*output.args[0]]
+    returned: Any = output.args[0]
+    results = [*returned]
     for index, spec in enumerate(exported.graph_signature.output_specs):
         if isinstance(spec.arg, ConstantArgument):
             spec.arg = ConstantArgument(spec.arg.name, None)

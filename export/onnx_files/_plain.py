@@ -66,8 +66,7 @@ def _places(name: str, indices: np.ndarray, dims: list[int], count: int) -> np.n
     fits = by_axis.dtype.kind == "i" and by_axis.shape == (len(sizes), count)
     if not fits or (by_axis < 0).any() or (by_axis >= limits).any():
         raise ValueError(f"the indices of the sparse tensor {name!r:.80} do not fit its shape {dims}")
-    places: np.ndarray = np.ravel_multi_index(tuple(by_axis), sizes)
-    return places
+    return np.asarray(np.ravel_multi_index(tuple(by_axis), sizes))
 
 
 def _replace_maps(model: ModelProto, graph: GraphProto) -> None:

@@ -207,7 +207,8 @@ def _upsample(call: Call, x: Tensor, scales: Tensor | None = None) -> Tensor:
 
 
 def _grid_sample(call: Call, x: Tensor, grid: Tensor) -> Tensor:
-    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(call["mode"], call["mode"])
+    named = str(call["mode"])
+    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(named, named)
     return functional.grid_sample(x, grid, mode, call["padding_mode"], bool(call["align_corners"]))
 
 

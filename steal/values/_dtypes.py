@@ -42,8 +42,8 @@ def _carriers() -> dict[torch.dtype, Carrier]:
     carriers[torch.complex64] = Carrier(TensorProto.FLOAT, torch.float32, "c64")
     carriers[torch.complex128] = Carrier(TensorProto.DOUBLE, torch.float64, "c128")
     carriers[torch.complex32] = Carrier(TensorProto.FLOAT16, torch.float16, "c32")
-    if hasattr(torch, "bcomplex32"):  # since torch 2.14
-        carriers[torch.bcomplex32] = Carrier(TensorProto.BFLOAT16, torch.bfloat16, "bc32")
+    if (bcomplex32 := getattr(torch, "bcomplex32", None)) is not None:  # since torch 2.14
+        carriers[bcomplex32] = Carrier(TensorProto.BFLOAT16, torch.bfloat16, "bc32")
     # torch packs two float4 in a byte and its shape counts bytes; ONNX's shape counts numbers. Store the raw bytes.
     carriers[torch.float4_e2m1fn_x2] = Carrier(TensorProto.UINT8, torch.uint8, "f4e2m1x2")
     return carriers

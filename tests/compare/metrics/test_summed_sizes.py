@@ -9,7 +9,7 @@ from filch.compare import diff
 from filch.compare.metrics._metrics import compare_tensors
 from filch.compare.metrics._summed_sizes import SUMMED, SummedSizes, compare_summed
 from filch.compare.testing._golden import ComparingSink
-from filch.steal import restore, steal_forward, tensors
+from filch.steal import Key, restore, steal_forward, tensors
 
 WIDTH = 32
 
@@ -193,3 +193,17 @@ def test_partial_sums_of_ranks_that_cancel_are_no_difference(tmp_path, wrong):
     assert result.close != wrong, result
     if wrong:
         assert result.first_divergence.key.kind == "GI"
+
+
+def test_a_long_chain_of_modules_is_followed_to_its_end():
+    """One call is read by the next, hundreds of times."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(500)), nn.LayerNorm(4, elementwise_affine=False))
+    x = torch.randn(3, 4)
+    with steal_forward(model, submodules=True, gradients=True) as capture:
+        model(x).square().sum().backward()
+
+    sizes = SummedSizes(capture)
+
+    assert sizes.of(Key("499", 0, "GO"), "", (3, 4)) > 0
+    assert sizes.of(Key("0", 0, "GO"), "", (3, 4)) >= 0
