@@ -3,7 +3,7 @@
 The file has dilated convolutions with batch normalization on a long signal, as WaveNet-like models have. What a file
 with one node costs is subtracted: it is what each comparison costs.
 
-With `OMP_WAIT_POLICY=PASSIVE`, torch's threads wait for each other as they do in the command `filch`.
+With `GOMP_SPINCOUNT=10000`, torch's threads wait for each other as they do in the command `filch`.
 """
 
 from __future__ import annotations

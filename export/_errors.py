@@ -44,7 +44,7 @@ def reason(error: BaseException) -> str:
     if any(
         _NO_ROOM in text for text in (str(root), str(getattr(root, "output", "")), str(getattr(root, "stderr", "")))
     ):
-        return f"{_NO_ROOM}: {free_space(tempfile.gettempdir())}"
+        return f"{_NO_ROOM}: {free_space(getattr(root, 'filename', None) or tempfile.gettempdir())}"
     lines = [line.strip() for line in str(root).splitlines()]
     text = next((line for line in lines if line), "")
     return f"{type(root).__name__}: {text}" if text else type(root).__name__

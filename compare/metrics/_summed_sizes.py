@@ -57,8 +57,8 @@ class SummedSizes:
         call = key.name, key.iteration
         if key.kind not in ("GP", "GF", "GI", "GO"):
             return 0.0
-        for later in self._last_first:
-            self._flow(later)
+        while self._waiting:
+            self._flow(self._waiting.pop())
         if key.kind in ("GP", "GF"):
             return self._of_parameter(key.name.rpartition(".")[0], shape)
         value = self._values.of(call, key.kind[1:]).get(path)
@@ -69,9 +69,9 @@ class SummedSizes:
         return _Values(self._records)
 
     @cached_property
-    def _last_first(self) -> list[_Call]:
-        """All calls, the last one to return first, so that no call waits for a chain of those behind it."""
-        return [*reversed(self._values.returned)]
+    def _waiting(self) -> list[_Call]:
+        """All calls; the last one to return is taken first, so that none waits for a chain of those behind it."""
+        return self._values.returned
 
     def _size_of(self, value: "_Value") -> float:
         """Return the size of the terms of the gradient with respect to a value."""
