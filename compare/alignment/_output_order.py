@@ -18,13 +18,14 @@ def output_orders(shape: Shape, other: Shape) -> Iterator[Layout]:
     """Yield the orders in which an output may have all numbers of a tensor: where its elements are in that tensor.
 
     An output of the same shape has the same order. One of another shape may have dimensions that are joined or split
-    and, if there are three or more, in another order, as where channels are last.
+    and, if there are three or more, in another order, as where channels are last. Those of an empty output are the same
+    ones: no numbers would show how others were joined.
 
     Args:
         shape: of the tensor.
         other: of the output.
     """
-    if math.prod(shape) != math.prod(other):
+    if math.prod(shape) != math.prod(other) or (0 in shape and sorted(_long(shape)) != sorted(_long(other))):
         return
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     digits = [digit for digit in zip(shape, strides, strict=True) if digit[0] != 1]

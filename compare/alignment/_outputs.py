@@ -151,6 +151,8 @@ class _Judge:
         )
 
     def _pair(self, own: Output, other: Output) -> JudgedOutput | None:
+        if _class_problem(own, other):
+            return None
         shape, other_shape = tuple(own.tensor.shape), tuple(other.tensor.shape)
         for layout in output_orders(shape, other_shape):
             is_native = not (_has_float64(own) and _has_float64(other))
@@ -226,11 +228,41 @@ def _has_float64(output: Output) -> bool:
     return output.native is None or bool((output.tensor.isfinite() | ~output.native.isfinite()).all())
 
 
+def _class_problem(own: Output, other: Output) -> str:
+    """Say what an output of B is in place of that of A: a number, an integer, a boolean or a string; `""` if the same.
+
+    A dtype of another size is none of these: what it can't hold is seen in the numbers.
+    """
+    if _text_of(own) is _text_of(other) is None and "" in (own.result.value, other.result.value):
+        return ""  # a Python number, of which 1 is 1.0
+    classes = [_number_class(item) for item in (other, own)]
+    return "" if classes[0] == classes[1] else f"is {classes[0]}, that of A {classes[1]}"
+
+
+def _number_class(output: Output) -> str:
+    dtype = output.tensor.dtype
+    if _text_of(output) is not None:
+        return "a string"
+    if dtype == torch.bool:
+        return "a boolean"
+    return "a floating-point number" if dtype.is_floating_point else "an integer"
+
+
+def _text_of(output: Output) -> str | None:
+    """Return an output that is a Python string, whose tensor has its bytes."""
+    is_text = not output.result.value and output.tensor.dtype == torch.uint8
+    return bytes(output.tensor.tolist()).decode(errors="surrogatepass") if is_text else None
+
+
 def _problem(own: Output, other: Output | None) -> str:
     """Say what is wrong with an output of B that is not that of A."""
     label = f"the {output_name(other or own)}"
     if other is None:
         return f"{label} of A is no output of B"
+    if problem := _class_problem(own, other):
+        return f"{label} of B {problem}"
+    if (text := _text_of(other)) is not None:
+        return f"{label} of B is {text!r:.80}, that of A {_text_of(own)!r:.80}"
     shape, other_shape = tuple(own.tensor.shape), tuple(other.tensor.shape)
     if shape != other_shape and next(output_orders(shape, other_shape), None) is None:
         return f"{label} of B has the shape {[*other_shape]}, that of A {[*shape]}"

@@ -91,8 +91,8 @@ class RunResult:
     Attributes:
         kind: whether the model returned it, or it is an argument or a buffer that the call has changed.
         path: its path in the result (`""`, `[0]`), in the arguments (`cache.layers[0].keys`) or in the model.
-        value: the name of its value; that of the last write to its memory; `""` of a Python number.
-        handle: tells its tensor object apart from others of the run; 0 of a Python number.
+        value: the name of its value; that of the last write to its memory; `""` of a Python number or string.
+        handle: tells its tensor object apart from others of the run; 0 of a Python number or string.
         given: the name of the value that it had before the call; `""` of a result, or if there was none.
     """
 
@@ -145,7 +145,7 @@ def record_run(
         visit: called with the name and tensor of each value as soon as it is there: inputs, weights, constants and
             results. The model may change the tensor later.
         within: returns a context in which the model is called; a dispatch mode in it sees the same calls.
-        left: called with each result, and its tensor, when the model has returned.
+        left: called with each result, and its tensor, when the model has returned. That of a string has its bytes.
 
     Raises:
         TraceError: the model fails on these inputs.
@@ -216,10 +216,10 @@ class _ReplayTracer(DispatchTracer):
         for path, tensor in tensors(result).items():
             self._add_result("returned", path, tensor)
         for keys, leaf in pytree.tree_flatten_with_path(result)[0]:
-            if isinstance(leaf, int | float | complex):
+            if isinstance(leaf, int | float | complex | str):
                 number = RunResult("returned", pytree.keystr(keys), "")
                 self.results.append(number)
-                self._left(number, torch.tensor(leaf))
+                self._left(number, _as_tensor(leaf))
         for path, tensor in model.named_buffers():
             self._add_result("buffer", path, tensor)
         for path, tensor in arguments.items():
@@ -286,3 +286,10 @@ class _ReplayTracer(DispatchTracer):
                 self.sources[self._last_handle] = name
                 self._visit(name, tensor)
         return int(self._handles[tensor])
+
+
+def _as_tensor(leaf: complex | str) -> torch.Tensor:
+    """Return a Python number as a tensor, and the bytes of a string or of a number that no dtype holds."""
+    if isinstance(leaf, str) or (isinstance(leaf, int) and not -(2**63) <= leaf < 2**63):
+        return torch.tensor([*str(leaf).encode(errors="surrogatepass")], dtype=torch.uint8)
+    return torch.tensor(leaf)

@@ -145,6 +145,17 @@ CHANGED: dict[str, tuple[Change, Change]] = {
     "another Python number": (lambda y: (y, 3), lambda y: (y, 4)),
     "a loss beside logits": (lambda y: (y.mean(), y), lambda y: (y.mean() + 1, y)),
     "a transposed matrix": (lambda y: y[0], lambda y: y[0].T),
+    "numbers for booleans": (lambda y: y > 0, lambda y: (y > 0).float()),
+    "integers for booleans": (lambda y: y > 0, lambda y: (y > 0).long()),
+    "booleans for integers": (lambda y: (y > 0).long(), lambda y: y > 0),
+    "numbers for indices": (lambda y: y.argmax(-1), lambda y: y.argmax(-1).float()),
+    "integers for numbers": (torch.round, lambda y: y.round().long()),
+    "integers for no numbers": (lambda y: y[:0], lambda y: y[:0].long()),
+    "another empty shape": (lambda y: y.new_zeros(0, 10), lambda y: y.new_zeros(4, 0)),
+    "no rows for no columns": (lambda y: y.new_zeros(3, 0, 5), lambda y: y.new_zeros(0, 5)),
+    "another string": (lambda y: (y, "a"), lambda y: (y, "b")),
+    "a string for a number": (lambda y: (y, 1), lambda y: (y, "1")),
+    "another large number": (lambda y: (y, 2**70), lambda y: (y, 2**70 + 1)),
 }
 
 
@@ -161,6 +172,15 @@ SAME: dict[str, tuple[Change, Change]] = {
     "a tuple and names": (lambda y: (y, -y), lambda y: {"x": y, "y": -y}),
     "a further one before": (lambda y: (y, -y), lambda y: (y.mean(), y, -y)),
     "the same twice": (lambda y: (y, y), lambda y: (y, y.clone())),
+    "indices of fewer bits": (lambda y: y.argmax(-1), lambda y: y.argmax(-1).int()),
+    "unsigned integers": (lambda y: y.argmax(-1), lambda y: y.argmax(-1).to(torch.uint8)),
+    "more bits": (lambda y: y, lambda y: y.double()),
+    "Python numbers": (lambda y: (y, 3, True), lambda y: (y, 3.0, 1)),
+    "a number in a tensor": (lambda y: (y, 3), lambda y: (y, torch.tensor(3))),
+    "the same string": (lambda y: (y, "a"), lambda y: (y, "a")),
+    "no tensor": (lambda y: (y, None), lambda y: y),
+    "empty channels last": (lambda y: y.new_zeros(0, 3, 5), lambda y: y.new_zeros(0, 5, 3)),
+    "an empty batch": (lambda y: y.new_zeros(0, 10), lambda y: y.new_zeros(1, 0, 10)),
 }
 
 
@@ -169,6 +189,19 @@ def test_several_outputs_have_their_places(way: str):
     """By name, or in the order of A."""
     result = compared(*SAME[way])
     assert result.outcome == "close", str(result)
+
+
+@pytest.mark.parametrize(
+    ("way", "text"),
+    [
+        ("numbers for booleans", "the output of B is a floating-point number, that of A a boolean"),
+        ("another string", "the output [1] of B is 'b', that of A 'a'"),
+        ("another empty shape", "the output of B has the shape [4, 0], that of A [0, 10]"),
+    ],
+)
+def test_an_output_of_another_kind_is_described(way: str, text: str):
+    """By what both are."""
+    assert compared(*CHANGED[way]).wrong_outputs == (text,)
 
 
 def test_places_and_orders_are_stated():
