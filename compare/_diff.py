@@ -100,10 +100,10 @@ def _rows(
         if key in second:
             yield from value_rows(key, first[key], second[key], tolerance, levels=levels, sizes=sizes)
         else:
-            yield unmatched_row(key, first[key], _SECOND)
+            yield from unmatched_rows(key, first[key], _SECOND)
     for key in second:
         if key not in first:
-            yield unmatched_row(key, second[key], "the first dump")
+            yield from unmatched_rows(key, second[key], "the first dump")
 
 
 def _mapped_rows(
@@ -190,14 +190,16 @@ def value_rows(
         yield _without_numbers(key, path, stand_in, missing.get(path), second)
 
 
-def unmatched_row(key: Key, value: Any, missing_from: str) -> DiffRow:
+def unmatched_rows(key: Key, value: Any, missing_from: str) -> tuple[DiffRow, ...]:
     """Return the row of a record that only one of two dumps has.
 
     It counts as a difference, unless only one of several processes has such a record: a gradient before it is reduced
-    over all of them, or a collective.
+    over all of them, or a collective. What hooks make of a caller's arguments may be computed elsewhere: no row.
     """
+    if key.kind == "A":
+        return ()
     same = None if key.kind in ("GP", "C") else False
-    return DiffRow(key, "", describe(value), f"{missing_from} does not have it", same=same)
+    return (DiffRow(key, "", describe(value), f"{missing_from} does not have it", same=same),)
 
 
 def _without_numbers(

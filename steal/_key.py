@@ -11,10 +11,11 @@ class Key(NamedTuple):
     Attributes:
         name: the name of the module (`""` for an unnamed one), or the name given to `steal_append`.
         iteration: how many times the module was called before in this capture.
-        kind: `"I"` for inputs, `"O"` for the output, `"V"` for a value given to `steal_append`; `"GI"` and `"GO"` for
-            the gradients with respect to inputs and output, `"P"` for a parameter, `"GP"` for its gradient after each
-            accumulation and `"GF"` for its final gradient, as an optimizer's step or the end of the block finds it;
-            `"C"` for a collective that the module has run.
+        kind: `"I"` for inputs, as `forward` receives them, and `"A"` for the arguments that the caller of the outermost
+            module gave, if its forward pre-hooks have changed them; `"O"` for the output, `"V"` for a
+            value given to `steal_append`; `"GI"` and `"GO"` for the gradients with respect to inputs and output, `"P"`
+            for a parameter, `"GP"` for its gradient after each accumulation and `"GF"` for its final gradient, as an
+            optimizer's step or the end of the block finds it; `"C"` for a collective that the module has run.
     """
 
     name: str
@@ -31,7 +32,7 @@ class Key(NamedTuple):
 
     def place(self, path: str) -> str:
         """Return the label with the path of a tensor in the value; of inputs, as in `.args[1]` or `.kwargs['x']`."""
-        if self.kind in ("I", "GI"):
+        if self.kind in ("I", "A", "GI"):
             args = path.startswith("[0]")
             path = path.replace("[0]", ".args", 1) if args else path.replace("[1]", ".kwargs", 1)
         return self.label + path

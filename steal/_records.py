@@ -193,6 +193,11 @@ class Records(Mapping[Any, Any]):
     def __getitem__(self, key: Any) -> Any:
         return decode(self.records[key].spec, self.tensor_source.get)
 
+    def arguments_key(self, name: str, iteration: int) -> Key:
+        """Return the key of the arguments that the caller of a module gave, before forward pre-hooks changed them."""
+        given = Key(name, iteration, "A")
+        return given if given in self.records else Key(name, iteration, "I")
+
     def borrow(self, key: Any) -> Any:
         """Return a value for reading only: its tensors may be shared with other keys and the storage."""
         return decode(self.records[key].spec, self.tensor_source.view)

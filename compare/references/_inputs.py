@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from filch.export import Graph, Program, Value
-from filch.steal import Call, Key, Records, Skipped, argument_tensors, describe, missing_tensors, named_arguments
+from filch.steal import Call, Records, Skipped, argument_tensors, describe, missing_tensors, named_arguments
 
 from ..common._errors import CompareError
 from ..metrics._repeated import repetition_problem
@@ -107,7 +107,7 @@ def _captured_call(reference: Records, program: Program, graph: Graph, call: Cal
         if origin.path is not None and key.kind == "I" and key.name in reference.modules:
             keys.setdefault((origin.path, origin.iteration), (key.name, key.iteration))
     name, iteration = keys["", 0]
-    args, kwargs = reference[Key(name, iteration, "I")]
+    args, kwargs = reference[reference.arguments_key(name, iteration)]
     parameters = reference.modules[name].parameters
     arguments = argument_tensors(parameters, args, kwargs)
     source = f"{_source(reference)}, call {call.index} of {name or 'the model'}"

@@ -172,7 +172,7 @@ def captured_tensors(
     reference: Records, record: tuple[str, int]
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """Return the input tensors (by parameter) and output tensors (by path) of a captured module call."""
-    args, kwargs = reference.borrow(Key(*record, "I"))
+    args, kwargs = reference.borrow(reference.arguments_key(*record))
     output = Key(*record, "O")
     outputs = tensors(reference.borrow(output)) if output in reference else {}
     return argument_tensors(reference.modules[record[0]].parameters, args, kwargs), outputs

@@ -14,7 +14,7 @@ from torch import nn
 
 from filch.steal import Dump, Key, restore, steal_forward
 
-from .._diff import diff, unmatched_row, value_rows
+from .._diff import diff, unmatched_rows, value_rows
 from ..common._errors import CompareError
 from ..float64 import StoredLevel
 from ..metrics._summed_sizes import SummedSizes
@@ -229,7 +229,7 @@ class ComparingSink:
     def rows(self, key: Key, value: Any) -> tuple[DiffRow, ...]:
         """Return the rows of a record."""
         if key not in self._expected:
-            return (unmatched_row(key, value, _THERE),)
+            return unmatched_rows(key, value, _THERE)
         rows = value_rows(
             *(key, self._expected[key], value, self._tolerance), second=_HERE, levels=self._levels, sizes=self._sizes
         )
@@ -240,6 +240,6 @@ class ComparingSink:
         rows: list[DiffRow] = []
         for key in self._expected:
             found = self._rows.get(key)  # no rows if it has no tensors
-            rows += (unmatched_row(key, self._expected[key], _HERE),) if found is None else found
+            rows += unmatched_rows(key, self._expected[key], _HERE) if found is None else found
         rows += [row for key, extra in self._rows.items() if key not in self._expected for row in extra]
         return DumpDiff(self._expected.source, _HERE, tuple(rows))

@@ -83,7 +83,7 @@ def repeat_calls(name: str, model: nn.Module, dump: Dump) -> None:
         keys = [key for key in call.keys if key.kind == "I" and key.name == call.name == name]
         if not keys:
             raise CompareError("the inputs of a call were not stored")
-        args, kwargs = dump[keys[0]]
+        args, kwargs = dump[dump.arguments_key(name, keys[0].iteration)]
         if foreign := next((item for item in (*args, *kwargs.values()) if isinstance(item, Foreign)), None):
             raise CompareError(f"an input of class {foreign!r:.80} can't be read from the dump")
         with torch.no_grad():

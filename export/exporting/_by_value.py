@@ -38,7 +38,7 @@ def find_by_value(
     by_type: dict[tuple[torch.dtype, torch.Size], list[_Match]] = {}
     for match in matches.values():
         by_type.setdefault((match.tensor.dtype, match.tensor.shape), []).append(match)
-    args, kwargs = records["", 0, "I"]  # the inputs of the model
+    args, kwargs = records[records.arguments_key("", 0)]  # the inputs of the model
     arguments = argument_tensors(records.modules[""].parameters, args, kwargs)
     for name, value in _graph_values(original, {name: arguments[path] for name, path in inputs.items()}):
         for match in by_type.get((value.dtype, value.shape), ()):
@@ -102,9 +102,9 @@ def _error(actual: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def _tensors_of(records: Records, key: tuple[str, int]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Return the input tensors (kind "I") and the output tensors ("O") of a module call, by their paths."""
+    """Return the input tensors and the output tensors of a module call, by their paths."""
     path, iteration = key
-    args, kwargs = records[Key(path, iteration, "I")]
+    args, kwargs = records[records.arguments_key(path, iteration)]
     return (
         argument_tensors(records.modules[path].parameters, args, kwargs),
         tensors(records[Key(path, iteration, "O")]),

@@ -116,7 +116,8 @@ def _run(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], recor
     for module in model.modules():
         if recorder is not None and not isinstance(module, torch.jit.ScriptModule):  # which does not support hooks
             handles += [
-                module.register_forward_pre_hook(recorder.before, with_kwargs=True),
+                # A program starts with what the caller of the model passes.
+                module.register_forward_pre_hook(recorder.before, prepend=module is model, with_kwargs=True),
                 module.register_forward_hook(recorder.after, with_kwargs=True),
             ]
     try:

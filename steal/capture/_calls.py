@@ -19,7 +19,7 @@ class Frame:
     """A running call of a hooked module.
 
     Attributes:
-        caller_inputs: `(args, kwargs)`; of a model with DTensors, as they were before other hooks.
+        caller_inputs: `(args, kwargs)`, as they were before other hooks.
         caller_exception: the exception that the caller was handling when it made the call. Torch calls our hook while
             handling an exception of the forward, so any other exception is the forward's.
     """
@@ -137,6 +137,10 @@ class Calls:
         """Return this thread's innermost running call, or None."""
         frames = self._running.frames
         return frames[-1] if frames else None
+
+    def count(self, name: str) -> int:
+        """Return how many calls of a name have begun."""
+        return self._call_counts.get(name, 0)
 
     def called(self) -> set[str]:
         """Return the names that were called."""

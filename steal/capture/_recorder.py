@@ -111,12 +111,13 @@ class Recorder:
         self._growth = GrowthTracker()
         self._grown_bytes = GrownBytes()
         self._caller_inputs: dict[
-            tuple[int, str], tuple[tuple[Any, ...], dict[str, Any]]
+            tuple[int, str], tuple[tuple[Any, ...], dict[str, Any], Spec | None]
         ] = {}  # by thread and name of the module
         self.lock = threading.RLock()
         self.calls = Calls(chosen, changes.report)  # not a method of this: a cycle would keep the data file open
         self._appended: Counter[str] = Counter()
         self._handles: list[Any] = []
+        self._has_first_hook: set[str] = set()  # the names of the modules whose callers' inputs are kept
         self._hook_ids: dict[str, tuple[int, int]] = {}  # of the pre-hook and the forward hook, by module name
         self._warned: set[str] = set()
         self._extras: list[Extra] = []  # those that have started
@@ -125,19 +126,26 @@ class Recorder:
         """Register all hooks and start the extras."""
         _active_recorders.add(self)
         for name, module in self._chosen:
+            others = module._forward_pre_hooks.keys() - _filch_hooks  # noqa: SLF001  there is no public API
+            if self.placement_tags is not None or others:
+                self._keep_caller_inputs(name, module)
             before, after = _Hook(self, name, self._before), _Hook(self, name, self._after)
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
             self._handles.append(module.register_forward_hook(after, with_kwargs=True, always_call=True))
             self._hook_ids[name] = self._handles[-2].id, self._handles[-1].id
-            if self.placement_tags is not None:
-                first = _Hook(self, name, self._before_other_hooks)
-                self._handles.append(module.register_forward_pre_hook(first, prepend=True, with_kwargs=True))
         _filch_hooks.update(handle.id for handle in self._handles)
         if self.placement_tags is not None:
             self.placement_tags.start()
         for extra in extras:
             extra.start(self)
             self._extras.append(extra)
+
+    def _keep_caller_inputs(self, name: str, module: nn.Module) -> None:
+        """Register a hook that keeps what the caller passes, before other hooks change it."""
+        self._has_first_hook.add(name)
+        first = _Hook(self, name, self._before_other_hooks)
+        self._handles.append(module.register_forward_pre_hook(first, prepend=True, with_kwargs=True))
+        _filch_hooks.add(self._handles[-1].id)
 
     def unhook(self) -> None:
         """Remove all hooks and stop the extras; in another thread, torch may still call a removed hook."""
@@ -172,9 +180,12 @@ class Recorder:
     def _before_other_hooks(
         self, name: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], __: None
     ) -> None:
-        """Keep the inputs as the caller passed them: hooks of tensor parallelism convert them to DTensors."""
-        if graph_task_id() == -1:
-            self._caller_inputs[threading.get_ident(), name] = args, kwargs
+        """Keep the inputs as the caller passed them, and store those of an outermost call."""
+        if graph_task_id() != -1:
+            return
+        is_stored = self.options.inputs and not self.options.to_sink and self.calls.innermost() is None
+        spec = self._encode(Key(name, self.calls.count(name), "A"), (args, kwargs)) if is_stored else None
+        self._caller_inputs[threading.get_ident(), name] = args, kwargs, spec
 
     def _before(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _: None) -> None:
         """Handle the beginning of a call."""
@@ -184,7 +195,8 @@ class Recorder:
             self.totals.recomputed += 1  # activation checkpointing repeats the forward in the backward pass
             return
         frame = self.calls.enter(name, module)
-        frame.caller_inputs = self._caller_inputs.pop((threading.get_ident(), name), (args, kwargs))
+        given = self._caller_inputs.pop((threading.get_ident(), name), (args, kwargs, None))
+        frame.caller_inputs, spec = given[:2], given[2]
         if self._printer.verbose:
             self._printer.enter(name, module, frame.iteration, args, kwargs)
         is_last = _move_hooks_last(module, *self._hook_ids[name])
@@ -192,20 +204,28 @@ class Recorder:
             extra.call_began(frame, args, kwargs)
         if not self.options.inputs or not self.options.wants(frame.iteration):
             return
-        if is_last:
+        if is_last and spec is None:
             self.record((name, frame.iteration, "I"), (args, kwargs), frame.origin)
-        else:  # later hooks may change the inputs
-            key = Key(name, frame.iteration, "I")
-            frame.pending_inputs = (args, kwargs, self._encode(key, (args, kwargs)))
+            return
+        key = Key(name, frame.iteration, "I")
+        own = self._encode(key, (args, kwargs))
+        frame.pending_inputs = (args, kwargs, own, own if spec is None else spec)
+        if is_last:
+            self._record_pending(frame, args, kwargs)
+        elif name not in self._has_first_hook:  # later hooks may change the inputs
+            self._keep_caller_inputs(name, module)
 
     def _record_pending(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Record the inputs as encoded in our hook, or as replaced by later hooks."""
-        old_args, old_kwargs, spec = frame.pending_inputs
+        """Record the inputs as encoded in our hook, or as replaced by later hooks, and the caller's if these differ."""
+        old_args, old_kwargs, spec, given = frame.pending_inputs
         frame.pending_inputs = None
         key = Key(frame.name, frame.iteration, "I")
         unchanged = is_same((*old_args, *old_kwargs.values()), (*args, *kwargs.values()))
         unchanged = unchanged and old_kwargs.keys() == kwargs.keys()
-        self._add_record(key, spec if unchanged else self._encode(key, (args, kwargs)), frame.origin, (args, kwargs))
+        spec = spec if unchanged else self._encode(key, (args, kwargs))
+        self._add_record(key, spec, frame.origin, (args, kwargs))
+        if given != spec and frame.origin.path == "":
+            self._add_record(key._replace(kind="A"), given, frame.origin, frame.caller_inputs)
 
     def _after(self, name: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Handle the end of a call."""
