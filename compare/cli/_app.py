@@ -10,7 +10,7 @@ import typer
 
 from filch import __version__
 
-from ..common._streams import show_all_characters
+from ..common._streams import checked_output, show_all_characters
 from ._align import align_command
 from ._batch import matrix_command, precision_command, sweep_command
 from ._bisect import bisect_command
@@ -82,4 +82,5 @@ for _panel, _functions in _COMMANDS.items():
 def main() -> None:
     """Run the command line; every error exits with code 2, so that 1 always means 'different'."""
     show_all_characters()
-    app()
+    with checked_output():
+        app()

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..common._streams import discard_output
+from ..common._streams import OutputError
 
 _INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
 Traceback = Annotated[bool, typer.Option("--traceback", help="If an error occurs, print all of its stack frames.")]
@@ -40,15 +40,12 @@ def as_command(function: Any) -> Callable[..., None]:
                     for name, group in groups.items()
                 }
                 function(*args, **options, **grouped)
-        except typer.Exit:
+        except (OutputError, typer.Exit):
             raise
-        except BrokenPipeError:  # click would exit with 1
-            discard_output()
-            raise typer.Exit(2) from None
         except KeyboardInterrupt:
             interrupted()
         except Exception as error:  # noqa: BLE001  Python would exit with 1, which means a difference here
-            sys.stderr.write(_message(error, traceback=traceback))
+            typer.echo(_message(error, traceback=traceback), err=True, nl=False)  # which may be closed
             raise typer.Exit(2) from None
 
     added = [(field.name, field.type, field.default) for group in groups.values() for field in fields(group)]

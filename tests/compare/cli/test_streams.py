@@ -2,23 +2,19 @@
 
 import io
 import os
-import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
 from filch.compare.common import _streams
 from filch.compare.rendering._console import as_text, print_text
 from filch.compare.rendering._table import Column, Table
+from filch.steal import steal_forward
+from support.processes.commands import run
 
-MODEL = "import torch\n\ndef model():\n    return torch.nn.Linear(4, 2).eval(), (torch.rand(3, 4),)\n"
 TABLE = Table((Column("näme", fill=True), Column("error µ")), (("日本", "1e-7"),))
-
-
-@pytest.fixture
-def factory(tmp_path):
-    (tmp_path / "made.py").write_text(MODEL, "utf-8")
-    return f"{tmp_path / 'made.py'}:model"
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii", "cp437", "cp1252"])
@@ -58,17 +54,48 @@ def test_a_width_that_is_none_is_that_of_usual_terminals(monkeypatch, columns, w
     assert len(as_text([TABLE]).splitlines()[1]) == width
 
 
-def test_a_reader_that_has_gone_is_no_difference(factory):
-    """The exit code is 2; 1 would mean that a value differs."""
+@pytest.fixture
+def dump(tmp_path):
+    """Return the path of a dump with one value."""
+    model = torch.nn.Identity()
+    with steal_forward(model, dump_file=tmp_path / "dump.onnx"):
+        model(torch.ones(2))
+    return str(tmp_path / "dump.onnx")
+
+
+def _run_into(monkeypatch, descriptor, *arguments):
+    """Run a command whose standard output is this descriptor, and return its exit code."""
+    with os.fdopen(descriptor, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        code = run(*arguments)
+        assert sys.stdout is stream
+    return code
+
+
+@pytest.mark.parametrize("command", [["--version"], ["--help"], ["show", "--help"], ["show"]], ids=" ".join)
+def test_a_reader_that_has_gone_ends_a_command_quietly(monkeypatch, capfd, dump, command):
+    """With the exit code that other programs have then; 1 would mean that a value differs."""
     reader, writer = os.pipe()
     os.close(reader)
-    code = "from support.processes.commands import run; import sys; sys.exit(run('check', sys.argv[1]))"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
-    ended = subprocess.run(
-        [sys.executable, "-c", code, factory], check=False, stdout=writer, stderr=subprocess.PIPE, env=environment
-    )
+    code = _run_into(monkeypatch, writer, *command, *([dump] if command == ["show"] else []))
 
-    os.close(writer)
-    assert ended.returncode == 2, ended.stderr.decode()
-    assert b"Traceback" not in ended.stderr
+    assert (code, capfd.readouterr().err) == (141, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+@pytest.mark.parametrize("command", [["--version"], ["--help"], ["show"]], ids=" ".join)
+def test_output_that_can_not_be_written_is_one_sentence(monkeypatch, capfd, dump, command):
+    """And no temporary file is said to be the cause."""
+    full = os.open("/dev/full", os.O_WRONLY)
+
+    code = _run_into(monkeypatch, full, *command, *([dump] if command == ["show"] else []))
+
+    assert (code, capfd.readouterr().err) == (2, "filch: can't write the output: No space left on device\n")
+
+
+def test_an_error_without_standard_error_has_its_exit_code(monkeypatch, tmp_path):
+    """It may be closed."""
+    monkeypatch.setattr(sys, "stderr", None)
+
+    assert run("show", str(tmp_path / "none.onnx")) == 2
