@@ -10,11 +10,13 @@ from typing import Any
 from filch.export.backends import Switch
 from filch.steal import LimitError, budget_of, open_untrusted, parse_json, read_lines, writing
 
+from ..common._cut_short import is_cut_short
 from ..common._errors import CompareError
 from ..rendering._json import plain, typed
 from ..results._bisection import Step
 
 _VERSION = 1
+_KEY = "filch_bisect_journal"
 _KIND = "journal of a bisection"
 
 
@@ -37,36 +39,40 @@ class Journal:
         self.steps: dict[frozenset[Switch], Step] = {}
         if path is None:
             return
-        header = {"filch_bisect_journal": _VERSION, **identity}
+        header = {_KEY: _VERSION, **identity}
         lines = self._lines(path)
-        if lines:
-            self._check(lines[0], header)
-            steps = (self._step(line, number) for number, line in enumerate(lines[1:], 2))
+        complete = [line for line in lines if line.endswith(b"\n")]
+        if lines and not (complete or is_cut_short(lines[0], _KEY)):
+            raise self._not_a_journal()
+        if complete:
+            self._check(complete[0], header)
+            steps = (self._step(line, number) for number, line in enumerate(complete[1:], 2))
             self.steps = {frozenset(step.off): step for step in steps}
-        # Remove a line that a kill cut short, so that the next line is not appended to it.
-        self._write("".join(f"{line}\n" for line in lines) or _to_line(header), "w")
+        if len(complete) < len(lines):  # so that the next line is not appended to one that a kill cut short
+            self._cut(path, sum(map(len, complete)))
+        if not complete:
+            self._write(_to_line(header))
 
     def add(self, step: Step) -> None:
         """Append a run."""
         if self._path is not None:
-            self._write(_to_line(asdict(step)), "a")
+            self._write(_to_line(asdict(step)))
 
-    def _lines(self, path: Path) -> list[str]:
+    def _lines(self, path: Path) -> list[bytes]:
         try:
             with open_untrusted(path, follow=False) as file:
-                lines = [line.decode("utf-8") for line in read_lines(file, budget_of(_KIND))]
+                return [*read_lines(file, budget_of(_KIND))]
         except FileNotFoundError:
             return []
         except OSError as error:
             raise CompareError(f"can't read the journal {str(path)!r}: {error.strerror or error}") from error
-        except (LimitError, UnicodeDecodeError) as error:
+        except LimitError as error:
             raise CompareError(f"can't read the journal {str(path)!r}: {error}") from error
-        return [line[:-1] for line in lines if line.endswith("\n")]  # a last line without an end is incomplete
 
-    def _check(self, line: str, header: Mapping[str, Any]) -> None:
+    def _check(self, line: bytes, header: Mapping[str, Any]) -> None:
         stored = _parse_line(line)
-        if not isinstance(stored, dict) or "filch_bisect_journal" not in stored:
-            raise CompareError(f"{str(self._path)!r} is not a journal of a bisection: give another file")
+        if not isinstance(stored, dict) or _KEY not in stored:
+            raise self._not_a_journal()
         other = [name.replace("_", " ") for name in header if stored.get(name) != header[name]]
         if other:
             raise CompareError(
@@ -74,18 +80,25 @@ class Journal:
                 "remove it, or give another file"
             )
 
-    def _step(self, line: str, number: int) -> Step:
+    def _step(self, line: bytes, number: int) -> Step:
         try:
             step: Step = typed(Step, _parse_line(line), "step")
         except (KeyError, TypeError, ValueError) as error:
             raise CompareError(f"the journal {str(self._path)!r} is damaged in line {number}: remove it") from error
         return step
 
-    def _write(self, text: str, mode: str) -> None:
+    def _not_a_journal(self) -> CompareError:
+        return CompareError(f"{str(self._path)!r} is not a journal of a bisection: give another file")
+
+    def _cut(self, path: Path, size: int) -> None:
+        with writing(path, CompareError), open(path, "r+b", opener=_open_no_link) as file:
+            file.truncate(size)
+
+    def _write(self, text: str) -> None:
         if self._path is not None:
             with (
                 writing(self._path, CompareError),
-                open(self._path, mode, encoding="utf-8", opener=_open_no_link) as file,
+                open(self._path, "a", encoding="utf-8", opener=_open_no_link) as file,
             ):
                 file.write(text)
 
@@ -94,7 +107,7 @@ def _to_line(contents: Mapping[str, Any]) -> str:
     return f"{json.dumps(plain(dict(contents)))}\n"
 
 
-def _parse_line(line: str) -> Any:
+def _parse_line(line: bytes) -> Any:
     try:
         return parse_json(line)
     except ValueError:

@@ -21,6 +21,7 @@ from filch.steal import (
     write_problem,
 )
 
+from ..common._cut_short import is_cut_short
 from ..common._errors import CompareError
 from ..rendering._json import plain
 from ..results._ledger_row import VERSION, LedgerRow, ledger_row
@@ -125,19 +126,24 @@ class Ledger:
                 if line.endswith(b"\n"):
                     self._add(line, number)
                     complete += len(line)
+                elif not is_cut_short(line, "filch_ledger"):
+                    raise self._no_row(number)
         return complete
 
     def _add(self, line: bytes, number: int) -> None:
         try:
             row = ledger_row(parse_json(line))
         except (KeyError, TypeError, ValueError) as error:
-            raise CompareError(f"{str(self._path)!r} is not a ledger: line {number} is no row of one") from error
+            raise self._no_row(number) from error
         if row.filch_ledger != VERSION:
             version = row.filch_ledger
             raise CompareError(f"the ledger {str(self._path)!r} has version {version}, and {VERSION} is supported")
         known = self.rows.get(row.key)
         if known is None or known.run != row.run:  # the first row of a run counts
             self.rows[row.key] = row
+
+    def _no_row(self, number: int) -> CompareError:
+        return CompareError(f"{str(self._path)!r} is not a ledger: line {number} is no row of one")
 
 
 def row_of(key: str, labels: Mapping[str, str], outcome: Mapping[str, Any], *, run: str, attempt: int) -> LedgerRow:

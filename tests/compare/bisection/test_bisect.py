@@ -223,9 +223,11 @@ def test_a_journal_of_another_bisection_is_refused(small: Subject, tmp_path: Pat
     journal.write_text(journal.read_text() + '{"off": 1}\n')
     with pytest.raises(CompareError, match="is damaged in line 3: remove it"):
         bisect(*small, journal=journal)
-    journal.write_text("a letter\n")
-    with pytest.raises(CompareError, match="is not a journal of a bisection"):
-        bisect(*small, journal=journal)
+    for text in ("a letter\n", "a line without an end", "a line\nand the beginning of one"):
+        journal.write_text(text)
+        with pytest.raises(CompareError, match="is not a journal of a bisection"):
+            bisect(*small, journal=journal)
+        assert journal.read_text() == text
 
 
 def test_a_value_that_the_outputs_hide_is_judged(small: Subject) -> None:

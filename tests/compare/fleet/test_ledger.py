@@ -85,6 +85,8 @@ def test_two_fleets_cant_write_to_one_ledger(tmp_path):
     ("contents", "message"),
     [
         ("no json\n", "is not a ledger: line 1"),
+        ("a line without an end", "is not a ledger: line 1"),
+        ('{"filch_bisect_journal": 1', "is not a ledger: line 1"),
         ('{"filch_bisect_journal": 1}\n', "is not a ledger: line 1"),
         (None, "can't use the ledger"),
     ],
