@@ -2,11 +2,13 @@
 
 import math
 import os
+import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from filch.steal import budget_of, open_untrusted, reopened
@@ -27,6 +29,9 @@ _STEPS_OF_RANGE = {"Q4_1": 15, "Q5_1": 31}
 _PLAIN = frozenset({"F16", "F32", "F64", "BF16", "I8", "I16", "I32", "I64"})
 _STEPS = 1.5  # Q4_0 cuts the largest number by a step, and scales are rounded
 _SMALLEST = 2.0**-17  # of a number in a block with the smallest scale, 2 ** -24
+_OWN_READ = 32  # elements of a list that are skipped while the package reads a number
+_STRING_LENGTH = struct.Struct("<Q")  # PyTorch has no numbers of the other byte order
+_LIST_HEADER = 12  # bytes: the type of the elements, and how many there are
 _WIDTH, _SAMPLES = 64, 128  # of sketches of rows; rows by which the tensors are found that may have all of them
 _LARGE, _MOST_REPEATED = 2**31, 64  # bytes of all tensors, and times those of the file
 Tensors = Mapping[str, torch.Tensor]
@@ -99,7 +104,7 @@ def load_gguf(path: str | os.PathLike[str]) -> GgufWeights:
         with open_untrusted(path) as file, reopened(file) as place:
             most = max(_LARGE, _MOST_REPEATED * os.fstat(file.fileno()).st_size)
             numbers = budget_of("GGUF file", size=most)
-            for tensor in _counting(gguf)(Path(place), "c").tensors:
+            for tensor in _reader(gguf)(Path(place), "c").tensors:
                 numbers.take_bytes(4 * int(tensor.n_elements))
                 kind = tensor.tensor_type.name
                 data = tensor.data if kind in _PLAIN - {"BF16"} else gguf.dequantize(tensor.data, tensor.tensor_type)
@@ -114,16 +119,39 @@ def load_gguf(path: str | os.PathLike[str]) -> GgufWeights:
     return GgufWeights(weights, quantized)
 
 
-def _counting(gguf: Any) -> Any:
-    """Return the reader of the package, which counts what it reads of a header: it goes on after the end of a file."""
+def _reader(gguf: Any) -> Any:
+    """Return the reader of the package, which counts what it reads of a header, and skips lists.
+
+    The package goes on after the end of a file, and takes 35 microseconds for each word of a vocabulary.
+    """
 
     class Reader(gguf.GGUFReader):  # type: ignore[misc]
         def _get(self, *args: Any, **options: Any) -> Any:
-            budget.take_items(what="fields")
+            budget.take_items(_OWN_READ, "fields")
             return super()._get(*args, **options)
+
+        def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[Any]]:
+            if raw_type != gguf.GGUFValueType.ARRAY:
+                parts: tuple[int, list[Any], list[int], list[Any]] = super()._get_field_parts(orig_offs, raw_type)
+                return parts
+            kind, count = (int(self._get(orig_offs + at, dtype)[0]) for at, dtype in ((0, np.uint32), (4, np.uint64)))
+            budget.take_items(count, "fields")
+            end = orig_offs + _LIST_HEADER
+            if kind == gguf.GGUFValueType.STRING:
+                end = _after_strings(memoryview(self.data), end, count)
+            else:
+                end += count * np.dtype(self.gguf_scalar_to_np[gguf.GGUFValueType(kind)]).itemsize
+            return end - orig_offs, [], [], [gguf.GGUFValueType.ARRAY]
 
     budget = budget_of("GGUF file")
     return Reader
+
+
+def _after_strings(data: memoryview, offset: int, count: int) -> int:
+    """Return the offset after strings, each of which begins with its length."""
+    for _ in range(count):
+        offset += _STRING_LENGTH.size + _STRING_LENGTH.unpack_from(data, offset)[0]
+    return offset
 
 
 def _allowed(weight: torch.Tensor, kind: str) -> torch.Tensor:

@@ -134,10 +134,26 @@ def test_a_hostile_gguf_file_is_refused_with_one_sentence(tmp_path: Path, monkey
     monkeypatch.setattr(_gguf, "budget_of", partial(budget_of, items=1000))
     with pytest.raises(CompareError, match="can't be read as GGUF: it has more than 1,000 fields"):
         load_gguf(path)
+    keys = b"".join(struct.pack("<QcIB", 1, bytes([key]), 0, 1) for key in range(40, 60))
+    path.write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, 0, 20) + keys)
+    with pytest.raises(CompareError, match="can't be read as GGUF: it has more than 1,000 fields"):
+        load_gguf(path)
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(CompareError, match="it is a FIFO"):
         load_gguf(path)
+
+
+def test_the_words_of_a_gguf_file_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package would read each of them, in 70 microseconds."""
+    pytest.importorskip("gguf")
+    words = struct.pack("<Q1sIIQ", 1, b"k", 9, 8, 300) + struct.pack("<Q3s", 3, b"one") * 300
+    sizes = struct.pack("<Q1sIIQ", 1, b"l", 9, 5, 3) + struct.pack("<3i", 1, 2, 3)
+    weight = struct.pack("<Q1sIQIQ", 1, b"w", 1, 2, 0, 0)
+    header = b"GGUF" + struct.pack("<IQQ", 3, 1, 2) + words + sizes + weight
+    (tmp_path / "a.gguf").write_bytes(header + bytes(-len(header) % 32) + struct.pack("<2f", 1.0, 2.0))
+    monkeypatch.setattr(_gguf, "budget_of", partial(budget_of, items=303 + 32 * 30))
+    assert load_gguf(tmp_path / "a.gguf").weights["w"].tolist() == [1.0, 2.0]
 
 
 def test_unpickling_is_counted_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
