@@ -15,6 +15,10 @@ MEMORY = 768 * 2**20  # bytes for a graph without weights: 80,000 nodes with the
 DEEPEST = 16  # nested graphs
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types; 3 and 4, groups, are older than ONNX
+_FLOATS = {FieldDescriptor.TYPE_FLOAT: _FIXED32, FieldDescriptor.TYPE_DOUBLE: _FIXED64}
+_TEXT_TYPES = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
+_NO_NUMBERS = (FieldDescriptor.TYPE_MESSAGE, *_TEXT_TYPES)
+_MOST_UNKNOWN = 10_000  # fields that no ONNX version known here has
 _LONGEST = 10  # bytes of a varint
 _SHORT = 128  # bytes of a type whose size is cached
 # Measured bytes of the objects of protobuf, onnx-ir and `Graph` for one message; `_MESSAGE` is for any other message.
@@ -65,15 +69,17 @@ def check_room(contents: bytes) -> None:
         contents: the contents of the file.
 
     Raises:
+        IndexError: it is no model, or is truncated.
         ValueError: the model is refused; the message has the reason.
     """
     _remaining(contents, _MODEL, MEMORY, {})
 
 
 # One loop, because a function call for each field takes three times as long.
-def _remaining(contents: bytes, fields: Mapping[int, _Field], left: int, types: dict[bytes, int]) -> int:  # noqa: C901, PLR0912
+def _remaining(contents: bytes, fields: Mapping[int, _Field], left: int, types: dict[bytes, int]) -> int:  # noqa: C901, PLR0912, PLR0915
     """Return the memory that remains of `left` after a message; `types` caches the cost of short types."""
     spans: list[tuple[int, int, Mapping[int, _Field], int]] = [(0, len(contents), fields, 0)]
+    unknown = 0
     while spans:
         at, stop, known, depth = spans.pop()
         if depth > DEEPEST:
@@ -83,13 +89,18 @@ def _remaining(contents: bytes, fields: Mapping[int, _Field], left: int, types: 
             at += 1
             if tag > 127:
                 tag, at = _varint(contents, at - 1)
+            field = known.get(tag)
+            if field is None:
+                field, unknown = _UNKNOWN, unknown + 1
+                if unknown > _MOST_UNKNOWN:
+                    raise IndexError
             kind = tag & 7
             if kind == _BYTES:
                 length = contents[at]
                 at += 1
                 if length > 127:
                     length, at = _varint(contents, at - 1)
-                once, each, inside, deeper, text, same = known.get(tag, _UNKNOWN)
+                once, each, inside, deeper, text, same = field
                 left -= once + each * length
                 if text and (part := contents[at : at + length]).isascii():
                     pass
@@ -139,12 +150,14 @@ def _check_text(part: bytes) -> None:
 
 
 def _fields(message: Descriptor, cache: dict[str, dict[int, _Field]]) -> dict[int, _Field]:
-    """Return the length-delimited fields of a message, by tag."""
+    """Return the fields of a message, by tag."""
     if message.full_name in cache:
         return cache[message.full_name]
     fields = cache[message.full_name] = {}
     for field in message.fields:
         fields[field.number << 3 | _BYTES] = _field(field, cache)
+        if field.type not in _NO_NUMBERS:
+            fields[field.number << 3 | _FLOATS.get(field.type, _VARINT)] = _Field(_NUMBER, 0)
     return fields
 
 
@@ -155,7 +168,7 @@ def _field(field: FieldDescriptor, cache: dict[str, dict[int, _Field]]) -> _Fiel
             return _Field(_ENTRY, 1, _fields(inner, cache), text=True)
         once = _MESSAGES.get(inner.name, _MESSAGE)
         return _Field(once, 0, _fields(inner, cache), deeper=inner.name == "GraphProto", same=inner.name == "TypeProto")
-    if field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
+    if field.type in _TEXT_TYPES:
         name = f"{holder}.{field.name}"
         text = field.type == FieldDescriptor.TYPE_STRING
         return _Field(0, 0) if name == _WEIGHTS else _Field(_TEXTS.get(name, _TEXT), 1, text=text)

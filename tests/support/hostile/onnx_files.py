@@ -318,6 +318,10 @@ BYTES: dict[str, tuple[Make, str]] = {
     "nothing": (lambda _: b"", "is not an ONNX file"),
     "a length beyond the file": (lambda _: b"\x08\x0a\x3a\xff\xff\xff\xff\x07", "is not an ONNX file"),
     "a number without end": (lambda _: b"\x08" + b"\xff" * 1000, "is not an ONNX file"),
+    "fields that no model has": (
+        lambda _: model_of([_relu("x", "y")]).SerializeToString() + b"z\0" * 10_001,
+        "is not an ONNX file",
+    ),
     "a group": (lambda _: b"\x0b" * 1000, "is not an ONNX file"),
     "cut": (lambda _: model_of([_relu("x", "y")]).SerializeToString()[:-9], "is not an ONNX file"),
 }
