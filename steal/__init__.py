@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .files._outputs import (
         free_space,
         has_no_room,
+        new_files,
         refuse_foreign,
         refuse_link_out,
         replacing,
@@ -109,6 +110,7 @@ __all__ = [
     "load_layouts",
     "missing_tensors",
     "named_arguments",
+    "new_files",
     "no_modes_or_grad",
     "open_companion",
     "open_descriptor",
@@ -156,6 +158,7 @@ _NAMES_BY_MODULE = {
     "files._outputs": (
         "free_space",
         "has_no_room",
+        "new_files",
         "refuse_foreign",
         "refuse_link_out",
         "replacing",

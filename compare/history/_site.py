@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from filch.steal import refuse_foreign, write_output, write_problem
+from filch.steal import new_files, refuse_foreign, write_output, writing
 
 from ..common._errors import CompareError
 from ..rendering._html import filled
@@ -31,16 +31,12 @@ def write_site(history: History, folder: Path) -> list[Path]:
     Raises:
         CompareError: a file can't be written, or the grid of models and backends would be too large.
     """
-    page = as_site(history)
-    contents = {folder / "index.html": page, folder / "history.json": history.to_json()}
-    try:
-        refuse_foreign(folder, [path.name for path in contents], ("index.html", "<title>Filch history</title>"))
-        folder.mkdir(parents=True, exist_ok=True)
-        for path, text in contents.items():
-            write_output(path, text, errors="backslashreplace")
-    except OSError as error:
-        raise CompareError(f"can't write the site {str(folder)!r}: {write_problem(error, folder)}") from error
-    return [*contents]
+    contents = {"index.html": as_site(history), "history.json": history.to_json()}
+    with writing(folder, CompareError), new_files(folder) as new:
+        refuse_foreign(folder, contents, ("index.html", "<title>Filch history</title>"))
+        for name, text in contents.items():
+            write_output(new / name, text, errors="backslashreplace")
+    return [folder / name for name in contents]
 
 
 def as_site(history: History) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from filch.export import Program
+from filch.steal import new_files, writing
 from filch.steal.text import python_literal
 
 from ..common._errors import CompareError
@@ -57,7 +58,7 @@ def write_comparison(
         the script, `repro.py`.
 
     Raises:
-        CompareError: an option can't be written into a script.
+        CompareError: an option can't be written into a script, or the folder can't be written.
     """
     try:
         if isinstance(tolerance, Tolerance):
@@ -73,10 +74,9 @@ def write_comparison(
         )
     except TypeError as error:
         raise CompareError(f"a repro needs options that can be written into a script: {error}") from None
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in reference.parent.glob(f"{reference.name}*"):  # with its external data
-        shutil.copy(file, folder)
-    program.save(folder / "program.onnx")
-    script = folder / "repro.py"
-    script.write_text(text, encoding="utf-8")
-    return script
+    with writing(folder, CompareError), new_files(folder) as new:
+        for file in reference.parent.glob(f"{reference.name}*"):  # with its external data
+            shutil.copy(file, new)
+        program.save(new / "program.onnx")
+        (new / "repro.py").write_text(text, encoding="utf-8")
+    return folder / "repro.py"

@@ -14,7 +14,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from filch.steal import Scratch, refuse_foreign, refuse_link_out, writing
+from filch.steal import Scratch, new_files, refuse_foreign, writing
 from filch.steal.text import for_markdown
 
 from ..common._errors import CompareError
@@ -105,11 +105,10 @@ def write_folder(repro: Repro, case: Case, runner: Runner, options: Mapping[str,
             versions="\n".join(f"| {name} | {value} |" for name, value in _versions(runner, options).items()),
         )
         (folder / "README.md").write_text(text, encoding="utf-8")
-        with writing(repro.folder, CompareError):
+        with writing(repro.folder, CompareError), new_files(repro.folder) as new:
             refuse_foreign(repro.folder, [*_FILES, "README.md"], ("README.md", _MARK))
             for file in folder.iterdir():
-                refuse_link_out(repro.folder / file.name)
-            shutil.copytree(folder, repro.folder, dirs_exist_ok=True)
+                shutil.copy(file, new)
 
 
 def _summary(repro: Repro, runner: Runner) -> str:

@@ -3,9 +3,7 @@
 import contextlib
 import json
 import os
-import tempfile
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import astuple, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +13,7 @@ import onnx_ir as ir
 import torch
 from torch.export import ExportedProgram
 
-from filch.steal import parse_json, phase, refuse_link_out, writing
+from filch.steal import new_files, parse_json, phase, writing
 
 from .._errors import ExportError, ProgramError, reason
 from ..common._arrays import same_tensor
@@ -184,7 +182,7 @@ class Program:
         saved = self.model.clone()
         saved.metadata_props.update(self._metadata())
         large = weight_bytes(saved) > _LARGE
-        with writing(where, ProgramError), _new_files(where) as folder:
+        with writing(where, ProgramError), new_files(where.parent, last=where.name) as folder:
             if large:
                 ir.external_data.unload_from_model(
                     saved, folder, f"{where.name}.data", size_threshold_bytes=_SMALL, alignment=_ALIGNMENT
@@ -211,23 +209,6 @@ class Program:
         contents |= {_MODEL: self.model_type, _STRATEGY: self.strategy}
         contents[_OPERATORS] = [astuple(operator) for operator in self.operators]
         return {key: json.dumps(value) for key, value in contents.items()}
-
-
-@contextmanager
-def _new_files(path: Path) -> Iterator[Path]:
-    """Yield a folder for new files that are moved beside `path` at the end, the program last; none if the block raises.
-
-    Raises:
-        OSError: a file can't be written; `strerror` is the reason.
-    """
-    with tempfile.TemporaryDirectory(prefix=f".{path.name[:40]}.", dir=path.parent) as name:
-        folder = Path(name)
-        yield folder
-        files = sorted(folder.iterdir(), key=lambda file: file.name == path.name)
-        for file in files:
-            refuse_link_out(path.with_name(file.name))
-        for file in files:
-            file.replace(os.path.realpath(path.with_name(file.name)))
 
 
 class _Snapshot(Program):

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from filch.steal import budget_of, parse_json, read_untrusted, write_output, writing
+from filch.steal import budget_of, new_files, parse_json, read_untrusted, write_output, writing
 
 from .._errors import TraceError
 from ..common._garbage_collection import no_collection
@@ -31,10 +31,9 @@ def save_trace(trace: Trace, path: str | os.PathLike[str]) -> tuple[Path, ...]:
     """
     where = _checked(path)
     paths = tuple(dict.fromkeys((where, where.with_suffix(".json"))))
-    with writing(where, TraceError):
-        where.parent.mkdir(parents=True, exist_ok=True)
+    with writing(where, TraceError), new_files(where.parent) as folder:
         for file in paths:
-            write_output(file, serialize(trace, file.suffix))
+            write_output(folder / file.name, serialize(trace, file.suffix))
     return paths
 
 

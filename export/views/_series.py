@@ -1,20 +1,23 @@
 """Draw a series of graphs, such as the stages of a compiler, to numbered files in a folder."""
 
+import hashlib
 import logging
 import os
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from filch.steal import write_output
+from filch.steal import budget_of, open_untrusted, read_untrusted, write_output, writing
 from filch.steal.text import short_line
 
 from .._errors import ViewError
 from ..graph._graph import Graph
 from ._registry import draw, get_view, write
+from ._view import Drawing
 
 _log = logging.getLogger("filch")
-_LIST = ".filch-drawn"  # lists the files that a run has drawn, so that the next run can remove them
+_LIST = ".filch-drawn"  # lists the files that a run has drawn and their hashes, so that the next run can remove them
 _NUMBERED = re.compile(r"\d+_[\w.-]+", re.ASCII)
 _LONGEST = 100  # characters of a file name
 
@@ -23,7 +26,7 @@ class Series:
     """Numbered files of a folder: `0_Origin.json`, `0_Origin.txt`, `1_FoldConstantPass.json` and so on.
 
     Args:
-        folder: created if it is missing. Other files in it stay.
+        folder: created if it is missing. Other files in it stay, also drawn ones that were changed since.
         views: names of views, optionally followed by a suffix (`"netron.netron"`); the default is the first one.
 
     Raises:
@@ -35,6 +38,7 @@ class Series:
         self._views = _with_suffixes([views] if isinstance(views, str) else views)
         self._notes: set[str] = set()
         self._count = 0
+        self._is_new = False
 
     def begin(self) -> None:
         """Restart at 0, and remove the files of an earlier series from the folder.
@@ -43,9 +47,9 @@ class Series:
             ViewError: a file can't be written or removed.
         """
         try:
+            self._is_new = not self._folder.exists()
             self._folder.mkdir(parents=True, exist_ok=True)
-            for path in self._listed_files():
-                path.unlink(missing_ok=True)
+            self._remove_drawn()
             write_output(self._list_file, "")
         except OSError as error:
             raise ViewError(f"can't draw into {str(self._folder)!r}: {error.strerror or error}") from error
@@ -59,26 +63,52 @@ class Series:
             graph: the graph.
 
         Raises:
-            ViewError: a view can't draw it, or a file can't be written.
+            ViewError: a view can't draw it, a file can't be written, or there is one that Filch did not draw.
         """
         for view, suffix in self._views.items():
             drawing = draw(graph, view, suffix)
-            path = write(drawing, self._folder / f"{self._count}_{_file_name(name)}{suffix}")
-            with self._list_file.open("a", encoding="utf-8") as list_file:
-                list_file.write(f"{path.name}\n")
+            path = self._folder / f"{self._count}_{_file_name(name)}{drawing.suffix}"
+            try:
+                self._write(drawing, path)
+            except ViewError:
+                self._remove()
+                raise
             if drawing.note and drawing.note not in self._notes:
                 self._notes.add(drawing.note)
                 _log.warning("%s", short_line(drawing.note))
         self._count += 1
 
+    def _write(self, drawing: Drawing, path: Path) -> None:
+        if os.path.lexists(path):
+            raise ViewError(f"{str(path)!r} exists, and Filch did not draw it: move it, or draw into another folder")
+        with writing(path, ViewError), self._list_file.open("a", encoding="utf-8") as list_file:
+            list_file.write(f"{path.name} {hashlib.sha256(drawing.content).hexdigest()}\n")
+            write(drawing, path)
+
+    def _remove(self) -> None:
+        """Remove all that was drawn, with the folder if it was created for it."""
+        with suppress(OSError):
+            self._remove_drawn()
+            self._list_file.unlink()
+            if self._is_new:
+                self._folder.rmdir()
+
+    def _remove_drawn(self) -> None:
+        for path in self._drawn_files():
+            path.unlink()
+
     @property
     def _list_file(self) -> Path:
         return self._folder / _LIST
 
-    def _listed_files(self) -> list[Path]:
-        """Return the listed files. Names that would lead out of the folder are ignored."""
-        names = self._list_file.read_text("utf-8", "replace").split("\n") if self._list_file.is_file() else []
-        return [self._folder / name for name in names if _NUMBERED.fullmatch(name)]
+    def _drawn_files(self) -> list[Path]:
+        """Return the listed files that are as they were drawn. Names that would lead out of the folder are ignored."""
+        if not os.path.lexists(self._list_file):
+            return []
+        text = read_untrusted(self._list_file, budget_of("list of drawings"), follow=False).decode("utf-8", "replace")
+        listed = (line.partition(" ") for line in text.split("\n"))
+        found = {self._folder / name: digest for name, _, digest in listed if _NUMBERED.fullmatch(name)}
+        return [path for path, digest in found.items() if path.is_file() and _hash(path) == digest]
 
 
 def _with_suffixes(views: Iterable[str]) -> dict[str, str]:
@@ -92,6 +122,11 @@ def _with_suffixes(views: Iterable[str]) -> dict[str, str]:
             raise ViewError(f"views {other!r} and {name!r} both write {suffix}, and one would overwrite the other's")
         suffixes[name] = suffix
     return suffixes
+
+
+def _hash(path: Path) -> str:
+    with open_untrusted(path) as file:
+        return hashlib.sha256(file.read()).hexdigest()
 
 
 def _file_name(name: str) -> str:

@@ -19,6 +19,7 @@ FILE_KINDS = {
         FileKind("journal of a capture", size=2**31, line=2**24, items=2**26),
         FileKind("layouts", size=2**24, items=2**19, depth=2),
         FileKind("ledger", size=2**28, memory=2**26, items=2**18),
+        FileKind("list of drawings", size=2**20),
         FileKind("mapping", size=2**24, depth=3),
         FileKind("program"),
         FileKind("report"),

@@ -20,14 +20,23 @@ _FULL = {errno.ENOSPC, errno.EDQUOT}
 def writing(path: str | os.PathLike[str], error: type[FilchError] = FilchError) -> Iterator[None]:
     """Raise an error that names the file, the reason and, if there is no room, the disk, if the block raises OSError.
 
+    If the block raises, the folders that it has created for the file are removed as far as they are empty.
+
     Args:
         path: of the file or folder that the block writes.
         error: the class of the error.
     """
+    missing = [place for place in (Path(path), *Path(path).absolute().parents) if not os.path.lexists(place)]
     try:
         yield
-    except OSError as failure:
-        raise error(f"can't write {os.fspath(path)!r}: {write_problem(failure, path)}") from failure
+    except BaseException as failure:
+        problem = write_problem(failure, path) if isinstance(failure, OSError) else ""
+        for folder in missing:
+            with suppress(OSError, ValueError):  # a null character
+                folder.rmdir()
+        if problem:
+            raise error(f"can't write {os.fspath(path)!r}: {problem}") from failure
+        raise
 
 
 def has_no_room(error: BaseException) -> bool:
@@ -98,6 +107,32 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             new.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_files(folder: Path, last: str = "") -> Iterator[Path]:
+    """Yield an empty folder on the same disk whose files are moved to `folder` at the end of the block.
+
+    If the block raises, nothing has changed, except that `folder` is created; `writing` removes it.
+
+    Args:
+        folder: it is created if it is missing.
+        last: the name of the file that is moved last: the one that names the others.
+
+    Raises:
+        OSError: a file can't be written, or would replace something else than a file; `strerror` is the reason.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".filch-", dir=folder) as name:
+        yield Path(name)
+        files = sorted(Path(name).iterdir(), key=lambda file: file.name == last)
+        places = [folder / file.name for file in files]
+        for place in places:
+            refuse_link_out(place)
+            if place.exists() and not place.is_file():
+                raise OSError(errno.EEXIST, f"{place.name!r} exists and is not a file")
+        for file, place in zip(files, places, strict=True):
+            file.replace(os.path.realpath(place))
 
 
 def refuse_foreign(folder: Path, names: Collection[str], mark: tuple[str, str]) -> None:

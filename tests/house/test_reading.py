@@ -39,7 +39,7 @@ OTHERS = {
     "export/passes/_profile.py": "writes",
     "export/pt2_files/_archive.py": "a file that the door has opened",
     "export/views/_html.py": "a file of this package",
-    "export/views/_series.py": "a list that Filch has written",
+    "export/views/_series.py": "writes",
     "export/views/_serve.py": "files of an installed package, and the one that is served",
     "steal/dump/_dump.py": "appends to a dump that the door has read",
     "steal/dump/_environment.py": "the state of this machine",

@@ -239,7 +239,7 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path: Path, capsys: pytest.Captu
     path = MadeLedger(runs=1).write(tmp_path / "ledger.jsonl")
 
     assert run("history", str(path), "-o", str(path)) == 2
-    assert "can't write the site" in capsys.readouterr().err
+    assert f"can't write '{path}'" in capsys.readouterr().err
 
 
 def test_a_grid_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

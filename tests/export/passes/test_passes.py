@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import sys
 import time
 from functools import partial
@@ -545,6 +546,38 @@ def test_only_files_in_the_folder_are_removed(program, tmp_path):
         optimize(program, [])
 
     assert precious.read_text() == (folder / "notes").read_text() == "mine"
+
+
+def test_a_file_that_was_changed_is_not_replaced(program, tmp_path):
+    """Nor one that another program has written, whatever the list says; nothing else is drawn then."""
+    with PassContext() as context:
+        context.save_graph_instrument(tmp_path / "outs", views="text")
+        optimize(program, ["FoldConstantPass"])
+    mine = tmp_path / "outs" / "1_FoldConstantPass.txt"
+    mine.write_text("mine")
+
+    with PassContext() as context:
+        context.save_graph_instrument(tmp_path / "outs", views="text")
+        with pytest.raises(ViewError, match=r"1_FoldConstantPass\.txt' exists, and Filch did not draw it: move it"):
+            optimize(program, ["FoldConstantPass"])
+
+    assert mine.read_text() == "mine"
+    assert [path.name for path in (tmp_path / "outs").iterdir()] == [mine.name]
+
+
+def test_of_drawings_that_do_not_fit_none_is_left(program, tmp_path):
+    """Nor the folder for them."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with PassContext() as context:
+        context.save_graph_instrument(tmp_path / "outs", views=["text", "html"])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, before[1]))
+        try:
+            with pytest.raises(ViewError, match=r"can't write '.*0_Origin\.html': File too large"):
+                optimize(program, [])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert not (tmp_path / "outs").exists()
 
 
 def test_a_pass_that_raises_leaves_the_graph_before_it(program, context, tmp_path):

@@ -5,6 +5,7 @@ import gc
 import json
 import pickle
 import random
+import resource
 import weakref
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from filch.export import TraceError, check_trace, load_trace, save_trace, trace, trace_graph
 from filch.export.views import draw
+from filch.export.views._trace import serialize
 from support.processes.compilers import needs_compiler
 
 DATA = Path(__file__).parents[2] / "data"
@@ -710,6 +712,19 @@ def test_a_trace_that_cant_be_written_is_told(pair, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(TraceError, match=r"can't write '.*step\.pkl': (Not a directory|File exists)"):
         save_trace(pair[0], tmp_path / "file" / "step.pkl")
+
+
+def test_of_a_trace_that_does_not_fit_nothing_is_left(pair, tmp_path):
+    """Neither of its two files."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(serialize(pair[0], ".pkl")), before[1]))
+    try:
+        with pytest.raises(TraceError, match=r"can't write '.*step\.pkl': File too large"):
+            save_trace(pair[0], tmp_path / "new" / "step.pkl")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert not list(tmp_path.iterdir())
 
 
 class Words(nn.Module):

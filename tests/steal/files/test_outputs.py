@@ -13,6 +13,7 @@ from filch.steal import (
     DumpError,
     FilchError,
     add_properties,
+    new_files,
     refuse_foreign,
     restore,
     steal_forward,
@@ -108,3 +109,53 @@ def test_a_folder_with_files_of_others_is_refused(tmp_path, there):
 
     (tmp_path / "README.md").write_text("Filch wrote this")
     refuse_foreign(tmp_path, names, mark)
+
+
+def test_files_are_moved_to_their_folder_together(tmp_path):
+    """The one that names the others last; files of others stay."""
+    (tmp_path / "notes.txt").write_text("of the user")
+    (tmp_path / "a").write_text("former")
+
+    with new_files(tmp_path, last="a") as folder:
+        (folder / "a").write_text("new")
+        (folder / "b").write_text("new")
+
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "a": "new",
+        "b": "new",
+        "notes.txt": "of the user",
+    }
+
+
+def test_of_files_that_do_not_fit_none_is_left(tmp_path, full_disk):
+    """Nor the folder for them; a folder that was there stays, with its former files."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "a").write_text("former")
+
+    def write(folder):
+        with writing(folder), new_files(folder) as new:
+            write_output(new / "a", "new")
+            write_output(new / "b", "x" * 10_000)
+
+    for folder in (tmp_path / "there", tmp_path / "new" / "deep"):
+        with pytest.raises(FilchError, match=r"can't write '.*': File too large"):
+            write(folder)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+    assert [path.read_text() for path in (tmp_path / "there").iterdir()] == ["former"]
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path):
+    """`-o /dev/null` would replace the device."""
+    os.mkfifo(tmp_path / "b")
+
+    def write():
+        with new_files(tmp_path) as new:
+            (new / "a").touch()
+            (new / "b").touch()
+
+    with pytest.raises(OSError, match="'b' exists and is not a file"):
+        write()
+
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+    assert (tmp_path / "b").is_fifo()
