@@ -303,7 +303,8 @@ class _CallComparison:
         computes, lower = self._prepared.computes(run.stage), self._options.lower_precision
         is_whole_run = run.stage == "compiled" and not (lower or replaced)
         compiled = cache(partial(self._compiled_values, run)) if is_whole_run else None
-        evaluator = None if replaced else self._prepared.float64
+        evaluator = self._prepared.float64
+        rerun = None if evaluator is None else partial(evaluator.isolated, run.inputs)
         return Float64Checker(
             float64,
             run,
@@ -313,7 +314,8 @@ class _CallComparison:
             model_tf32=frozenset().union(*(info.tf32 for info in self._prepared.records.modules.values())),
             replaced=replaced,
             compiled=compiled,
-            node_values=None if evaluator is None else partial(evaluator.isolated, run.inputs),
+            node_values=None if replaced else rerun,
+            rerun=rerun,
             constant=self._prepared.constant,
             shapes=self._shapes,
             original=None if self._program.original is None else self._program.original.graph,

@@ -36,10 +36,10 @@ from ..float64._reductions import TF32_UNIT
 from ..float64._ties import selecting_node, unordered_axes, unordered_indices, with_ties
 from ..float64._verdict import BOTH_WRONG, SUSPICIOUS, UNRELIABLE, WRONG, shares_error
 from ..metrics._metrics import are_equal, replace_masks
-from ..metrics._tolerance import operand_unit
 from ..results._rows import Row
 from ._compared_numbers import ComparedNumbers, TensorLookup
 from ._other_decisions import OtherDecisions
+from ._rounded_operands import RoundedOperands
 from ._run import Run
 
 
@@ -58,7 +58,8 @@ class Float64Checker:
         replaced: the names of the values whose consumers read the reference instead.
         compiled: returns float64 values of the values that only the compiled graph has; called when they are needed.
         node_values: returns the float64 outputs of each node, computed from the inputs of the node that a function
-            returns by their exported names.
+            returns by their exported names; None does not judge decisions by them.
+        rerun: the same, for operands that a node rounds; None is `node_values`.
         decisions: see `OtherDecisions`.
         constant: returns a constant of the exported graph by its name; None for any other value.
         shapes: the shapes of values in the call, by their exported names; those of the run are added. A file need not
@@ -83,6 +84,7 @@ class Float64Checker:
         replaced: Collection[str] = frozenset(),
         compiled: Callable[[], Float64Values] | None = None,
         node_values: Callable[[TensorLookup], Float64Values] | None = None,
+        rerun: Callable[[TensorLookup], Float64Values] | None = None,
         decisions: Mapping[str, torch.Tensor] = MappingProxyType({}),
         constant: TensorLookup = lambda _: None,
         shapes: dict[str, tuple[int, ...]] | None = None,
@@ -91,8 +93,8 @@ class Float64Checker:
         self.float64 = float64
         self._any_order = unordered_indices(original or exported)
         self._open_axes, self._selected = unordered_axes(original or exported), dict[str, torch.Tensor]()
-        self._operand_unit = max(map(operand_unit, () if original is None else original.nodes), default=0.0)
-        self._compiled, self._node_values = compiled, node_values
+        self._rounded = RoundedOperands(computes, original, lower_precision=lower_precision)
+        self._compiled, self._node_values, self._rerun = compiled, node_values, rerun or node_values
         self.suspects: set[str] = set()
         self._is_isolated = bool(replaced)
         self._wrong: set[str] = set()
@@ -133,6 +135,7 @@ class Float64Checker:
     def record_output(self, node: Node, name: str, dtype: torch.dtype, shape: Sequence[int] | None) -> None:
         """Record the dtype and shape of a node's output; call it for each value in the order of execution."""
         self._recorded.add(name)
+        self._rounded.record_output(node, name)
         if shape is not None:
             self._shapes[self._run.exported_name(name)] = tuple(shape)
         self._others.follow(name, [*self._known_reads(node)], dtype)
@@ -144,15 +147,11 @@ class Float64Checker:
 
     def _product_unit(self, tf32: Collection[Product], node: Node) -> float:
         """Return the unit to which the backend rounds the factors of the products of a node; 0 if it has none."""
-        allowed = 1.0 if self._lower_precision else self._operand_unit
-        return max(self._reference_unit(tf32, node), min(allowed, self._own_operand_unit(node)))
+        return max(self._reference_unit(tf32, node), self._rounded.own_unit(node))
 
     def _reference_unit(self, tf32: Collection[Product], node: Node) -> float:
         """Return the same for the reference, some of whose nodes may round their operands by definition."""
-        return max(self._tf32_unit(tf32, node), min(self._operand_unit, self._own_operand_unit(node)))
-
-    def _own_operand_unit(self, node: Node) -> float:
-        return max(map(operand_unit, self._computes(node)), default=0.0)
+        return max(self._tf32_unit(tf32, node), self._rounded.model_unit(node))
 
     def _tf32_unit(self, tf32: Collection[Product], node: Node) -> float:
         # A product of weights alone is a constant of the exported graph, which the compiled node has to compute.
@@ -210,6 +209,7 @@ class Float64Checker:
         if verdict is None or verdict.verdict != "same":
             verdict, value = self._verdict_by_other_decisions(verdict, value, observed=observed)
             verdict = self._verdict_by_hidden_decisions(verdict, value) if observed else verdict
+            verdict = self._verdict_by_rounded_operands(verdict, value)
         if value.reference is not None:
             self._compared.add_reference(value.exported_name, value.reference)
         if verdict is None:
@@ -239,6 +239,40 @@ class Float64Checker:
         if numbers is None or source is None or torch.equal(source.gather(axis, value.tensor), numbers):
             return None
         return RoundingVerdict("wrong", math.inf, math.inf, note="they are not the indices of the selected numbers")
+
+    def _verdict_by_rounded_operands(self, verdict: RoundingVerdict | None, value: "_Value") -> RoundingVerdict | None:
+        """Return the verdict on a value of which a product that may round its operand has computed a part.
+
+        In the whole run, such rounding could hide a fault, so the value becomes a suspect. In isolation, the product
+        has the numbers of the reference, computes what float64 does, or does it with an operand rounded as defined.
+        """
+        is_allowed = verdict is not None and verdict.verdict in ("rounding", "suspicious")
+        if verdict is None or not is_allowed or self._lower_precision or not self._rounded.affect(value.name):
+            return verdict
+        exact = self.float64.get(value.exported_name)
+        if not self._is_isolated or exact is None or not self._rounded.own_unit(value.node):
+            self.suspects.add(value.name)
+            return verdict
+        alone = replace(value, reference=None, is_rounded=False)
+        shift = 0.0 if value.reference is None else value.reference.double() - exact.value
+        known = [exact, replace(exact, value=exact.value + shift, noisy=exact.noisy + shift)]
+        known += [*filter(None, [self._with_rounded_operands(value)])]
+        found = [self._verdict_by(lambda _, item=item: item, alone) for item in known]
+        return min((item for item in found if item is not None), key=lambda item: item.ratio, default=verdict)
+
+    def _with_rounded_operands(self, value: "_Value") -> Float64Value | None:
+        """Return what float64 computes if a node rounds its operands as defined; None if these are not known."""
+        names = {self._run.exported_name(name): name for name in value.node.reads}
+        given = {
+            name: value.inputs(own) if own not in self._run.inputs else self._run.inputs[own]
+            for name, own in names.items()
+        }
+        for name, rounds in self._rounded.read_by(value.node):
+            operand = given.get(name)
+            if operand is None:
+                return None
+            given[name] = rounds(operand)
+        return None if self._rerun is None else self._rerun(given.get).get(value.exported_name)
 
     def _record_unaffected(self, verdict: RoundingVerdict | None, value: "_Value") -> None:
         if verdict is not None and verdict.sound and not value.is_decision:
@@ -516,9 +550,10 @@ class Float64Checker:
             tensor = replace_masks(tensor, reference)
         # The noise in float64 has the units of the model's dtypes on the way to the value.
         exact = replace(exact, unit=self._model_units.get(value.name) or exact.unit)
-        unit = self._units.get(value.name) or exact.unit
+        units = self._units if value.is_rounded else self._model_units
+        unit = units.get(value.name) or exact.unit
         length, sequential = (self._longest_sum(value.node, count) for count in (reduction_length, running_length))
-        if unit == min(self._operand_unit, self._own_operand_unit(value.node)):  # the sums themselves are finer
+        if unit == self._rounded.own_unit(value.node):  # the sums themselves are finer
             length = sequential = 1
         return rounding_verdict(
             tensor,
@@ -551,6 +586,7 @@ class _Value:
     tensor: torch.Tensor
     spread: torch.Tensor | None = None
     inputs: TensorLookup = lambda _: None
+    is_rounded: bool = True  # whether its node may round its operands
 
     @property
     def is_decision(self) -> bool:

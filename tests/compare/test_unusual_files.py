@@ -95,6 +95,40 @@ def test_a_product_that_may_round_its_operand_is_judged_by_that(level):
     assert compare_programs(file, block_product(level, factor=4.0)).outcome == "different"
 
 
+@pytest.mark.parametrize("level", [3, 4])
+def test_what_a_product_rounds_does_not_explain_a_wrong_scale(level):
+    """One of 16 blocks is a thousandth too large, less than eight bits round in the whole run."""
+    report = compare_programs(block_product(level), block_product(level, factor=1.001))
+    assert [row.op for row in report.introduced] == ["com.microsoft::MatMulNBits"] * 2
+    assert report.introduced[0].float64.sound
+
+
+@pytest.mark.parametrize("other", [0, 4])
+def test_each_product_may_round_as_that_of_the_reference_does(other):
+    """One of two rounds its operand; what is computed from it is judged on the same numbers."""
+
+    def pair(level, factor=1.0):
+        product = "com.microsoft.MatMulNBits<K = 32, N = 32, bits = 4, block_size = 16, accuracy_level ="
+        file = model(
+            "(float[3, 32] x) => (float[3, 32] y) "
+            f"{{ h = {product} 4>(x, w, s) g = Mul(h, k) r = Relu(g) y = {product} {level}>(r, w, s) }}"
+        )
+        random = np.random.default_rng(1)
+        scales, factors = random.uniform(0.01, 0.02, 64), np.full(32, 1.0)
+        factors[5] *= factor
+        weights = {"w": random.integers(0, 255, (32, 2, 8)).astype(np.uint8), "s": scales, "k": factors}
+        for name, item in weights.items():
+            item = item if name == "w" else item.astype(np.float32)  # noqa: PLW2901
+            file.graph.initializer.append(onnx.numpy_helper.from_array(item, name))
+        return file
+
+    assert compare_programs(pair(other), pair(other)).outcome == "close"
+    assert compare_programs(pair(4), pair(other)).outcome == "close"  # more accurate
+    assert (compare_programs(pair(other), pair(4)).outcome == "close") == (other == 4)
+    report = compare_programs(pair(other), pair(other, factor=1.0005))
+    assert {row.op for row in report.introduced} == {"Mul"}
+
+
 def test_a_lower_accuracy_level_than_that_of_the_reference_is_an_error():
     """The program is less accurate, which has to be allowed explicitly."""
     assert compare_programs(block_product(0), block_product(4)).outcome == "different"
