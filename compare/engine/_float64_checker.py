@@ -38,6 +38,7 @@ from ..float64._verdict import BOTH_WRONG, SUSPICIOUS, UNRELIABLE, WRONG, shares
 from ..metrics._metrics import are_equal, replace_masks
 from ..results._rows import Row
 from ._compared_numbers import ComparedNumbers, TensorLookup
+from ._near_ties import Ties, chooses_nearest, with_near_ties
 from ._other_decisions import OtherDecisions
 from ._rounded_operands import RoundedOperands
 from ._run import Run
@@ -59,7 +60,8 @@ class Float64Checker:
         compiled: returns float64 values of the values that only the compiled graph has; called when they are needed.
         node_values: returns the float64 outputs of each node, computed from the inputs of the node that a function
             returns by their exported names; None does not judge decisions by them.
-        rerun: the same, for operands that a node rounds; None is `node_values`.
+        rerun: the same, for operands that a node rounds and, with `ties`, numbers that it chooses; None is
+            `node_values`.
         decisions: see `OtherDecisions`.
         constant: returns a constant of the exported graph by its name; None for any other value.
         shapes: the shapes of values in the call, by their exported names; those of the run are added. A file need not
@@ -83,8 +85,8 @@ class Float64Checker:
         model_tf32: Collection[Product] = frozenset(),
         replaced: Collection[str] = frozenset(),
         compiled: Callable[[], Float64Values] | None = None,
-        node_values: Callable[[TensorLookup], Float64Values] | None = None,
-        rerun: Callable[[TensorLookup], Float64Values] | None = None,
+        node_values: Callable[..., Float64Values] | None = None,
+        rerun: Callable[..., Float64Values] | None = None,
         decisions: Mapping[str, torch.Tensor] = MappingProxyType({}),
         constant: TensorLookup = lambda _: None,
         shapes: dict[str, tuple[int, ...]] | None = None,
@@ -95,6 +97,7 @@ class Float64Checker:
         self._open_axes, self._selected = unordered_axes(original or exported), dict[str, torch.Tensor]()
         self._rounded = RoundedOperands(computes, original, lower_precision=lower_precision)
         self._compiled, self._node_values, self._rerun = compiled, node_values, rerun or node_values
+        self._chosen: dict[str, Float64Value] = {}
         self.suspects: set[str] = set()
         self._is_isolated = bool(replaced)
         self._wrong: set[str] = set()
@@ -201,7 +204,8 @@ class Float64Checker:
                 instrumentation may make other decisions.
         """
         value = _Value(name, self._run.exported_name(name), node, reference, tensor, spread, inputs)
-        verdict = self._verdict_by(self.float64.get, value)
+        value = self._with_near_ties(value)
+        verdict = self._verdict_by(self._exact, value)
         self._record_unaffected(verdict, value)
         shared = self._shared_error(verdict, value)
         if shared is not None:
@@ -227,6 +231,29 @@ class Float64Checker:
         if verdict.verdict in ("wrong", "unstable"):
             self._wrong.add(name)
         return verdict
+
+    def _exact(self, name: str) -> Float64Value | None:
+        """Return a value in float64, with the choices of the run in near-ties of a nearest `Resize`."""
+        return self._chosen[name] if name in self._chosen else self.float64.get(name)
+
+    def _with_near_ties(self, value: "_Value") -> "_Value":
+        """Return a value with the reference for its choices in near-ties, and keep what float64 has for them."""
+        self._chosen = {}
+        node = self._exported.producer.get(value.exported_name)
+        if self._rerun is None or node is None or not chooses_nearest(node):
+            return value
+        exact, given = self.float64.get(value.exported_name), self._read_by(value)
+        source = given.get(node.inputs[0])
+        if exact is None or source is None:
+            return value
+
+        def resized(ties: Ties) -> torch.Tensor | None:
+            found = None if self._rerun is None else self._rerun(given.get, ties=ties).get(value.exported_name)
+            return None if found is None else found.value
+
+        chosen, reference = with_near_ties(exact, value.tensor, value.reference, source.shape, resized)
+        self._chosen = {value.exported_name: chosen}
+        return replace(value, reference=reference)
 
     def _mismatch(self, value: "_Value") -> RoundingVerdict | None:
         """Return the verdict on indices that are not those of the numbers that their node selects in any order."""
@@ -257,22 +284,23 @@ class Float64Checker:
         shift = 0.0 if value.reference is None else value.reference.double() - exact.value
         known = [exact, replace(exact, value=exact.value + shift, noisy=exact.noisy + shift)]
         known += [*filter(None, [self._with_rounded_operands(value)])]
-        found = [self._verdict_by(lambda _, item=item: item, alone) for item in known]
+        found = [self._verdict_by(partial(_always, item), alone) for item in known]
         return min((item for item in found if item is not None), key=lambda item: item.ratio, default=verdict)
 
     def _with_rounded_operands(self, value: "_Value") -> Float64Value | None:
         """Return what float64 computes if a node rounds its operands as defined; None if these are not known."""
-        names = {self._run.exported_name(name): name for name in value.node.reads}
-        given = {
-            name: value.inputs(own) if own not in self._run.inputs else self._run.inputs[own]
-            for name, own in names.items()
-        }
+        given = self._read_by(value)
         for name, rounds in self._rounded.read_by(value.node):
             operand = given.get(name)
             if operand is None:
                 return None
             given[name] = rounds(operand)
         return None if self._rerun is None else self._rerun(given.get).get(value.exported_name)
+
+    def _read_by(self, value: "_Value") -> dict[str, torch.Tensor | None]:
+        """Return what a node has read, by its names in the exported graph; None for weights."""
+        names = {self._run.exported_name(name): name for name in value.node.reads}
+        return {name: self._run.inputs.get(own, value.inputs(own)) for name, own in names.items()}
 
     def _record_unaffected(self, verdict: RoundingVerdict | None, value: "_Value") -> None:
         if verdict is not None and verdict.sound and not value.is_decision:
@@ -295,14 +323,14 @@ class Float64Checker:
 
     def _far_from_float64(self, value: "_Value") -> RoundingVerdict | None:
         """Return the verdict on a value that agrees with the model's although both are far from float64; else None."""
-        exact = self.float64.get(value.exported_name)
+        exact = self._exact(value.exported_name)
         if value.reference is None or exact is None or not shares_error(value.tensor, value.reference, exact):
             return None
         unseen = self._exported.cone([value.exported_name], self._run_names)
         if self._compared.hidden_in(unseen):  # in fused nodes and folded constants: rounding may have decided them
             return None
         alone = replace(value, reference=None)
-        verdict = self._verdict_by(self.float64.get, alone)
+        verdict = self._verdict_by(self._exact, alone)
         if verdict is not None and value.is_decision:
             verdict = self._decision_verdict(verdict, alone)
         if verdict is None or verdict.verdict != "wrong" or verdict.ratio <= UNRELIABLE:
@@ -591,6 +619,10 @@ class _Value:
     @property
     def is_decision(self) -> bool:
         return is_decision(self.tensor)
+
+
+def _always(exact: Float64Value, _: str) -> Float64Value:
+    return exact
 
 
 class _CoarsestUnits:

@@ -1,6 +1,7 @@
 """The products that may round an operand by definition, and what they read then."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 
@@ -56,7 +57,7 @@ class RoundedOperands:
         """Yield the name of each operand that a node may round, in the exported graph, and the function that does."""
         for item in self._computes(node) if self.own_unit(node) else ():
             if operand_unit(item):
-                yield item.inputs[0], lambda operand, item=item: rounded_operand(item, operand)
+                yield item.inputs[0], partial(rounded_operand, item)
 
 
 def rounded_operand(node: Node, operand: torch.Tensor) -> torch.Tensor:
@@ -72,7 +73,8 @@ def rounded_operand(node: Node, operand: torch.Tensor) -> torch.Tensor:
     if level != _INT8:
         return operand.to(_DTYPES[level]).to(operand.dtype)
     count, block = operand.shape[-1], int(node.attributes["block_size"])
-    blocks = torch.nn.functional.pad(operand.float(), (0, -count % block)).unflatten(-1, (-1, block))
+    blocks = torch.nn.functional.pad(operand.float(), (0, -count % block)).reshape(*operand.shape[:-1], -1, block)
     step = blocks.abs().amax(-1, keepdim=True) / _LARGEST
     whole = (blocks * torch.where(step > 0, 1 / step, 0.0)).round()
-    return (whole.double() * step).flatten(-2)[..., :count]
+    rounded: torch.Tensor = (whole.double() * step).flatten(-2)[..., :count]
+    return rounded

@@ -5,6 +5,7 @@ import zlib
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -56,9 +57,16 @@ class Float64Evaluator:
         """Return the values of one call of the model (see `Float64Run`)."""
         return Float64Run(self._original, inputs, self._units, self._random.random, wanted=wanted, keep=keep)
 
-    def isolated(self, inputs: Mapping[str, torch.Tensor], reference: TensorLookup) -> "Float64Values":
+    def isolated(
+        self,
+        inputs: Mapping[str, torch.Tensor],
+        reference: TensorLookup,
+        ties: Mapping[int, int] = MappingProxyType({}),
+    ) -> "Float64Values":
         """Return the outputs of each node on its reference inputs in one call (see `Float64NodeRun`)."""
-        return Float64NodeRun(self._original, inputs, self._units, self._random.replaced, reference=reference)
+        return Float64NodeRun(
+            self._original, inputs, self._units, self._random.replaced, reference=reference, ties=ties
+        )
 
 
 class _ProgramValues(Float64Values):
@@ -85,6 +93,7 @@ class _ProgramValues(Float64Values):
         self._change_decisions = change_decisions
         self._original, self._inputs, self._units, self._unknown = original, inputs, units, unknown
         self._eager_names = frozenset(original.names)
+        self._ties: Mapping[int, int] = {}
 
     def get(self, name: str) -> Float64Value | None:
         """See `Float64Values.get`."""
@@ -123,8 +132,8 @@ class _ProgramValues(Float64Values):
             keeps_exact |= _is_setting(node, name) or _is_whole_exponent(node, name, both[0])
             exact[name] = _in_float64(both[0])
             noisy[name] = exact[name] if keeps_exact else add_noise(name, _in_float64(both[1]))
-        outputs = self._original.evaluate(node.name, exact)
-        noisy_outputs = self._original.evaluate(node.name, noisy, add_noise)
+        evaluate = partial(self._original.evaluate, ties=self._ties) if self._ties else self._original.evaluate
+        outputs, noisy_outputs = evaluate(node.name, exact), evaluate(node.name, noisy, add_noise)
         names = outputs.keys() & noisy_outputs.keys()
         return {name: (_in_float64(outputs[name]), _in_float64(noisy_outputs[name])) for name in names}
 
@@ -279,11 +288,12 @@ class Float64NodeRun(_ProgramValues):
         *args: see `_ProgramValues`.
         reference: returns the reference of a value by its name, in its own dtype; None has it computed from what its
             node reads.
+        ties: see `filch.export.operators.Call`.
     """
 
-    def __init__(self, *args: Any, reference: TensorLookup) -> None:
+    def __init__(self, *args: Any, reference: TensorLookup, ties: Mapping[int, int] = MappingProxyType({})) -> None:
         super().__init__(*args, change_decisions=True)
-        self._reference = reference
+        self._reference, self._ties = reference, ties
 
     def release(self, name: str) -> None:
         """See `Float64Values.release`: does nothing, because no value is cached."""

@@ -27,7 +27,13 @@ _UNSUPPORTED = (RuntimeError, LookupError, ValueError, TypeError, ArithmeticErro
 _NUMBERS = frozenset({ir.AttributeType.FLOAT, ir.AttributeType.FLOATS})
 
 
-def evaluate(model: ir.Model, node: ir.Node, inputs: Mapping[str, Any], noise: Noise | None = None) -> dict[str, Any]:
+def evaluate(
+    model: ir.Model,
+    node: ir.Node,
+    inputs: Mapping[str, Any],
+    noise: Noise | None = None,
+    ties: Mapping[int, int] = MappingProxyType({}),
+) -> dict[str, Any]:
     """Compute a node's outputs in float64; integers stay integers.
 
     PyTorch computes it (see `filch.export.operators`). Integers of a dtype that it does not support are computed by the
@@ -40,6 +46,7 @@ def evaluate(model: ir.Model, node: ir.Node, inputs: Mapping[str, Any], noise: N
             lists of these, which are sequences.
         noise: called with the name and value of what a node in one of its graphs reads, which reads the result.
             `inputs` have their noise already.
+        ties: see `Call.ties`.
 
     Returns:
         the outputs by name, which must not be changed: they may share the memory of inputs. Empty if the operator is
@@ -50,7 +57,7 @@ def evaluate(model: ir.Model, node: ir.Node, inputs: Mapping[str, Any], noise: N
     """
     with limited(*_STEP, error=ExportError), torch.no_grad():
         try:
-            return _Scope(model, model.opset_imports, noise=noise, given=inputs.keys()).outputs(node, inputs)
+            return _Scope(model, model.opset_imports, noise=noise, given=inputs.keys(), ties=ties).outputs(node, inputs)
         except _UNSUPPORTED:
             return _by_reference(model, node, inputs)
 
@@ -64,6 +71,7 @@ class _Scope:
         attributes: those of the call of the function, by name.
         noise: see `evaluate`.
         given: the names of the values that have their noise already.
+        ties: see `Call.ties`.
     """
 
     def __init__(
@@ -74,7 +82,9 @@ class _Scope:
         *,
         noise: Noise | None,
         given: Collection[str] = frozenset(),
+        ties: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
+        self._ties = ties
         self._model, self._opsets, self._attributes = model, opsets, attributes
         self._noise, self._given = noise, given
 
@@ -130,6 +140,7 @@ class _Scope:
             {**_defaults(domain, node.op_type, version), **self._values_of(node)},
             len(node.outputs),
             tuple(map(_declared, node.inputs)),
+            self._ties,
             lambda graph, inputs: self.run(graph, inputs, values),
         )
 

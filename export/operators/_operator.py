@@ -27,6 +27,8 @@ class Call:
             are those of float32, because ONNX stores them in it. Tensors are torch's.
         outputs: the number of outputs.
         dtypes: the declared dtypes of the inputs; None for those that are not known. The tensors are float64.
+        ties: by axis, 1 or -1: which way a nearest `Resize` rounds coordinates that are so near to the point where it
+            would choose the next number that kernels, which compute in float32, may choose either.
         run: evaluates a graph among the attributes: takes the graph and its inputs, and returns its outputs.
     """
 
@@ -34,6 +36,7 @@ class Call:
     attributes: Mapping[str, Any]
     outputs: int = 1
     dtypes: tuple[ir.DataType | None, ...] = ()
+    ties: Mapping[int, int] = field(default_factory=dict)
     run: Callable[[ir.Graph, Sequence[Any]], Sequence[Any]] = field(default_factory=lambda: lambda *_: (), repr=False)
 
     def __getitem__(self, name: str) -> Any:

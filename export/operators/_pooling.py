@@ -12,6 +12,9 @@ from ._movement import padded
 from ._operator import Call, Compute, Operator, Tensor, UnsupportedError, integers, number, plain
 from ._windows import Windows, unfolded, windows_of, with_last_windows
 
+_HALF = 0.5
+_NEAR, _RELATIVELY_NEAR = 2.0**-18, 2.0**-21  # to a tie: as far as rounding in float32 moves coordinates
+
 
 def _pool_windows(call: Call, x: Tensor) -> Windows:
     windows = windows_of(call, x.shape[2:], call["kernel_shape"])
@@ -113,13 +116,27 @@ def _axis_sources(
     return torch.full((count,), middle, dtype=dtype)
 
 
+def _is_rounded(call: Call, size: int, count: int, scale: float) -> bool:
+    """Whether kernels round what they compute places from, so that a tie may not be exact."""
+    is_symmetric = call.get("coordinate_transformation_mode") == "half_pixel_symmetric"
+    factors = [scale, *([count / (scale * size)] if is_symmetric else [])]
+    return any(float(torch.tensor(item, dtype=torch.float32)) != item for item in factors)
+
+
+def _near_tie(rounded: Tensor, sources: Tensor, tie: int, *, is_rounded: bool) -> Tensor:
+    """Return places on one side of where rounding in float32 may have moved them; exact ones as they are."""
+    moved = sources + tie * (_NEAR + sources.abs() * _RELATIVELY_NEAR)
+    return moved if is_rounded else torch.where(rounded == sources, sources, moved)
+
+
 def _nearest(call: Call, sources: Tensor, scale: float) -> Tensor:
     if call.version < 11:  # before there was `nearest_mode`, as ONNX Runtime does it
         return sources.floor() if scale >= 1 else sources.ceil()
+    low = sources.floor()
     return {
-        "round_prefer_floor": torch.ceil(sources - 0.5),
-        "round_prefer_ceil": torch.floor(sources + 0.5),
-        "floor": sources.floor(),
+        "round_prefer_floor": low + (sources - low > _HALF),
+        "round_prefer_ceil": low + (sources - low >= _HALF),
+        "floor": low,
         "ceil": sources.ceil(),
     }[call["nearest_mode"]]
 
@@ -149,8 +166,10 @@ def _resized(call: Call, x: Tensor, dim: int, count: int, scale: float, region: 
     size = x.shape[dim]
     sources = _axis_sources(call, size, count, scale, region)
     if call["mode"] == "nearest":  # rounding decides between two numbers at the same distance: kernels use float32
-        sources = _axis_sources(call, size, count, scale, region, torch.float32)
-        result = x.index_select(dim, _nearest(call, sources, scale).clamp(0, size - 1).long())
+        places = _axis_sources(call, size, count, scale, region, torch.float32)
+        if tie := call.ties.get(dim, 0):
+            places = _near_tie(places, sources, tie, is_rounded=_is_rounded(call, size, count, scale))
+        result = x.index_select(dim, _nearest(call, places, scale).clamp(0, size - 1).long())
     else:
         indices, weights = _taps(call, sources, size, scale)
         shape = [-1 if axis == dim % x.dim() else 1 for axis in range(x.dim())]
@@ -177,7 +196,7 @@ def _resize(
         if scales is None:
             raise UnsupportedError("neither scales nor sizes")
         ratios = scales.tolist()
-        counts = [math.floor(length * ratio) for length, ratio in zip(lengths, ratios, strict=True)]
+        counts = integers((torch.tensor(lengths, dtype=torch.float32) * scales.float()).floor())  # as kernels multiply
     else:
         ratios, counts = _ratios(call, lengths, integers(sizes))
     regions = [(0.0, 1.0)] * len(axes)

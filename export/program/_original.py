@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -131,7 +132,13 @@ class Original:
         """
         return Float64Program(self.program)
 
-    def evaluate(self, node: str, inputs: Mapping[str, Any], noise: Noise | None = None) -> dict[str, Any]:
+    def evaluate(
+        self,
+        node: str,
+        inputs: Mapping[str, Any],
+        noise: Noise | None = None,
+        ties: Mapping[int, int] = MappingProxyType({}),
+    ) -> dict[str, Any]:
         """Compute the outputs of a node of `graph` in float64.
 
         Args:
@@ -139,6 +146,7 @@ class Original:
             inputs: the values that it reads, by name: float64 and integer tensors, and lists of these, which are
                 sequences.
             noise: called with the name and value of what a node in its graphs reads, which reads the result.
+            ties: by axis, 1 or -1: which way a nearest `Resize` chooses between two numbers that are nearly as near.
 
         Returns:
             the outputs by name; empty if the operator is not supported.
@@ -146,7 +154,7 @@ class Original:
         Raises:
             ExportError: it takes longer than the time limit.
         """
-        return evaluate(self.model, self._nodes[node], inputs, noise)
+        return evaluate(self.model, self._nodes[node], inputs, noise, ties)
 
     def constant(self, name: str) -> torch.Tensor | None:
         """Return a weight of `graph`, which must not be changed; None if it has no weight of this name."""

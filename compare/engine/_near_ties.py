@@ -1,0 +1,69 @@
+"""The numbers that a nearest `Resize` may choose where two are as near, but for rounding of their places in float32."""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+import torch
+
+from filch.export import Node
+
+from ..float64 import Float64Value
+
+Ties = Mapping[int, int]  # by axis, 1 or -1; see `filch.export.operators.Call`
+_AXES = 4  # whose ties are tried, each in both directions
+
+
+def chooses_nearest(node: Node) -> bool:
+    """Whether a node of the exported graph chooses numbers by the nearest place."""
+    return node.op in ("Resize", "Upsample") and node.attributes.get("mode", "nearest") == "nearest"
+
+
+def with_near_ties(
+    exact: Float64Value,
+    tensor: torch.Tensor,
+    reference: torch.Tensor | None,
+    shape: torch.Size,
+    resized: Callable[[Ties], torch.Tensor | None],
+) -> tuple[Float64Value, torch.Tensor | None]:
+    """Return the value in float64 with the choices of a tensor, and the reference likewise; where both are right.
+
+    Args:
+        exact: what float64 has chosen.
+        tensor: what the run has.
+        reference: what the model has.
+        shape: of the input.
+        resized: returns what float64 computes from what the run has read, if near-ties are chosen so.
+    """
+    axes = [axis for axis, sizes in enumerate(zip(shape, tensor.shape, strict=True)) if sizes[0] != sizes[1]]
+    plain = resized({})
+    if plain is None or len(axes) > _AXES or not exact.value.shape == tensor.shape == plain.shape:
+        return exact, reference
+    if torch.equal(plain.to(tensor.dtype), tensor) and (reference is None or torch.equal(reference, tensor)):
+        return exact, reference
+    shifts = [item - plain for item in _resized(axes, resized)]
+    chosen = _nearest(exact.value, tensor, shifts)
+    shifted = replace(exact, value=chosen, noisy=exact.noisy + (chosen - exact.value))
+    if reference is None or reference.shape != tensor.shape:
+        return shifted, reference
+    own = _nearest(exact.value, reference, shifts)
+    return shifted, torch.where(own == chosen, reference, chosen.to(reference.dtype))
+
+
+def _resized(axes: list[int], resized: Callable[[Ties], torch.Tensor | None]) -> Iterator[torch.Tensor]:
+    for directions in itertools.product((-1, 1), repeat=len(axes)):
+        found = resized(dict(zip(axes, directions, strict=True)))
+        if found is not None:
+            yield found
+
+
+def _nearest(exact: torch.Tensor, tensor: torch.Tensor, shifts: list[torch.Tensor]) -> torch.Tensor:
+    """Return exact numbers, or those with one of the shifts where a tensor has these instead."""
+    wide = tensor.to(exact.dtype)
+    best, distance = exact, (wide - exact).abs()
+    for shift in shifts:
+        other = (wide - exact - shift).abs()
+        is_nearer = other < distance
+        best = torch.where(is_nearer, exact + shift, best)
+        distance = torch.where(is_nearer, other, distance)
+    return best
