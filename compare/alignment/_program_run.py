@@ -85,9 +85,14 @@ def run_program(source: ProgramSource) -> Execution:
 
 def _outputs(evaluation: "_Evaluation") -> Iterator[Output]:
     for result in evaluation.results:
-        tensor = evaluation.read(result.value, {}, ())
-        if tensor is not None:
-            yield Output(result, tensor, evaluation.source.natives.get(result.value))
+        value: Any = evaluation.read(result.value, {}, ())
+        native = evaluation.source.natives.get(result.value)
+        if isinstance(value, torch.Tensor):
+            yield Output(result, value, native)
+        elif value is not None:  # a sequence, whose length is a number that is returned as well
+            yield Output(replace(result, path=f"{result.path}.length", value=""), torch.tensor(len(value)))
+            for index, item in enumerate(value):
+                yield Output(replace(result, path=f"{result.path}[{index}]"), _widened(item))
 
 
 def noisy_values(source: ProgramSource, run: Execution) -> dict[str, torch.Tensor]:
@@ -218,8 +223,8 @@ class _ProgramReplay:
             if not is_changed and not any(name in wanted and name not in found for name in node.outputs):
                 continue
             for name, tensor in evaluation.compute(node, environment, changed).items():
-                own = self._values.get(name)
-                if name in wanted and (own is None or own.numel() == tensor.numel()):
+                own, is_wanted = self._values.get(name), name in wanted and isinstance(tensor, torch.Tensor)
+                if is_wanted and (own is None or own.numel() == tensor.numel()):
                     found[name] = tensor.clone() if own is None else tensor.reshape(own.shape).clone()
                 if name in forced and forced[name].numel() == tensor.numel():
                     environment[name] = forced[name].reshape(tensor.shape)

@@ -22,7 +22,10 @@ from ..results._rows import Row
 
 # The dtypes of numbers that all backends return; `FLOAT4` and `FLOAT8`, for example, are none.
 _NUMBERS = re.compile("BOOL|(BFLOAT|FLOAT|INT|UINT)(16|32|64)?$|U?INT8$|DOUBLE|COMPLEX|UNDEFINED")
-_UNWRITTEN = "the model changes it, and the program has no output for it"
+_UNWRITTEN = (
+    "the model changes it, and the program has no output for it: return it as well, or name it with a reason "
+    "(--accept, accepted=)"
+)
 UNKNOWN_INTERFACE = "the file does not say which inputs and outputs the model has: outputs were judged by their numbers"
 
 

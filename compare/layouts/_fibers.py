@@ -120,7 +120,7 @@ class Fibers:
             fiber: the elements in order.
             start: the flat index where the fiber begins in the tensor.
         """
-        own = self._flat.as_strided((self._length,), (self._after,), start)
+        own = self._flat[start:].as_strided((self._length,), (self._after,))
         if self._closeness.holds(fiber, own):
             return 0, [(self._length, self._after)]
         elements = Fibers(own.unsqueeze(-1), 1, self._closeness)

@@ -82,7 +82,7 @@ class Layout:
         flat = source.contiguous().reshape(-1)
         if not 0 <= self.offset <= self.last < max(flat.numel(), 1):
             raise IndexError(f"the layout {self} reaches beyond {flat.numel()} elements")
-        return flat.as_strided(self.sizes, self.strides, self.offset)
+        return flat.as_strided(self.sizes, self.strides, flat.storage_offset() + self.offset)
 
     @property
     def last(self) -> int:

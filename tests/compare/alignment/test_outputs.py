@@ -434,6 +434,34 @@ def test_right_outputs_of_a_program_are_close():
 LAST = {"": "[:, -1]"}
 
 
+def test_outputs_that_share_memory_are_compared_each_from_its_beginning():
+    """As those of a split are."""
+    split = program([helper.make_node("Split", ["y"], ["a", "b", "c"], num_outputs=3)], "a", "b", "c")
+    assert align(split, split, X).outcome == "close"
+
+
+SEQUENCES = {
+    "as it is": ([], ["a", "b", "c"]),
+    "shorter": ([], ["a", "b"]),
+    "in another order": ([], ["a", "c", "b"]),
+    "another element": ([helper.make_node("Neg", ["b"], ["d"])], ["a", "d", "c"]),
+}
+
+
+@pytest.mark.parametrize("way", SEQUENCES)
+def test_sequences_are_compared_by_their_elements(way: str):
+    """One of tensors is a list of a module."""
+
+    def sequence(way: str) -> ModelProto:
+        further, names = SEQUENCES[way]
+        split = helper.make_node("Split", ["y"], ["a", "b", "c"], num_outputs=3)
+        return program([split, *further, helper.make_node("SequenceConstruct", names, ["q"])], "q")
+
+    expected = "close" if way == "as it is" else "different"
+    assert align(sequence("as it is"), sequence(way), X).outcome == expected
+    assert align(Model(lambda y: [*y.split(1)]), sequence(way), X).outcome == expected
+
+
 @pytest.mark.parametrize("kind", ["module", "arrays"])
 def test_a_part_is_accepted_where_it_is_declared(kind: str):
     """The headline says it; another part is wrong, and a part has to be one of an output."""

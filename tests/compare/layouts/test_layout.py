@@ -96,6 +96,16 @@ def test_a_layout_beyond_the_tensor_is_refused():
     assert not holds(Layout(60, (8,), (1,)), Numbers(torch.zeros(8)), Numbers(torch.zeros(64)))
 
 
+def test_a_layout_counts_from_the_beginning_of_a_view():
+    """A tensor may be a part of a larger one in memory, as that of a split is."""
+    part = numbers(6, 4)[2:5]
+    expected = part.clone().reshape(-1)[1:9:2]
+    assert torch.equal(Layout(1, (4,), (2,)).select(part), expected)
+    found = solved(part.T.contiguous(), part)
+    assert found is not None
+    assert torch.equal(found.select(part).reshape(4, 3), part.T)
+
+
 @pytest.mark.parametrize("text", ["", "1+2", "1+2:3:4", "-1+2:1", "0+2:-1", "a+1:2"])
 def test_other_texts_are_no_layouts(text: str):
     """A layout that people have edited is checked."""
