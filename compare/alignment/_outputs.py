@@ -16,6 +16,7 @@ from ._output_order import have_equal_numbers, have_same_kinds, in_order, order_
 
 _AGAIN = 2 * RELATIVE  # on other inputs
 _ROUNDED = 1000  # times the rounding of A, that no order of operations explains
+_ON_THESE_INPUTS = "is that of A on these inputs, but not on others of the same shapes"
 _CACHE = re.compile(r"\b(past_key_values|cache\w*|state|mems)\b")  # names of transformers
 _Outputs = Mapping[str, Output]
 
@@ -167,9 +168,8 @@ class _Judge:
         if own.native is not None and other.native is not None:
             if not have_same_kinds(other.native.reshape(-1), in_order(layout, own.native)):
                 return False
-            unit = max(unit_of(own.native.dtype), self._other.units.get(other.result.value, 0.0))
-            if _rounding(other) > _ROUNDED * max(_rounding(own), unit):
-                return False  # to a dtype that a run in float64 does not show, such as one of 8 bits
+            if self._is_rounded(own, other):
+                return False
         first, second = (items.get(item.result.key) for items, item in zip(self._again, (own, other), strict=True))
         if first is None or second is None:
             return True
@@ -178,6 +178,11 @@ class _Judge:
         return any(
             have_equal_numbers(second.tensor.reshape(-1), in_order(item, first.tensor), _AGAIN) for item in layouts
         )
+
+    def _is_rounded(self, own: Output, other: Output) -> bool:
+        """Whether B rounds an output to a dtype that a run in float64 does not show, such as one of 8 bits."""
+        unit = 0.0 if own.native is None else unit_of(own.native.dtype)
+        return _rounding(other) > _ROUNDED * max(_rounding(own), unit, self._other.units.get(other.result.value, 0.0))
 
     def _are_close(self, own: Output, other: Output, layout: Layout) -> bool:
         if own.native is None or other.native is None:
@@ -213,7 +218,8 @@ class _Judge:
         other = next(iter(same or free), None)
         if other is not None:
             self._taken.add(other.result.key)
-        return JudgedOutput(own, other, problem=_problem(own, other))
+        is_rounded = other is not None and self._is_rounded(own, other)
+        return JudgedOutput(own, other, problem=_problem(own, other, is_rounded=is_rounded))
 
     def is_kept_by_reference(self, other: Output) -> bool:
         """Whether an argument that B changes is one of A, which does not change it."""
@@ -254,7 +260,7 @@ def _text_of(output: Output) -> str | None:
     return bytes(output.tensor.tolist()).decode(errors="surrogatepass") if is_text else None
 
 
-def _problem(own: Output, other: Output | None) -> str:
+def _problem(own: Output, other: Output | None, *, is_rounded: bool) -> str:
     """Say what is wrong with an output of B that is not that of A."""
     label = f"the {output_name(other or own)}"
     if other is None:
@@ -273,11 +279,11 @@ def _problem(own: Output, other: Output | None) -> str:
         return f"{label} of B is {float(numbers):.8g}, that of A {float(expected):.8g}"
     if bool((numbers == numbers[0]).all()):
         return f"all numbers of {label} of B are {float(numbers[0]) + 0.0:.6g}, those of A are others"
-    if have_equal_numbers(numbers, expected):
-        return f"{label} of B is rounded on the way to fewer digits than its dtype has"
-    if have_equal_numbers(numbers.sort().values, expected.sort().values):
-        return f"{label} of B has the numbers of A in another order"
-    return f"{label} of B is not that of A"
+    if not have_equal_numbers(numbers, expected):
+        is_permuted = have_equal_numbers(numbers.sort().values, expected.sort().values)
+        return f"{label} of B {'has the numbers of A in another order' if is_permuted else 'is not that of A'}"
+    rounded = "is rounded on the way to fewer digits than its dtype has"
+    return f"{label} of B {rounded if is_rounded else _ON_THESE_INPUTS}"
 
 
 def _not_finite(own: torch.Tensor | None, other: torch.Tensor | None, where: str) -> str:

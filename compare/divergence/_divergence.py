@@ -23,7 +23,7 @@ from ..alignment._operators import PRODUCTS, SUMS, code_of, family
 from ..alignment._suspect import Suspect
 from ._counterparts import Counterparts
 from ._first_wrong import OtherSteps, first_wrong
-from ._notes import difference_of, misplacing_node, odd_weight, weight_of_other_layer
+from ._notes import difference_of, idle_node, misplacing_node, odd_weight, weight_of_other_layer
 from ._operands import Operands
 from ._precision import coarser_operations
 from ._rerun import Rerun
@@ -241,6 +241,8 @@ class Divergence:
         place, odd = misplacing or suspect.place, odd_weight(self._pairs, node)
         if misplacing is None and odd is not None:
             place, note = odd.node, difference_of(self._pairs, operands, owners, odd.node, odd.reference)
+        elif misplacing is None and (idle := idle_node(self._pairs, node)) is not None:
+            place, note = idle, difference_of(self._pairs, operands, owners, idle, self._counterparts.of(idle))
         return replace(suspect, place=place, note=note)
 
     def _other_steps(self) -> OtherSteps:

@@ -148,6 +148,22 @@ def odd_weight(pairs: Correspondence, node: Node) -> Anchor | None:
     )
 
 
+def idle_node(pairs: Correspondence, node: Node) -> Node | None:
+    """Return the operation that leaves A's numbers as they are for a node to read, as its own weight is not A's.
+
+    A weight that was not loaded may have the numbers with which it was made: a gain of ones, or a bias of zeros.
+    """
+    other, unknown = pairs.other.execution, pairs.weights.missing
+    for root in dict.fromkeys(map(other.roots.__getitem__, node.reads)):
+        producer = other.graph.producer.get(root)
+        reads = [] if producer is None else [other.roots[read] for read in producer.reads]
+        if any(read in unknown and read in other.weights for read in reads) and any(
+            pairs.owners.get(root, frozenset()) & pairs.owners.get(read, frozenset()) for read in reads
+        ):
+            return producer
+    return None
+
+
 def _anchor(pairs: Correspondence, node: Node) -> Anchor | None:
     return next((anchor for anchor in pairs.anchors if anchor.node.name == node.name), None)
 

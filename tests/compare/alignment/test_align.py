@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import re
+from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from filch.compare import CompareError, MappedValue, ValueMap, align, diff, load_value_map
 from filch.compare.divergence._notes import _same_place
@@ -154,6 +156,31 @@ def test_a_missing_weight_is_reported():
     assert [weight.name for weight in result.weights if not weight.complete] == ["blocks.1.proj.weight"]
     assert result.unused_weights == ("layers.1.attention.output.weight",)
     assert result.departures[0].module == "blocks.1.proj"
+
+
+class Step(nn.Module):
+    """Multiplies or adds a weight."""
+
+    def __init__(self, step: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.weight, self.step = nn.Parameter(torch.randn(12)), step
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.step(x, self.weight)
+
+
+@pytest.mark.parametrize(("step", "number"), [(torch.mul, 1.0), (torch.add, 0.0)])
+def test_a_weight_that_was_not_loaded_is_named_where_it_is_used(
+    step: Callable[[Tensor, Tensor], Tensor], number: float
+):
+    """Not where its result is read: a gain of ones, or a bias of zeros, leaves the numbers of A as they are."""
+    torch.manual_seed(0)
+    a = nn.Sequential(nn.Linear(8, 12), nn.Tanh(), Step(step), nn.Linear(12, 8))
+    b = copy.deepcopy(a)
+    b.get_parameter("2.weight").data.fill_(number)
+    (departure,) = align(a, b, torch.randn(3, 8)).departures
+    assert (departure.module, departure.operator) == ("2", step.__name__)
+    assert departure.note == "reads 2.weight, whose numbers are not all in weights of A"
 
 
 @pytest.mark.parametrize("wrong", [False, True])

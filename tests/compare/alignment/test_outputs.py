@@ -204,6 +204,14 @@ def test_an_output_of_another_kind_is_described(way: str, text: str):
     assert compared(*CHANGED[way]).wrong_outputs == (text,)
 
 
+def test_an_output_that_is_right_on_these_inputs_alone_is_told():
+    """Not as rounded: B has the numbers of A, but takes some of its inputs for constants."""
+    given = Model()(X).detach()
+    result = align(Model(), Model(lambda y: given + 0 * y), X)
+    (problem,) = result.wrong_outputs
+    assert problem == "the output of B is that of A on these inputs, but not on others of the same shapes"
+
+
 def test_places_and_orders_are_stated():
     """In the headline and in a table."""
     result = compared(lambda y: y, lambda y: (y.mean(), y.transpose(1, 2)))

@@ -224,3 +224,23 @@ def test_rounding_in_a_branch(tmp_path: Path):
     assert report.close
     assert {verdict.verdict for row in report.rows if (verdict := row.float64)} <= {"same", "rounding"}
     assert not compare_programs(path, program("b.onnx", "HardSigmoid")).close
+
+
+def test_a_constant_that_was_clipped_is_not_wrong_in_both(tmp_path: Path):
+    """The reference cast to float16 has its largest number, and is as far from float64 as what it is compared with."""
+
+    def file(dtype: str, numbers: list[float]) -> Path:
+        constant = helper.make_node(
+            "Constant", [], ["c"], "big", value=numpy_helper.from_array(np.array(numbers, dtype))
+        )
+        nodes = [
+            constant,
+            helper.make_node("Cast", ["c"], ["d"], "cast", to=1),
+            helper.make_node("Div", ["x", "d"], ["y"]),
+        ]
+        return saved(tmp_path / f"{dtype}.onnx", nodes, [], ([2, 3], [2, 3]), 15)
+
+    right, clipped = file("float32", [1e7, 2e7, 9e7]), file("float16", [1e4, 1e4, 1e4])
+    report = compare_programs(right, clipped, lower_precision=True)
+    assert report.first_divergence is not None and report.first_divergence.node == "big"
+    assert "both are wrong" not in str(report)
