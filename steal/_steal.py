@@ -190,8 +190,9 @@ def steal_forward(
             # No token: the block may end in another thread than it began in, and before a block that began earlier.
             _active_recorders.set(tuple(other for other in _active_recorders.get() if other is not recorder))
             recorder.unhook()
-            changes.report()
-            if not raised and (warning := uncalled_hooks_warning(chosen, recorder.called())) is not None:
+            changes.report(lost=recorder.lost)
+            called = recorder.called() | recorder.lost
+            if not raised and (warning := uncalled_hooks_warning(chosen, called)) is not None:
                 _log.warning("%s", warning)
             if isinstance(store, DumpWriter) and recorder.placement_tags is not None:
                 store.index.shardings = recorder.placement_tags.shardings

@@ -103,7 +103,8 @@ class Calls:
         if root is None or not stack:
             root = running.root = _OutermostCall(module, self._root_count)
             self._root_count += 1
-            if self._paths.setdefault(name, root.paths) != root.paths:
+            is_first = not self._paths  # it may have changed since the hooks were registered
+            if self._paths.setdefault(name, root.paths) != root.paths or is_first:
                 self._paths[name] = root.paths
                 self._changed()
         if origin is None:

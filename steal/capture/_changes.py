@@ -1,7 +1,7 @@
 """Warnings about modules that are replaced, added, removed or compiled while they are captured."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from torch import nn
 
@@ -26,10 +26,20 @@ class Changes:
         self._compiled = {name for name, module in chosen if is_compiled(module)}
         self._reported: set[str] = set()
 
-    def report(self) -> None:
-        """Log a warning about each kind of change, with the modules that were not named before."""
+    def report(self, lost: Collection[str] = ()) -> None:
+        """Log a warning about each kind of change, with the modules that were not named before.
+
+        Args:
+            lost: the names of the modules whose hooks are gone.
+        """
         for warning in self._warnings():
             _log.warning("%s", warning)
+        if names := [name for name in self._before if name in lost and name not in self._reported]:
+            _log.warning(
+                "the hooks of %s were removed during the capture by other code, and later calls are not recorded; "
+                "remove hooks one by one, with the handles that torch returned for them",
+                subject_and_verb(names).rpartition(" ")[0],
+            )
 
     def _warnings(self) -> Iterator[str]:
         now = dict(self._select())

@@ -119,6 +119,7 @@ class Recorder:
         self._handles: list[Any] = []
         self._has_first_hook: set[str] = set()  # the names of the modules whose callers' inputs are kept
         self._hook_ids: dict[str, tuple[int, int]] = {}  # of the pre-hook and the forward hook, by module name
+        self.lost: set[str] = set()  # the names of the modules whose hooks something else has removed
         self._warned: set[str] = set()
         self._extras: list[Extra] = []  # those that have started
 
@@ -150,6 +151,8 @@ class Recorder:
     def unhook(self) -> None:
         """Remove all hooks and stop the extras; in another thread, torch may still call a removed hook."""
         with self.lock:
+            if self._handles:
+                self.lost = {name for name, module in self._chosen if not self._is_hooked(name, module)}
             for handle in self._handles:
                 handle.remove()
                 _filch_hooks.discard(handle.id)
@@ -162,6 +165,10 @@ class Recorder:
                     extra.stop()
                 except Exception as error:  # noqa: BLE001  the other extras must stop, and the dump must be finished
                     self.warn_once(f"at the end of the block: {type(error).__name__}: {error}")
+
+    def _is_hooked(self, name: str, module: nn.Module) -> bool:
+        before, after = self._hook_ids[name]
+        return before in module._forward_pre_hooks and after in module._forward_hooks  # noqa: SLF001  there is no public API
 
     @property
     def is_active(self) -> bool:

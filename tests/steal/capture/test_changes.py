@@ -1,6 +1,7 @@
 """Modules that are replaced, added, removed or compiled during a capture are named in a warning."""
 
 import warnings
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -38,6 +39,10 @@ def _swap_for_one_call(model):
 
 ADVICE = "; begin another steal_forward block after the model has changed"
 COMPILED = "torch.compile calls no hooks inside of compiled code. Compile the model after the block"
+LOST = (
+    "the hooks of '1' were removed during the capture by other code, and later calls are not recorded; "
+    "remove hooks one by one, with the handles that torch returned for them"
+)
 CHANGES = {
     "nothing": (lambda model: model.train(), []),
     "an attribute": (
@@ -86,6 +91,11 @@ CHANGES = {
             "'0._packed_params' and 2 more were added during the capture and not recorded" + ADVICE,
         ],
     ),
+    "hooks that other code has cleared": (lambda model: model[1]._forward_hooks.clear(), [LOST]),  # noqa: SLF001  as such code does
+    "hooks that other code has replaced": (
+        lambda model: setattr(model[1], "_forward_pre_hooks", OrderedDict()),
+        [LOST],
+    ),
     "put back": (
         _swap_for_one_call,
         ["'0' was replaced during the capture by Linear, whose calls are not recorded" + ADVICE],
@@ -123,3 +133,28 @@ def test_a_change_of_modules_that_are_not_selected_is_not_reported(caplog):
             model(x)
 
     assert not caplog.messages
+
+
+@torch.no_grad()
+def test_a_change_before_the_first_call_is_reported(caplog):
+    """Also if all is as before at the end of the block."""
+    model = _model()
+
+    with steal_forward(model, submodules=True):
+        _swap_for_one_call(model)
+
+    assert caplog.messages == ["'0' was replaced during the capture by Linear, whose calls are not recorded" + ADVICE]
+
+
+@torch.no_grad()
+def test_a_model_whose_hooks_are_gone_was_not_uncalled(caplog):
+    """One warning, with the reason."""
+    model = _model()
+
+    with steal_forward(model, submodules=True):
+        for module in model.modules():
+            module._forward_hooks.clear()  # noqa: SLF001  as such code does
+            module._forward_pre_hooks.clear()  # noqa: SLF001  likewise
+        model(torch.ones(1, 2))
+
+    assert [message.partition(" were ")[0] for message in caplog.messages] == ["the hooks of the model and 5 more"]
