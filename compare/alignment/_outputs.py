@@ -273,7 +273,8 @@ def _problem(own: Output, other: Output | None, *, is_rounded: bool) -> str:
     if shape != other_shape and next(output_orders(shape, other_shape), None) is None:
         return f"{label} of B has the shape {[*other_shape]}, that of A {[*shape]}"
     numbers, expected = other.tensor.double().reshape(-1), own.tensor.double().reshape(-1)
-    if infinite := _not_finite(own.tensor, other.tensor, "") or _not_finite(own.native, other.native, " as it runs"):
+    in_float64 = None if other.problem else other.tensor  # else NaN stands for what float64 can't compute
+    if infinite := _not_finite(own.tensor, in_float64, "") or _not_finite(own.native, other.native, " as it runs"):
         return f"{label} of B: {infinite}"
     if len(numbers) == 1:
         return f"{label} of B is {float(numbers):.8g}, that of A {float(expected):.8g}"

@@ -529,3 +529,16 @@ def test_outputs_of_other_kinds_are_compared(kind: str):
     change = KINDS[kind]
     assert compared(change, change).close
     assert compared(change, lambda y: change(y * 1.5)).outcome == "different"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # of torch.ao
+def test_what_float64_can_not_compute_is_not_said_to_be_nan():
+    """The numbers of a quantized layer are as finite as those of the layer."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
+    quantized = torch.ao.quantization.quantize_dynamic(model, {nn.Linear})
+
+    result = align(model, quantized, (torch.randn(2, 4),))
+
+    assert result.outcome == "different"
+    assert "the output of B is not that of A" in str(result)
+    assert "NaN" not in str(result)
