@@ -142,7 +142,9 @@ def optional_identifier(data: Any) -> str:
 def path(data: Any) -> str:
     """Read the path of a weight; torch may write it into Python code, between quotation marks."""
     if any(mark in text(data) for mark in "\"'\\"):
-        raise StoredError(f"{data!r:.80} is not a valid name of a weight")
+        raise StoredError(
+            f"{data!r:.80} is not a valid name of a weight: it has a quotation mark or a backslash; rename the module"
+        )
     return str(data)
 
 

@@ -26,7 +26,7 @@ from ..values._sharding import Sharding
 from . import _format as form
 from ._files import unfinished_hint
 from ._model import module_info
-from ._protobuf import Span, field, fields, graph_and_metadata
+from ._protobuf import MOST_FIELDS, Span, field, fields, graph_and_metadata
 from ._reader import Reader, Spans
 from ._rows import KeyedRows, NamedRows, Rows, entries
 
@@ -58,6 +58,15 @@ class Dump(Records):
         """The dump, and the file beside it that has the bytes of its tensors, if there is one."""
         path, name = Path(self.source), self.tensor_source.location
         return [path] if name is None else [path, path.with_name(name)]
+
+    def property_entries(self, key: str) -> Iterator[tuple[str, Any]]:
+        """Parse the entries of a property that is a JSON object one by one, however many there are.
+
+        Raises:
+            ValueError: it is no such object, or an entry of it has more than 16 MiB.
+        """
+        text = self.properties[key].encode()
+        return entries(text, (0, len(text)))
 
     def __getitem__(self, key: Any) -> Any:
         if key not in self.records:
@@ -214,7 +223,8 @@ def _read_model(path: Path) -> bytes:
 def _nodes(contents: bytes, graph: Span, count: int) -> Spans:
     """Return the spans of a model's nodes, one for each tensor; a dump without tensors has one dummy node."""
     nodes = Spans()
-    spans = ((start, stop) for number, _, start, stop in fields(contents, *graph) if number == form.NODE)
+    found = fields(contents, *graph, most=2 * count + MOST_FIELDS)  # a node and an output for each tensor
+    spans = ((start, stop) for number, _, start, stop in found if number == form.NODE)
     for span in itertools.islice(spans, count + 1):
         nodes.append(*span)
     if len(nodes) != max(count, 1):

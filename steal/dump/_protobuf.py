@@ -17,10 +17,11 @@ Span = tuple[int, int]  # first byte, end
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types; 3 and 4 (groups) are deprecated and not in ONNX
 _MAX_VARINT_BITS = 70  # bits of a varint
+MOST_FIELDS = 10_000  # of a model, most of them entries of its metadata; other files may have a billion
 
 
-def fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-    """Iterate over the length-delimited fields of the message in `data[start:stop]`.
+def fields(data: bytes, start: int, stop: int, *, most: int | None = None) -> Iterator[tuple[int, int, int, int]]:
+    """Iterate over the length-delimited fields of the message in `data[start:stop]`, of at most `most` fields.
 
     Yields:
         the field number, the position of its tag, and the start and end of its contents.
@@ -29,8 +30,12 @@ def fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int, 
         ValueError: this is not a valid message.
     """
     position = start
+    left = stop if most is None else most
     while position < stop:
         begin = position
+        left -= 1
+        if left < 0:
+            raise ValueError("it has too many fields")
         tag, position = _read_varint(data, position, stop)
         wire_type = tag & 7
         if wire_type == _BYTES:
@@ -58,7 +63,7 @@ def graph_and_metadata(path: Path, model: bytes) -> tuple[Span, dict[str, Span]]
     graphs: list[Span] = []
     props: dict[str, Span] = {}
     try:
-        for number, _, start, stop in fields(model, 0, len(model)):
+        for number, _, start, stop in fields(model, 0, len(model), most=MOST_FIELDS):
             if number == form.GRAPH:
                 graphs.append((start, stop))
             if number == form.METADATA:

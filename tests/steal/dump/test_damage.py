@@ -22,6 +22,8 @@ import torch
 from torch import nn
 
 from filch.steal import DumpError, Foreign, describe, restore, steal_forward
+from filch.steal.dump._format import GRAPH
+from filch.steal.dump._protobuf import field_of
 from support.processes.forked import run_python
 
 
@@ -145,6 +147,23 @@ def test_a_file_that_is_not_an_onnx_model_is_refused(tmp_path, contents):
     (tmp_path / "file").write_bytes(contents)
 
     assert _error(tmp_path / "file") == f"'{tmp_path / 'file'}' is not an ONNX file, or is truncated"
+
+
+@pytest.mark.parametrize("part", ["file", "graph"])
+def test_a_model_of_more_fields_than_a_dump_has_is_not_read_to_its_end(tmp_path, part):
+    """There may be a billion in 2 GiB, for which Python takes an hour."""
+    with steal_forward(nn.Identity(), dump_file=tmp_path / "file"):
+        pass
+    whole, many = (tmp_path / "file").read_bytes(), b"\x5a\0" * 10_001  # inputs, in a graph
+    if part == "graph":
+        model = onnx.ModelProto.FromString(whole)
+        graph = many + model.graph.SerializeToString()
+        model.ClearField("graph")
+        whole, many = model.SerializeToString(), b"".join(field_of(GRAPH, [graph]))
+    (tmp_path / "file").write_bytes(whole + many)
+
+    expected = "it has too many fields" if part == "graph" else "is not an ONNX file"
+    assert expected in _error(tmp_path / "file")
 
 
 def test_a_file_larger_than_any_onnx_model_is_not_read(tmp_path):

@@ -299,7 +299,10 @@ REFUSED: dict[str, tuple[Change, str]] = {
     ),
     "a name that is code": (renamed(lambda folder: f"x = 1\n{code(folder)}\ny"), "not a single line of text"),
     "a name that is an expression": (renamed(code), "not a valid name of a value"),
-    "a weight's name that is code": (renamed_weight, "not a valid name of a weight"),
+    "a weight's name that is code": (
+        renamed_weight,
+        "not a valid name of a weight: it has a quotation mark or a backslash",
+    ),
     "sizes that are text": (graph(lambda data, _: data["tensor_values"].update(x={"sizes": "4"})), "is not a list"),
     "a count of symbols": (
         whole(lambda data, _: data["range_constraints"].update(u9999999999={"min_val": 0, "max_val": 9})),
