@@ -2,10 +2,12 @@
 
 It is JSON under the key `filch.golden` of the file's metadata, with these entries:
 
-- `levels`: by value (the label of its key and the path in the record), a row with the attributes of `StoredLevel`.
 - `weights`: by parameter or buffer, a row with the attributes of `Fingerprint`.
 - `random`: a fingerprint of the random numbers' state before the run if the run has drawn any, or `""`.
 - `problem`: why values have no level, or `""`.
+
+The key `filch.golden.levels` has a JSON object with the rounding levels: by value (the label of its key and the path in
+the record), a row with the attributes of `StoredLevel`. Former files have it as the entry `levels`.
 
 The environment is that of every dump (`filch.environment`).
 """
@@ -14,13 +16,13 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from filch.steal import Dump, add_properties, parse_json
+from filch.steal import Dump, DumpError, add_properties, parse_json
 
 from ..common._errors import CompareError
-from ..float64 import Fingerprint, StoredLevel
+from ..float64 import Fingerprint, StoredLevel, levels_of, write_levels
 from ._rerun import Rerun
 
-KEY = "filch.golden"
+KEY, LEVELS_KEY = "filch.golden", "filch.golden.levels"
 
 
 @dataclass(frozen=True)
@@ -62,18 +64,19 @@ class GoldenRecord:
             return None
         try:
             data = parse_json(text)
-            levels = {str(place): StoredLevel.from_row(row) for place, row in data["levels"].items()}
+            former = {str(place): StoredLevel.from_row(row) for place, row in data.get("levels", {}).items()}
+            levels = former or levels_of(dump, LEVELS_KEY)
             weights = {str(name): Fingerprint.from_row(row) for name, row in data["weights"].items()}
             return cls(levels, weights, str(data["random"]), str(data["problem"]))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, DumpError, KeyError, TypeError, ValueError) as error:
             raise CompareError(f"{KEY!r} in {dump.source!r} is damaged: {error!r:.200}") from error
 
     def write(self, path: Path) -> None:
         """Add the record to a dump that has none."""
         data = {
-            "levels": {place: level.row() for place, level in self.levels.items()},
             "weights": {name: weight.row() for name, weight in self.weights.items()},
             "random": self.random,
             "problem": self.problem,
         }
         add_properties(path, {KEY: json.dumps(data, separators=(",", ":"))})
+        write_levels(path, self.levels, LEVELS_KEY)

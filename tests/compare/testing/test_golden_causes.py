@@ -1,6 +1,8 @@
 """Why a run differs from a golden dump: the code, the environment, the inputs; planted, one at a time."""
 
 import copy
+import json
+from functools import partial
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from filch.compare import CompareError
 from filch.compare.testing import _cause
 from filch.compare.testing._golden import Golden
 from filch.compare.testing._golden_file import KEY, GoldenRecord
-from filch.steal import add_properties, restore, steal_forward
+from filch.steal import add_properties, parse_json, restore, steal_forward
 
 X = torch.linspace(-1, 1, 24).reshape(2, 12)
 
@@ -422,6 +424,27 @@ def test_the_model_is_left_as_it_was(golden, model):
 
     assert int(norm.num_batches_tracked) == 1
     assert torch.equal(torch.rand(1), expected)
+
+
+def test_a_golden_dump_of_many_values_is_read_again(golden, monkeypatch):
+    """Its levels are parsed one by one: 400,000 of them would take more memory than JSON may take."""
+    dump = restore(golden.path)
+    whole = GoldenRecord.of(dump)
+    monkeypatch.setattr("filch.compare.testing._golden_file.parse_json", partial(parse_json, memory=12_000))
+
+    assert len(whole.levels) > 4
+    assert GoldenRecord.of(dump) == whole
+
+
+def test_a_golden_dump_with_its_levels_among_the_rest_is_read(tmp_path, model):
+    """As Filch wrote them before."""
+    path = tmp_path / "model.onnx"
+    with steal_forward(model, submodules=True, dump_file=path):
+        model(X)
+    level = [0.0] * 6 + [[0.0] * 8]
+    add_properties(path, {KEY: json.dumps({"levels": {"a": level}, "weights": {}, "random": "", "problem": ""})})
+
+    assert GoldenRecord.of(restore(path)).levels["a"].row() == level
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"levels": {"a": [1]}, "weights": {}, "random": "", "problem": ""}'])
