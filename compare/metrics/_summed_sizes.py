@@ -33,7 +33,8 @@ class SummedSizes:
     units of the loss, `sum(abs(gradient * output))` of a call goes on to its inputs, whatever cancels: a normalization
     whose outputs are squared and summed passes on next to nothing of it. Of an output, the call that reads it next
     counts, or the module around it if no recorded call does. A gradient whose rounding errors exceed the tolerance
-    counts with the size of what it was summed from. The terms of a parameter's gradient are products of the gradient
+    counts with the size of what it was summed from, and what is computed from it is as inexact, relative to itself. The
+    terms of a parameter's gradient are products of the gradient
     of the output, at most one for each of its elements.
 
     Args:
@@ -86,8 +87,16 @@ class SummedSizes:
         return max(sizes, default=0.0)
 
     def _size_of_terms(self, value: "_Value", call: _Call) -> float:
-        known = value.spread and call not in self._pending
-        return self._flow(call) / (value.spread * value.count) if known else 0.0
+        if not value.spread or call in self._pending:
+            return 0.0
+        total, inexactness = self._flow(call)
+        own = max(
+            (_rms(gradient) for path, gradient, _ in self._inputs(call) if self._is(value, call, path)), default=0.0
+        )
+        return max(total / (value.spread * value.count), inexactness * own)
+
+    def _is(self, value: "_Value", call: _Call, path: str) -> bool:
+        return self._values.of(call, "I")[path] == value
 
     def _size_of_multiple(self, value: "_Value", call: _Call, around: _Call) -> float:
         """Return the size of a gradient that is a multiple of one that follows in the module around the call; else 0.
@@ -105,16 +114,20 @@ class SummedSizes:
                     return factor * max(_rms(gradient), self._noise(self._values.of(item, kind)[path], gradient))
         return 0.0
 
-    def _flow_of(self, call: _Call) -> float:
-        """Return the sum of `abs(gradient * output)` of a call, with what rounding may add to the gradient."""
+    def _flow_of(self, call: _Call) -> tuple[float, float]:
+        """Return the sum of `abs(gradient * output)` of a call, with what rounding may add to the gradient.
+
+        The second number is the size of what the most inexact gradient of an output was summed from, relative to it.
+        """
         self._pending.add(call)
-        total = 0.0
+        total = inexactness = 0.0
         for path, gradient, output in self._outputs(call):
             value = self._value(call, path)
-            noise = self._noise(value, gradient) * value.mean * value.count
-            total += max(float((gradient * output).abs().sum()), noise)
+            noise = self._noise(value, gradient)
+            total += max(float((gradient * output).abs().sum()), noise * value.mean * value.count)
+            inexactness = max(inexactness, noise / (_rms(gradient) or math.inf))
         self._pending.discard(call)
-        return total
+        return total, inexactness
 
     def _noise(self, value: "_Value", gradient: torch.Tensor) -> float:
         """Return the size of what a gradient was summed from, if its rounding may exceed the tolerance; else 0."""

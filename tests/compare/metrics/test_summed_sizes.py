@@ -1,5 +1,7 @@
 """Gradients that consist of rounding errors are judged by the size of what was summed; others as before."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812  as everybody does
@@ -89,6 +91,14 @@ CLEAN = {
     "a functional softmax": (lambda: Calls(lambda h: h.softmax(-1)), torch.sum),
     "keys of attention": (Attention, lambda y: y.cos().sum()),
     "weight norm": (lambda: nn.Sequential(_weight_norm(), nn.LayerNorm(WIDTH)), lambda y: y.square().sum()),
+    **{
+        f"activations before {name}": (_sequence(nn.GELU, partial(Calls, function)), lambda y: y)
+        for name, function in (
+            ("a root mean square", lambda y: F.rms_norm(y, (WIDTH,)).square().sum()),
+            ("a normalization", lambda y: F.normalize(y, dim=-1).square().sum()),
+            ("a cosine", lambda y: F.cosine_similarity(y, y).sum()),
+        )
+    },
     "several layers": (_sequence(nn.ReLU, lambda: SplitLinear(WIDTH, WIDTH), lambda: nn.Softmax(-1)), torch.sum),
 }
 
