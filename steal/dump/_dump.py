@@ -15,7 +15,7 @@ from onnx import StringStringEntryProto
 
 from .._errors import DAMAGE, DumpError, NotADumpError, one_line, os_error_reason
 from .._key import Key
-from .._records import Origin, Record, Records
+from .._records import ModuleInfo, Origin, Record, Records
 from ..files._kinds import budget_of
 from ..files._outputs import writing
 from ..files._untrusted import parse_json, read_untrusted
@@ -137,11 +137,11 @@ def _parse_index(path: Path, contents: bytes, graph: Span, props: dict[str, Span
         tensors = NamedRows(contents, props[form.TENSORS_KEY])
         records = KeyedRows(contents, props[form.RECORDS_KEY], _parse_record)
         failed = KeyedRows(contents, props[form.FAILED_KEY], _parse_failure) if form.FAILED_KEY in props else {}
-        infos, versions = (parse_json(_text(contents, props[key])) for key in (form.MODULES_KEY, form.ENVIRONMENT_KEY))
+        versions = parse_json(_text(contents, props[form.ENVIRONMENT_KEY]))
         grown: list[Spec] = []
         if form.GROWN_KEY in props:
             Rows(contents, props[form.GROWN_KEY], grown.append)
-        modules = {name: module_info(info) for name, info in infos.items()}
+        modules = _parse_modules(contents, props[form.MODULES_KEY])
         environment = {name: str(value) for name, value in versions.items()}
         shardings = _parse_shardings(contents, props.get(form.SHARDINGS_KEY))
         nodes = _nodes(contents, graph, len(tensors))
@@ -151,6 +151,13 @@ def _parse_index(path: Path, contents: bytes, graph: Span, props: dict[str, Span
     dump.environment, dump.shardings = environment, shardings
     dump.properties = {key: _text(contents, span) for key, span in props.items() if key not in form.KEYS}
     return dump
+
+
+def _parse_modules(contents: bytes, span: Span) -> dict[str, ModuleInfo]:
+    """Return what is known of the modules; most are equal to others, and are kept once."""
+    known: dict[ModuleInfo, ModuleInfo] = {}
+    parsed = ((name, module_info(info)) for name, info in entries(contents, span))
+    return {name: known.setdefault(info, info) for name, info in parsed}
 
 
 def _parse_shardings(contents: bytes, span: Span | None) -> dict[int, Sharding]:

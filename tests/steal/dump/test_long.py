@@ -207,3 +207,15 @@ def test_rows_are_read_at_every_size_of_the_window(monkeypatch, text):
         found.append([rows[index] for index in range(len(rows))])
 
     assert all(rows == json.loads(text) for rows in found)
+
+
+def test_what_is_known_of_modules_is_kept_once(tmp_path):
+    """Of the thousands that a large model has, most are of few classes."""
+    model = torch.nn.Sequential(*[torch.nn.Identity() for _ in range(50)])
+    with torch.no_grad(), steal_forward(model, submodules=True, dump_file=tmp_path / "dump.onnx"):
+        model(torch.ones(1))
+
+    modules = restore(tmp_path / "dump.onnx").modules
+
+    assert len(modules) == 51
+    assert len({id(info) for info in modules.values()}) == 2
