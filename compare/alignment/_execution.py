@@ -27,6 +27,7 @@ from filch.steal import is_dense
 from ..common._complex import complex_as_real
 from ..common._operators import operator_name
 from ..common._plain_tensors import plain_tensors
+from ..float64._call import call_in_float64
 from ..float64._mode import Float64Mode, RecordedDecisions, native_kernels
 
 Tensors = Mapping[str, torch.Tensor]
@@ -337,9 +338,7 @@ def _results(call: RecordedCall, environment: dict[int, torch.Tensor]) -> list[t
 
     try:
         args, kwargs = pytree.tree_map(convert, (call.args, dict(call.kwargs)))
-        if operator_name(str(call.operator)) in ("_softmax", "_log_softmax"):
-            args = (*args[:2], False)  # whether to convert float16 to float32
-        returned = pytree.tree_leaves(call.operator(*args, **kwargs))
+        returned = pytree.tree_leaves(call_in_float64(call.operator, args, kwargs))
     except (IndexError, KeyError, RuntimeError):
         for handle, _ in call.results:
             environment.pop(handle, None)

@@ -21,6 +21,7 @@ from filch.steal import is_dense
 from ..common._complex import complex_as_real
 from ..common._errors import reason_of
 from ..common._operators import CHOICES, MOVES, operator_name
+from ._call import call_in_float64
 from ._decisions import is_decision
 from ._noise import unit_of, with_noise
 from ._values import Float64Values, RecordedValues
@@ -381,9 +382,7 @@ class _Call:
             return read(item) if isinstance(item, torch.Tensor) else item
 
         args, kwargs = map_leaves(convert, (tuple(self.args), dict(self.kwargs)))
-        if self.name in ("_softmax", "_log_softmax"):
-            args = (*args[:2], False)  # whether to convert float16 to float32
-        return self.func(*args, **kwargs)
+        return call_in_float64(self.func, args, kwargs)
 
     def rounding(self, result: torch.Tensor, value: torch.Tensor) -> float:
         """Return half a unit in the last place of a result, relative; 0 if no number of it was rounded.

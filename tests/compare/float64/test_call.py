@@ -1,0 +1,58 @@
+"""Tests of operators in float64 that have no kernel for it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from filch.compare import align
+from filch.compare.float64._call import call_in_float64
+
+ENDS = torch.tensor([4, 4, 8], dtype=torch.int32)  # the second group is empty
+ROWS, STACK = torch.randn(8, 8), torch.randn(3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "ends"), [(ROWS, STACK, ENDS), (STACK, ROWS, ENDS), (ROWS, ROWS, ENDS), (STACK, STACK, None)]
+)
+def test_products_of_groups_are_those_of_torch(first: Tensor, second: Tensor, ends: Tensor | None):
+    """For groups of rows, of columns and of terms, and for matrices that are all of one size."""
+    operator = torch.ops.aten._grouped_mm.default  # noqa: SLF001  `grouped_mm` is no operator
+    expected = operator(first, second, ends)
+    result = call_in_float64(operator, (first.double(), second.double(), ends), {})
+    assert result.dtype == torch.float64
+    torch.testing.assert_close(result.float(), expected)
+
+
+class Grouped(nn.Module):
+    """Multiplies groups of rows with matrices of their own at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.last = nn.Parameter(torch.randn(3, 8, 8)), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.nn.functional.grouped_mm(x, self.weight, offs=ENDS))
+
+
+class OneByOne(Grouped):
+    """Multiplies them one by one; `order` are their matrices."""
+
+    order: tuple[int, ...] = (0, 1, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.cat([x[:4] @ self.weight[self.order[0]], x[4:] @ self.weight[self.order[2]]]))
+
+
+def test_products_of_groups_are_judged_in_float64():
+    """Not by tolerance, which a right port and one with the matrices in another order would both need."""
+    a, b = Grouped(), OneByOne()
+    b.load_state_dict(a.state_dict())
+    x = torch.randn(8, 8)
+    result = align(a, b, x)
+    assert result.outcome == "close", str(result)
+    assert not any("float64 has no numbers" in remark for remark in result.remarks)
+    b.order = (2, 1, 0)
+    result = align(a, b, x)
+    assert {item.operator for item in result.departures} == {"mm"}, str(result)
