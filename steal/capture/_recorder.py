@@ -167,6 +167,8 @@ class Recorder:
                     self.warn_once(f"at the end of the block: {type(error).__name__}: {error}")
 
     def _is_hooked(self, name: str, module: nn.Module) -> bool:
+        if name not in self._hook_ids:  # registering was refused
+            return True
         before, after = self._hook_ids[name]
         return before in module._forward_pre_hooks and after in module._forward_hooks  # noqa: SLF001  there is no public API
 
