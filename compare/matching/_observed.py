@@ -43,18 +43,28 @@ class Observed:
     @cached_property
     def weights(self) -> Mapping[str, Hashable]:
         """What identifies the weight that a node reads, a floating-point constant with several numbers, by its name."""
-        found = {node.name: self.weight_of(node) for node in self.graph.nodes}
-        return {name: _identity(weight) for name, weight in found.items() if weight is not None}
+        found = {node.name: self._weight_identity(node) for node in self.graph.nodes}
+        return {name: identity for name, identity in found.items() if identity is not None}
+
+    def _weight_identity(self, node: Node) -> Hashable | None:
+        if (quantized := quantized_weight(node, self.tensor)) is not None:
+            return _identity(quantized.numbers)
+        name = self._weight_name(node)
+        return None if name is None else self.constants[name]
 
     def weight_of(self, node: Node) -> torch.Tensor | None:
         """Return the weight that a node reads, None if it reads none; a quantized one as what it stands for."""
-        quantized = quantized_weight(node, self.tensor)
-        if quantized is not None:
+        if (quantized := quantized_weight(node, self.tensor)) is not None:
             return quantized.numbers
-        tensors = (self.tensor(name) for name in node.reads if name in self.constants)
-        return next(
-            (item for item in tensors if item is not None and item.is_floating_point() and item.numel() > 1), None
-        )
+        name = self._weight_name(node)
+        return None if name is None else self.tensor(name)
+
+    def _weight_name(self, node: Node) -> str | None:
+        for name in node.reads:
+            tensor = self.tensor(name) if name in self.constants else None
+            if tensor is not None and tensor.is_floating_point() and tensor.numel() > 1:
+                return name
+        return None
 
     def source(self, name: str) -> str:
         """Return the value whose numbers a value has, without casts of floating-point numbers and `Identity`."""
@@ -74,4 +84,4 @@ class Observed:
 
 def _identity(tensor: torch.Tensor) -> Hashable:
     """Return what identifies a tensor: dtype, shape and numbers."""
-    return tensor.dtype, tensor.shape, hashlib.sha256(bytes_of(tensor).cpu().numpy().tobytes()).digest()
+    return tensor.dtype, tensor.shape, hashlib.sha256(bytes_of(tensor.cpu()).numpy().data).digest()

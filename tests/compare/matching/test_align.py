@@ -5,6 +5,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
+from filch.compare.matching import _observed
 from filch.compare.matching._align import align
 from filch.compare.matching._observed import Observed
 from filch.export import as_program
@@ -70,6 +71,20 @@ def test_a_wrong_weight_corresponds():
     """The operator with another constant is the same one."""
     found = aligned(RENAMED, weights=[("w", WEIGHT + 1)])
     assert found.names["1"] == "a" and found.bases["1"] == "operands"
+
+
+def test_each_weight_is_hashed_once_in_a_program(monkeypatch):
+    """Also if several nodes read it: the hashes of a model of 4 GB take seconds."""
+    hashed, sha256 = [], _observed.hashlib.sha256
+
+    def counting(data):
+        hashed.append(len(data))
+        return sha256(data)
+
+    monkeypatch.setattr(_observed.hashlib, "sha256", counting)
+    nodes = (*EXPECTED[:1], ("MatMul", ["a", "w"], ["b"]), ("MatMul", ["b", "w"], ["y"]))
+    assert len(aligned(nodes, nodes).names) == len("xaby")
+    assert hashed == 2 * [WEIGHT.nbytes]
 
 
 def test_a_name_that_means_something_else_does_not_count():
