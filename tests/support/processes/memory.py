@@ -14,13 +14,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from filch.compare import compare, diff
+from filch.compare import align, compare, compare_programs, diff
 from filch.export import export
 from filch.export.common import _memory
 from filch.steal import steal_forward, watch_phases
 
 BUFFER = 2**22  # bytes, so that the weights and not the values are what takes memory
-WIDTH, LAYERS = 512, 10  # 88 MB in matrices of 4 MB
+WIDTH, LAYERS = 768, 11  # 53 million parameters, 213 MB, in matrices of 9 MB
 
 
 class Block(nn.Module):
@@ -100,6 +100,23 @@ def dumps(folder, width):
     del model
     yield 2 * weights
     assert diff(folder / "a.onnx", folder / "b.onnx").close
+
+
+def programs(folder, width):
+    """Compare two saved programs; the models are gone."""
+    model, inputs, weights = _model(width)
+    for name in ("a.onnx", "b.onnx"):
+        export(model, inputs).save(folder / name)
+    del model
+    yield 2 * weights
+    assert compare_programs(folder / "a.onnx", folder / "b.onnx", buffer=BUFFER).close
+
+
+def modules(folder, width):
+    """Align two models, which run in float64."""
+    (first, inputs, weights), (second, _, _) = _model(width), _model(width)
+    yield 2 * weights
+    assert align(first, second, inputs).close
 
 
 def _record(model, inputs, path, **options):
