@@ -49,9 +49,9 @@ MAX_INDEX_SIZE = MAX_MODEL_SIZE - 2 * INLINE_LIMIT  # what the writer accepts of
 # Bytes of one row of the index and of one line of the journal; the objects that these are parsed into take at most 30
 # times that.
 MAX_ROW_SIZE = FILE_KINDS["dump"].line
-# Since opset 21 (24 for float8 E8M0) Constant supports every type; ONNX Runtime and the checker read both.
-OPSET = 24
-IR_VERSION = 13
+# The ONNX IR version by the opset of the newest data type of a dump (see `Carrier.opset`): a runtime refuses both if
+# they are newer than itself.
+IR_VERSIONS = {13: 7, 19: 9, 24: 12}
 
 # Field numbers in onnx.proto: of a model, an entry of its metadata, a graph, a node, an attribute and a tensor.
 GRAPH, METADATA = 7, 14

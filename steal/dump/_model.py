@@ -170,8 +170,9 @@ class Index:
         ]
         if not self.tensors:  # ONNX Runtime refuses a graph without nodes
             parts = list(_tensor_fields("(no tensor)", Entry("", 0, "", "", torch.uint8, (0,), 0, 0), None, read))
-        opsets = [helper.make_opsetid("", form.OPSET)]
-        model = onnx.ModelProto(ir_version=form.IR_VERSION, producer_name="filch", opset_import=opsets)
+        opset = max((CARRIERS[entry.dtype].opset for entry in self.tensors), default=min(form.IR_VERSIONS))
+        opsets = [helper.make_opsetid("", opset)]
+        model = onnx.ModelProto(ir_version=form.IR_VERSIONS[opset], producer_name="filch", opset_import=opsets)
         whole = [model.SerializeToString()]
         for key, value in self._metadata(names):
             entry = [protobuf.field(form.ENTRY_KEY, key.encode()), *protobuf.field_of(form.ENTRY_VALUE, value)]

@@ -16,11 +16,13 @@ class Carrier:
         view: the torch dtype that the bytes are viewed as. If its items are smaller than those of the stored dtype,
             the tensor has one more dimension at the end (complex numbers become pairs of reals).
         short: how `describe` writes the dtype (`f32`).
+        opset: the oldest one of at least 13 whose `Constant` has the ONNX type.
     """
 
     onnx_type: int
     view: torch.dtype
     short: str
+    opset: int = 13
 
 
 def _carriers() -> dict[torch.dtype, Carrier]:
@@ -34,7 +36,7 @@ def _carriers() -> dict[torch.dtype, Carrier]:
         "float8_e5m2fnuz": ("FLOAT8E5M2FNUZ", "f8e5m2fnuz"), "float8_e8m0fnu": ("FLOAT8E8M0", "f8e8m0fnu"),
     }  # fmt: skip
     carriers = {
-        getattr(torch, name): Carrier(getattr(TensorProto, onnx_name), getattr(torch, name), short)
+        getattr(torch, name): Carrier(getattr(TensorProto, onnx_name), getattr(torch, name), short, _opset(onnx_name))
         for name, (onnx_name, short) in names.items()
         if hasattr(torch, name)
     }
@@ -47,6 +49,10 @@ def _carriers() -> dict[torch.dtype, Carrier]:
     # torch packs two float4 in a byte and its shape counts bytes; ONNX's shape counts numbers. Store the raw bytes.
     carriers[torch.float4_e2m1fn_x2] = Carrier(TensorProto.UINT8, torch.uint8, "f4e2m1x2")
     return carriers
+
+
+def _opset(onnx_type: str) -> int:
+    return 24 if onnx_type == "FLOAT8E8M0" else 19 if onnx_type.startswith("FLOAT8") else 13
 
 
 CARRIERS = _carriers()

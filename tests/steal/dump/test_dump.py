@@ -94,6 +94,22 @@ def test_onnx_runtime_loads_every_dtype(tmp_path, external, optimize):
     assert found[-1].shape == (0, 2)
 
 
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "float8_e5m2", "float8_e8m0fnu"])
+def test_a_dump_needs_no_newer_onnx_than_its_newest_dtype(tmp_path, name):
+    """Runtimes refuse files of a newer opset or IR version than their own."""
+    tensor = torch.zeros(1, 2).to(getattr(torch, name))
+    _dump(tmp_path / "dump.onnx", tensor, torch.zeros(1, 2))
+    model = onnx.load(tmp_path / "dump.onnx")
+    (opset,) = (item.version for item in model.opset_import)
+    types = {node.attribute[0].t.data_type for node in model.graph.node}
+    schemas = (onnx.defs.get_schema("Constant", opset), onnx.defs.get_schema("Constant", opset - 1))
+    known = [{text for kind in schema.type_constraints for text in kind.allowed_type_strs} for schema in schemas]
+    wanted = {f"tensor({onnx.TensorProto.DataType.Name(kind).lower()})" for kind in types}
+    assert wanted <= known[0]
+    assert opset == 13 or not wanted <= known[1]  # noqa: PLR2004  the oldest one that a dump is of
+    assert model.ir_version == onnx.helper.find_min_ir_version_for(model.opset_import)
+
+
 def test_the_index_is_json_in_the_metadata(tmp_path):
     """Programs can read it without Filch."""
     _dump(tmp_path / "dump.onnx", (torch.ones(2, dtype=torch.complex64), None))
