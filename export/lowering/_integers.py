@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from ..common._arrays import torch_to_array
 
 _BLOCK = 32  # weights that share a scale; engines for language models use this size
 # It declares that shapes are inferred, which the exporter did; without it, the tool logs a warning to the root logger.
+_CAN_CACHE = "calibration_cache_path" in inspect.signature(quantize_static).parameters
 _PREPARED = ("onnx.quant.pre_process", "onnxruntime.quant")
 
 
@@ -44,7 +46,8 @@ def quantize_int8(
         model: the model; its nodes must have names.
         keep: names of nodes that are not quantized.
         calibration: inputs for measuring the ranges of the activations.
-        ranges: the file that caches the ranges; created if it does not exist.
+        ranges: the file that caches the ranges; created if it does not exist. ONNX Runtime before 1.27 measures them
+            anew each time.
     """
     proto = serde.serialize_model(model)
     proto.metadata_props.add(key=_PREPARED[0], value=_PREPARED[1])
@@ -60,7 +63,7 @@ def quantize_int8(
             weight_type=QuantType.QInt8,
             reduce_range=products_saturate(),
             nodes_to_exclude=list(keep),
-            calibration_cache_path=ranges,
+            **({"calibration_cache_path": ranges} if _CAN_CACHE else {}),
         )
         return _from_proto(onnx.load(written))
 

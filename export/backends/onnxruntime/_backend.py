@@ -42,7 +42,7 @@ from ._probe import block_size
 from ._run import OrtValues, feeds_of, node_seconds, run
 from ._segments import cut, order_like, segments, type_proto
 from ._switches import switches_of, without
-from ._values import DTYPES, array_to_ort, is_plain, to_ort, to_torch
+from ._values import DTYPES, array_to_ort, is_plain, size_of, to_ort, to_torch
 from ._versions import run_in
 
 _OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -411,7 +411,7 @@ class _Handle:
     def weights(self) -> int:
         """The size of the weights in bytes."""
         if self.given:
-            return sum(value.tensor_size_in_bytes() for value in self.given.values())
+            return sum(map(size_of, self.given.values()))
         files = (self.path, self.path.with_name(DATA if self.path.name == _PROGRAM else _WEIGHTS))
         return sum(file.stat().st_size for file in files if file.exists())
 

@@ -1,5 +1,6 @@
 """Convert between torch's tensors and ONNX Runtime's values."""
 
+import math
 from functools import cache
 
 import numpy as np
@@ -40,6 +41,11 @@ def array_to_ort(array: np.ndarray) -> ort.OrtValue:
 @cache
 def _torch_dtype(element_type: int) -> torch.dtype:
     return tensor_adapters.to_torch_dtype(ir.DataType(element_type))
+
+
+def size_of(value: ort.OrtValue) -> int:
+    """Return the bytes of a tensor, which ONNX Runtime itself tells since 1.26 only."""
+    return math.prod(value.shape()) * _torch_dtype(value.element_type()).itemsize
 
 
 def to_torch(value: ort.OrtValue) -> torch.Tensor:

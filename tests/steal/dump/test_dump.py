@@ -106,7 +106,7 @@ def test_a_dump_needs_no_newer_onnx_than_its_newest_dtype(tmp_path, name):
     known = [{text for kind in schema.type_constraints for text in kind.allowed_type_strs} for schema in schemas]
     wanted = {f"tensor({onnx.TensorProto.DataType.Name(kind).lower()})" for kind in types}
     assert wanted <= known[0]
-    assert opset == 13 or not wanted <= known[1]  # noqa: PLR2004  the oldest one that a dump is of
+    assert opset == 13 or not wanted <= known[1]
     assert model.ir_version == onnx.helper.find_min_ir_version_for(model.opset_import)
 
 
