@@ -9,7 +9,7 @@ import torch
 
 from filch.export import Node
 
-from ..metrics._metrics import compare_tensors
+from ..metrics._metrics import Difference, compare_tensors
 from ..metrics._tolerance import Tolerance
 from ._observed import Observed
 
@@ -114,8 +114,12 @@ class Matches:
 
     def are_similar(self, actual: str, expected: str) -> bool:
         """Whether two values have similar numbers."""
+        return self.similarity(actual, expected).close
+
+    def similarity(self, actual: str, expected: str) -> Difference:
+        """Return the difference of two values, which is close if they have similar numbers."""
         tensors = self.actual.tensor(actual), self.expected.tensor(expected)
-        return compare_tensors(*tensors, tolerance=SIMILAR, lower_precision=True).close
+        return compare_tensors(*tensors, tolerance=SIMILAR, lower_precision=True)
 
     def have_same_shape(self, actual: str, expected: str | None = None) -> bool:
         """Whether two values have the same shape; None is the value that `actual` is aligned with."""

@@ -11,6 +11,8 @@ from ._matches import MOVES, SIMILAR, Basis, Matches
 from ._numbers import Numbers
 from ._operations import Operations
 
+_ROUNDED = 1e-3  # root mean square of what rounding changes, relative to that of the numbers; in float16, too
+
 
 class SimilarValues:
     """Match values with similar numbers: of the same name, operator or weight, or nearly the same numbers.
@@ -29,15 +31,13 @@ class SimilarValues:
     def align(self) -> None:
         """Align values: by name first, as other values may have the same numbers."""
         matches, numbers = self._matches, self._numbers
-        for name in self._actual.graph.producer:
-            found = matches.names.get(name, name)
-            if found in self._expected.graph.known and name not in matches.bases and matches.are_similar(name, found):
-                matches.claim(name, found, "name")
+        self._align_names()
         for node, index, name in matches.unaligned():
-            if matches.names_are_kept and name in self._expected.graph.producer:
-                continue
             tensor = self._actual.values[name]
-            if (candidate := self._by_operands(node, index, name)) is not None or (
+            if matches.names_are_kept and name in self._expected.graph.producer:
+                if (later := self._later(name, tensor)) is not None:
+                    matches.claim(name, later, self._basis(node, later))
+            elif (candidate := self._by_operands(node, index, name)) is not None or (
                 candidate := self._by_weight(node, index, name)
             ) is not None:
                 matches.claim(name, candidate, "operands")
@@ -52,6 +52,33 @@ class SimilarValues:
                 same = {*parts} <= {*self._operations.results(node)}
                 matches.join(name, parts, "operands" if same else "numbers")
         self._confirm_by_weight()
+
+    def _align_names(self) -> None:
+        """Align values of the same name with similar numbers, unless a later value of the reference has their own."""
+        matches, coarse = self._matches, list[str]()
+        for name in self._actual.graph.producer:
+            found = matches.names.get(name, name)
+            if found not in self._expected.graph.known or name in matches.bases:
+                continue
+            difference = matches.similarity(name, found)
+            if difference.close:
+                matches.claim(name, found, "name")
+                if difference.rms > _ROUNDED and name in self._actual.values and name not in self._actual.graph.outputs:
+                    coarse.append(name)
+        for name in coarse:
+            if (later := self._later(name, self._actual.values[name])) is not None:
+                matches.forget(name)
+                matches.claim(name, later, self._basis(self._actual.graph.producer[name], later))
+
+    def _later(self, name: str, tensor: torch.Tensor) -> str | None:
+        """Return the value with nearly the same numbers that the reference computes from that of the same name.
+
+        Optimizers fold what follows a product into its weights, and keep the name of its result.
+        """
+        found, graph = self._numbers.nearest(tensor), self._expected.graph
+        if found is None or not self._matches.is_free(found):
+            return None
+        return found if any(name in node.reads for node in graph.cone([found], {name})) else None
 
     def _by_operands(self, node: Node, index: int, name: str) -> str | None:
         found = (item.outputs[index] for item in self._operations.candidates(node) if index < len(item.outputs))

@@ -73,6 +73,21 @@ def test_a_wrong_weight_corresponds():
     assert found.names["1"] == "a" and found.bases["1"] == "operands"
 
 
+SCALED = (EXPECTED[0], ("Mul", ["a", "s"], ["e"]), ("Exp", ["e"], ["b"]), *EXPECTED[2:])
+
+
+@pytest.mark.parametrize("largest", [3, 1.01])
+def test_a_product_may_have_the_numbers_of_what_is_computed_from_it(largest):
+    """A factor was folded into its weights, and the name of its result was kept; also if the factor is nearly 1."""
+    scale = np.linspace(1, largest, 4, dtype=np.float32)
+    expected = observed(*SCALED, weights=[("s", scale)])
+    known = {"x": "x", "y": "y"}
+    found = align(observed(*EXPECTED, weights=[("w", WEIGHT * scale)]), expected, known)
+    assert found.names == {"x": "x", "a": "e", "b": "b", "c": "c", "y": "y"}
+    wrong = align(observed(*EXPECTED, weights=[("w", WEIGHT * scale[::-1])]), expected, known)
+    assert wrong.names["a"] == "a"
+
+
 def test_each_weight_is_hashed_once_in_a_program(monkeypatch):
     """Also if several nodes read it: the hashes of a model of 4 GB take seconds."""
     hashed, sha256 = [], _observed.hashlib.sha256
