@@ -1,5 +1,7 @@
 """A program that a backend can't run as it was exported is compared with the exporter's optimizations."""
 
+import contextlib
+
 import pytest
 import torch
 from torch import nn
@@ -36,7 +38,11 @@ def subject() -> Subject:
 @pytest.fixture(scope="module")
 def exported(subject: Subject) -> Program:
     """Return the program with computed biases."""
-    return subject.export()
+    program = subject.export()
+    with contextlib.suppress(BackendError):
+        compare(subject.steal(), program)
+        pytest.skip(f"torch {torch.__version__} exports a program that runs as it is")
+    return program
 
 
 @pytest.fixture

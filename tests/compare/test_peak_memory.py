@@ -51,7 +51,7 @@ def test_an_alignment_has_one_model_at_a_time_in_float64():
     """Beside both in float32."""
     peaks = _peaks("modules")
     assert {name: peak for name, peak in peaks.items() if peak > 3} == {}
-    assert max(peaks["matching weights"], peaks["matching values"], peaks["finding differences"]) < 1.5
+    assert max(peaks["matching weights"], peaks["matching values"], peaks["finding differences"]) < 1.7
 
 
 @pytest.mark.parametrize("use", ["save", "dumps"])

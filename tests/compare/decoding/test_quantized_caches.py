@@ -32,6 +32,10 @@ SETTINGS = {
     "pad_token_id": 0,
 }
 TOKENS = torch.randint(3, 96, (2, 13), generator=torch.Generator().manual_seed(0))
+saturating = pytest.mark.skipif(
+    not torch.tensor(500.0).to(torch.float8_e4m3fn).float().isfinite(),
+    reason="with this torch, numbers beyond the range of float8 become NaN, and transformers' cache has them",
+)
 FIRST, LATE = 3, 8  # tokens of the first call, and the position at which faults begin
 
 
@@ -116,7 +120,7 @@ def test_a_right_cache_of_integers_holds_what_it_was_given(llama: nn.Module, nbi
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("other", [ByteLayer, SlotsOfFloats])
+@pytest.mark.parametrize("other", [ByteLayer, pytest.param(SlotsOfFloats, marks=saturating)])
 def test_layers_that_quantize_and_others_hold_what_they_were_given(
     llama: nn.Module, other: type, dtype: torch.dtype
 ) -> None:
@@ -126,6 +130,7 @@ def test_layers_that_quantize_and_others_hold_what_they_were_given(
     assert row.compared == 2 * 2 * (1 + TOKENS.shape[1] - FIRST)
 
 
+@saturating
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_right_cache_of_8_bit_floats_holds_what_it_was_given(llama: nn.Module, dtype: torch.dtype) -> None:
     result = check_invariance(llama.to(dtype), TOKENS, only=["quantized cache fp8"], quantized=["fp8"])
@@ -338,7 +343,12 @@ FAULTS: dict[type, tuple[str, int | None, int]] = {
 }
 
 
-@pytest.mark.parametrize("faulty", FAULTS)
+_SATURATED = {OwnScale, Drifting}
+
+
+@pytest.mark.parametrize(
+    "faulty", [pytest.param(item, marks=saturating if item in _SATURATED else ()) for item in FAULTS]
+)
 def test_a_wrong_state_is_named_with_its_layer_and_position(llama: nn.Module, faulty: type) -> None:
     right = Fp8QuantizedLayer if faulty is OwnScale else IntegerLayer
     row = checked(llama, lambda: Cache(layers=[right(), faulty()]))
