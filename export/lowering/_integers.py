@@ -6,6 +6,7 @@ import inspect
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -52,6 +53,7 @@ def quantize_int8(
     proto = serde.serialize_model(model)
     proto.metadata_props.add(key=_PREPARED[0], value=_PREPARED[1])
     names = [value.name or "" for value in model.graph.inputs]
+    cache: dict[str, Any] = {"calibration_cache_path": ranges} if _CAN_CACHE else {}
     with _preserve_logging(), Scratch() as folder:
         written = folder / "quantized.onnx"
         quantize_static(
@@ -63,7 +65,7 @@ def quantize_int8(
             weight_type=QuantType.QInt8,
             reduce_range=products_saturate(),
             nodes_to_exclude=list(keep),
-            **({"calibration_cache_path": ranges} if _CAN_CACHE else {}),
+            **cache,
         )
         return _from_proto(onnx.load(written))
 

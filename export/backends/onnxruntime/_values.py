@@ -45,7 +45,7 @@ def _torch_dtype(element_type: int) -> torch.dtype:
 
 def size_of(value: ort.OrtValue) -> int:
     """Return the bytes of a tensor, which ONNX Runtime itself tells since 1.26 only."""
-    return math.prod(value.shape()) * _torch_dtype(value.element_type()).itemsize
+    return int(math.prod(value.shape())) * _torch_dtype(value.element_type()).itemsize
 
 
 def to_torch(value: ort.OrtValue) -> torch.Tensor:
