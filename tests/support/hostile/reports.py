@@ -69,7 +69,8 @@ _HEADING = '{"filch_bisect_journal": 1}\n'
 JOURNALS: dict[str, tuple[Write, str]] = {
     "brackets": (_text("[" * 100_000 + "\n"), "is not a journal of a bisection"),
     "brackets in a run": (_text(_HEADING + "[" * 100_000 + "\n"), "is damaged in line 2"),
-    "not UTF-8": (_text(b"\xff\n"), "can't decode byte"),
+    "not UTF-8": (_text(b"\xff\n"), "is not a journal of a bisection"),
+    "not UTF-8 in a run": (_text(_HEADING.encode() + b"\xff\n"), "is damaged in line 2"),
     "a run that is none": (_text(_HEADING + '{"off": 1}\n'), "is damaged in line 2"),
     "a run of wrong types": (
         _text(
