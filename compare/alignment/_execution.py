@@ -22,12 +22,12 @@ from filch.export import (
     record_run,
     written_arguments,
 )
+from filch.export.operators import float64_operator
 from filch.steal import is_dense
 
 from ..common._complex import complex_as_real
 from ..common._operators import operator_name
 from ..common._plain_tensors import plain_tensors
-from ..float64._call import call_in_float64
 from ..float64._mode import Float64Mode, RecordedDecisions, native_kernels
 
 Tensors = Mapping[str, torch.Tensor]
@@ -338,7 +338,7 @@ def _results(call: RecordedCall, environment: dict[int, torch.Tensor]) -> list[t
 
     try:
         args, kwargs = pytree.tree_map(convert, (call.args, dict(call.kwargs)))
-        returned = pytree.tree_leaves(call_in_float64(call.operator, args, kwargs))
+        returned = pytree.tree_leaves(float64_operator(call.operator)(*args, **kwargs))
     except (IndexError, KeyError, RuntimeError):
         for handle, _ in call.results:
             environment.pop(handle, None)

@@ -16,12 +16,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from filch.export import Graph, draws_random, leaves_of, map_leaves, returns_uninitialized, written_arguments
+from filch.export.operators import float64_operator
 from filch.steal import is_dense
 
 from ..common._complex import complex_as_real
 from ..common._errors import reason_of
 from ..common._operators import CHOICES, MOVES, operator_name
-from ._call import call_in_float64
 from ._decisions import is_decision
 from ._noise import unit_of, with_noise
 from ._values import Float64Values, RecordedValues
@@ -382,7 +382,7 @@ class _Call:
             return read(item) if isinstance(item, torch.Tensor) else item
 
         args, kwargs = map_leaves(convert, (tuple(self.args), dict(self.kwargs)))
-        return call_in_float64(self.func, args, kwargs)
+        return float64_operator(self.func)(*args, **kwargs)
 
     def rounding(self, result: torch.Tensor, value: torch.Tensor) -> float:
         """Return half a unit in the last place of a result, relative; 0 if no number of it was rounded.

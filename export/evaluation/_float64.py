@@ -12,6 +12,7 @@ from torch.fx.node import map_aggregate
 
 from .._errors import ExportError, reason
 from ..common._time_limit import limited
+from ..operators import float64_operator
 from ._eager import Interpreter, Read, Replace, placeholder_values, walk_eager
 
 _STEP = "eager PyTorch", "to run an operation of the exported program in float64"
@@ -162,6 +163,7 @@ def _with_float64(module: fx.GraphModule) -> fx.GraphModule:
         if node.op == "call_function" and node.target not in _REINTERPRETING:
             node.args = map_aggregate(node.args, _wide_dtype)
             node.kwargs = map_aggregate(node.kwargs, _wide_dtype)
+            node.target = float64_operator(node.target)
     for name, part in module.named_children():
         if isinstance(part, fx.GraphModule):
             setattr(copied, name, _with_float64(part))

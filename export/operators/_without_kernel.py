@@ -1,20 +1,15 @@
-"""Call PyTorch's operators on tensors of float64, also those that have no kernel for it."""
+"""Operators of PyTorch that have no kernel for float64, or another meaning of their arguments."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
 import torch
 
-from ..common._operators import operator_name
 
-
-def call_in_float64(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return what an operator computes from arguments whose tensors and dtypes are float64 in place of others."""
-    name = operator_name(str(func))
-    if name in ("_softmax", "_log_softmax"):
-        args = (*args[:2], False)  # whether to convert float16 to float32
-    return _WITHOUT_KERNEL.get(name, func)(*args, **kwargs)
+def float64_operator(operator: Any) -> Any:
+    """Return what computes an operator's results from tensors of float64, with its arguments: nearly always itself."""
+    return _REPLACED.get(operator, operator)
 
 
 def _grouped_mm(
@@ -39,4 +34,17 @@ def _grouped_mm(
     return result
 
 
-_WITHOUT_KERNEL: Mapping[str, Callable[..., Any]] = {"_grouped_mm": _grouped_mm}
+def _softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:  # noqa: ARG001, FBT001  of float16 alone
+    return torch.softmax(x, dim)
+
+
+def _log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:  # noqa: ARG001, FBT001  likewise
+    return torch.log_softmax(x, dim)
+
+
+_aten = torch.ops.aten
+_REPLACED: Mapping[Any, Callable[..., torch.Tensor]] = {
+    _aten._grouped_mm.default: _grouped_mm,  # noqa: SLF001
+    _aten._softmax.default: _softmax,  # noqa: SLF001
+    _aten._log_softmax.default: _log_softmax,  # noqa: SLF001
+}

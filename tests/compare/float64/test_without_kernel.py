@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from filch.compare import align
-from filch.compare.float64._call import call_in_float64
+from filch.compare import align, compare
+from filch.export import export
+from filch.export.operators import float64_operator
+from filch.steal import steal_forward
 
 ENDS = torch.tensor([4, 4, 8], dtype=torch.int32)  # the second group is empty
 ROWS, STACK = torch.randn(8, 8), torch.randn(3, 8, 8)
@@ -20,7 +22,7 @@ def test_products_of_groups_are_those_of_torch(first: Tensor, second: Tensor, en
     """For groups of rows, of columns and of terms, and for matrices that are all of one size."""
     operator = torch.ops.aten._grouped_mm.default  # noqa: SLF001  `grouped_mm` is no operator
     expected = operator(first, second, ends)
-    result = call_in_float64(operator, (first.double(), second.double(), ends), {})
+    result = float64_operator(operator)(first.double(), second.double(), ends)
     assert result.dtype == torch.float64
     torch.testing.assert_close(result.float(), expected)
 
@@ -56,3 +58,16 @@ def test_products_of_groups_are_judged_in_float64():
     b.order = (2, 1, 0)
     result = align(a, b, x)
     assert {item.operator for item in result.departures} == {"mm"}, str(result)
+
+
+def test_an_exported_product_of_groups_is_judged_in_float64():
+    """With bfloat16, in which alone torch exports it; torch.onnx can't translate it."""
+    model, x = Grouped().eval().bfloat16(), torch.randn(8, 8, dtype=torch.bfloat16)
+    with steal_forward(model, submodules=True) as capture:
+        model(x)
+    report = compare(capture, export(model, (x,), onnx_only=False), backend="eager")
+    assert report.close and not any("by tolerance" in note for note in report.notes)
+    with torch.no_grad():
+        model.weight[2].mul_(2)
+    wrong = compare(capture, export(model, (x,), onnx_only=False), backend="eager")
+    assert wrong.first_divergence is not None and "grouped_mm" in wrong.first_divergence.op
