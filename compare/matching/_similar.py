@@ -73,10 +73,11 @@ class SimilarValues:
     def _later(self, name: str, tensor: torch.Tensor) -> str | None:
         """Return the value with nearly the same numbers that the reference computes from that of the same name.
 
-        Optimizers fold what follows a product into its weights, and keep the name of its result.
+        Optimizers fold what follows a product into its weights, and keep the name of its result. If the later value is
+        there as well, it is computed twice.
         """
         found, graph = self._numbers.nearest(tensor), self._expected.graph
-        if found is None or not self._matches.is_free(found):
+        if found is None or found in self._actual.graph.producer or not self._matches.is_free(found):
             return None
         return found if any(name in node.reads for node in graph.cone([found], {name})) else None
 

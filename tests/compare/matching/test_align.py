@@ -86,6 +86,8 @@ def test_a_product_may_have_the_numbers_of_what_is_computed_from_it(largest):
     assert found.names == {"x": "x", "a": "e", "b": "b", "c": "c", "y": "y"}
     wrong = align(observed(*EXPECTED, weights=[("w", WEIGHT * scale[::-1])]), expected, known)
     assert wrong.names["a"] == "a"
+    twice = align(observed(*SCALED, weights=[("w", WEIGHT * scale), ("s", scale)]), expected, known)
+    assert twice.names["a"] == "a" and twice.names["e"] == "e"
 
 
 def test_each_weight_is_hashed_once_in_a_program(monkeypatch):
