@@ -1,4 +1,4 @@
-"""Count the rows that a comparison flags although nothing is wrong, for the models of the zoo on each backend.
+"""Count the clean comparisons that are close, and the rows that others flag, for the models of the zoo on each backend.
 
 Each model is exported and compared with its own eager run: by tolerance, by the default verdict (float64, and isolated
 runs of the nodes whose error rounding does not explain), and by float64 with each node in isolation. A row that is
@@ -57,11 +57,11 @@ def main() -> int:
         models += 1
     print()
     print(f"{models} models")
-    print("| backend | judged by | judged rows | different or wrong | suspicious | interface | refused |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print("| backend | judged by | close | judged rows | different or wrong | suspicious | interface | refused |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for label in labels:
         for mode in options.modes:
-            kinds = ("judged", "flagged", "suspicious", "interface", "refused")
+            kinds = ("close", "judged", "flagged", "suspicious", "interface", "refused")
             print(f"| {label} | {mode} | {' | '.join(f'{counts[label, mode, kind]:,}' for kind in kinds)} |")
     return int(not labels)
 
@@ -103,8 +103,9 @@ def check_model(name: str, labels: Sequence[str], modes: Sequence[str]) -> Count
 
 
 def count_rows(report: Report) -> Counter[str]:
-    """Count the rows that were judged, and the false alarms among them."""
+    """Count the comparisons that are close, the rows that were judged, and the false alarms among them."""
     return Counter(
+        close=report.close,
         judged=sum(row.judged for row in report.rows),
         flagged=sum(row.diverged or row.introduced for row in report.rows),
         suspicious=sum(row.isolated is not None and row.isolated.verdict == "suspicious" for row in report.rows),
@@ -113,12 +114,16 @@ def count_rows(report: Report) -> Counter[str]:
 
 
 def print_flagged(title: str, report: Report) -> None:
-    """Print the false alarms of a comparison, if there are any."""
+    """Print the false alarms of a comparison and the outputs that were not judged, if there are any."""
     counts = count_rows(report)
-    if not (counts["flagged"] or counts["suspicious"] or counts["interface"]):
+    if report.close and not counts["suspicious"]:
         return
-    print(f"{title}: {counts['flagged']} flagged, {counts['suspicious']} suspicious of {counts['judged']}", flush=True)
-    for problem in report.interface[:SHOWN]:
+    print(
+        f"{title}: {report.outcome}, {counts['flagged']} flagged, {counts['suspicious']} suspicious of"
+        f" {counts['judged']}",
+        flush=True,
+    )
+    for problem in [*report.interface, *report.gap_sentences()][:SHOWN]:
         print(f"  {problem}")
     flagged = [
         row
