@@ -10,6 +10,8 @@ from ._compare import Path, compare
 from .results._cells import OPTIMIZED_NOTE
 from .results._report import Report
 
+_PYTORCH_BACKENDS = ("inductor", "eager")
+
 
 def compare_with_fallback(reference: Path | Records, program: Program, **options: Any) -> tuple[Report, Program]:
     """Compare a program; if the backend rejects it, compare the program that `optimize` makes of it.
@@ -48,7 +50,11 @@ def _compare_untranslated(reference: Path | Records, program: Program, **options
     try:
         report = compare(reference, program, **options)
     except BackendError as error:
-        advice = "compare it on a backend that runs PyTorch's operations, such as 'inductor' or 'eager'"
+        backend = options.get("backend")
+        if getattr(backend, "name", backend) in _PYTORCH_BACKENDS:
+            raise
+        others = " or ".join(map(repr, _PYTORCH_BACKENDS))
+        advice = f"compare it on a backend that runs PyTorch's operations, such as {others}"
         raise BackendError(f"{program.untranslated}; {advice}") from error
     return replace(report, notes=(f"the graph has PyTorch's operations: {program.untranslated}", *report.notes))
 

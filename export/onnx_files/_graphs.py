@@ -172,7 +172,8 @@ def _sort(nodes: _Nodes, early: Sequence[tuple[int, str]], captured: Mapping[int
     except CycleError as error:
         names = [_name_of(nodes[index]) for index in _cycle(error)]
         raise ValueError(f"the graph has a cycle: {_chain(names)}") from None
-    edges = nx.DiGraph((source, index) for index, sources in before.items() for source in sources if source in span)
+    edges = nx.DiGraph()
+    edges.add_edges_from((source, index) for index, sources in before.items() for source in sources if source in span)
     edges.add_nodes_from(span)
     order = [*range(span.start), *nx.lexicographical_topological_sort(edges), *range(span.stop, len(nodes))]
     ordered = [nodes[index] for index in order]

@@ -61,6 +61,12 @@ def test_backends_that_run_pytorch_are_judged(subject, backend):
     assert report.notes[0].startswith("the graph has PyTorch's operations: torch.onnx can't translate")
 
 
+def test_what_else_such_a_backend_refuses_is_said_as_it_is(subject):
+    """It does run PyTorch's operations, so that another one would not help."""
+    with pytest.raises(BackendError, match=r"^backend 'eager' has no attention 'fast'"):
+        compare_export(subject.steal(), subject.export(), backend="eager", options={"attention": "fast"})
+
+
 def test_a_wrong_value_of_it_is_found(subject):
     """By a weight that is not that of the model."""
     other = Subject.of(Singular().eval(), *subject.args, None)

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from torch.nn import modules
 
 from support.processes import commands, forked
 
 ROOT = Path(__file__).resolve().parents[3]
 CUT = "…"  # a line of its own where output was left out
+_TORCH_MODULES = "|".join(path.stem for path in Path(modules.__file__).parent.glob("[a-z]*.py"))
 _NOT_RUN = object()  # in place of what a block prints
 _PYTHON = {"python": [], "torchrun": ["-m", "torch.distributed.run"]}
 
@@ -63,7 +65,8 @@ def console(text):
 
 
 def plain(text):
-    """Return the text in one line, without what varies between runs: times, errors, ratios, fingerprints."""
+    """Return the text in one line, without what varies: times, errors, ratios, fingerprints, lines of torch."""
+    text = re.sub(rf"\b({_TORCH_MODULES})\.py:\d+", r"\1.py:#", text)
     text = re.sub(r"\b\d+(\.\d+)?\s?(ns|[µu]s|ms|s|min)\b", "(time)", text)
     text = re.sub(r"\d\.\de[-+]\d\d|\b\de\d+\b|\b\d{1,3}(,\d{3})+\b|\b\d+\.\d+\b", "#", text)
     return " ".join(text.split())
