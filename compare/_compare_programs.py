@@ -61,7 +61,8 @@ def compare_programs(
     Inputs and outputs are matched by their names, else by their positions. Other values are matched by their names, if
     their numbers are similar or what they are computed from is the same; by the operator that computes them, if it
     reads the same values; else by nearly the same numbers (`Row.evidence` is then `inferred`, and a tolerance judges
-    them). A value that the first program does not have is not judged, and its row says so. Outputs are always judged.
+    them). A value that the first program does not have is not judged, and its row says so. Outputs are always judged:
+    strings by their hashes (int64), a sequence as one tensor of its elements, a map from classes to numbers by both.
 
     Args:
         reference: the path of an ONNX file, an ONNX model, a `Program`, or a graph read from one.
@@ -108,7 +109,8 @@ def compare_programs(
     )
     common = {"options": options, "lower_precision": lower_precision, "limit": limit, **settings}
     report = compare(pair.capture, pair.program, backend=backend, **common)
-    return replace(report, reference=pair.reference, program=pair.name, notes=(*pair.notes, *report.notes))
+    notes, interface = (*pair.notes, *report.notes), (*pair.interface, *report.interface)
+    return replace(report, reference=pair.reference, program=pair.name, notes=notes, interface=interface)
 
 
 def _is_same(reference: ProgramLike, program: ProgramLike) -> bool:
@@ -127,6 +129,7 @@ class Pair:
         reference: the name of the reference.
         name: the name of the program to judge.
         notes: remarks for the reader of a report.
+        interface: a sentence for each output that is of another kind than the reference's, such as a sequence.
     """
 
     capture: Capture
@@ -134,6 +137,7 @@ class Pair:
     reference: str
     name: str
     notes: tuple[str, ...]
+    interface: tuple[str, ...]
 
 
 def pair_programs(
@@ -175,7 +179,7 @@ def pair_programs(
     calls = [ends.feed(feed, graph, lower_precision=lower_precision) for feed in feeds]
     same_shapes = all(shapes_of(feed) == shapes_of(feeds[0]) for feed in feeds)
     with time_limit(judged.program, limit):
-        written = judged.program
+        before, written = expected.program, judged.program
         expected = expected.unrolled(feeds)
         judged = judged.unrolled([cast_inputs(graph, call) for call in calls])
         graph = judged.program.graph
@@ -190,8 +194,9 @@ def pair_programs(
         )
         capture = ends.capture(original, calls)
     judged_program = ends.program(written, original, judged_values.values if same_shapes else {})
-    notes += [*ends.notes, alignment_note(alignment, graph)]
-    return Pair(capture, judged_program, expected.name, judged.name, tuple(notes))
+    notes += [*ends.notes, *_replacements(written), alignment_note(alignment, graph)]
+    kinds = ends.other_kinds(before, written)
+    return Pair(capture, judged_program, expected.name, judged.name, tuple(notes), kinds)
 
 
 @dataclass(frozen=True)
@@ -390,6 +395,15 @@ class Ends:
                 module(**call)
         return capture
 
+    def other_kinds(self, reference: Program, judged: Program) -> tuple[str, ...]:
+        """Return a sentence for each output that is not of the reference's kind; see `_kinds`."""
+        expected, actual = _kinds(reference), _kinds(judged)
+        return tuple(
+            f"the output {name!r:.80} is {actual[name]}, that of the reference {expected[source]}"
+            for source, name in self.outputs.items()
+            if name in actual and expected[source] != actual[name]
+        )
+
     def program(self, program: Program, original: ReferenceProgram, values: Tensors) -> Program:
         """Return the program to judge with the other one as its original.
 
@@ -409,6 +423,25 @@ class Ends:
             path=program.path,
             outputs=self.results,
         )
+
+
+_TENSOR, _STRINGS, _SEQUENCE = "a tensor", "a tensor of strings", "a sequence"
+_IN_PLACE = {_STRINGS: "hashes of the strings are compared", _SEQUENCE: "its elements are compared as one tensor"}
+
+
+def _kinds(program: Program) -> dict[str, str]:
+    """Return what each output of a program is: a tensor, a sequence, or a map from which classes."""
+    sequences = {value.name for value in program.model.graph.outputs if isinstance(value.type, ir.SequenceType)}
+    strings = {name for name in program.graph.outputs if program.graph.values[name].dtype == "string"}
+    kinds = {name: _STRINGS if name in strings else _TENSOR for name in program.graph.outputs}
+    maps = {name: f"a map from {classes}" for name, classes in program.maps.items()}
+    return {**kinds, **{name: _SEQUENCE for name in kinds if name in sequences}, **maps}
+
+
+def _replacements(program: Program) -> list[str]:
+    """Say what is compared in place of each output that no tensor of numbers can be."""
+    kinds = _kinds(program).items()
+    return [f"the output {name!r:.80} is {kind}: {_IN_PLACE[kind]}" for name, kind in kinds if kind in _IN_PLACE]
 
 
 def shapes_of(feed: Tensors) -> dict[str, torch.Size]:

@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx_ir import serde
 
 from .._errors import BackendError
-from ..common._arrays import array_to_torch, torch_to_array
+from ..common._arrays import array_to_torch, comparable, torch_to_array
 from ..program._program import Program
 from ._backend import Compiled, ReferenceLookup, Script, Stage, Values
 from ._files import refuse_large_values, with_weights
@@ -45,8 +45,9 @@ class ReferenceBackend:
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`."""
         values = self._run(compiled.handle, compiled, inputs)
-        wanted = {*compiled.graph.outputs, *watch}
-        return {name: array_to_torch(array) for name, array in values.items() if name in wanted and _is_array(array)}
+        outputs = {*compiled.graph.outputs}
+        wanted = (name for name in values if name in outputs or (name in watch and _is_array(values[name])))
+        return {name: tensor for name in wanted if (tensor := comparable(values[name])) is not None}
 
     def isolate(
         self,

@@ -1,5 +1,9 @@
 """Convert between torch tensors and NumPy arrays, including dtypes that NumPy has by `ml_dtypes`."""
 
+import hashlib
+import math
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 import torch
@@ -27,6 +31,46 @@ def array_to_torch(array: np.ndarray | np.generic, *, copy: bool = True) -> torc
     if copy or not native:
         array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
     return _shared(array)
+
+
+def comparable(value: object) -> torch.Tensor | None:
+    """Return a tensor that equals another one if and only if the values that they stand for do.
+
+    Args:
+        value: an array of numbers, which is the tensor; one of strings, in place of which are their hashes (int64); or
+            a list of such values, whose tensors become one with a new first dimension. Floating-point tensors of
+            several shapes are filled up with NaN.
+
+    Returns:
+        the tensor; None for other values, and for lists of tensors of several dtypes, ranks or shapes of integers.
+    """
+    if isinstance(value, list):
+        elements = [tensor for item in value if (tensor := comparable(item)) is not None]
+        return _stacked(elements) if len(elements) == len(value) else None
+    if not isinstance(value, np.ndarray | np.generic):
+        return None
+    array = np.asarray(value)
+    return _hashes(array) if array.dtype.kind in "OSTU" else array_to_torch(array)
+
+
+def _stacked(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    shapes = {tensor.shape for tensor in tensors}
+    is_regular = len({(tensor.dtype, tensor.ndim) for tensor in tensors}) == 1
+    if len(shapes) < 2:
+        return torch.stack([*tensors]) if is_regular else torch.empty(0) if not tensors else None
+    if not (is_regular and tensors[0].is_floating_point()):
+        return None
+    sizes = [max(dims) for dims in zip(*shapes, strict=True)]
+    result = tensors[0].new_full((len(tensors), *sizes), math.nan)
+    for place, tensor in zip(result, tensors, strict=True):
+        place[tuple(map(slice, tensor.shape))] = tensor
+    return result
+
+
+def _hashes(strings: np.ndarray) -> torch.Tensor:
+    items = [str(item).encode() for item in strings.reshape(-1)]
+    numbers = [int.from_bytes(hashlib.blake2b(item, digest_size=8).digest(), "little", signed=True) for item in items]
+    return torch.tensor(numbers, dtype=torch.int64).reshape(strings.shape)
 
 
 def weight_to_torch(weight: ir.TensorProtocol) -> torch.Tensor:

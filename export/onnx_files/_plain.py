@@ -1,7 +1,9 @@
 """Replace what onnx-ir can't represent: sparse tensors by dense ones, and maps by the tensor that they hold."""
 
+import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, TypeProto, helper, numpy_helper
@@ -9,8 +11,8 @@ from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorPro
 from ._graphs import CheckTensor, subgraphs
 from ._memory import MEMORY
 
-NOTES = "filch.notes"  # the entry of a model's metadata with what was replaced, a line each
-_MAP = "'{}' is a map from classes to numbers: the tensor of these numbers is compared in its place"
+_MAP = "filch.map "  # begins the entry of a model's metadata with the classes of a map that was replaced
+_FEW = 8  # classes
 
 
 def plain_model(model: ModelProto, check_tensor: CheckTensor = lambda *_, **__: None) -> ModelProto:
@@ -70,20 +72,42 @@ def _places(name: str, indices: np.ndarray, dims: list[int], count: int) -> np.n
 
 
 def _replace_maps(model: ModelProto, graph: GraphProto) -> None:
-    """Let the nodes that make maps return the tensors that they read."""
-    made = {name for node in graph.node if _makes_map(node) for name in node.output}
+    """Let the nodes that make maps return the tensors that they read, whose columns they sort by class."""
+    made: dict[str, str] = {}
     for node in filter(_makes_map, graph.node):
+        strings, ints = (
+            [item for one in node.attribute for item in getattr(one, kind)] for kind in ("strings", "ints")
+        )
+        classes = strings or ints
+        order = np.array(sorted(range(len(classes)), key=classes.__getitem__), np.int64)
+        made |= dict.fromkeys(node.output, _text_of([classes[index] for index in order]))
         node.CopyFrom(NodeProto(op_type="Identity", name=node.name, input=node.input, output=node.output))
+        if (order != np.arange(len(order))).any():
+            graph.initializer.append(numpy_helper.from_array(order, f"{''.join(node.output)}.order"))
+            node.op_type = "Gather"
+            node.input.append(graph.initializer[-1].name)
+            node.attribute.append(helper.make_attribute("axis", -1))
     for value in (*graph.output, *graph.value_info, *graph.input):
         if value.name in made:
             value.type.CopyFrom(TypeProto(tensor_type=TypeProto.Tensor(elem_type=TensorProto.FLOAT)))
         elif _is_map(value.type):
             raise ValueError(f"{value.name!r:.80} is a map, which only a ZipMap node may return")
-    lines = [_MAP.format(name) for name in sorted(made)]
-    if lines:
-        helper.set_model_props(
-            model, {**{item.key: item.value for item in model.metadata_props}, NOTES: "\n".join(lines)}
-        )
+    if made:
+        entries = {f"{_MAP}{name}": classes for name, classes in made.items()}
+        helper.set_model_props(model, {**{item.key: item.value for item in model.metadata_props}, **entries})
+
+
+def _text_of(classes: Sequence[Any]) -> str:
+    """Return a text that is the same for the same classes, however many they are."""
+    texts = [repr(item.decode(errors="replace") if isinstance(item, bytes) else item) for item in classes]
+    shown = ", ".join(texts if len(texts) <= _FEW else [*texts[: _FEW - 1], "…", texts[-1]])
+    digest = "" if len(texts) <= _FEW else f"; hash {hashlib.sha256(repr(classes).encode()).hexdigest()[:8]}"
+    return f"{len(texts)} classes ({shown}{digest})"
+
+
+def classes_of_maps(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Return from what classes the maps of a model were that `plain_model` has replaced, by the values' names."""
+    return {key.removeprefix(_MAP): text for key, text in metadata.items() if key.startswith(_MAP)}
 
 
 def _makes_map(node: NodeProto) -> bool:

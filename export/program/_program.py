@@ -23,7 +23,7 @@ from ..evaluation._unpredictable import Unpredictable, of_graph, outputs_of_rand
 from ..graph._from_onnx import graph_from_onnx
 from ..graph._graph import Graph
 from ..graph._module_calls import ModuleCall, Port
-from ..onnx_files._plain import NOTES
+from ..onnx_files._plain import classes_of_maps
 from ..onnx_files._read import read_onnx
 from . import _original
 from ._operators import ModelOperator
@@ -38,6 +38,7 @@ _OPERATORS = "filch.operators"
 _ORIGINAL = "filch.original"
 _STRATEGY = "filch.strategy"
 _VERSION = 1
+_NUMBERS = "the tensor of its numbers, sorted by class, is compared in its place"
 _DEFAULT_NAME = "main_graph"  # the name that torch's exporter gives every graph
 _LARGE = 64 * 2**20  # bytes; larger weights are written to a file beside the model
 _SMALL, _ALIGNMENT = 256, 4096  # bytes; smaller weights stay in the model, and those in the file begin at a page
@@ -117,7 +118,12 @@ class Program:
     @property
     def replaced(self) -> tuple[str, ...]:
         """What the file has that no tensor can hold, and what is in its place, a sentence each."""
-        return (*self.model.metadata_props.get(NOTES, "").splitlines(),)
+        return tuple(f"{name!r:.80} is a map from {classes}: {_NUMBERS}" for name, classes in self.maps.items())
+
+    @property
+    def maps(self) -> Mapping[str, str]:
+        """From what classes the maps are that the file returns, by the names of the values."""
+        return classes_of_maps(self.model.metadata_props)
 
     @property
     def exported_program(self) -> ExportedProgram | None:

@@ -56,21 +56,67 @@ def test_a_file_of_only_an_initializer_is_judged():
 @pytest.mark.parametrize(
     ("kind", "node", "reason"),
     [
-        ("seq(float[3])", "SequenceConstruct(x)", "it is a sequence"),
+        ("seq(int64[N])", "SequenceConstruct(i, j)", "it is a sequence"),
         ("float8e4m3fn[3]", "Cast<to=17>(x)", "it is a tensor of float8e4m3fn"),
-        ("string[3]", "Cast<to=8>(x)", "it is a tensor of strings"),
     ],
 )
 def test_an_output_that_is_no_tensor_of_numbers_is_named(kind, node, reason):
     """The others are judged, and a fault in them is found."""
     right, wrong = (
-        model(f"(float[3] x) => ({kind} y, float[3] z) {{ y = {node} z = {op}(x) }}") for op in ("Abs", "Neg")
+        model(
+            f"(float[3] x) => ({kind} y, float[3] z) <int64[1] i = {{0}}, int64[2] j = {{0, 1}}> "
+            f"{{ y = {node} z = {op}(x) }}"
+        )
+        for op in ("Abs", "Neg")
     )
     report = compare_programs(right, right)
     assert report.outcome == "incomplete"
     assert f"the output 'y' is not compared, because {reason}" in report.headline
     assert ("z", "same") in outputs(report)
     assert compare_programs(right, wrong).outcome == "different"
+
+
+SEQUENCE = "seq(float[N])", "a sequence: its elements are compared as one tensor"
+STRINGS = "string[3]", "a tensor of strings: hashes of the strings are compared"
+WORDS = "ai.onnx.ml.LabelEncoder<keys_int64s = [0, 1, 2], values_strings = [%s]>(i)"
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime-cpu", "reference"])
+@pytest.mark.parametrize(
+    ("kind", "right", "wrong"),
+    [
+        (SEQUENCE, "SequenceConstruct(x, z)", "SequenceConstruct(z, x)"),
+        (SEQUENCE, "SequenceConstruct(x, z)", "SequenceConstruct(x)"),
+        (SEQUENCE, "SequenceConstruct(x, part)", "SequenceConstruct(part, x)"),
+        (STRINGS, WORDS % '"a", "b", "c"', WORDS % '"a", "b", "d"'),
+        (STRINGS, "Cast<to=8>(x)", "Cast<to=8>(z)"),
+    ],
+)
+def test_outputs_that_are_strings_or_sequences_are_judged(kind, right, wrong, backend):
+    """By a tensor that a note names: other elements, other lengths, another order are found."""
+    files = [
+        model(
+            f"(float[3] x) => ({kind[0]} y, float[3] z) <int64[3] i = {{0, 1, 2}}, int64[2] two = {{0, 1}}> "
+            f"{{ z = Exp(x) part = Gather(z, two) y = {node} }}"
+        )
+        for node in (right, wrong)
+    ]
+    report = compare_programs(files[0], files[0], backend=backend)
+    assert report.outcome == "close", report
+    assert f"the output 'y' is {kind[1]}" in report.notes
+    report = compare_programs(*files, backend=backend)
+    assert ("y", "same") not in outputs(report) and report.outcome == "different"
+
+
+def test_a_tensor_in_place_of_a_sequence_is_no_such_output():
+    """Whatever its numbers are."""
+    sequence, tensor = (
+        model(f"(float[1, 3] x) => ({kind} y) <int64[1] axes = {{0}}> {{ y = {node} }}")
+        for kind, node in (("seq(float[1, 3])", "SequenceConstruct(x)"), ("float[1, 1, 3]", "Unsqueeze(x, axes)"))
+    )
+    report = compare_programs(sequence, tensor)
+    assert report.outcome == "different"
+    assert report.interface == ("the output 'y' is a tensor, that of the reference a sequence",)
 
 
 def block_product(level=4, factor=1.0):
@@ -269,12 +315,12 @@ def test_a_sparse_tensor_that_is_no_dense_one_is_refused(tensor, problem, tmp_pa
         load_program(tmp_path / "m.onnx")
 
 
-def classifier(weight=0.1):
+def classifier(weight=0.1, classes="0, 1"):
     """Return scikit-learn's classifier with its default output: a map from classes to probabilities for each row."""
     file = model(
         "(float[3, 2] x) => (int64[3] label, float[3, 2] scores) {"
         f"label, p = ai.onnx.ml.LinearClassifier<coefficients = [{weight}, 0.2, -0.3, 0.4], intercepts = [0.1, 0.0], "
-        "classlabels_ints = [0, 1]>(x) scores = ai.onnx.ml.ZipMap<classlabels_int64s = [0, 1]>(p) }"
+        f"classlabels_ints = [0, 1]>(x) scores = ai.onnx.ml.ZipMap<classlabels_int64s = [{classes}]>(p) }}"
     )
     row = onnx.helper.make_map_type_proto(7, onnx.helper.make_tensor_type_proto(1, None))
     file.graph.output[1].type.CopyFrom(onnx.helper.make_sequence_type_proto(row))
@@ -286,10 +332,21 @@ def test_the_numbers_of_a_map_are_judged():
     report = compare_programs(classifier(), classifier())
     assert report.outcome == "close"
     assert ("scores", "same") in outputs(report)
-    assert "'scores' is a map from classes to numbers: the tensor of these numbers is compared in its place" in (
-        report.notes
+    assert (
+        "'scores' is a map from 2 classes (0, 1): the tensor of its numbers, sorted by class, is compared in its place"
+        in report.notes
     )
     assert ("scores", "different") in outputs(compare_programs(classifier(), classifier(0.2)))
+
+
+def test_the_classes_of_a_map_are_judged():
+    """The probability of one class is that of another one, or the classes have other names."""
+    exchanged, others = (compare_programs(classifier(), classifier(classes=classes)) for classes in ("1, 0", "0, 2"))
+    assert ("scores", "different") in outputs(exchanged) and exchanged.outcome == "different"
+    assert others.outcome == "different"
+    assert others.interface == (
+        "the output 'scores' is a map from 2 classes (0, 2), that of the reference a map from 2 classes (0, 1)",
+    )
 
 
 def test_an_optional_value_is_judged_by_its_element():

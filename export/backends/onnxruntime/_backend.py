@@ -42,7 +42,7 @@ from ._probe import block_size
 from ._run import OrtValues, feeds_of, node_seconds, run
 from ._segments import cut, order_like, segments, type_proto
 from ._switches import switches_of, without
-from ._values import DTYPES, array_to_ort, is_plain, size_of, to_ort, to_torch
+from ._values import DTYPES, array_to_ort, is_plain, size_of, to_comparable, to_ort, to_torch
 from ._versions import run_in
 
 _OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -159,7 +159,8 @@ class OnnxRuntimeBackend:
         replay = bool(self.options.use_cuda_graph) and compiled.handle.path.name != _PROGRAM
         feeds = feeds_of(compiled.graph.inputs, inputs)
         results = run(session, feeds, self._device, replay=replay)
-        tensors = {name: to_torch(value).cpu() for name, value in results.items() if is_plain(value)}
+        converted = {name: to_comparable(value) for name, value in results.items()}
+        tensors = {name: tensor.cpu() for name, tensor in converted.items() if tensor is not None}
         # An output that is an input or a weight shares the memory of `feeds` or of the session, which is freed.
         return {name: tensor if name in computed else tensor.clone() for name, tensor in tensors.items()}
 
@@ -191,6 +192,8 @@ class OnnxRuntimeBackend:
         handle: _Handle = compiled.handle
         handle.release_session(buffer)
         nodes, specs = handle.graph.nodes, handle.specs_of(inputs)
+        if references is not None and handle.rare_outputs:
+            references = partial(_reference_of_numbers, references, handle.rare_outputs)
         size = buffer if references is None else buffer // 2  # the other half is for the references
         order = [index for index in handle.order if selected is None or nodes[index].name in selected]
         parts = segments(handle.graph, order, value_sizes(handle.graph, inputs), size)
@@ -212,6 +215,8 @@ class OnnxRuntimeBackend:
                     tensor = to_torch(value)
                     specs.setdefault(name, spec_of(tensor))
                     yield name, handle.form(name).to_exported(tensor.cpu())
+                elif name in handle.rare_outputs and (comparable := to_comparable(value)) is not None:
+                    yield name, comparable
             for name in read:
                 if last_part[name] == number:
                     available.pop(name, None)
@@ -449,6 +454,13 @@ class _Handle:
         return onnx.load(self.path, load_external_data=False)
 
     @cached_property
+    def rare_outputs(self) -> frozenset[str]:
+        """The outputs that are no tensors of numbers."""
+        without_numbers = (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING)
+        outputs = self.model.graph.output
+        return frozenset(value.name for value in outputs if value.type.tensor_type.elem_type in without_numbers)
+
+    @cached_property
     def initializers(self) -> Mapping[str, onnx.TensorProto]:
         return {tensor.name: tensor for tensor in self.model.graph.initializer}
 
@@ -473,6 +485,10 @@ def _constant(model: ir.Model, name: str) -> list[int] | None:
     """Return the content of a constant, or None if there is no constant of this name."""
     value = model.graph.initializers.get(name)
     return None if value is None or value.const_value is None else value.const_value.numpy().tolist()
+
+
+def _reference_of_numbers(references: ReferenceLookup, rare: Collection[str], name: str) -> torch.Tensor | None:
+    return None if name in rare else references(name)
 
 
 def _references_of(graph: Graph, part: Sequence[int], references: ReferenceLookup) -> dict[str, torch.Tensor]:

@@ -7,10 +7,11 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 import torch
+from onnx import helper
 from onnx_ir import tensor_adapters
 from torch.utils import dlpack
 
-from ...common._arrays import torch_to_array
+from ...common._arrays import comparable, torch_to_array
 
 # The dtypes that torch lacks, and those that ONNX Runtime can't share with it.
 _NOT_SHARED = ("tensor(string", "tensor(int4", "tensor(uint4", "tensor(float8")
@@ -22,6 +23,35 @@ DTYPES = frozenset(ir.DataType[name] for name in _NAMES.split(" "))
 def is_plain(value: ort.OrtValue) -> bool:
     """Return whether `to_torch` can convert a value: tensors, but not of strings, of 4 bits or of float8."""
     return bool(value.is_tensor()) and not value.data_type().startswith(_NOT_SHARED)
+
+
+def to_comparable(value: ort.OrtValue) -> torch.Tensor | None:
+    """Return a tensor to compare a value by; see `comparable`."""
+    if is_plain(value):
+        return to_torch(value)
+    if value.is_tensor_sequence():
+        return comparable(_elements(value))
+    return comparable(value.numpy()) if value.data_type() == "tensor(string)" else None
+
+
+def _elements(sequence: ort.OrtValue) -> list[np.ndarray]:
+    """Return the tensors of a sequence, which ONNX Runtime gives as outputs of a session only."""
+    session = _identity(sequence.element_type())
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("given", sequence)
+    binding.bind_output("same")
+    session.run_with_iobinding(binding)
+    (elements,) = binding.copy_outputs_to_cpu()
+    return list(elements)
+
+
+@cache
+def _identity(element_type: int) -> ort.InferenceSession:
+    kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(element_type, None))
+    given, same = (helper.make_value_info(name, kind) for name in ("given", "same"))
+    graph = helper.make_graph([helper.make_node("Identity", ["given"], ["same"])], "identity", [given], [same])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8)
+    return ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
 def to_ort(tensor: torch.Tensor) -> ort.OrtValue:
