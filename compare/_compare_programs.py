@@ -15,7 +15,7 @@ from torch import nn
 
 from filch.export import BackendError, Graph, ModuleCall, Port, Program, as_program
 from filch.export.backends import Backend, Compiled, get_backend, isolate, limit_backend, unrolled
-from filch.steal import Capture, describe, phase, steal_forward
+from filch.steal import Capture, describe, phase, steal_forward, tensors
 
 from ._compare import Path, ProgramLike, compare, resolve_backend, time_limit
 from .common._errors import CompareError
@@ -23,14 +23,14 @@ from .matching._align import Rerun, align
 from .matching._matches import ProgramAlignment
 from .matching._observed import Observed
 from .metrics._tolerance import is_coarser
+from .models._constant_inputs import Constants, common_constants, constant_inputs, draw_constants, with_constants
 from .models._drawn_inputs import Shapes, draw_inputs
 from .models._input_files import load_inputs
-from .models._string_inputs import Strings, common_strings, draw_strings, string_inputs, with_strings
 from .references._inputs import cast_inputs
 from .references._reference_program import ReferenceProgram
 from .results._report import Report
 
-Array = np.ndarray | torch.Tensor
+Array = np.ndarray | torch.Tensor | list[np.ndarray]
 Inputs = Path | Mapping[str, Array] | Sequence[Mapping[str, Array]]
 Tensors = Mapping[str, torch.Tensor]
 REFERENCE_BACKEND = "onnxruntime-cpu"
@@ -70,7 +70,8 @@ def compare_programs(
         inputs: the inputs of one call by name, or of several calls, or the path of a file (see `load_inputs`). None
             draws them: normally distributed numbers; indices within the dimension that they index, such as token ids,
             else integers from 1 to 9; ones for booleans and for inputs with `mask` in their names. Inputs that are
-            strings become constants of both programs, so that they are the same in each call.
+            strings, or sequences (lists of arrays, which are not drawn), become constants of both programs, so that
+            they are the same in each call.
         seed: for drawn inputs; equal seeds give equal numbers.
         shapes: shapes of drawn inputs, by name. Other dynamic dimensions have size 1, unless an input in `shapes` gives
             the size of a dimension of the same name.
@@ -161,14 +162,17 @@ def pair_programs(
         raise CompareError("shapes are of drawn inputs: give either inputs or shapes")
     arrays = None if inputs is None else _calls(inputs)
     notes: list[str] = []
-    if names := string_inputs(expected.program.graph):
-        source = expected.program.graph
-        strings = draw_strings(source, names, seed, shapes or {}) if arrays is None else common_strings(arrays, names)
-        pairs = Ends.of(source, judged.program.graph).inputs
-        expected, judged = expected.given(strings), judged.given({pairs[name]: item for name, item in strings.items()})
-        shapes = shapes and {name: shape for name, shape in shapes.items() if name not in strings}
-        arrays = arrays and [{name: item for name, item in call.items() if name not in strings} for call in arrays]
-        notes = [f"the inputs {', '.join(names)} are strings, which were made constants of both programs"]
+    if names := constant_inputs(expected.program):
+        source, given = expected.program, shapes or {}
+        constants = (
+            draw_constants(source, names, seed, given) if arrays is None else common_constants(source, arrays, names)
+        )
+        pairs = Ends.of(source.graph, judged.program.graph).inputs
+        expected = expected.given(constants)
+        judged = judged.given({pairs[name]: item for name, item in constants.items()})
+        shapes = shapes and {name: shape for name, shape in shapes.items() if name not in constants}
+        arrays = arrays and [{name: item for name, item in call.items() if name not in constants} for call in arrays]
+        notes = [f"the inputs {', '.join(names)} are strings or sequences, which were made constants of both programs"]
     graph = judged.program.graph
     ends = Ends.of(expected.program.graph, graph)
     if arrays is None:
@@ -224,9 +228,9 @@ class Side:
             raise CompareError(f"{what} can't run on {resolved.name!r}, which does not run a program node by node")
         return cls(loaded, str(loaded.path) if loaded.path else what, resolved)
 
-    def given(self, strings: Strings) -> "Side":
-        """Return the program with inputs that are strings as constants."""
-        return replace(self, program=with_strings(self.program, strings))
+    def given(self, constants: Constants) -> "Side":
+        """Return the program with some inputs as constants."""
+        return replace(self, program=with_constants(self.program, constants))
 
     def unrolled(self, feeds: Sequence[Tensors]) -> "Side":
         """Return the program with what it runs in place of its branches and loops; itself if it has none."""
@@ -326,14 +330,20 @@ def _as_tensors(call: Mapping[str, Array]) -> dict[str, torch.Tensor]:
     Raises:
         CompareError: one has no numbers.
     """
-    strings = [
-        name for name, array in call.items() if isinstance(array, np.ndarray) and array.dtype.kind not in "?biufcV"
-    ]
-    if strings:
-        raise CompareError(
-            f"the input {strings[0]!r} has {call[strings[0]].dtype}, but the program takes numbers there"
-        )
-    return {name: torch.as_tensor(array) for name, array in call.items()}
+    found = {name: array if isinstance(array, torch.Tensor) else _as_tensor(array) for name, array in call.items()}
+    if without := [name for name, tensor in found.items() if tensor is None]:
+        given = call[without[0]]
+        kind = given.dtype if isinstance(given, np.ndarray) else f"a {type(given).__name__}"
+        raise CompareError(f"the input {without[0]!r} has {kind}, but the program takes numbers there")
+    return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+
+def _as_tensor(numbers: object) -> torch.Tensor | None:
+    try:
+        array = np.asarray(numbers)
+    except ValueError:  # a list of lists of several lengths
+        return None
+    return None if array.dtype.kind in "OSTUMm" else next(iter(tensors(array.copy()).values()), None)
 
 
 @dataclass(frozen=True)
@@ -450,13 +460,17 @@ def shapes_of(feed: Tensors) -> dict[str, torch.Size]:
 
 
 def with_shapes(model: ir.Model, values: Tensors) -> ir.Model:
-    """Return a copy of a model that declares the shapes and dtypes of these values, which a file need not do."""
+    """Return a copy of a model that declares the dtypes and shapes of these values, which a file need not do.
+
+    Of a model with branches, only dtypes: runtimes refuse a branch that does not fit them, also if it is not taken.
+    """
     declared = model.clone()
+    has_branches = len([*declared.graphs()]) > 1
     nodes = (node for node in declared.graph if node.op_type not in _MAY_BE_OPTIONAL)
     for value in (output for node in nodes for output in node.outputs):
         tensor = values.get(value.name or "")
         if tensor is not None and value.shape is None:
-            value.shape = ir.Shape(tensor.shape)
+            value.shape = None if has_branches else ir.Shape(tensor.shape)
             value.dtype = value.dtype or tensor_adapters.from_torch_dtype(tensor.dtype)
     return declared
 

@@ -1,5 +1,6 @@
 """Right ONNX files with rare features, each against itself: all is judged, and a planted wrong value is found."""
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -372,7 +373,7 @@ def test_inputs_that_are_strings_are_constants(inputs):
     """They are drawn from the strings that the nodes know, or given; a wrong number of one is found."""
     report = compare_programs(labels(), labels(), inputs=inputs)
     assert report.outcome == "close"
-    assert "the inputs s are strings, which were made constants of both programs" in report.notes
+    assert "the inputs s are strings or sequences, which were made constants of both programs" in report.notes
     assert compare_programs(labels(), labels(3), inputs=inputs).outcome == "different"
 
 
@@ -384,6 +385,7 @@ def test_inputs_that_are_strings_are_constants(inputs):
             "the input 's' has strings: give them, the same in each call",
         ),
         ([{"s": ["a", "b", "a"], "x": ["a", "b", "a"]}], "the input 'x' has <U1, but the program takes numbers there"),
+        ([{"s": ["a", "b", "a"], "x": None}], "the input 'x' has object, but the program takes numbers there"),
     ],
 )
 def test_strings_that_can_not_be_given_are_refused(calls, problem):
@@ -392,3 +394,70 @@ def test_strings_that_can_not_be_given_are_refused(calls, problem):
     inputs = [zeros | {name: np.array(array) for name, array in call.items()} for call in calls]
     with pytest.raises(CompareError, match=problem):
         compare_programs(labels(), labels(), inputs=inputs)
+
+
+def summed(factor=1.0):
+    """Return the sum of the tensors of a sequence, which another output has in reverse order."""
+    return model(
+        "(seq(float[N]) s, int64[1] i) => (float[M] y, seq(float[N]) t) <int64 zero = {0}, int64 one = {1}> {"
+        f"a = SequenceAt(s, zero) b = SequenceAt(s, one) f = Constant<value_float = {factor}>() "
+        "g = Mul(b, f) y = Concat<axis = 0>(a, g) t = SequenceConstruct(b, a) }"
+    )
+
+
+def test_inputs_that_are_sequences_are_constants():
+    """Given as lists of arrays of several shapes; a fault in what is computed from one is found."""
+    inputs = {"s": [np.ones(2, np.float32), np.arange(3, dtype=np.float32)], "i": np.zeros(1, np.int64)}
+    report = compare_programs(summed(), summed(), inputs=inputs)
+    assert report.outcome == "close", report
+    assert "the inputs s are strings or sequences, which were made constants of both programs" in report.notes
+    report = compare_programs(summed(), summed(2.0), inputs=inputs)
+    assert [(name, status) for name, status in outputs(report) if status != "same"] == [("y", "different")]
+
+
+def test_an_input_that_is_an_empty_sequence_is_a_constant():
+    """Its length is what the program returns."""
+    file = model("(seq(float[N]) s) => (int64 y) { y = SequenceLength(s) }")
+    assert compare_programs(file, file, inputs={"s": []}).outcome == "close"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "problem"),
+    [
+        (None, "the input 's' is a sequence: give a list of its tensors in `inputs`"),
+        ({"s": np.ones(2)}, "the input 's' is a sequence: give a list of its tensors, the same in each call"),
+    ],
+)
+def test_a_sequence_is_neither_drawn_nor_a_tensor(inputs, problem):
+    """A sentence says what to give."""
+    file = model("(seq(float[N]) s) => (int64 y) { y = SequenceLength(s) }")
+    with pytest.raises(CompareError, match=problem):
+        compare_programs(file, file, inputs=inputs)
+
+
+def test_inputs_may_be_arrays_of_bfloat16():
+    """NumPy has them by ml_dtypes, as onnx's helpers return them."""
+    file = model("(bfloat16[3] x) => (float[3] y) { z = Cast<to = 1>(x) y = Neg(z) }")
+    assert compare_programs(file, file, inputs={"x": np.ones(3, ml_dtypes.bfloat16)}).outcome == "close"
+
+
+def test_the_lowest_number_masks_as_well_as_minus_infinity():
+    """ONNX Runtime's attention returns it in the scores, for which the standard says -inf."""
+    file = model(
+        "(float[1, 2, 4, 8] q, float[1, 2, 4, 8] k, float[1, 2, 4, 8] v) => (float[1, 2, 4, 8] y, float[1, 2, 4, 4] s) "
+        "{ y, , , s = Attention<is_causal = 1, qk_matmul_output_mode = 2>(q, k, v) }",
+        opset=23,
+    )
+    report = compare_programs(file, file, truth="float64")
+    assert report.outcome == "close", report
+
+
+def test_a_branch_that_is_not_taken_need_not_fit_the_shapes():
+    """A runtime would refuse it if the file declared the shapes that values have in this run."""
+    file = model(
+        "(float[N] x) => (float[M] y) <int64[1] axis = {0}> { n = Size(x) one = Constant<value_int = 1>() "
+        "is_one = Equal(n, one) z = Neg(x) "
+        "y = If(is_one) <then_branch = a () => (float[P] t) { u = Unsqueeze(z, axis) w = Squeeze(z, axis) "
+        "v = Unsqueeze(w, axis) t = Abs(v) }, else_branch = b () => (float[Q] e) { e = Exp(z) }> }"
+    )
+    assert compare_programs(file, file, inputs={"x": np.ones(3, np.float32)}).outcome == "close"
