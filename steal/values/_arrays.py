@@ -11,14 +11,16 @@ import torch
 from ._dtypes import dtype_name, dtype_of
 from ._foreign import UNKNOWN, Spec
 
-# By item size, the integers as which torch and NumPy exchange floats that NumPy lacks, such as bfloat16.
-_BITS = {1: (torch.uint8, np.uint8), 2: (torch.uint16, np.uint16)}
+# By item size, the integers as which torch and NumPy exchange numbers that NumPy lacks, such as bfloat16.
+_BITS = {1: (torch.uint8, np.uint8), 2: (torch.uint16, np.uint16), 4: (torch.uint32, np.uint32)}
 NOT_NUMERIC = "SUMm"  # dtype kinds of strings and times, which are stored as bytes
+_OF_OTHERS = 2  # `isbuiltin` of a dtype that NumPy does not have itself
 _LONG_DOUBLES = frozenset("gG")  # longdouble and clongdouble, which torch lacks; also stored as bytes
 # ml_dtypes types that torch lacks or can't compute with, and the narrowest NumPy type that represents them exactly.
 _WIDER: dict[str, np.dtype[Any]] = {
-    **dict.fromkeys(("int2", "int4"), np.dtype(np.int8)),
-    **dict.fromkeys(("uint2", "uint4"), np.dtype(np.uint8)),
+    **dict.fromkeys(("int1", "int2", "int4"), np.dtype(np.int8)),
+    **dict.fromkeys(("uint1", "uint2", "uint4"), np.dtype(np.uint8)),
+    "bcomplex32": np.dtype(np.complex64),
     **dict.fromkeys(("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"), np.dtype(np.float16)),
     **dict.fromkeys(("float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz"), np.dtype(np.float16)),
 }
@@ -55,14 +57,17 @@ def array_to_tensor(value: Any, *, exact: bool) -> tuple[torch.Tensor, Spec] | s
     if not dtype.isnative:
         array, extra["dtype"] = array.astype(dtype.newbyteorder("=")), dtype.str
     try:
-        return torch.from_numpy(array), extra
+        return torch.from_numpy(
+            array.view(np.uint64) if array.dtype == np.uint64 else array
+        ), extra  # of two such types
     except (TypeError, ValueError):
         return f"torch has no dtype {dtype}"
 
 
 def _is_raw(dtype: "np.dtype[Any]") -> bool:
     """Return whether arrays of this dtype are stored as bytes."""
-    return dtype.kind in NOT_NUMERIC or dtype.char in _LONG_DOUBLES
+    # Other packages' dtypes may have any `char`: that of float8_e4m3fnuz is clongdouble's.
+    return dtype.kind in NOT_NUMERIC or (dtype.isbuiltin != _OF_OTHERS and dtype.char in _LONG_DOUBLES)
 
 
 def _contiguous(value: Any) -> Any:
@@ -89,7 +94,7 @@ def tensor_to_array(tensor: torch.Tensor, spec: Spec, count_copy: Callable[[int]
         TypeError, ValueError: the spec doesn't match the tensor.
     """
     name = dtype_name(tensor.dtype)
-    if tensor.dtype.is_floating_point and not hasattr(np, name):
+    if (tensor.dtype.is_floating_point or tensor.is_complex()) and not hasattr(np, name):
         array = tensor.view(_BITS[tensor.itemsize][0]).numpy().view(getattr(ml_dtypes, name))
     else:
         array = tensor.numpy()

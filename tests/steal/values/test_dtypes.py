@@ -544,12 +544,12 @@ def test_a_tensor_inside_a_torch_func_transformation_is_skipped():
 @pytest.mark.parametrize(
     "dtype",
     [
-        *(ml_dtypes.int2, ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.float4_e2m1fn, ml_dtypes.float6_e3m2fn),
-        *(ml_dtypes.float8_e3m4, np.longdouble, np.clongdouble, np.dtype(np.longdouble).newbyteorder()),
+        *(kind for kind in vars(ml_dtypes).values() if isinstance(kind, type) and issubclass(kind, np.generic)),
+        *(np.longdouble, np.clongdouble, np.dtype(np.longdouble).newbyteorder()),
     ],
     ids=lambda dtype: np.dtype(dtype).str + np.dtype(dtype).name,
 )
-def test_arrays_of_dtypes_that_torch_lacks_are_restored(dtype, tmp_path):
+def test_arrays_of_dtypes_that_numpy_or_torch_lack_are_restored(dtype, tmp_path):
     """Bit for bit, as arrays and as scalars."""
     array = np.array([[0, 1], [1, 0]]).astype(dtype)
     with steal_forward(torch.nn.Identity(), dump_file=tmp_path / "dump.onnx"):
@@ -560,3 +560,10 @@ def test_arrays_of_dtypes_that_torch_lacks_are_restored(dtype, tmp_path):
 
     assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes())
     assert (type(scalar), scalar) == (type(array[0, 1]), array[0, 1])
+
+
+@pytest.mark.parametrize("dtype", [np.longlong, np.ulonglong], ids=lambda dtype: dtype.__name__)
+def test_integers_that_c_has_twice_are_restored(captured, dtype):
+    """NumPy has two types of 64 bits, of which torch knows one."""
+    found = captured(np.arange(3).astype(dtype))
+    assert (found.dtype, found.tolist()) == (np.dtype(dtype), [0, 1, 2])
