@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, TypeProto, helper, numpy_helper
 
 from ._graphs import CheckTensor, subgraphs
@@ -13,6 +14,7 @@ from ._memory import MEMORY
 
 _MAP = "filch.map "  # begins the entry of a model's metadata with the classes of a map that was replaced
 _FEW = 8  # classes
+_OPTIONAL_INPUTS = 4  # the IR version since which weights that are inputs can be given other values
 
 
 def plain_model(model: ModelProto, check_tensor: CheckTensor = lambda *_, **__: None) -> ModelProto:
@@ -37,6 +39,19 @@ def plain_model(model: ModelProto, check_tensor: CheckTensor = lambda *_, **__: 
         value = dense(node.attribute[0].sparse_tensor)
         node.attribute[0].CopyFrom(helper.make_attribute("value", value))
     return changed
+
+
+def with_constant_weights(model: ir.Model) -> ir.Model:
+    """Return a model whose weights are no inputs; it is changed if its IR version is less than 4.
+
+    Such a file lists its weights as inputs, too, although runtimes take them for constants. Where one of them folds a
+    weight, it keeps the input and asks for it.
+    """
+    if model.ir_version < _OPTIONAL_INPUTS:
+        for value in [value for value in model.graph.inputs if value.name in model.graph.initializers]:
+            model.graph.inputs.remove(value)
+        model.ir_version = _OPTIONAL_INPUTS
+    return model
 
 
 class _Dense:

@@ -19,7 +19,7 @@ from ._from_protobuf import graph_from_proto
 from ._graphs import check_graphs
 from ._mapped import map_weights
 from ._memory import check_room
-from ._plain import plain_model
+from ._plain import plain_model, with_constant_weights
 from ._tensors import Tensors
 
 _DUMP_KEY = b"\x0a\x0afilch.dump"  # the serialized key of a dump's metadata
@@ -35,7 +35,7 @@ def read_onnx(path: Path) -> ir.Model:
         ProgramError: the file does not exist, is not an ONNX model, or can't be read or run safely.
     """
     with _program_errors(path):
-        model = serde.deserialize_model(_parse(path))
+        model = with_constant_weights(serde.deserialize_model(_parse(path)))
         map_weights(model, path)
     ir.external_data.set_base_dir(model.graph, path.parent)  # of those that can't be mapped
     return model

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from ._dtypes import is_float, storage
-from ._operator import Call, Operator, Tensor, UnsupportedError, integers, number, plain
+from ._operator import Call, Operator, Tensor, UnsupportedError, flat_from, integers, number, plain
 
 _SCATTER = {"add": "sum", "mul": "prod", "min": "amin", "max": "amax"}
 
@@ -38,11 +38,6 @@ def _shape(call: Call, x: Tensor) -> Tensor:
 def _reshape(call: Call, x: Tensor, shape: Tensor) -> Tensor:
     keeps = not call.get("allowzero")
     return x.reshape(tuple(x.shape[i] if keeps and not size else size for i, size in enumerate(integers(shape))))
-
-
-def _flatten(call: Call, x: Tensor) -> Tensor:
-    axis = call["axis"] + (x.dim() if call["axis"] < 0 else 0)
-    return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
 
 
 def _expand(x: Tensor, shape: Tensor) -> Tensor:
@@ -265,7 +260,7 @@ OPERATORS = (
     Operator("DepthToSpace", _depth_to_space),
     Operator("Expand", plain(_expand)),
     Operator("EyeLike", _eye_like),
-    Operator("Flatten", _flatten),
+    Operator("Flatten", lambda call, x: flat_from(x, call["axis"])),
     Operator("Gather", _gather),
     Operator("GatherElements", _gather_elements),
     Operator("GatherND", _gather_nd),

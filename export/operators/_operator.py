@@ -140,5 +140,5 @@ def along(x: Tensor, axis: int, values: Tensor) -> Tensor:
 
 def flat_from(x: Tensor, axis: int) -> Tensor:
     """Return a tensor as a matrix, whose columns are the dimensions from `axis` on."""
-    axis = axis % (x.dim() + 1) if axis < 0 else axis
+    axis += x.dim() if axis < 0 else 0
     return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))

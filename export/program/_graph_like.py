@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from .._errors import ProgramError
 from ..graph._from_fx import graph_from_fx
 from ..graph._graph import Graph
-from ..onnx_files._plain import plain_model
+from ..onnx_files._plain import plain_model, with_constant_weights
 from ._program import Program, load_program
 
 GRAPHS = "a Graph, a Program, an ONNX model, the path of an ONNX file, or a torch.export or torch.fx program"
@@ -67,7 +67,7 @@ def as_program(model: Any) -> Program:
         return Program(model)
     if isinstance(model, onnx.ModelProto):
         try:
-            return Program(ir.from_proto(plain_model(model)))
+            return Program(with_constant_weights(ir.from_proto(plain_model(model))))
         except ValueError as error:
             raise ProgramError(f"the model can't be used: {error}") from error
     if isinstance(model, str | os.PathLike):

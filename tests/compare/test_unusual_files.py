@@ -461,3 +461,17 @@ def test_a_branch_that_is_not_taken_need_not_fit_the_shapes():
         "v = Unsqueeze(w, axis) t = Abs(v) }, else_branch = b () => (float[Q] e) { e = Exp(z) }> }"
     )
     assert compare_programs(file, file, inputs={"x": np.ones(3, np.float32)}).outcome == "close"
+
+
+def test_weights_that_an_old_file_lists_as_inputs_are_constants():
+    """A runtime folds the shapes of the biases, but keeps the inputs in the graph that it has optimized."""
+    file = model(
+        "(float[1, 2, 3, 3] x, int64[1] s, int64[1] t) => (float[1, 2, 3, 3] y) "
+        "<int64[1] s = {2}, int64[1] t = {2}, float[2, 2, 1, 1] w = {1, 2, 3, 4}> { "
+        "b = ConstantOfShape<value = float[1] {0.5}>(s) c = ConstantOfShape<value = float[1] {0.5}>(t) "
+        "z = Conv(x, w, b) y = Conv(z, w, c) }",
+        opset=9,
+    )
+    file.ir_version = 3
+    file.graph.input.append(onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [2, 2, 1, 1]))
+    assert compare_programs(file, file).outcome == "close"

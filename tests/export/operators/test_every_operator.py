@@ -341,6 +341,7 @@ RUN = {
     "GroupNormalization-21": ("GroupNormalization", 21, [X, X[0, :, 0, 0], X[0, :, 1, 0]], {"num_groups": 1}),
     "Hardmax-11": ("Hardmax", 11, [X], {"axis": 2}),
     "LogSoftmax-7": ("LogSoftmax", 7, [X], {"axis": 2}),
+    "LogSoftmax-7, counted from the end": ("LogSoftmax", 7, [X], {"axis": -2}),
     "MaxRoiPool-7": (
         "MaxRoiPool",
         7,
