@@ -327,7 +327,8 @@ class _Errors:
         noise = (self._noisy[sample] - self._value[sample]).abs() * self._noise_factor
         self._typical_noise = typical_size(noise, self._value[sample].abs(), MASK_NOISE * unit)
         self._smallest_normal = SMALLEST_NORMAL.get(unit, 0.0)
-        self._is_exact = self._reference_is_exact()
+        # The mean of a constant is that constant, but kernels add it up.
+        self._is_exact = sequential == 1 and self._reference_is_exact()
         self.value_error, self.reference_error, self.noise_change, self.run_difference = (
             _Accumulator() for _ in range(4)
         )

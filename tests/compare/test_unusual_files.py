@@ -475,3 +475,24 @@ def test_weights_that_an_old_file_lists_as_inputs_are_constants():
     file.ir_version = 3
     file.graph.input.append(onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [2, 2, 1, 1]))
     assert compare_programs(file, file).outcome == "close"
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        "GlobalAveragePool(x)",
+        "AveragePool<kernel_shape = [56, 56]>(x)",
+        "ReduceMean<axes = [2, 3]>(x)",
+        "Conv(x, w)",
+    ],
+)
+@pytest.mark.parametrize("number", [0.1, 0.7])
+def test_rounding_errors_of_sums_of_one_number_add_up(node, number):
+    """A loop is up to a thousand units off, where random numbers leave it at ten; 5,000 units are no rounding."""
+    file = model(f"(float[1, 2, 56, 56] x) => (float[N, C, H, W] y) {{ y = {node} }}", opset=17)
+    weight = np.full((1, 2, 56, 56), 0.3, np.float32)
+    file.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    inputs = {"x": np.full((1, 2, 56, 56), number, np.float32)}
+    assert compare_programs(file, file, inputs=inputs, truth="float64").outcome == "close"
+    wrong = WrongBackend({"y": lambda y: y * 1.0003})
+    assert compare_programs(file, file, inputs=inputs, backend=wrong).outcome == "different"
