@@ -343,7 +343,9 @@ def _as_tensor(numbers: object) -> torch.Tensor | None:
         array = np.asarray(numbers)
     except ValueError:  # a list of lists of several lengths
         return None
-    return None if array.dtype.kind in "OSTUMm" else next(iter(tensors(array.copy()).values()), None)
+    if array.dtype.kind in "OSTUMm":
+        return None
+    return next(iter(tensors(array if array.flags.writeable else array.copy()).values()), None)
 
 
 @dataclass(frozen=True)
