@@ -65,7 +65,7 @@ def load_arrays(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
         if where.name.endswith(_INDEX):
             return _from_index(where)
         if where.suffix == ".npz":
-            return from_npz(read_untrusted(where, budget_of("inputs of programs")))[0]
+            return dict(from_npz(read_untrusted(where, budget_of("inputs of programs"))))
         if where.suffix == ".safetensors":
             return _from_safetensors(where)
         if where.suffix in CHECKPOINTS:

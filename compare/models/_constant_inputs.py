@@ -116,4 +116,5 @@ def _construct(graph: ir.Graph, value: ir.Value, elements: Sequence[np.ndarray])
 def _constant(array: np.ndarray, name: str | None) -> ir.TensorProtocol:
     if array.dtype.kind not in "OSTU":
         return ir.tensor(array, name=name)
-    return ir.StringTensor([str(item).encode() for item in array.reshape(-1)], shape=ir.Shape(array.shape), name=name)
+    content = [item if isinstance(item, bytes) else str(item).encode() for item in array.reshape(-1)]
+    return ir.StringTensor(content, shape=ir.Shape(array.shape), name=name)

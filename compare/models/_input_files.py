@@ -35,12 +35,14 @@ _HEADER = re.compile(
     re.DOTALL,
 )
 _LONGEST_HEADER = 2**16  # bytes
-_KINDS = "?biufc"  # of dtypes: bool, integers and other numbers
+_KINDS, _STRINGS = "?biufc", "US"  # of dtypes: bool, integers and other numbers; text and bytes
+_MOST_STRINGS = 2**20
 _CLASS, _LEGACY_CLASS = "polygraphy_class", "__polygraphy_encoded_ndarray"
-Inputs = dict[str, torch.Tensor]
+Inputs = Mapping[str, torch.Tensor]
+Arrays = Mapping[str, torch.Tensor | np.ndarray]
 
 
-def load_inputs(path: str | os.PathLike[str]) -> tuple[Inputs, ...]:
+def load_inputs(path: str | os.PathLike[str]) -> tuple[Arrays, ...]:
     """Read the inputs of one or several calls of a program.
 
     Args:
@@ -51,7 +53,7 @@ def load_inputs(path: str | os.PathLike[str]) -> tuple[Inputs, ...]:
             - `.json`: a list of calls, each a dictionary of arrays, as Polygraphy writes it for `--save-inputs`.
 
     Returns:
-        for each call, the tensors by name.
+        for each call, the tensors by name, and strings as NumPy's arrays.
 
     Raises:
         CompareError: the file can't be read, is damaged or too large, or contains Python objects. Nothing in it is
@@ -70,14 +72,44 @@ def load_inputs(path: str | os.PathLike[str]) -> tuple[Inputs, ...]:
     if reader is None:
         raise CompareError(f"{str(where)!r} is no file of inputs: give one of {', '.join(_READERS)}")
     try:
-        return reader(read_untrusted(where, budget_of("inputs of programs")))
+        calls = reader(read_untrusted(where, budget_of("inputs of programs")))
+        return tuple({name: _as_input(name, array) for name, array in call.items()} for call in calls)
     except OSError as error:
         raise CompareError(f"can't read {str(where)!r}: {error.strerror or error}") from error
     except ValueError as error:
         raise CompareError(f"{str(where)!r} can't be used as inputs: {short_line(str(error))}") from error
 
 
-def from_npz(contents: bytes) -> tuple[Inputs, ...]:
+def from_npz(contents: bytes) -> Inputs:
+    """Return the arrays of a file of NumPy as tensors by name, in the order of the file.
+
+    Raises:
+        ValueError: it is damaged, or has strings or Python objects.
+    """
+    return {name: _as_tensor(name, array) for name, array in _npz(contents)[0].items()}
+
+
+def _as_input(name: str, array: torch.Tensor | np.ndarray) -> torch.Tensor | np.ndarray:
+    if isinstance(array, torch.Tensor):
+        return array
+    if array.dtype.kind not in _STRINGS:
+        return _as_tensor(name, array)
+    if array.size > _MOST_STRINGS:  # each would be an object, of many times its bytes
+        raise ValueError(f"{name!r} has {array.size:,} strings, and at most {_MOST_STRINGS:,} are read")
+    try:
+        return array.astype(object)
+    except (SystemError, ValueError) as error:
+        raise ValueError(f"{name!r} has text with characters that Unicode does not have") from error
+
+
+def _as_tensor(name: str, array: np.ndarray) -> torch.Tensor:
+    try:
+        return torch.from_numpy(array)
+    except TypeError as error:
+        raise ValueError(f"{name!r} is an array of {array.dtype}, which no tensor can hold") from error
+
+
+def _npz(contents: bytes) -> tuple[Mapping[str, np.ndarray], ...]:
     """Return the arrays of a file of NumPy by name, in the order of the file, as the only call.
 
     Raises:
@@ -100,7 +132,7 @@ def _most_bytes(size: int) -> int:
     return max(size, min(size * _COMPRESSION, _LARGE)) + _SMALL
 
 
-def _from_npy(name: str, contents: bytes) -> torch.Tensor:
+def _from_npy(name: str, contents: bytes) -> np.ndarray:
     """Return the array in the bytes of a `.npy` file, whose size has to be that of its data."""
     is_fortran, dtype, shape, begin = _npy_header(name, contents)
     size = len(contents) - begin
@@ -108,10 +140,7 @@ def _from_npy(name: str, contents: bytes) -> torch.Tensor:
         raise ValueError(f"{name!r} is damaged: its shape is {shape} of {dtype}, and it has {size:,} bytes")
     flat = np.frombuffer(contents, dtype, offset=begin).copy()
     array = flat.reshape(shape[::-1]).T if is_fortran else flat.reshape(shape)
-    try:
-        return torch.from_numpy(np.ascontiguousarray(array.astype(dtype.newbyteorder("="))).reshape(shape))
-    except TypeError as error:
-        raise ValueError(f"{name!r} is an array of {dtype}, which no tensor can hold") from error
+    return np.ascontiguousarray(array.astype(dtype.newbyteorder("="))).reshape(shape)
 
 
 def _npy_header(name: str, contents: bytes) -> tuple[bool, np.dtype[Any], tuple[int, ...], int]:
@@ -135,16 +164,16 @@ def _npy_header(name: str, contents: bytes) -> tuple[bool, np.dtype[Any], tuple[
         raise ValueError(f"{name!r} is no NumPy array: it has the dtype {descr!r}") from error
     if dtype.hasobject:
         raise ValueError(f"{name!r} is an array of Python objects, which only a pickle can hold")
-    if dtype.kind not in _KINDS:
+    if dtype.kind not in _KINDS + _STRINGS:
         raise ValueError(f"{name!r} is an array of {descr:.80}, which no tensor can hold")
     return match["fortran"] == "True", dtype, tuple(map(int, re.findall(r"\d+", match["shape"]))), end
 
 
-def _from_safetensors(contents: bytes) -> tuple[Inputs, ...]:
+def _from_safetensors(contents: bytes) -> tuple[Arrays, ...]:
     return (read_safetensors(bytearray(contents)),)
 
 
-def _from_polygraphy(contents: bytes) -> tuple[Inputs, ...]:
+def _from_polygraphy(contents: bytes) -> tuple[Arrays, ...]:
     calls = parse_json(contents)
     calls = calls if isinstance(calls, list) else [calls]
     if not calls or not all(isinstance(call, dict) for call in calls):
@@ -152,7 +181,7 @@ def _from_polygraphy(contents: bytes) -> tuple[Inputs, ...]:
     return tuple({name: _polygraphy_array(name, item) for name, item in call.items()} for call in calls)
 
 
-def _polygraphy_array(name: str, item: Any) -> torch.Tensor:
+def _polygraphy_array(name: str, item: Any) -> np.ndarray:
     """Return an array: the base64 text of a `.npy` file, as polygraphy/json/serde.py encodes it."""
     if not isinstance(item, Mapping) or not (item.get(_CLASS) == "ndarray" or _LEGACY_CLASS in item):
         kind = repr(item.get(_CLASS)) if isinstance(item, Mapping) and _CLASS in item else type(item).__name__
@@ -164,4 +193,4 @@ def _polygraphy_array(name: str, item: Any) -> torch.Tensor:
     return _from_npy(name, contents)
 
 
-_READERS = {".npz": from_npz, ".safetensors": _from_safetensors, ".json": _from_polygraphy}
+_READERS = {".npz": _npz, ".safetensors": _from_safetensors, ".json": _from_polygraphy}

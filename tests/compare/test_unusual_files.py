@@ -368,7 +368,10 @@ def labels(factor=1):
     )
 
 
-@pytest.mark.parametrize("inputs", [None, {"s": np.array(["a", "b", "a"]), "x": np.zeros(3, np.float32)}])
+GIVEN = [{"s": np.array(words), "x": np.zeros(3, np.float32)} for words in (["a", "b", "a"], [b"a", b"b", b"a"])]
+
+
+@pytest.mark.parametrize("inputs", [None, *GIVEN])
 def test_inputs_that_are_strings_are_constants(inputs):
     """They are drawn from the strings that the nodes know, or given; a wrong number of one is found."""
     report = compare_programs(labels(), labels(), inputs=inputs)

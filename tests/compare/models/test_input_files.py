@@ -99,7 +99,9 @@ HOSTILE = [
     ("a.npz", member(with_header("'nothing'")), "it has the dtype 'nothing'"),
     ("a.npz", member(with_header("[('a', '<f4')]")), "which no tensor can hold"),
     ("a.npz", member(b"nothing"), "is no NumPy array"),
-    ("a.npz", member(npy(np.array(["text"]))), "which no tensor can hold"),
+    ("a.npz", member(npy(np.array(["2020"], "M8[D]"))), "which no tensor can hold"),
+    ("a.npz", member(npy(np.zeros(2**20 + 1, "S1"))), "has 1,048,577 strings, and at most 1,048,576 are read"),
+    ("a.npz", member(npy(np.array(["a"])).replace(b"a\0\0\0", b"\xff" * 4)), "characters that Unicode does not have"),
     ("a.npz", lambda path: path.write_bytes(b"PK"), "is not a file of numpy.savez"),
     ("a.safetensors", lambda path: path.write_bytes(b"\xff" * 64), "is no file of safetensors"),
     ("a.json", lambda path: path.write_text("[1]"), "is not a list of dictionaries"),
@@ -121,3 +123,11 @@ def test_a_damaged_or_hostile_file_is_refused(tmp_path, name, write, message):
     write(tmp_path / name)
     with pytest.raises(CompareError, match=message):
         load_inputs(tmp_path / name)
+
+
+@pytest.mark.parametrize("strings", [["a", "bc"], [b"a", b"bc"]])
+def test_strings_are_arrays_of_objects(tmp_path, strings):
+    """As a program takes them that has inputs of strings."""
+    np.savez(tmp_path / "a.npz", s=np.array(strings))
+    (inputs,) = load_inputs(tmp_path / "a.npz")
+    assert (inputs["s"].dtype, inputs["s"].tolist()) == (object, strings)
