@@ -37,6 +37,9 @@ _NOISE_SAMPLE, _MAGNITUDE_SAMPLE = 2**14, 2**10  # elements that suffice to esti
 # Elements at a time, which fit in the processor's cache. For more, torch would start its threads in each pass, which
 # takes longer than the pass, and milliseconds if other processes keep a thread from running.
 _CHUNK = 2**15
+# Where at least half of the elements change by at most so many units, those that change by far more, and by far more
+# than the others, are where a function jumps.
+_STEADY, _MOST_STEADY, _JUMP = 8, 0.5, 2**10
 _FEW, _MANY = 10, 1_000_000  # limits of the number formats of `format_ratio`
 _MASK = 1000  # a mask is larger than this
 _MASK_GAP = 256  # a mask is more than so many times as large as any number that is not one
@@ -324,8 +327,9 @@ class _Errors:
         self._unit, self._noise_factor = unit, unit / truth.unit
         count = self._value.numel()
         sample = slice(None, None, max(1, count // _NOISE_SAMPLE))
-        noise = (self._noisy[sample] - self._value[sample]).abs() * self._noise_factor
-        self._typical_noise = typical_size(noise, self._value[sample].abs(), MASK_NOISE * unit)
+        noise, sizes = (self._noisy[sample] - self._value[sample]).abs() * self._noise_factor, self._value[sample].abs()
+        known = ~_jumps(noise, unit * sizes)
+        self._typical_noise = typical_size(noise[known], sizes[known], MASK_NOISE * unit)
         self._smallest_normal = SMALLEST_NORMAL.get(unit, 0.0)
         # The mean of a constant is that constant, but kernels add it up.
         self._is_exact = sequential == 1 and self._reference_is_exact()
@@ -557,6 +561,20 @@ def _integer_verdict(
 def _without_nonfinite(sizes: torch.Tensor) -> torch.Tensor:
     """Replace numbers that are not finite by 0, in place."""
     return sizes if math.isfinite(float(sizes.sum())) else torch.nan_to_num_(sizes, 0.0, 0.0, 0.0)
+
+
+def _jumps(noise: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    """Return where noise lets a step function jump, as one that rounds: the step's size says nothing of the others.
+
+    Args:
+        noise: the changes of some elements.
+        own: the units of these elements.
+    """
+    large = noise > _JUMP * own
+    if float((noise <= _STEADY * own)[own > 0].double().mean().nan_to_num(0.0)) < _MOST_STEADY:
+        return torch.zeros_like(large)
+    others = noise[~large]
+    return large & (noise > _JUMP * (root_mean_square(others) if others.numel() else 0.0))
 
 
 def typical_size(sizes: torch.Tensor, magnitudes: torch.Tensor, mask_size: float) -> float:

@@ -499,3 +499,31 @@ def test_rounding_errors_of_sums_of_one_number_add_up(node, number):
     assert compare_programs(file, file, inputs=inputs, truth="float64").outcome == "close"
     wrong = WrongBackend({"y": lambda y: y * 1.0003})
     assert compare_programs(file, file, inputs=inputs, backend=wrong).outcome == "different"
+
+
+@pytest.mark.parametrize("ties", [0, 1, 100])
+@pytest.mark.parametrize(
+    ("right", "wrong"), [("Round(x)", "Floor(x)"), ("Floor(x)", "Ceil(x)"), ("Round(x)", "Neg(x)")]
+)
+def test_a_number_that_noise_rounds_to_another_one_explains_no_other_error(right, wrong, ties):
+    """A step of one element, or of each tenth one, is no measure of the errors of the others."""
+    x = np.random.default_rng(0).normal(0, 5, 1000).astype(np.float32)
+    x[:ties] = 2.5 if right == "Round(x)" else 3.0
+    files = [model(f"(float[1000] x) => (float[1000] y) {{ y = {node} }}") for node in (right, wrong)]
+    assert compare_programs(files[0], files[0], inputs={"x": x}).outcome == "close"
+    assert compare_programs(*files, inputs={"x": x}).outcome == "different"
+
+
+def test_a_tree_whose_threshold_is_a_number_of_the_input_is_judged():
+    """Noise leads one row to another leaf; all rows of a file with other leaves are wrong."""
+    text = (
+        "(float[4, 1] x) => (float[4, 1] y) { y = ai.onnx.ml.TreeEnsembleRegressor<n_targets = 1, "
+        "nodes_treeids = [0, 0, 0], nodes_nodeids = [0, 1, 2], nodes_featureids = [0, 0, 0], "
+        'nodes_values = [1.5, 0.0, 0.0], nodes_modes = ["BRANCH_LEQ", "LEAF", "LEAF"], nodes_truenodeids = [1, 0, 0], '
+        "nodes_falsenodeids = [2, 0, 0], target_treeids = [0, 0], target_nodeids = [1, 2], target_ids = [0, 0], "
+        "target_weights = [%s, %s]>(x) }"
+    )
+    right, wrong = model(text % (1.0, 2.0)), model(text % (1.1, 2.1))
+    inputs = {"x": np.array([[0.0], [1.0], [1.5], [3.0]], np.float32)}
+    assert compare_programs(right, right, inputs=inputs).outcome == "close"
+    assert compare_programs(right, wrong, inputs=inputs).outcome == "different"
