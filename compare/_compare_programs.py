@@ -15,7 +15,7 @@ from torch import nn
 
 from filch.export import BackendError, Graph, ModuleCall, Port, Program, as_program
 from filch.export.backends import Backend, Compiled, get_backend, isolate, limit_backend, unrolled
-from filch.steal import Capture, describe, phase, steal_forward, tensors
+from filch.steal import Capture, describe, phase, steal_forward
 
 from ._compare import Path, ProgramLike, compare, resolve_backend, time_limit
 from .common._errors import CompareError
@@ -23,7 +23,14 @@ from .matching._align import Rerun, align
 from .matching._matches import ProgramAlignment
 from .matching._observed import Observed
 from .metrics._tolerance import is_coarser
-from .models._constant_inputs import Constants, common_constants, constant_inputs, draw_constants, with_constants
+from .models._constant_inputs import (
+    Constants,
+    as_tensor,
+    common_constants,
+    constant_inputs,
+    draw_constants,
+    with_constants,
+)
 from .models._drawn_inputs import Shapes, draw_inputs
 from .models._input_files import load_inputs
 from .references._inputs import cast_inputs
@@ -198,7 +205,7 @@ def pair_programs(
         )
         capture = ends.capture(original, calls)
     judged_program = ends.program(written, original, judged_values.values if same_shapes else {})
-    notes += [*ends.notes, *_replacements(written), alignment_note(alignment, graph)]
+    notes += [*ends.notes, *_replacements(written, judged_values.values), alignment_note(alignment, graph)]
     kinds = ends.other_kinds(before, written)
     return Pair(capture, judged_program, expected.name, judged.name, tuple(notes), kinds)
 
@@ -330,22 +337,12 @@ def _as_tensors(call: Mapping[str, Array]) -> dict[str, torch.Tensor]:
     Raises:
         CompareError: one has no numbers.
     """
-    found = {name: array if isinstance(array, torch.Tensor) else _as_tensor(array) for name, array in call.items()}
+    found = {name: as_tensor(array) for name, array in call.items()}
     if without := [name for name, tensor in found.items() if tensor is None]:
         given = call[without[0]]
         kind = given.dtype if isinstance(given, np.ndarray) else f"a {type(given).__name__}"
         raise CompareError(f"the input {without[0]!r} has {kind}, but the program takes numbers there")
     return {name: tensor for name, tensor in found.items() if tensor is not None}
-
-
-def _as_tensor(numbers: object) -> torch.Tensor | None:
-    try:
-        array = np.asarray(numbers)
-    except ValueError:  # a list of lists of several lengths
-        return None
-    if array.dtype.kind in "OSTUMm":
-        return None
-    return next(iter(tensors(array if array.flags.writeable else array.copy()).values()), None)
 
 
 @dataclass(frozen=True)
@@ -450,10 +447,10 @@ def _kinds(program: Program) -> dict[str, str]:
     return {**kinds, **{name: _SEQUENCE for name in kinds if name in sequences}, **maps}
 
 
-def _replacements(program: Program) -> list[str]:
-    """Say what is compared in place of each output that no tensor of numbers can be."""
-    kinds = _kinds(program).items()
-    return [f"the output {name!r:.80} is {kind}: {_IN_PLACE[kind]}" for name, kind in kinds if kind in _IN_PLACE]
+def _replacements(program: Program, values: Tensors) -> list[str]:
+    """Say what is compared in place of each output that no tensor of numbers can be, if there is something."""
+    kinds = {name: kind for name, kind in _kinds(program).items() if name in values and kind in _IN_PLACE}
+    return [f"the output {name!r:.80} is {kind}: {_IN_PLACE[kind]}" for name, kind in kinds.items()]
 
 
 def shapes_of(feed: Tensors) -> dict[str, torch.Size]:

@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+import torch
+from onnx_ir import tensor_adapters
 
 from filch.export import Graph, Program
+from filch.steal import tensors
 
 from ..common._errors import CompareError
 
@@ -61,24 +64,65 @@ def common_constants(program: Program, calls: Iterable[Mapping[str, Any]], names
     """Return the inputs of several calls that are strings or sequences, and the same in all of them.
 
     Raises:
-        CompareError: one is missing, is no list for a sequence, or differs between calls.
+        CompareError: one is missing, is of another kind, or differs between calls.
     """
-    calls, found = [*calls], {}
+    calls, found = [*calls], dict[str, np.ndarray | list[np.ndarray]]()
     for name in names:
-        kind, form = ("is a sequence", list) if name in _sequences(program) else ("has strings", object)
-        given = [call[name] for call in calls if isinstance(call.get(name), form)]
-        arrays = [[np.asarray(item) for item in one] if form is list else np.asarray(one, object) for one in given]
-        if len(arrays) < len(calls) or any(not _are_equal(array, arrays[0]) for array in arrays):
-            what = "a list of its tensors" if form is list else "them"
-            raise CompareError(f"the input {name!r} {kind}: give {what}, the same in each call")
-        found[name] = arrays[0]
+        is_sequence = name in _sequences(program)
+        read = _as_list if is_sequence else _as_strings
+        first, *others = (read(call.get(name)) for call in calls)
+        if first is None or not all(_are_equal(first, other) for other in others):
+            what = "is a sequence: give a list of its tensors" if is_sequence else "has strings: give them"
+            raise CompareError(f"the input {name!r} {what}, the same in each call")
+        found[name] = first
     return found
+
+
+def _as_list(sequence: object) -> list[np.ndarray] | None:
+    """Return the arrays of a sequence; None if it is none."""
+    if not isinstance(sequence, list | tuple):
+        return None
+    arrays = [array for item in sequence if (array := _as_element(item)) is not None]
+    return arrays if len(arrays) == len(sequence) else None
+
+
+def _as_element(item: object) -> np.ndarray | None:
+    tensor = as_tensor(item)
+    return _as_strings(item) if tensor is None else tensor_adapters.TorchTensor(tensor.contiguous()).numpy()
+
+
+def _as_strings(given: object) -> np.ndarray | None:
+    """Return an array of strings; None if it has something else, or text that is not UTF-8."""
+    try:
+        array = np.asarray(given, object)
+        texts = [item.decode() if isinstance(item, bytes) else item for item in array.reshape(-1)]
+        is_text = all(isinstance(text, str) and text.encode() is not None for text in texts)
+    except (ValueError, RuntimeError, TypeError):  # UnicodeError is a ValueError
+        return None
+    return np.array(texts, object).reshape(array.shape) if is_text else None
+
+
+def as_tensor(given: object) -> torch.Tensor | None:
+    """Return numbers as a tensor, which shares their memory if possible; None if there is something else."""
+    if isinstance(given, torch.Tensor):
+        is_plain = given.layout is torch.strided and not (given.is_meta or given.is_quantized)
+        return given.detach() if is_plain else None
+    try:
+        array = np.asarray(given)
+        if array.dtype.kind in "OSTUMm" or (array.dtype.isbuiltin == 1 and array.dtype.char in "gG"):
+            return None
+        return next(iter(tensors(array if array.flags.writeable else array.copy()).values()), None)
+    except (ValueError, TypeError, RuntimeError):  # of lists of several lengths, and of tensors among them
+        return None
 
 
 def _are_equal(one: Any, other: Any) -> bool:
     if isinstance(one, list):
-        return len(one) == len(other) and all(map(_are_equal, one, other))
-    return one.dtype == other.dtype and np.array_equal(one, other)
+        return isinstance(other, list) and len(one) == len(other) and all(map(_are_equal, one, other))
+    if not isinstance(other, np.ndarray) or (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    is_text = one.dtype.kind == "O"
+    return bool(one.tolist() == other.tolist() if is_text else one.tobytes() == other.tobytes())
 
 
 def with_constants(program: Program, constants: Constants) -> Program:
@@ -100,12 +144,15 @@ def with_constants(program: Program, constants: Constants) -> Program:
 
 def _construct(graph: ir.Graph, value: ir.Value, elements: Sequence[np.ndarray]) -> None:
     """Let a node make a sequence in place of an input."""
-    weights = [
-        ir.Value(name=name, const_value=_constant(element, name), shape=ir.Shape(element.shape))
-        for name, element in ((f"{value.name}[{index}]", element) for index, element in enumerate(elements))
-    ]
-    for weight in weights:
-        graph.register_initializer(weight)
+    used = {item.name for item in (*graph.inputs, *graph.initializers.values())}
+    used |= {output.name for node in graph.all_nodes() for output in node.outputs}
+    weights = []
+    for index, element in enumerate(elements):
+        name = f"{value.name}[{index}]"
+        while name in used:
+            name += "_"
+        weights.append(_weight(element, name))
+        graph.register_initializer(weights[-1])
     empty = [] if weights or value.dtype is None else [ir.AttrInt64("dtype", value.dtype.value)]
     sequence = ir.Value(name=value.name, type=value.type)
     node = ir.Node("", "SequenceConstruct" if weights else "SequenceEmpty", weights, empty, outputs=[sequence])
@@ -113,8 +160,12 @@ def _construct(graph: ir.Graph, value: ir.Value, elements: Sequence[np.ndarray])
     graph.insert_before(graph[0], node) if len(graph) else graph.append(node)
 
 
+def _weight(array: np.ndarray, name: str) -> ir.Value:
+    constant = _constant(array, name)
+    return ir.Value(name=name, type=ir.TensorType(constant.dtype), shape=ir.Shape(array.shape), const_value=constant)
+
+
 def _constant(array: np.ndarray, name: str | None) -> ir.TensorProtocol:
-    if array.dtype.kind not in "OSTU":
+    if array.dtype.kind != "O":
         return ir.tensor(array, name=name)
-    content = [item if isinstance(item, bytes) else str(item).encode() for item in array.reshape(-1)]
-    return ir.StringTensor(content, shape=ir.Shape(array.shape), name=name)
+    return ir.StringTensor([item.encode() for item in array.reshape(-1)], shape=ir.Shape(array.shape), name=name)

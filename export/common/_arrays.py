@@ -42,7 +42,8 @@ def comparable(value: object) -> torch.Tensor | None:
             several shapes are filled up with NaN.
 
     Returns:
-        the tensor; None for other values, and for lists of tensors of several dtypes, ranks or shapes of integers.
+        the tensor; None for other values, and for lists of tensors of several dtypes or ranks, or of several shapes if
+        they have integers or NaN.
     """
     if isinstance(value, list):
         elements = [tensor for item in value if (tensor := comparable(item)) is not None]
@@ -58,7 +59,7 @@ def _stacked(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
     is_regular = len({(tensor.dtype, tensor.ndim) for tensor in tensors}) == 1
     if len(shapes) < 2:
         return torch.stack([*tensors]) if is_regular else torch.empty(0) if not tensors else None
-    if not (is_regular and tensors[0].is_floating_point()):
+    if not (is_regular and tensors[0].is_floating_point()) or any(bool(tensor.isnan().any()) for tensor in tensors):
         return None
     sizes = [max(dims) for dims in zip(*shapes, strict=True)]
     result = tensors[0].new_full((len(tensors), *sizes), math.nan)

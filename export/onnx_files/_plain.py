@@ -13,7 +13,7 @@ from ._graphs import CheckTensor, subgraphs
 from ._memory import MEMORY
 
 _MAP = "filch.map "  # begins the entry of a model's metadata with the classes of a map that was replaced
-_FEW = 8  # classes
+_FEW, _SHORT = 8, 40  # classes, and characters of one
 _OPTIONAL_INPUTS = 4  # the IR version since which weights that are inputs can be given other values
 
 
@@ -89,19 +89,23 @@ def _places(name: str, indices: np.ndarray, dims: list[int], count: int) -> np.n
 def _replace_maps(model: ModelProto, graph: GraphProto) -> None:
     """Let the nodes that make maps return the tensors that they read, whose columns they sort by class."""
     made: dict[str, str] = {}
+    used = {value.name for value in (*graph.input, *graph.initializer)}
+    used |= {name for node in graph.node for name in (*node.input, *node.output)}
     for node in filter(_makes_map, graph.node):
-        strings, ints = (
-            [item for one in node.attribute for item in getattr(one, kind)] for kind in ("strings", "ints")
-        )
-        classes = strings or ints
+        kinds = {item.name: item.ints or item.strings for item in node.attribute if item.ints or item.strings}
+        if len(kinds) != 1:
+            raise ValueError(f"the ZipMap node {node.name!r:.80} has no classes, or those of two kinds")
+        (classes,) = kinds.values()
         order = np.array(sorted(range(len(classes)), key=classes.__getitem__), np.int64)
         made |= dict.fromkeys(node.output, _text_of([classes[index] for index in order]))
-        node.CopyFrom(NodeProto(op_type="Identity", name=node.name, input=node.input, output=node.output))
-        if (order != np.arange(len(order))).any():
-            graph.initializer.append(numpy_helper.from_array(order, f"{''.join(node.output)}.order"))
-            node.op_type = "Gather"
-            node.input.append(graph.initializer[-1].name)
-            node.attribute.append(helper.make_attribute("axis", -1))
+        name = "order"
+        while name in used:
+            name += "_"
+        used.add(name)
+        graph.initializer.append(numpy_helper.from_array(order, name))
+        read = [*node.input[:1], name]
+        axis = helper.make_attribute("axis", -1)
+        node.CopyFrom(NodeProto(op_type="Gather", name=node.name, input=read, output=node.output, attribute=[axis]))
     for value in (*graph.output, *graph.value_info, *graph.input):
         if value.name in made:
             value.type.CopyFrom(TypeProto(tensor_type=TypeProto.Tensor(elem_type=TensorProto.FLOAT)))
@@ -115,13 +119,16 @@ def _replace_maps(model: ModelProto, graph: GraphProto) -> None:
 def _text_of(classes: Sequence[Any]) -> str:
     """Return a text that is the same for the same classes, however many they are."""
     texts = [repr(item.decode(errors="replace") if isinstance(item, bytes) else item) for item in classes]
-    shown = ", ".join(texts if len(texts) <= _FEW else [*texts[: _FEW - 1], "…", texts[-1]])
-    digest = "" if len(texts) <= _FEW else f"; hash {hashlib.sha256(repr(classes).encode()).hexdigest()[:8]}"
-    return f"{len(texts)} classes ({shown}{digest})"
+    if len(texts) <= _FEW and max(map(len, texts)) <= _SHORT:
+        return f"{len(texts)} classes ({', '.join(texts)})"
+    ends = [f"{text:.{_SHORT}}" for text in (texts[0], texts[-1])]
+    return (
+        f"{len(texts)} classes ({', …, '.join(ends)}; hash {hashlib.sha256(repr(classes).encode()).hexdigest()[:16]})"
+    )
 
 
 def classes_of_maps(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Return from what classes the maps of a model were that `plain_model` has replaced, by the values' names."""
+    """Return the classes of the maps that `plain_model` has replaced, by the names of the values."""
     return {key.removeprefix(_MAP): text for key, text in metadata.items() if key.startswith(_MAP)}
 
 

@@ -123,7 +123,8 @@ class Program:
     @property
     def maps(self) -> Mapping[str, str]:
         """From what classes the maps are that the file returns, by the names of the values."""
-        return classes_of_maps(self.model.metadata_props)
+        found, outputs = classes_of_maps(self.model.metadata_props), {value.name for value in self.model.graph.outputs}
+        return {name: classes for name, classes in found.items() if name in outputs}
 
     @property
     def exported_program(self) -> ExportedProgram | None:

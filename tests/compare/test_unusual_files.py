@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+import torch
 
 from filch.compare import CompareError, compare_programs
 from filch.export import ProgramError, load_program
@@ -424,18 +425,74 @@ def test_an_input_that_is_an_empty_sequence_is_a_constant():
     assert compare_programs(file, file, inputs={"s": []}).outcome == "close"
 
 
-@pytest.mark.parametrize(
-    ("inputs", "problem"),
-    [
-        (None, "the input 's' is a sequence: give a list of its tensors in `inputs`"),
-        ({"s": np.ones(2)}, "the input 's' is a sequence: give a list of its tensors, the same in each call"),
-    ],
-)
-def test_a_sequence_is_neither_drawn_nor_a_tensor(inputs, problem):
+def test_a_sequence_can_not_be_drawn():
     """A sentence says what to give."""
     file = model("(seq(float[N]) s) => (int64 y) { y = SequenceLength(s) }")
+    with pytest.raises(CompareError, match="the input 's' is a sequence: give a list of its tensors in `inputs`"):
+        compare_programs(file, file)
+
+
+WEIGHTED = torch.ones(2, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "problem"),
+    [
+        *(("seq(float[N])", item, "is a sequence: give a list") for item in (None, np.ones(2), [[1.0, [2.0]]])),
+        *(("string[N]", item, "has strings: give them") for item in (None, [1.0], ["\ud800"], [b"\xff"], WEIGHTED)),
+        *(
+            ("float[N]", item, "the program takes numbers there")
+            for item in ([WEIGHTED], WEIGHTED.to("meta"), np.ones(2, np.longdouble), [[1.0], [1.0, 2.0]], ["a"])
+        ),
+    ],
+    ids=lambda item: str(item)[:20],
+)
+def test_inputs_of_another_kind_are_refused(kind, given, problem):
+    """Whatever they are, in one sentence."""
+    file = model(f"({kind} s) => ({kind} y) {{ y = Identity(s) }}")
     with pytest.raises(CompareError, match=problem):
-        compare_programs(file, file, inputs=inputs)
+        compare_programs(file, file, inputs={"s": given})
+
+
+@pytest.mark.parametrize("given", [(np.ones(2, ">f4"),), [WEIGHTED], [np.array([np.nan], np.float32)]], ids=str)
+def test_a_sequence_may_have_any_tensors_of_its_dtype(given):
+    """Of another byte order, with a gradient, with NaN; the same in two calls."""
+    file = model("(seq(float[N]) s) => (seq(float[N]) y) { y = Identity(s) }")
+    assert compare_programs(file, file, inputs=[{"s": given}, {"s": given}]).outcome == "close"
+
+
+def test_names_that_are_made_are_not_those_of_the_file():
+    """Of the elements of a sequence, and of the order of the classes of a map."""
+    text = "(seq(float[N]) s) => (float[2] y) <float[2] %s = {1, 2}> { z = SequenceLength(s) y = Neg(%s) }"
+    file = model((text % ("w", "w")).replace("w", "s_0_"))
+    file.graph.initializer[0].name = file.graph.node[1].input[0] = "s[0]"
+    assert compare_programs(file, file, inputs={"s": [np.ones(2, np.float32)]}).outcome == "close"
+    files = [classifier(classes="1, 0") for _ in range(2)]
+    for file, order in zip(files, ([0, 1, 1], [1, 1, 0]), strict=True):
+        file.graph.initializer.append(onnx.numpy_helper.from_array(np.array(order), "order"))
+        file.graph.node.append(onnx.helper.make_node("Gather", ["x", "order"], ["rows"]))
+        file.graph.output.append(onnx.helper.make_tensor_value_info("rows", onnx.TensorProto.FLOAT, [3, 2]))
+    assert compare_programs(files[0], files[0]).outcome == "close"
+    assert ("rows", "different") in outputs(compare_programs(*files))
+
+
+def test_nan_is_no_end_of_a_shorter_element():
+    """Where both could be meant, the sequence is not judged, and no note says that it is."""
+    file = model("(seq(float[N]) s) => (seq(float[N]) y) { y = Identity(s) }")
+    report = compare_programs(file, file, inputs={"s": [np.array([1, np.nan], np.float32), np.ones(1, np.float32)]})
+    assert report.outcome == "incomplete"
+    assert not [note for note in report.notes if "compared as one tensor" in note]
+
+
+def test_repeated_numbers_explain_nothing_in_half_precision():
+    """Products of float16 are added up in float32: one in twenty is no rounding, however many are added."""
+    files = [model("(float16[4, 4096] x) => (float16[4, 8] y) { y = MatMul(x, w) }") for _ in range(2)]
+    for file, number in zip(files, (0.01, 0.0105), strict=True):
+        weight = np.full((4096, 8), number, np.float16)
+        file.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    inputs = {"x": np.ones((4, 4096), np.float16)}
+    assert compare_programs(files[0], files[0], inputs=inputs).outcome == "close"
+    assert compare_programs(*files, inputs=inputs).outcome == "different"
 
 
 def test_inputs_may_be_arrays_of_bfloat16():
