@@ -6,6 +6,7 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
+from onnx_ir import serde
 from torch import fx
 from torch.export import ExportedProgram
 
@@ -68,7 +69,7 @@ def as_program(model: Any) -> Program:
     if isinstance(model, onnx.ModelProto):
         try:
             return Program(with_constant_weights(ir.from_proto(plain_model(model))))
-        except ValueError as error:
+        except (ValueError, serde.SerdeError) as error:
             raise ProgramError(f"the model can't be used: {error}") from error
     if isinstance(model, str | os.PathLike):
         return load_program(model)

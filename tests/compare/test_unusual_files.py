@@ -110,6 +110,21 @@ def test_outputs_that_are_strings_or_sequences_are_judged(kind, right, wrong, ba
     assert ("y", "same") not in outputs(report) and report.outcome == "different"
 
 
+def test_strings_that_are_not_utf_8_are_not_judged():
+    """ONNX Runtime can't return them to Python."""
+    file = model("() => (string[1] y) { y = Identity(w) }")
+    file.graph.initializer.append(onnx.helper.make_tensor("w", onnx.TensorProto.STRING, [1], [b"\xff"]))
+    assert compare_programs(file, file).outcome == "incomplete"
+
+
+def test_a_model_that_onnx_ir_can_not_read_is_refused():
+    """An attribute is text that is not UTF-8."""
+    file = model('() => (string[1] y) { y = Constant<value_strings = ["a"]>() }')
+    file.graph.node[0].attribute[0].strings[0] = b"\xff"
+    with pytest.raises(ProgramError, match="the model can't be used"):
+        compare_programs(file, file)
+
+
 def test_a_tensor_in_place_of_a_sequence_is_no_such_output():
     """Whatever its numbers are."""
     sequence, tensor = (

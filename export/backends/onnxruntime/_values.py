@@ -31,7 +31,10 @@ def to_comparable(value: ort.OrtValue) -> torch.Tensor | None:
         return to_torch(value)
     if value.is_tensor_sequence():
         return comparable(_elements(value))
-    return comparable(value.numpy()) if value.data_type() == "tensor(string)" else None
+    try:
+        return comparable(value.numpy()) if value.data_type() == "tensor(string)" else None
+    except UnicodeDecodeError:  # a constant of the file that is not UTF-8
+        return None
 
 
 def _elements(sequence: ort.OrtValue) -> list[np.ndarray]:
