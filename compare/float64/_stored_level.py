@@ -16,6 +16,7 @@ from ._verdict import (
     SMALLEST_UNIT,
     UNRELIABLE,
     Float64Value,
+    jumps,
     root_mean_square,
     typical_size,
 )
@@ -152,6 +153,7 @@ def stored_level(value: torch.Tensor, float64: Float64Value) -> StoredLevel | No
     error, change = (torch.where(finite, (tensor - exact).abs(), 0.0) for tensor in (flat, noisy))
     sizes = torch.nan_to_num(exact.abs(), 0.0, 0.0, 0.0)
     unit = float64.unit
+    change[jumps(change, unit * sizes)] = 0.0
     is_copied = not error.any() and bool((change <= _MAX_COPIED * unit * sizes).all())
     magnitude = typical_size(sizes, sizes, 1.0)
     noise = max(typical_size(change, sizes, MASK_NOISE * unit), unit * unit * magnitude)

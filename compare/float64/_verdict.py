@@ -328,7 +328,7 @@ class _Errors:
         count = self._value.numel()
         sample = slice(None, None, max(1, count // _NOISE_SAMPLE))
         noise, sizes = (self._noisy[sample] - self._value[sample]).abs() * self._noise_factor, self._value[sample].abs()
-        known = ~_jumps(noise, unit * sizes)
+        known = ~jumps(noise, unit * sizes)
         self._typical_noise = typical_size(noise[known], sizes[known], MASK_NOISE * unit)
         self._smallest_normal = SMALLEST_NORMAL.get(unit, 0.0)
         # The mean of a constant is that constant, but kernels add it up.
@@ -563,7 +563,7 @@ def _without_nonfinite(sizes: torch.Tensor) -> torch.Tensor:
     return sizes if math.isfinite(float(sizes.sum())) else torch.nan_to_num_(sizes, 0.0, 0.0, 0.0)
 
 
-def _jumps(noise: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+def jumps(noise: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
     """Return where noise lets a step function jump, as one that rounds: the step's size says nothing of the others.
 
     Args:

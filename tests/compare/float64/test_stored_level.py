@@ -131,3 +131,13 @@ def test_the_change_of_a_weight_is_estimated_in_units():
     assert Fingerprint.of(weight).digest != Fingerprint.of(weight.double()).digest
     integers = torch.arange(5)
     assert Fingerprint.of(integers).change(Fingerprint.of(integers + 1)) == math.inf
+
+
+def test_a_step_of_one_element_says_nothing_of_the_others():
+    """Noise rounds one of a thousand numbers to another one; that all are off by one is no rounding."""
+    value = (torch.randn(1000, generator=torch.Generator().manual_seed(0)) * 5).round()
+    noisy = value.double()
+    noisy[0] += 1
+    level = stored_level(value, Float64Value(value.double(), noisy, 2.0**-24))
+    assert level.ratio(value, value) == 0
+    assert level.ratio(value, value + 1) > 1000
