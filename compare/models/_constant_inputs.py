@@ -134,7 +134,7 @@ def with_constants(program: Program, constants: Constants) -> Program:
             continue
         model.graph.inputs.remove(value)
         if isinstance(content, list):
-            _construct(model.graph, value, content)
+            _construct(model, value, content)
         else:
             value.const_value, value.shape = _constant(content, value.name), ir.Shape(content.shape)
             model.graph.register_initializer(value)
@@ -142,11 +142,11 @@ def with_constants(program: Program, constants: Constants) -> Program:
     return replace(program, model=model, inputs=inputs).snapshot()
 
 
-def _construct(graph: ir.Graph, value: ir.Value, elements: Sequence[np.ndarray]) -> None:
+def _construct(model: ir.Model, value: ir.Value, elements: Sequence[np.ndarray]) -> None:
     """Let a node make a sequence in place of an input."""
-    used = {item.name for item in (*graph.inputs, *graph.initializers.values())}
-    used |= {output.name for node in graph.all_nodes() for output in node.outputs}
-    weights = []
+    graph, weights = model.graph, list[ir.Value]()
+    used = {item.name for part in model.graphs() for item in (*part.inputs, *part.initializers.values())}
+    used |= {output.name for part in model.graphs() for node in part for output in node.outputs}
     for index, element in enumerate(elements):
         name = f"{value.name}[{index}]"
         while name in used:

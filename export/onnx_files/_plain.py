@@ -89,8 +89,7 @@ def _places(name: str, indices: np.ndarray, dims: list[int], count: int) -> np.n
 def _replace_maps(model: ModelProto, graph: GraphProto) -> None:
     """Let the nodes that make maps return the tensors that they read, whose columns they sort by class."""
     made: dict[str, str] = {}
-    used = {value.name for value in (*graph.input, *graph.initializer)}
-    used |= {name for node in graph.node for name in (*node.input, *node.output)}
+    used = _names(model)
     for node in filter(_makes_map, graph.node):
         kinds = {item.name: item.ints or item.strings for item in node.attribute if item.ints or item.strings}
         if len(kinds) != 1:
@@ -114,6 +113,12 @@ def _replace_maps(model: ModelProto, graph: GraphProto) -> None:
     if made:
         entries = {f"{_MAP}{name}": classes for name, classes in made.items()}
         helper.set_model_props(model, {**{item.key: item.value for item in model.metadata_props}, **entries})
+
+
+def _names(model: ModelProto) -> set[str]:
+    """Return the names of all values: a graph within another one sees those of the latter."""
+    names = {value.name for graph in _graphs(model) for value in (*graph.input, *graph.initializer)}
+    return names | {name for node in _nodes(model) for name in (*node.input, *node.output)}
 
 
 def _text_of(classes: Sequence[Any]) -> str:

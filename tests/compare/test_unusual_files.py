@@ -477,7 +477,7 @@ def test_a_sequence_may_have_any_tensors_of_its_dtype(given):
 
 
 def test_names_that_are_made_are_not_those_of_the_file():
-    """Of the elements of a sequence, and of the order of the classes of a map."""
+    """Of the elements of a sequence, and of the order of the classes of a map; nor those of a branch."""
     text = "(seq(float[N]) s) => (float[2] y) <float[2] %s = {1, 2}> { z = SequenceLength(s) y = Neg(%s) }"
     file = model((text % ("w", "w")).replace("w", "s_0_"))
     file.graph.initializer[0].name = file.graph.node[1].input[0] = "s[0]"
@@ -489,6 +489,16 @@ def test_names_that_are_made_are_not_those_of_the_file():
         file.graph.output.append(onnx.helper.make_tensor_value_info("rows", onnx.TensorProto.FLOAT, [3, 2]))
     assert compare_programs(files[0], files[0]).outcome == "close"
     assert ("rows", "different") in outputs(compare_programs(*files))
+    branches = model(
+        "(float[3, 2] x, bool c) => (float[3, 2] y) { y = If(c) <then_branch = a () => (float[3, 2] t) "
+        "{ order = Constant<value_float = 1.0>() t = Add(x, order) }, "
+        "else_branch = b () => (float[3, 2] e) { e = Neg(x) }> }"
+    )
+    file = classifier(classes="1, 0")
+    file.graph.node.append(branches.graph.node[0])
+    file.graph.input.append(branches.graph.input[1])
+    file.graph.output.append(branches.graph.output[0])
+    assert compare_programs(file, file).outcome == "close"
 
 
 def test_nan_is_no_end_of_a_shorter_element():
