@@ -42,8 +42,27 @@ def _log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor
     return torch.log_softmax(x, dim)
 
 
+def _fake_quantize(
+    x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int, quant_min: int, quant_max: int
+) -> torch.Tensor:
+    """Round to multiples of the scale of each channel, within limits."""
+    return _fake_quantize_with_mask(x, scale, zero_point, axis, quant_min, quant_max)[0]
+
+
+def _fake_quantize_with_mask(
+    x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int, quant_min: int, quant_max: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    shape = [-1 if dim == axis % x.dim() else 1 for dim in range(x.dim())]
+    scale, zero_point = (item.to(x.dtype).reshape(shape) for item in (scale, zero_point))
+    rounded = torch.round(x / scale) + zero_point
+    limited = rounded.clamp(quant_min, quant_max)
+    return (limited - zero_point) * scale, limited == rounded
+
+
 _aten = torch.ops.aten
-_REPLACED: Mapping[Any, Callable[..., torch.Tensor]] = {
+_REPLACED: Mapping[Any, Callable[..., Any]] = {
+    _aten.fake_quantize_per_channel_affine.default: _fake_quantize,
+    _aten.fake_quantize_per_channel_affine_cachemask.default: _fake_quantize_with_mask,
     _aten._grouped_mm.default: _grouped_mm,  # noqa: SLF001
     _aten._softmax.default: _softmax,  # noqa: SLF001
     _aten._log_softmax.default: _log_softmax,  # noqa: SLF001

@@ -27,6 +27,19 @@ def test_products_of_groups_are_those_of_torch(first: Tensor, second: Tensor, en
     torch.testing.assert_close(result.float(), expected)
 
 
+def test_fake_quantization_of_channels_is_that_of_torch_in_float64() -> None:
+    """PyTorch takes scales in float32 alone; it rounds before it adds the zero point."""
+    x = torch.randint(-300, 300, (3, 7, 5)) * 0.25
+    scale, zero_point = torch.tensor([0.5, 1.0, 0.25, 2.0, 0.5, 1.0, 4.0]), torch.arange(7, dtype=torch.int32)
+    aten = torch.ops.aten
+    for operator in (aten.fake_quantize_per_channel_affine, aten.fake_quantize_per_channel_affine_cachemask):
+        expected = operator.default(x, scale, zero_point, 1, -20, 20)
+        found = float64_operator(operator.default)(x.double(), scale.double(), zero_point, 1, -20, 20)
+        pairs = zip(expected, found, strict=True) if isinstance(found, tuple) else [(expected, found)]
+        for one, other in pairs:
+            torch.testing.assert_close(other.to(one.dtype), one, rtol=0, atol=0)
+
+
 class Grouped(nn.Module):
     """Multiplies groups of rows with matrices of their own at once."""
 
