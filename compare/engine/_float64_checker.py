@@ -1,7 +1,7 @@
 """Judge the values of one run by float64."""
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -501,8 +501,8 @@ class Float64Checker:
             reference,
             exact if run_name is None else replace(exact, unit=self._model_units.get(run_name) or exact.unit),
             unit=unit,
-            length=reduction_length(node, self._exported, self._shapes),
-            sequential=running_length(node, self._exported, self._shapes),
+            length=self._longest_sum_of([node], reduction_length),
+            sequential=self._longest_sum_of([node], running_length),
         )
         return Compared(exact.value, level.scale * level.largest)
 
@@ -633,7 +633,18 @@ class Float64Checker:
 
     def _longest_sum(self, node: Node, count: Callable[[Node, Graph, ObservedShapes], int]) -> int:
         """Return the length of the longest sum that a node computes."""
-        return max((count(item, self._exported, self._shapes) for item in self._computes(node)), default=1)
+        return self._longest_sum_of(self._computes(node), count)
+
+    def _longest_sum_of(self, nodes: Iterable[Node], count: Callable[[Node, Graph, ObservedShapes], int]) -> int:
+        """Return the length of the longest sum of some exported nodes, and of what an operation of the model is of."""
+        pending, found = [*nodes], dict[str, int]()
+        while pending:
+            node = pending.pop()
+            if node.name not in found:
+                found[node.name] = count(node, self._exported, self._shapes)
+                inner = (self._exported.producer.get(name) for name in node.reads if self.float64.is_inner(name))
+                pending += [item for item in inner if item is not None]
+        return max(found.values(), default=1)
 
 
 @dataclass(frozen=True)

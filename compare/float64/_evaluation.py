@@ -113,6 +113,10 @@ class _ProgramValues(Float64Values):
     @abstractmethod
     def _get(self, name: str) -> ExactAndNoisy | None: ...
 
+    def is_inner(self, name: str) -> bool:
+        """See `Float64Values.is_inner`."""
+        return bool(self._eager_names) and name not in self._eager_names
+
     def reads(self, name: str) -> Sequence[str]:
         """See `Float64Values.reads`."""
         return self._original.reads.get(name, ())

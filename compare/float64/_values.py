@@ -24,6 +24,10 @@ class Float64Values(ABC):
         self.fully_cached = True
         self.changed_decisions: set[str] = set()
 
+    def is_inner(self, name: str) -> bool:  # noqa: ARG002  for subclasses
+        """Return whether a value is within an operation of the model, which does not return it."""
+        return False
+
     @abstractmethod
     def get(self, name: str) -> Float64Value | None:
         """Return the float64 value of the value `name`, or None if there is none."""

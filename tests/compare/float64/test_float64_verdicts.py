@@ -24,6 +24,7 @@ from filch.compare.float64 import (
 from filch.compare.float64._verdict import SUSPICIOUS
 from filch.export import Program, export
 from filch.steal import Capture, FilchError, steal_forward
+from support.faults.decision_plants import replaced
 from support.faults.fakes import WrongBackend
 
 UNIT, HALF = 2.0**-24, 2.0**-8  # of float32 and bfloat16
@@ -688,3 +689,22 @@ def test_a_report_names_one_largest_error(subject: tuple[Capture, Program]) -> N
     report = compare(*subject, truth="float64")
     words = (report.table("nodes"), " ".join(report.graph.remarks))
     assert [text.count("the largest error") for text in words] == [1, 1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_mean_of_a_whole_tensor_may_round_as_a_long_sum_does(seed: int) -> None:
+    """Its last node in ONNX only takes dimensions away; the sum before has no value in the model."""
+
+    class Mean(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.abs().mean() * x
+
+    torch.manual_seed(seed)
+    model, x = Mean(), torch.randn(128, 128)
+    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
+        model(x)
+    program = export(model, (x,))
+    assert compare(capture, program, backend="onnxruntime-cpu").close
+    mean = next(node for node in program.model.graph if node.op_type == "Squeeze")
+    replaced(program.model, mean.outputs[0], "Mul", torch.tensor(1 + 1e-4))
+    assert not compare(capture, program, backend="onnxruntime-cpu").close
