@@ -62,14 +62,14 @@ WAYS = (
     Way("ONNX Runtime by itself", torch.float16, on("onnxruntime-cpu")),
     # The other models' scores are computed by the same kernels as in eager mode.
     Way("Inductor by itself", torch.float32, on("inductor"), ("nearest code",)),
-    Way("Inductor by itself", torch.float16, on("inductor"), ("nearest code", "threshold")),
-    Way("Inductor by itself", torch.bfloat16, on("inductor"), ("nearest code",)),
+    Way("Inductor by itself", torch.float16, on("inductor"), ("nearest code", "threshold", "rounded", "sign")),
+    Way("Inductor by itself", torch.bfloat16, on("inductor"), ("nearest code", "rounded", "sign")),
 )
 
 
 def differs(row: Row) -> bool:
     """Return whether a row has integers that are not the model's, or a decision that is inside of a node."""
-    is_integer = (row.dtype or "").startswith(("int", "bool"))
+    is_integer = (row.dtype or "").startswith(("int", "bool")) or row.op.lower() in ("round", "floor", "sign")
     return row.decides or bool(is_integer and row.difference is not None and row.difference.absolute)
 
 

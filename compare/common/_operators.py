@@ -1,4 +1,4 @@
-"""Names of ONNX and PyTorch operators, and which of them move or select numbers."""
+"""Names of ONNX and PyTorch operators, and which of them move or select numbers, or jump."""
 
 
 def operator_name(op: str) -> str:
@@ -6,6 +6,18 @@ def operator_name(op: str) -> str:
     return op.split(".")[1] if op.startswith("aten.") else op.rpartition("::")[2]
 
 
+def is_step(op: str) -> bool:
+    """Return whether an operator returns numbers that are constant but for jumps, as those that round do."""
+    return operator_name(op).removesuffix("_") in _STEPS or op.endswith((".Tensor_mode", ".Scalar_mode"))
+
+
+_STEPS = frozenset(
+    {
+        *("Binarizer", "Ceil", "Floor", "Hardmax", "Round", "Sign", "TreeEnsemble", "TreeEnsembleClassifier"),
+        *("TreeEnsembleRegressor", "ceil", "floor", "fix", "floor_divide", "floordiv", "heaviside", "round", "sgn"),
+        *("sign", "trunc", "fake_quantize_per_channel_affine", "fake_quantize_per_tensor_affine"),
+    }
+)
 # The results of these are some of the numbers that they read.
 CHOICES = frozenset(
     {

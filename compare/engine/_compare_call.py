@@ -305,6 +305,7 @@ class _CallComparison:
         compiled = cache(partial(self._compiled_values, run)) if is_whole_run else None
         evaluator = self._prepared.float64
         rerun = None if evaluator is None else partial(evaluator.isolated, run.inputs)
+        node_values = None if rerun is None or replaced else partial(rerun, by_graph=True)
         return Float64Checker(
             float64,
             run,
@@ -314,7 +315,7 @@ class _CallComparison:
             model_tf32=frozenset().union(*(info.tf32 for info in self._prepared.records.modules.values())),
             replaced=replaced,
             compiled=compiled,
-            node_values=None if replaced else rerun,
+            node_values=node_values,
             rerun=rerun,
             constant=self._prepared.constant,
             shapes=self._shapes,

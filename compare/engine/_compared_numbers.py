@@ -8,6 +8,7 @@ import torch
 
 from filch.export import Graph, Node
 
+from ..common._operators import is_step
 from ..float64 import Compared, deciding_node, margins_of, nearest_alternative, unit_of
 from ..float64._margins import Margins
 from ..float64._verdict import SUSPICIOUS
@@ -44,6 +45,10 @@ class ComparedNumbers:
         """Return the names in the run of what a decision of the exported graph compares, as far as it returns it."""
         names = map(self.name_in_run, self._operands.get(decision, ()))
         return [name for name in names if name is not None]
+
+    def measures(self, name: str) -> bool:
+        """Return whether the margins of a value of the exported graph may be known."""
+        return name in self._nodes
 
     def add_reference(self, name: str, reference: torch.Tensor) -> None:
         """Keep what a value was compared with, if a decision reads it."""
@@ -154,7 +159,8 @@ def _deciding_nodes(graph: Graph) -> dict[str, Node]:
     """Return the node that decides (see `deciding_node`), by the name of the decision."""
     producers = graph.producer
     nodes = ((name, deciding_node(name, node, producers)) for name, node in producers.items())
-    return {name: node for name, node in nodes if node is not None and not _is_float(graph, name)}
+    found = ((name, node) for name, node in nodes if node is not None)
+    return {name: node for name, node in found if is_step(node.op) or not _is_float(graph, name)}
 
 
 def _is_float(graph: Graph, name: str) -> bool:

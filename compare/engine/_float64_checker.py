@@ -1,6 +1,7 @@
 """Judge the values of one run by float64."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,9 +22,10 @@ from ..float64 import (
     ObservedShapes,
     RoundingVerdict,
     Verdict,
+    differ,
+    differing,
     flips_of,
     identical_verdict,
-    is_decision,
     largest_distance,
     product_of,
     reduction_length,
@@ -123,9 +125,7 @@ class Float64Checker:
         self._run_names = {run.exported_name(name): name for name in graph.producer}
         self._constant = constant
         self._compared = ComparedNumbers(exported, self._run_names, constant)
-        self._computes_of = {
-            run.exported_name(name): [*computes(node)] for node in graph.nodes for name in node.outputs[:1]
-        }
+        self._hidden_uses = Counter(chain.from_iterable(map(self._hidden_in, self._run_names)))
         model_units = {name: self._model_unit(name) for name in dtypes}
         own_units = {
             name: unit_of(dtype) if lower_precision else model_units[name]
@@ -143,11 +143,14 @@ class Float64Checker:
 
     def record_output(self, node: Node, name: str, dtype: torch.dtype, shape: Sequence[int] | None) -> None:
         """Record the dtype and shape of a node's output; call it for each value in the order of execution."""
+        # A fused node may return what it computes another of its values from.
+        within = {self._run_names.get(output, "") for item in self._computes(node) for output in item.outputs}
+        reads = {*self._known_reads(node), *(within & self._recorded)}
         self._recorded.add(name)
         self._rounded.record_output(node, name)
         if shape is not None:
             self._shapes[self._run.exported_name(name)] = tuple(shape)
-        self._others.follow(name, [*self._known_reads(node)], dtype)
+        self._others.follow(name, reads, dtype)
         model_unit = self._model_unit(name)
         own_unit = max(unit_of(dtype), self._constant_units.get(name, 0.0)) if self._lower_precision else model_unit
         self._units.add(node, name, own_unit)
@@ -209,7 +212,9 @@ class Float64Checker:
             observed: whether the value is of the same run as the other ones, or equal to that; a run without
                 instrumentation may make other decisions.
         """
-        value = _Value(name, self._run.exported_name(name), node, reference, tensor, spread, inputs)
+        exported_name = self._run.exported_name(name)
+        decides = self.float64.decides(exported_name, tensor)
+        value = _Value(name, exported_name, node, reference, tensor, spread, inputs, is_decision=decides)
         value = self._with_near_ties(value)
         verdict = self._verdict_by(self._exact, value)
         self._record_unaffected(verdict, value)
@@ -228,8 +233,8 @@ class Float64Checker:
             return self._unobserved_verdict(verdict, value)
         if value.is_decision:
             verdict = self._decision_verdict(verdict, value)
-            matches_model = reference is not None and torch.equal(tensor, reference)
-            is_accepted = verdict.sound or verdict.verdict == "suspicious"
+            matches_model = reference is not None and not differ(tensor, reference, unit_of(tensor.dtype))
+            is_accepted = (verdict.sound or verdict.verdict == "suspicious") and not self._is_isolated
             if is_accepted and self._others.add(name, value.exported_name, tensor, matches_model=matches_model):
                 self._decisions.record_unaffected(value.exported_name)
                 if verdict.flips is not None:
@@ -336,8 +341,7 @@ class Float64Checker:
             masked = replace(exact, value=replace_masks(exact.value, value.tensor))
             if not shares_error(value.tensor, value.reference, masked):
                 return None
-        unseen = self._exported.cone([value.exported_name], self._run_names)
-        if self._compared.hidden_in(unseen):  # in fused nodes and folded constants: rounding may have decided them
+        if self._hidden_in(value.exported_name):  # in fused nodes and folded constants: rounding may have decided them
             return None
         alone = replace(value, reference=None)
         verdict = self._verdict_by(self._exact, alone)
@@ -363,6 +367,8 @@ class Float64Checker:
             expected = None if exact is None else exact.value.to(dtype)
             forced = replace(value, reference=expected)
             other = self._verdict_by(self._others.values.get, forced)
+            if other is not None and value.is_decision:
+                other = self._decision_verdict(other, forced, observed=observed)
             if other is not None and (other.sound or not others_unknown):
                 return self._with_decided_part(other, value, forced), forced
         if verdict is not None and (verdict.sound or not others_unknown):
@@ -388,11 +394,15 @@ class Float64Checker:
         """
         if (verdict is not None and verdict.sound) or not self._wrong.isdisjoint(value.node.reads):
             return verdict
-        for name in self._compared.hidden_in(self._computes(value.node)):
+        for name in self._hidden_in(value.exported_name):
             found = self._verdict_by_hidden_decision(name, value)
             if found is not None:
                 return found
         return verdict
+
+    def _hidden_in(self, name: str) -> tuple[str, ...]:
+        """Return the decisions that a value of the exported graph is computed from within a node of the run."""
+        return self._compared.hidden_in(self._exported.cone([name], self._run_names))
 
     def _verdict_by_hidden_decision(self, name: str, value: "_Value") -> RoundingVerdict | None:
         """Return the verdict on a value by a decision as it shows it; None if this does not explain the value."""
@@ -412,12 +422,14 @@ class Float64Checker:
         verdict = self._verdict_by(lambda _: exact, forced)
         if verdict is None or not verdict.sound:
             return None
-        self._others.add_hidden(value.name, name, chosen)
+        if not self._is_isolated:  # there, nodes read what the model decides
+            self._others.add_hidden(value.name, name, chosen)
         models = None if value.reference is None else tie.shown_by(value.reference, decided.value, flipped.value)
         differs = own if models is None else own ^ models
         if not bool(differs.any()):  # float64 alone decides otherwise
             return verdict
-        self._others.add_flip(value.name, name)
+        if not self._is_isolated:
+            self._others.add_flip(value.name, name)
         verdict = self._with_decided_part(verdict, value, forced)
         return replace(verdict, verdict="decision", flips=flips_of(tie.margins, differs))
 
@@ -450,7 +462,9 @@ class Float64Checker:
             return self._with_margin(verdict, value)
         if verdict.sound or verdict.verdict == "unstable" or not self._reads_right_numbers(value):
             return verdict
-        count = value.tensor.numel() if value.reference is None else int((value.tensor != value.reference).sum())
+        count = value.tensor.numel()
+        if value.reference is not None:
+            count = int(differing(value.tensor, value.reference, unit_of(value.tensor.dtype)).sum())
         flips = Flips(count, value.tensor.numel())
         decision = self._with_margin(replace(verdict, verdict="decision", note="", flips=flips), value)
         own = self._verdict_by_inputs(value) if observed else None
@@ -474,7 +488,7 @@ class Float64Checker:
             found = self._compared.margins(value.exported_name, actual, expected, self._compared_numbers)
         if expected is None or found is None:
             return replace(verdict, ratio=1.0)
-        flips = flips_of(found, torch.ne(actual, expected))
+        flips = flips_of(found, differing(actual, expected, unit_of(actual.dtype)))
         ratio = flips.ratio or 0.0
         judged: Verdict = "decision" if ratio <= SUSPICIOUS else "suspicious" if ratio <= WRONG else "wrong"
         if verdict.note:  # the run's numbers are equal
@@ -511,16 +525,37 @@ class Float64Checker:
         reads = value.node.reads
         if self._node_values is None:
             return None
-        known = {name: value.inputs(name) for name in reads if name not in self._run.graph.constants}
-        if not known or any(item is None for item in known.values()):
+        read = {name: value.inputs(name) for name in reads if name not in self._run.graph.constants}
+        known = {self._run.exported_name(name): item for name, item in read.items() if item is not None}
+        if not known or len(known) < len(read):
             return None
-        values = self._node_values({self._run.exported_name(name): item for name, item in known.items()}.get)
-        exact = values.get(value.exported_name)
+        exact = self._node_values(known.get).get(value.exported_name)
         if exact is None:
             return None
         value = replace(value, reference=exact.value, spread=None)
         verdict = self._verdict_by(lambda _: exact, value)
-        return None if verdict is None else self._with_ties(verdict, value)
+        if verdict is None or verdict.sound:
+            return verdict
+        is_rounded = self._decides_rounded(value, exact.value, known)
+        return replace(verdict, verdict="decision") if is_rounded else self._with_ties(verdict, value)
+
+    def _decides_rounded(self, value: "_Value", exact: torch.Tensor, known: Mapping[str, torch.Tensor]) -> bool:
+        """Return whether a decision is right for numbers that are rounded to those that its node is known to have read.
+
+        A kernel may compute in float32 what a value has in half precision, and what reads it gets the former.
+        """
+
+        def rounded(name: str, _: torch.Tensor | None) -> Compared | None:
+            read = known.get(name)
+            if read is None or unit_of(read.dtype) <= unit_of(torch.float32):
+                return None
+            return Compared(read.double(), read.double().abs() * unit_of(read.dtype))
+
+        expected = exact.to(value.tensor.dtype)
+        found = self._compared.margins(value.exported_name, value.tensor, expected, rounded)
+        differs = differing(value.tensor, expected, unit_of(expected.dtype))
+        ratio = None if found is None or not bool(differs.any()) else flips_of(found, differs).ratio
+        return ratio is not None and ratio <= 1.0
 
     def _with_ties(self, verdict: RoundingVerdict, value: "_Value") -> RoundingVerdict:
         producers, read = self._run.graph.producer, {name: name for name in value.node.reads}
@@ -540,8 +575,10 @@ class Float64Checker:
         Args:
             name: its name in the exported graph.
         """
-        hidden = self._compared.hidden_in(self._computes_of.get(name, ()))
-        for unused in chain.from_iterable(map(self._compared.release, (*hidden, name))):
+        hidden = self._hidden_in(name) if name in self._run_names else ()
+        self._hidden_uses.subtract(hidden)
+        names = (*(item for item in hidden if not self._hidden_uses[item]), name)
+        for unused in chain.from_iterable(map(self._compared.release, names)):
             self.float64.release(unused)
             self._others.release(unused)
 
@@ -559,7 +596,8 @@ class Float64Checker:
         """
         if self._compiled is None or name != self._run.exported_name(name) or name in self._exported.values:
             return None
-        float64, value = self._compiled(), _Value(name, name, node, reference, tensor, spread)
+        float64 = self._compiled()
+        value = _Value(name, name, node, reference, tensor, spread, is_decision=float64.decides(name, tensor))
         verdict = self._verdict_by(float64.get, value)
         if float64.changed_decisions and not (verdict is not None and verdict.sound):
             verdict = self._verdict_by(float64.get_with_changed_decisions, value)
@@ -602,6 +640,7 @@ class Float64Checker:
             reference_unit=self._reference_units.get(value.name),
             length=length,
             spread=spread,
+            is_step=value.is_decision and self._compared.measures(value.exported_name),
         )
         verdict = judge(sequential=sequential)
         is_sound = verdict is not None and verdict.sound
@@ -659,10 +698,7 @@ class _Value:
     spread: torch.Tensor | None = None
     inputs: TensorLookup = lambda _: None
     is_rounded: bool = True  # whether its node may round its operands
-
-    @property
-    def is_decision(self) -> bool:
-        return is_decision(self.tensor)
+    is_decision: bool = False  # see `Decisions`
 
 
 def _always(exact: Float64Value, _: str) -> Float64Value:

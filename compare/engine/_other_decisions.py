@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 import torch
 
-from ..float64 import Float64Value, Float64Values
+from ..float64 import Float64Value, Float64Values, differ
 
 
 class OtherDecisions:
@@ -17,7 +17,7 @@ class OtherDecisions:
     Args:
         float64: the values as float64 decides.
         floats: the names of the floating-point inputs and weights of the run.
-        known: all integers of the run by their exported names, if some differ and they are known from the beginning.
+        known: all decisions of the run by their exported names, if some differ and they are known from the beginning.
 
     Attributes:
         values: the float64 values as the run decides; None as long as all decide alike.
@@ -69,12 +69,12 @@ class OtherDecisions:
         self._flips[name] = self._flips.get(name, {}) | {decision: None}
 
     def add(self, name: str, exported_name: str, decision: torch.Tensor, *, matches_model: bool) -> bool:
-        """Add a right decision of the run, or another integer; return whether `values` are computed from it.
+        """Add a decision of the run that is right, or another one; return whether `values` are computed from it.
 
         Args:
             name: its name in the run.
             exported_name: its name in the exported graph.
-            decision: the integers.
+            decision: its numbers.
             matches_model: whether they are those of the model.
         """
         if name not in self._from_floats:
@@ -95,7 +95,7 @@ class OtherDecisions:
         Args:
             name: the name in the run of the value that the node computes from it.
             exported_name: the name of the decision in the exported graph.
-            decision: the integers.
+            decision: its numbers.
         """
         self._decisions[exported_name] = decision
         self._affected.add(name)
@@ -113,4 +113,4 @@ class OtherDecisions:
 
 def matches_float64(decision: torch.Tensor, exact: Float64Value | None) -> bool:
     """Return whether a decision is that of float64, as far as it is known."""
-    return exact is None or torch.equal(exact.value.to(decision.dtype), decision)
+    return exact is None or not differ(decision, exact.value, exact.unit)

@@ -11,7 +11,7 @@ from filch.export import Graph, Node, Unpredictable
 
 from ..common._complex import complex_as_real
 from ..common._value_cache import ValueCache
-from ..float64 import Float64Values, is_decision
+from ..float64 import Float64Values, differ, unit_of
 from ..metrics._limits import Limits
 from ..metrics._metrics import Difference, bytes_of, compare_tensors
 from ..metrics._spread import spread_of
@@ -285,10 +285,11 @@ def compare_values(
     exported = run.graph if provenance is None else provenance.exported
     checker = None
     if float64 is not None:
-        decisions = {run.exported_name(name): tensor for name, tensor in values.items() if is_decision(tensor)}
+        named = ((run.exported_name(name), tensor) for name, tensor in values.items())
+        decisions = {name: tensor for name, tensor in named if float64.decides(name, tensor)}
         others = any(
             not matches_float64(tensor, float64.get(name))
-            or (name in references and not torch.equal(references[name].tensor, tensor))
+            or (name in references and differ(references[name].tensor, tensor, unit_of(tensor.dtype)))
             for name, tensor in decisions.items()
         )
         known = decisions if others else {}

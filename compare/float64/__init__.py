@@ -1,6 +1,7 @@
 """Tell rounding from errors by evaluating in float64."""
 
-from ._decisions import Decisions, is_decision
+from ._decision_values import differ, differing
+from ._decisions import Decisions
 from ._evaluation import Float64Evaluator
 from ._fingerprint import Fingerprint
 from ._levels_file import levels_of, write_levels
@@ -41,11 +42,12 @@ __all__ = [
     "Verdict",
     "confirmed_verdict",
     "deciding_node",
+    "differ",
+    "differing",
     "flips_of",
     "float64_values",
     "format_ratio",
     "identical_verdict",
-    "is_decision",
     "largest_distance",
     "levels_of",
     "margins_of",

@@ -1,18 +1,15 @@
 """Tell whether an error may come from a decision that rounding changes."""
 
-from typing import Any
-
-import torch
-
 from ._values import Float64Values
 
 
 class Decisions:
     """The decisions that noise changes in the float64 values of a run, and the values that they may affect.
 
-    A decision is an integer or boolean value that is computed from floating-point numbers: an index, the bucket of a
-    distance, the sign of a number. Rounding may change it where the numbers are nearly equal, and every value that
-    depends on it then differs by more than its own rounding level.
+    A decision is an integer or boolean value that is computed from floating-point numbers, or what a function returns
+    that jumps between constants (see `is_step`): an index, the bucket of a distance, the sign of a number, a number
+    rounded to an integer. Rounding may change it where the numbers are nearly equal, and every value that depends on it
+    then differs by more than its own rounding level.
 
     Args:
         float64: the float64 values.
@@ -48,8 +45,3 @@ class Decisions:
             pending += read
         self._unaffected |= visited
         return False
-
-
-def is_decision(value: torch.Tensor | list[Any]) -> bool:
-    """Return whether a value consists of integers or booleans, which may be decisions; a sequence is none."""
-    return isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())

@@ -3,7 +3,7 @@
 import math
 import zlib
 from abc import abstractmethod
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -16,8 +16,9 @@ from filch.export.operators import find_operator
 
 from ..common._complex import complex_as_real
 from ..common._errors import CompareError
+from ..common._operators import is_step
 from ..common._value_cache import ValueCache
-from ._decisions import is_decision
+from ._decision_values import decided, differ
 from ._noise import unit_of, with_noise
 from ._values import Float64Values
 from ._verdict import Float64Value
@@ -52,21 +53,24 @@ class Float64Evaluator:
         except ExportError as error:
             raise CompareError(f"float64 needs the exported program: {error}") from error
         self._original, self._random = original, original.unpredictable
+        self._steps = _steps_of(original)
 
     def of(self, inputs: Mapping[str, torch.Tensor], wanted: Collection[str], *, keep: bool) -> "Float64Values":
         """Return the values of one call of the model (see `Float64Run`)."""
-        return Float64Run(self._original, inputs, self._units, self._random.random, wanted=wanted, keep=keep)
+        args = self._original, inputs, self._units, self._random.random, self._steps
+        return Float64Run(*args, wanted=wanted, keep=keep)
 
     def isolated(
         self,
         inputs: Mapping[str, torch.Tensor],
         reference: TensorLookup,
         ties: Mapping[int, int] = MappingProxyType({}),
+        *,
+        by_graph: bool = False,
     ) -> "Float64Values":
         """Return the outputs of each node on its reference inputs in one call (see `Float64NodeRun`)."""
-        return Float64NodeRun(
-            self._original, inputs, self._units, self._random.replaced, reference=reference, ties=ties
-        )
+        args = self._original, inputs, self._units, self._random.replaced, self._steps
+        return Float64NodeRun(*args, reference=reference, ties=ties, by_graph=by_graph)
 
 
 class _ProgramValues(Float64Values):
@@ -77,6 +81,7 @@ class _ProgramValues(Float64Values):
         inputs: the inputs of the call, by name.
         units: half a unit in the last place of each value, relative, by name: the root mean square of its noise.
         unknown: the names of values without a float64 value.
+        steps: see `Float64Values`.
         change_decisions: whether noisy values are computed from the decisions that noise changed (see `Decisions`).
     """
 
@@ -86,10 +91,12 @@ class _ProgramValues(Float64Values):
         inputs: Mapping[str, torch.Tensor],
         units: Units,
         unknown: Collection[str],
+        steps: frozenset[str],
         *,
         change_decisions: bool,
     ) -> None:
         super().__init__()
+        self.steps = steps
         self._change_decisions = change_decisions
         self._original, self._inputs, self._units, self._unknown = original, inputs, units, unknown
         self._eager_names = frozenset(original.names)
@@ -104,7 +111,7 @@ class _ProgramValues(Float64Values):
             return None
         if both is None or isinstance(both[0], list) or both[0].shape != both[1].shape:
             return None
-        return Float64Value(*both, self._units.get(name, _FLOAT32_UNIT))
+        return Float64Value(*both, self._unit_or_default(name))
 
     def unit(self, name: str) -> float:
         """See `Float64Values.unit`."""
@@ -132,14 +139,25 @@ class _ProgramValues(Float64Values):
                 if (weight := self._original.constant(name)) is None:
                     return {}
                 both = weight, weight
-            keeps_exact = is_decision(both[0]) and not self._change_decisions
-            keeps_exact |= _is_setting(node, name) or _is_whole_exponent(node, name, both[0])
-            exact[name] = _in_float64(both[0])
-            noisy[name] = exact[name] if keeps_exact else add_noise(name, _in_float64(both[1]))
+            exact[name], changed = map(_in_float64, both)
+            if not self._change_decisions:
+                changed = self._decided(name, changed, exact[name])
+            keeps_exact = _is_setting(node, name) or _is_whole_exponent(node, name, both[0])
+            noisy[name] = exact[name] if keeps_exact else add_noise(name, changed)
         evaluate = partial(self._original.evaluate, ties=self._ties) if self._ties else self._original.evaluate
         outputs, noisy_outputs = evaluate(node.name, exact), evaluate(node.name, noisy, add_noise)
         names = outputs.keys() & noisy_outputs.keys()
         return {name: (_in_float64(outputs[name]), _in_float64(noisy_outputs[name])) for name in names}
+
+    def _decided(self, name: str, value: Any, other: torch.Tensor | None) -> Any:
+        """Return a value with other decisions, if it has decisions of the same dtype and shape."""
+        if other is None or not self.decides(name, value) or other.shape != value.shape:
+            return value
+        is_comparable = other.dtype == value.dtype or (other.is_floating_point() and value.is_floating_point())
+        return decided(value, other, self._unit_or_default(name)) if is_comparable else value
+
+    def _unit_or_default(self, name: str) -> float:
+        return self._units.get(name, _FLOAT32_UNIT)
 
 
 class Float64Run(_ProgramValues):
@@ -188,7 +206,7 @@ class Float64Run(_ProgramValues):
         return self._further_run(decisions=decisions)
 
     def _further_run(self, **options: Any) -> "Float64Run":
-        args = self._original, self._inputs, self._units, self._unknown
+        args = self._original, self._inputs, self._units, self._unknown, self.steps
         return Float64Run(*args, wanted=self._wanted, keep=self.fully_cached, **options)
 
     def release(self, name: str) -> None:
@@ -201,7 +219,7 @@ class Float64Run(_ProgramValues):
 
     def _walk(self, names: Collection[str]) -> Iterator[tuple[str, ExactAndNoisy]]:
         """Yield values by name, as soon as they are computed, and the decisions that they are computed from."""
-        decisions = {name for name, dtype in self._original.types.items() if not unit_of(dtype)}
+        decisions = {name for name, dtype in self._original.types.items() if not unit_of(dtype)} | self.steps
         needed = {*names}
         for node in reversed(self._original.nodes):
             if node.name in needed:
@@ -211,8 +229,8 @@ class Float64Run(_ProgramValues):
         walk, wanted = self._original.float64.walk, {*names, *(decisions & needed & self._eager_names)}
         exact_decisions: dict[str, torch.Tensor] = {}
 
-        def chosen(name: str, value: torch.Tensor) -> torch.Tensor:
-            return self._chosen(name, exact_decisions.get(name, value))
+        def chosen(name: str, value: torch.Tensor) -> Any:
+            return self._chosen(name, self._decided(name, value, exact_decisions.get(name)))
 
         exact = walk(self._inputs, wanted=wanted, replace=chosen)
         noisy = walk(
@@ -223,14 +241,13 @@ class Float64Run(_ProgramValues):
         )
         for (name, value), (_, noisy_value) in zip(exact, noisy, strict=True):
             exact_decisions.clear()
-            if is_decision(value):
+            if self.decides(name, value):
                 exact_decisions[name] = value
             yield name, (complex_as_real(value), complex_as_real(noisy_value))
 
-    def _chosen(self, name: str, value: torch.Tensor) -> torch.Tensor:
+    def _chosen(self, name: str, value: Any) -> Any:
         """Return what later values are computed from in place of a value."""
-        other = self._decisions.get(name)
-        return value if other is None or (other.dtype, other.shape) != (value.dtype, value.shape) else other
+        return self._decided(name, value, self._decisions.get(name))
 
     def _decomposition_nodes(self, wanted: Collection[str]) -> list[Node]:
         """Return the ONNX nodes that compute the wanted values which PyTorch does not compute, in order."""
@@ -273,13 +290,10 @@ class Float64Run(_ProgramValues):
 
     def _read(self, name: str) -> ExactAndNoisy | None:
         both = self._get(name)
-        if both is None or name not in self._decisions:
-            return both
-        chosen = self._chosen(name, both[0])
-        return chosen, chosen
+        return None if both is None else (self._chosen(name, both[0]), self._chosen(name, both[1]))
 
     def _put(self, name: str, both: ExactAndNoisy) -> None:
-        if is_decision(both[0]) and not torch.equal(*both):
+        if self.decides(name, both[0]) and differ(*both, self._unit_or_default(name)):
             self.changed_decisions.add(name)
         if self._cache.needs(name):
             self._cache.put(name, both)
@@ -293,17 +307,49 @@ class Float64NodeRun(_ProgramValues):
         reference: returns the reference of a value by its name, in its own dtype; None has it computed from what its
             node reads.
         ties: see `filch.export.operators.Call`.
+        by_graph: whether the graph's nodes compute what reads a value within an operation of the model, if that has a
+            reference; else the operation does.
     """
 
-    def __init__(self, *args: Any, reference: TensorLookup, ties: Mapping[int, int] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        reference: TensorLookup,
+        ties: Mapping[int, int] = MappingProxyType({}),
+        by_graph: bool = False,
+    ) -> None:
         super().__init__(*args, change_decisions=True)
-        self._reference, self._ties = reference, ties
+        self._reference, self._ties, self._by_graph = reference, ties, by_graph
 
     def release(self, name: str) -> None:
         """See `Float64Values.release`: does nothing, because no value is cached."""
 
+    def with_decisions(self, decisions: Mapping[str, torch.Tensor]) -> "Float64NodeRun":
+        """See `Float64Values.with_decisions`: they are references, and what is computed from them has none."""
+        following, users = {*decisions}, defaultdict[str, list[str]](list)
+        for user, reads in self._original.reads.items():
+            for read in reads:
+                users[read].append(user)
+        pending = [*decisions]
+        while pending:
+            found = {*users[pending.pop()]} - following
+            following |= found
+            pending += found
+
+        def reference(name: str) -> torch.Tensor | None:
+            return decisions.get(name) if name in following else self._reference(name)
+
+        args = self._original, self._inputs, self._units, self._unknown, self.steps
+        return Float64NodeRun(*args, reference=reference, ties=self._ties, by_graph=self._by_graph)
+
+    def _reads_inner(self, name: str) -> bool:
+        node = self._original.graph.producer.get(name) if self._by_graph else None
+        return node is not None and any(
+            self.is_inner(read) and self._reference(read) is not None for read in node.reads
+        )
+
     def _get(self, name: str) -> ExactAndNoisy | None:
-        if name in self._eager_names:
+        if name in self._eager_names and not self._reads_inner(name):
             run, reads = self._original.float64.node, (None, _noise(self._units))
             exact, noisy = (run(name, self._inputs, self._reference, read) for read in reads)
             both = isinstance(exact, torch.Tensor) and isinstance(noisy, torch.Tensor)
@@ -358,6 +404,12 @@ def _units_of(original: Original) -> Units:
             finest = max(units.get(reader, 0.0) for reader in readers[name])
             units[name] = min(units[name], finest or units[name])
     return units
+
+
+def _steps_of(original: Original) -> frozenset[str]:
+    """Return the names of the values, of the program and of its graph, that are constant but for jumps."""
+    traced = (node.name for node in original.nodes if node.op == "call_function" and is_step(str(node.target)))
+    return frozenset((*traced, *(name for node in original.graph.nodes if is_step(node.op) for name in node.outputs)))
 
 
 def _noise(units: Units, others: Iterable[str] = ()) -> Callable[..., Any]:

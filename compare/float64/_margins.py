@@ -44,8 +44,8 @@ def margins_of(
     """Return the margin of each element of a decision, and its rounding level; None if an operand is not known.
 
     Between two indices, the margin is the difference of the numbers that they select; of a comparison, the difference
-    of the compared numbers; of a conversion to integers or a search for buckets, the distance from the nearest number
-    that has the other integer. Where both decisions are the same, the margin has no meaning.
+    of the compared numbers; of a conversion to integers, a search for buckets or a function that rounds, the distance
+    from the nearest number that has the other integer. Where both decisions are the same, the margin has no meaning.
 
     Args:
         node: see `deciding_node`.
@@ -90,10 +90,15 @@ def nearest_alternative(node: Node, operands: Mapping[str, Compared], decision: 
     """
     if decision.dtype == torch.bool:
         return ~decision
+    if operator_name(node.op) in ("Sign", "sign"):
+        return torch.where(decision == 0, 1.0, -decision)
     numbers = operands.get(node.inputs[0])
     if numbers is None:
         return None
-    if _MEASURES.get(operator_name(node.op)) is _of_conversion:
+    measure = _MEASURES.get(operator_name(node.op))
+    if isinstance(measure, _Steps):
+        return measure.other(numbers.value, decision)
+    if measure is _of_conversion:
         boundary = numbers.value.round()
         return torch.where(boundary == decision, boundary - boundary.sign(), boundary).to(decision.dtype)
     axis = axis_of(node)
@@ -177,6 +182,34 @@ def _distance(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return torch.where(one == other, 0.0, (one - other).abs())
 
 
+@dataclass(frozen=True)
+class _Steps:
+    """The margins of a function that returns the integer n up to, or from, `n + offset` on."""
+
+    offset: float
+
+    def __call__(
+        self, node: Node, operands: Mapping[str, Compared], actual: torch.Tensor, expected: torch.Tensor
+    ) -> Margins | None:
+        numbers = operands.get(node.inputs[0])
+        if numbers is None or "decimals" in node.attributes:
+            return None
+        lower, upper = (choose(actual, expected).double() for choose in (torch.minimum, torch.maximum))
+        ends = lower + self.offset, upper - 1 + self.offset
+        first, last = ((numbers.value - end).abs() for end in ends)
+        return torch.maximum(first, last), numbers.level
+
+    def other(self, numbers: torch.Tensor, decision: torch.Tensor) -> torch.Tensor:
+        """Return the next integer of each number, beyond its nearest jump."""
+        above = numbers - decision > self.offset - 1 / 2
+        return torch.where(above, decision + 1, decision - 1)
+
+
+def _of_sign(node: Node, operands: Mapping[str, Compared], *_: torch.Tensor) -> Margins | None:
+    numbers = operands.get(node.inputs[0])
+    return None if numbers is None else (numbers.value.abs(), numbers.level)
+
+
 _Measure = Callable[[Node, Mapping[str, Compared], torch.Tensor, torch.Tensor], Margins | None]
 # Of ONNX, of functions and methods of torch, and of ATen.
 _MEASURES: Mapping[str, _Measure] = {
@@ -185,4 +218,9 @@ _MEASURES: Mapping[str, _Measure] = {
     **dict.fromkeys(("less_equal", "equal", "not_equal"), _of_comparison),
     **dict.fromkeys(("Cast", "CastLike", "_to_copy", "to", "type", "long", "int", "bool", "short"), _of_conversion),
     **dict.fromkeys(("bucketize", "searchsorted"), _of_buckets),
+    **dict.fromkeys(("Round", "round"), _Steps(1 / 2)),
+    **dict.fromkeys(("Floor", "floor"), _Steps(1.0)),
+    **dict.fromkeys(("Ceil", "ceil"), _Steps(0.0)),
+    **dict.fromkeys(("trunc", "fix"), _of_conversion),
+    **dict.fromkeys(("Sign", "sign"), _of_sign),
 }

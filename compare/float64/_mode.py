@@ -21,8 +21,8 @@ from filch.steal import is_dense
 
 from ..common._complex import complex_as_real
 from ..common._errors import reason_of
-from ..common._operators import CHOICES, MOVES, operator_name
-from ._decisions import is_decision
+from ..common._operators import CHOICES, MOVES, is_step, operator_name
+from ._decision_values import decided, is_decision
 from ._noise import unit_of, with_noise
 from ._values import Float64Values, RecordedValues
 from ._verdict import Float64Value
@@ -47,7 +47,7 @@ def float64_values(
         run: runs PyTorch code in eager mode, on the same inputs each time, and returns tensors by name.
         *graphs: tell which values are computed from which; without them, a changed decision may affect each value that
             the code computes from it, in whatever way.
-        with_decisions: returns a function that runs the same code, but goes on with other integers than it computes;
+        with_decisions: returns a function that runs the same code, but goes on with other decisions than it computes;
             they are given by name.
     """
     decisions: RecordedDecisions = {}
@@ -62,6 +62,7 @@ def float64_values(
         reads,
         affected=noisy.affected,
         changed={} if changed is None else _joined(exact, changed),
+        steps=(name for graph in graphs for name, node in graph.producer.items() if is_step(node.op)),
         compute=None if with_decisions is None else lambda decisions: float64_values(with_decisions(decisions)),
     )
 
@@ -237,19 +238,23 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 shadow.unit = max(unit, shadow.unit, unit_of(item.dtype))
         for position, item in enumerate((*new, *call.written)):
             if (shadow := self._shadow(item)) is not None:
-                changed = is_decision(item) and self._replace_decision(position, shadow.flat)
+                decides = is_decision(item) or (item.is_floating_point() and is_step(str(call.func)))
+                part = shadow.view(item) if item.is_floating_point() else shadow.flat
+                changed = decides and self._replace_decision(position, part, unit_of(item.dtype))
                 shadow.affected = shadow.affected or affected or changed
 
-    def _replace_decision(self, position: int, decision: torch.Tensor) -> bool:
+    def _replace_decision(self, position: int, decision: torch.Tensor, unit: float) -> bool:
         """Record a decision of this call, or replace it by the recorded one; return whether that changes it."""
         key = self._calls, position
         if self._decisions is not None and not self._noisy:
             self._decisions[key] = decision.clone()
         exact = None if self._decisions is None else self._decisions.get(key)
-        if exact is None or exact.shape != decision.shape or torch.equal(exact, decision):
+        if exact is None or exact.shape != decision.shape:
             return False
-        decision.copy_(exact)
-        return True
+        other = decided(decision, exact, unit)
+        is_changed = not torch.equal(other, decision)
+        decision.copy_(other)
+        return is_changed
 
     def _computed(self, call: "_Call", results: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         """Return the results in float64, and write them to the float64 counterparts of the written arguments."""

@@ -1,11 +1,13 @@
 """The float64 values of one run."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import torch
 
+from ._decision_values import is_decision
 from ._verdict import Float64Value
 
 
@@ -17,12 +19,18 @@ class Float64Values(ABC):
         fully_cached: whether all values are still available.
         changed_decisions: the names of the decisions (see `Decisions`) that the noise changed in the values so far.
             They are changed in their own noisy value alone: what is computed from them reads the exact one.
+        steps: the names of the floating-point values that are decisions.
     """
 
     def __init__(self) -> None:
         self.problem = ""
         self.fully_cached = True
         self.changed_decisions: set[str] = set()
+        self.steps: frozenset[str] = frozenset()
+
+    def decides(self, name: str, value: torch.Tensor | list[Any]) -> bool:
+        """Return whether a value may be a decision (see `Decisions`)."""
+        return is_decision(value) or (name in self.steps and isinstance(value, torch.Tensor))
 
     def is_inner(self, name: str) -> bool:  # noqa: ARG002  for subclasses
         """Return whether a value is within an operation of the model, which does not return it."""
@@ -40,8 +48,8 @@ class Float64Values(ABC):
         """Return the values as computed from other decisions; None if they can't be computed again.
 
         Args:
-            decisions: the integers that later values are computed from, by name; more may be added before the values
-                that depend on them are requested.
+            decisions: what later values are computed from, by name; more may be added before the values that depend on
+                them are requested.
         """
         return None
 
@@ -67,6 +75,7 @@ class RecordedValues(Float64Values):
         reads: the names of what each value is computed from, by its name.
         affected: the names of the values that depend on a decision which noise changed.
         changed: the values with changed decisions, by name.
+        steps: see `Float64Values`.
         compute: returns the values as computed from other decisions (see `Float64Values.with_decisions`).
     """
 
@@ -78,10 +87,11 @@ class RecordedValues(Float64Values):
         *,
         affected: Collection[str] = (),
         changed: Mapping[str, Float64Value] = MappingProxyType({}),
+        steps: Iterable[str] = (),
         compute: Callable[[Mapping[str, torch.Tensor]], Float64Values] | None = None,
     ) -> None:
         super().__init__()
-        self._compute = compute
+        self._compute, self.steps = compute, frozenset(steps)
         self.problem = problem
         self._values, self._reads, self._changed = values, reads, changed
         # The decision itself may be within a value, and have no name.

@@ -3,13 +3,15 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
 
 from ..common._complex import complex_as_real
+from ._decision_values import decided, differing
 from ._noise import unit_of
 
 Verdict = Literal["same", "rounding", "decision", "suspicious", "unstable", "wrong"]
@@ -49,7 +51,7 @@ MASK_NOISE = 4.0  # units that the noise of masks typically has at most: they ar
 
 @dataclass(frozen=True)
 class Flips:
-    """The integers of a value that differ from the model's because rounding decides them (see `Decisions`).
+    """The decisions of a value that differ from the model's because rounding decides them (see `Decisions`).
 
     Attributes:
         count: how many differ.
@@ -89,9 +91,9 @@ class RoundingVerdict:
 
     Attributes:
         verdict: `same` (bitwise equal to the model's value), `rounding` (up to 2 times the rounding level), `decision`
-            (integers that differ because rounding decides them, or in an order that is left open), `suspicious` (up to
-            8 times), `wrong` (more; or a different integer; or only one of the value and the model's is finite),
-            `unstable` (more, but no more than it varies between runs).
+            (decisions that differ because rounding decides them, or indices in an order that is left open),
+            `suspicious` (up to 8 times), `wrong` (more; or a different decision; or only one of the value and the
+            model's is finite), `unstable` (more, but no more than it varies between runs).
         ratio: the error divided by the rounding level: of the worst element or the root mean square, the larger one.
             Of a decision, the margin divided by its rounding level; 1 if it is not known.
         error: the largest absolute error relative to float64.
@@ -210,6 +212,7 @@ def rounding_verdict(
     length: int = 1,
     sequential: int = 1,
     spread: torch.Tensor | None = None,
+    is_step: bool = False,
 ) -> RoundingVerdict | None:
     """Judge a value by its error relative to float64 and its rounding level.
 
@@ -222,6 +225,7 @@ def rounding_verdict(
         length: see `rounding_level`.
         sequential: see `rounding_level`.
         spread: the largest difference of each element between runs; None for a single run.
+        is_step: whether the value is floating-point and constant but for jumps (see `Float64Values.steps`).
 
     Returns:
         The verdict, or None if rounding does not explain the model's own error (its float16 overflows, for example):
@@ -231,7 +235,12 @@ def rounding_verdict(
         return identical_verdict(spread)
     distance = largest_distance(spread)
     if not (actual.is_floating_point() or actual.is_complex()):
-        return _integer_verdict(actual, reference, truth, distance)
+        differs = actual != reference
+        is_certain = (truth.noisy == truth.value) & (reference == truth.value)
+        return _decision_verdict(actual, reference, truth, differs=differs, is_certain=is_certain, distance=distance)
+    if is_step:
+        judge = partial(rounding_verdict, unit=unit, reference_unit=reference_unit, length=length, spread=spread)
+        return _step_verdict(actual, reference, truth, distance, partial(judge, sequential=sequential))
     errors = _Errors(actual, reference, truth, unit, length, sequential, spread, reference_unit)
     if distance and math.isinf(distance):
         return RoundingVerdict("unstable", math.inf, math.inf, spread=distance, note="not finite in some runs alone")
@@ -540,12 +549,35 @@ def largest_distance(spread: torch.Tensor | None) -> float | None:
     return None if spread is None else float(spread.max()) if spread.numel() else 0.0
 
 
-def _integer_verdict(
-    actual: torch.Tensor, reference: torch.Tensor, truth: Float64Value, distance: float | None
+def _step_verdict(
+    actual: torch.Tensor,
+    reference: torch.Tensor,
+    truth: Float64Value,
+    distance: float | None,
+    judge: Callable[..., RoundingVerdict | None],
+) -> RoundingVerdict | None:
+    """Judge numbers that are constant but for jumps: as decisions where they are on another side of one."""
+    unit = max(truth.unit, unit_of(actual.dtype), unit_of(reference.dtype))
+    found, expected = actual.double(), reference.double()
+    value = decided(truth.value, expected, unit)
+    verdict = judge(actual, reference, replace(truth, value=value, noisy=decided(truth.noisy, value, unit)))
+    differs = differing(found, expected, unit)
+    if verdict is None or verdict.sound or math.isinf(verdict.error) or not bool(differs.any()):
+        return verdict
+    is_certain = differing(found, truth.value, unit) & differing(found, truth.noisy, unit)
+    return _decision_verdict(actual, reference, truth, differs=differs, is_certain=is_certain, distance=distance)
+
+
+def _decision_verdict(
+    actual: torch.Tensor,
+    reference: torch.Tensor,
+    truth: Float64Value,
+    *,
+    differs: torch.Tensor,
+    is_certain: torch.Tensor,
+    distance: float | None,
 ) -> RoundingVerdict:
-    """Judge integers: a different one is wrong, unless rounding decides which one it is."""
-    differs = actual != reference
-    is_certain = (truth.noisy == truth.value) & (reference == truth.value)
+    """Judge decisions: a different one is wrong where it is certain, because rounding does not decide which it is."""
     count = int(differs.sum())
     if distance and not count:  # further runs had another one
         note = f"another one in further runs, by up to {distance:g}"

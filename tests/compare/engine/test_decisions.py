@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import onnx_ir as ir
 import pytest
@@ -111,7 +112,7 @@ def test_clean_runs_decide_as_the_model_does() -> None:
     assert all(row.float64 is None or row.float64.decided is None for row in report.rows)
 
 
-@pytest.mark.parametrize("name", ["max", "threshold", "bucket", "nearest code"])
+@pytest.mark.parametrize("name", ["max", "threshold", "bucket", "nearest code", "rounded", "floor"])
 def test_decisions_of_torch_compile_are_named_with_their_margin(name: str) -> None:
     """The indices of `max` are one of two results, of which the graph has no value of its own."""
     one = subject(name, torch.bfloat16)
@@ -133,6 +134,9 @@ def test_decisions_of_torch_compile_are_named_with_their_margin(name: str) -> No
         ("scores in half precision", "top-k of a softmax"),
         ("another threshold", "threshold"),
         ("rounded to the nearest bucket", "bucket"),
+        ("another way of rounding", "rounded"),
+        ("another integer in one row", "floor"),
+        ("the next integer", "sign"),
     ],
 )
 def test_a_fault_in_a_router_is_named_at_its_node(fault: str, name: str) -> None:
@@ -142,6 +146,22 @@ def test_a_fault_in_a_router_is_named_at_its_node(fault: str, name: str) -> None
     first = report.first_divergence
     assert first is not None
     assert first.node == node
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("name", ["rounded", "floor"])
+def test_numbers_that_are_rounded_otherwise_are_decisions_although_they_are_floating_point(
+    name: str, dtype: torch.dtype
+) -> None:
+    """The values after them differ from the model's, and are computed right from the other integers."""
+    one = subject(name, dtype)
+    report = flipped(one)
+    assert report.close, str(report.explanation)
+    rows = decisions(report)
+    assert {row.op.lower() for row in rows} == {"round" if name == "rounded" else "floor"}
+    assert all(has_known_margin(one, row) for row in rows)
+    followers = [row for row in report.rows if row.follows and row.stage == "compiled"]
+    assert followers[-1].kind == "output"
 
 
 def test_other_numbers_of_rows_for_each_expert_follow_from_a_decision() -> None:
@@ -219,7 +239,13 @@ def values(above: torch.Tensor, chosen: torch.Tensor, numbers: torch.Tensor = X)
     )
 
 
-def checker(limit: float, *, fused: bool) -> Float64Checker:
+def checker(
+    limit: float,
+    *,
+    fused: bool,
+    returned: tuple[str, ...] = ("chosen",),
+    decisions: Mapping[str, torch.Tensor] = MappingProxyType({}),
+) -> Float64Checker:
     """Return a checker of a graph that compares numbers with a limit, and chooses; in one node or in three."""
     scaled = Node("scaled", "mul", ("x",), ("scaled",))
     above = Node("above", "gt", ("scaled",), ("above",), {"arg1": limit})
@@ -227,12 +253,12 @@ def checker(limit: float, *, fused: bool) -> Float64Checker:
     dtypes = {"x": "float32", "scaled": "float32", "above": "bool", "chosen": "float32"}
     known = {name: Value(name, dtype, (4,)) for name, dtype in dtypes.items()}
     exported = Graph("g", ("x",), ("chosen",), (), (scaled, above, chosen), known)
-    kernel = Node("kernel", "kernel", ("x",), ("chosen",))
+    kernel = Node("kernel", "kernel", ("x",), returned)
     graph = Graph("g", ("x",), ("chosen",), (), (kernel,), known) if fused else exported
     computes: Mapping[str, tuple[Node, ...]] = {"kernel": (scaled, above, chosen)}
     run = Run(0, "compiled", Compiled(graph, None), {"x": X}, {})
     expected = values(limit < X, torch.where(limit < X, 10 * X, X))
-    return Float64Checker(expected, run, lambda node: computes.get(node.name, (node,)), exported)
+    return Float64Checker(expected, run, lambda node: computes.get(node.name, (node,)), exported, decisions=decisions)
 
 
 def test_a_decision_inside_of_a_fused_node_is_found_by_what_it_leads_to() -> None:
@@ -250,6 +276,20 @@ def test_a_decision_inside_of_a_fused_node_is_found_by_what_it_leads_to() -> Non
             assert (found.flips.count, found.flips.elements) == (1, 4)
             assert found.flips.margin == pytest.approx(LIMIT - 3.0)
             assert (found.decided, found.follows) == (27.0, ("above",))
+
+
+def test_a_value_follows_from_a_decision_that_its_fused_node_returns_as_well() -> None:
+    """It does not read it: both are results of one kernel."""
+    chosen = torch.tensor([1.0, 2.0, 30.0, 40.0])
+    one = checker(LIMIT, fused=True, returned=("above", "chosen"), decisions={"above": chosen > 9})
+    (kernel,) = one._run.graph.nodes  # noqa: SLF001  the node of the checker
+    one.record_output(kernel, "above", torch.bool, None)
+    decision = one.verdict("above", kernel, LIMIT < X, chosen > 9)
+    one.record_output(kernel, "chosen", torch.float32, None)
+    found = one.verdict("chosen", kernel, torch.tensor([1.0, 2.0, 3.0, 40.0]), chosen)
+    assert decision is not None
+    assert found is not None
+    assert (decision.verdict, found.verdict, found.follows) == ("decision", "same", ("above",))
 
 
 @pytest.mark.parametrize("observed", [True, False])

@@ -9,6 +9,9 @@ from filch.compare.float64 import Compared, Flips, deciding_node, flips_of, marg
 from filch.export import Node
 
 X = torch.tensor([[1.0, 4.0, 3.5], [2.0, 2.25, -math.inf]], dtype=torch.float64)
+ROUNDED = [[0.5, 0.5, 0.0], [0.5, 0.25, math.inf]]
+FLOORED = [[0.0, 0.0, 0.5], [0.0, 0.75, math.inf]]
+CEILED = [[0.0, 0.0, 0.5], [0.0, 0.25, math.inf]]
 
 
 def compared(value: torch.Tensor, level: float = 0.01) -> Compared:
@@ -30,6 +33,10 @@ def node(op: str, *inputs: str, **attributes: float) -> Node:
         ("gt", {"arg1": 3.75}, [[False] * 3] * 2, [[True] * 3] * 2, (X - 3.75).abs().tolist()),
         ("Cast", {"to": 7}, [[1, 4, 3], [1, 2, 0]], [[0, 3, 4], [2, 1, 0]], [[0, 0, 0.5], [0, 0.25, math.inf]]),
         ("bool", {}, [[True] * 3] * 2, [[False] * 3] * 2, X.abs().tolist()),
+        ("Round", {}, [[1.0, 4.0, 4.0], [2.0, 2.0, 0.0]], [[2.0, 4.0, 3.0], [1.0, 3.0, 0.0]], ROUNDED),
+        ("Floor", {}, [[1.0, 4.0, 3.0], [2.0, 2.0, 0.0]], [[0.0, 3.0, 4.0], [1.0, 3.0, 0.0]], FLOORED),
+        ("ceil", {}, [[1.0, 4.0, 4.0], [2.0, 3.0, 0.0]], [[2.0, 5.0, 3.0], [3.0, 2.0, 0.0]], CEILED),
+        ("Sign", {}, [[1.0] * 3] * 2, [[-1.0] * 3] * 2, X.abs().tolist()),
     ],
 )
 def test_the_margin_is_the_distance_from_the_other_decision(

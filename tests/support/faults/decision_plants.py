@@ -15,7 +15,8 @@ from filch.export.backends import Stage
 from filch.steal import Capture, steal_forward
 from support.models.near_ties import CHOICES, MODELS, ROWS, Scored, near_ties
 
-DECIDING = ("TopK", "ArgMax", "ArgMin", "Greater", "Cast")  # operators of the models' decisions
+STEPS = ("Round", "Floor", "Sign")  # they return floating-point numbers
+DECIDING = ("TopK", "ArgMax", "ArgMin", "Greater", "Cast", *STEPS)  # operators of the models' decisions
 _TIES = 16  # rows with near-ties
 
 
@@ -67,9 +68,10 @@ def subject(
 
 
 def deciding_node(model: ir.Model) -> ir.Node:
-    """Return the node of a program that decides: it computes integers from numbers that are no constants."""
+    """Return the node of a program that decides: it computes integers from numbers that are no constants, or rounds."""
     graph = model.graph
-    nodes = [node for node in graph if node.op_type in DECIDING and node.outputs[-1].dtype in _INTEGERS]
+    deciding = [node for node in graph if node.op_type in DECIDING]
+    nodes = [node for node in deciding if node.op_type in STEPS or node.outputs[-1].dtype in _INTEGERS]
     (node,) = (node for node in nodes if node.inputs[0].dtype not in _INTEGERS and node.inputs[0].shape)
     return node
 
@@ -137,7 +139,7 @@ def _weight(model: ir.Model, constant: torch.Tensor) -> ir.Value:
     return weight
 
 
-_DECIDING = ("topk", "argmax", "max", "argmin", "argsort", "gt", "long")  # in torch
+_DECIDING = ("topk", "argmax", "max", "argmin", "argsort", "gt", "long", "round", "floor", "sign")  # in torch
 _TORCH = {ir.DataType.FLOAT: torch.float32, ir.DataType.FLOAT16: torch.float16}
 _INTEGERS = (ir.DataType.INT64, ir.DataType.BOOL)
 
@@ -190,9 +192,9 @@ def _attribute(name: str, number: int, op: str = "") -> Callable[[ir.Model], str
 
 
 def _operator(model: ir.Model) -> str:
-    """Choose the least in place of the largest, or the reverse."""
+    """Choose the least in place of the largest, or the reverse; round otherwise."""
     node = deciding_node(model)
-    others = {"ArgMax": "ArgMin", "Greater": "Less"}
+    others = {"ArgMax": "ArgMin", "Greater": "Less", "Round": "Floor", "Sign": "Softsign"}
     node.op_type = (others | {other: op for op, other in others.items()})[node.op_type]
     return str(node.outputs[-1].name)
 
@@ -258,10 +260,15 @@ def _far_row() -> torch.Tensor:
 
 
 _MIXTURES, _SINGLE = ("top-k", "top-k of a softmax"), ("argmax", "max", "nearest code")
+_STEPS = ("rounded", "floor", "sign")
 _EIGHT = torch.tensor(CHOICES)
 FAULTS: Mapping[str, RouterFault] = {
     "the smallest scores": RouterFault((*_MIXTURES, "argsort"), _attribute("largest", 0)),
     "the other extreme": RouterFault((*_SINGLE, "threshold"), _operator),
+    "another way of rounding": RouterFault(_STEPS, _operator),
+    "the next integer": RouterFault(_STEPS, _of_indices(("Add", torch.tensor(1.0), {}))),
+    "another integer in one row": RouterFault(_STEPS, _of_indices(("Sub", _far_row().float()[:, None], {}))),
+    "a shift before rounding": RouterFault(_STEPS, _of_operand("Add", 0, torch.tensor(0.1))),
     "softmax over the rows": RouterFault(_MIXTURES, _attribute("axis", 0, "Softmax")),
     "weights that are not normalized": RouterFault(_MIXTURES[1:], _without_normalization),
     "the next expert": RouterFault(
@@ -277,10 +284,12 @@ FAULTS: Mapping[str, RouterFault] = {
         _of_indices(("Gather", torch.arange(ROWS).roll(1), {"axis": 0})),
     ),
     "another expert in one row": RouterFault(_SINGLE, _of_indices(("Add", _far_row(), {}), ("Mod", _EIGHT, {}))),
-    "scores with a temperature": RouterFault((*_MIXTURES, "threshold"), _of_scores("Mul", torch.tensor(1.01))),
+    "scores with a temperature": RouterFault(
+        (*_MIXTURES, "threshold", *_STEPS[:2]), _of_scores("Mul", torch.tensor(1.01))
+    ),
     "scores with a bias": RouterFault((*_MIXTURES, "argmax", "max"), _of_scores("Add", torch.arange(CHOICES) * 0.01)),
     "scores in half precision": RouterFault(
-        (*_MIXTURES, "argmax", "max", "argsort", "threshold", "bucket"), _in_half_precision
+        (*_MIXTURES, "argmax", "max", "argsort", "threshold", "bucket", *_STEPS), _in_half_precision
     ),
     "absolute scores": RouterFault((*_MIXTURES[:1], "argmax", "max", "argsort"), _of_operand("Abs", 0)),
     "another threshold": RouterFault(("threshold",), _of_operand("Sub", 1, torch.tensor(0.05))),

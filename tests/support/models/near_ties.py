@@ -1,4 +1,4 @@
-"""Models that choose: experts, codes, boxes, buckets; and inputs for which they choose between near-ties.
+"""Models that choose: experts, codes, boxes, buckets, integers; and inputs for which they choose between near-ties.
 
 Each model has `gap`, which returns how far the scores of each row are from another choice, signed, and `margins`, which
 returns all distances that another choice could depend on. In float64, these are computed without anything of Filch.
@@ -152,6 +152,53 @@ class Buckets(Scored):
         return self.gap(x).abs()
 
 
+class Rounded(Scored):
+    """Rounds its activations to a multiple of a quarter, as models of few bits do; they stay floating-point numbers."""
+
+    jump = 1 / 2  # of a rounded number: where the next one begins
+
+    def numbers(self, x: torch.Tensor) -> torch.Tensor:
+        """Return what is rounded."""
+        return self.scores(x) * 4
+
+    def rounded(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Round numbers."""
+        return numbers.round()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down((self.rounded(self.numbers(x)) / 4) @ self.table + x).tanh()
+
+    def distances(self, x: torch.Tensor) -> torch.Tensor:
+        """Return how far each number is from the nearest jump, signed."""
+        numbers = self.numbers(x)
+        return numbers - (numbers - self.jump).detach().round() - self.jump
+
+    def gap(self, x: torch.Tensor) -> torch.Tensor:
+        return self.distances(x)[:, 0]
+
+    def margins(self, x: torch.Tensor) -> torch.Tensor:
+        return self.distances(x).abs()
+
+
+class Floored(Rounded):
+    """Rounds them down."""
+
+    jump = 0.0
+
+    def rounded(self, numbers: torch.Tensor) -> torch.Tensor:
+        return numbers.floor()
+
+
+class Signs(Rounded):
+    """Keeps their signs, as binary networks do."""
+
+    def rounded(self, numbers: torch.Tensor) -> torch.Tensor:
+        return numbers.sign()
+
+    def distances(self, x: torch.Tensor) -> torch.Tensor:
+        return self.numbers(x)
+
+
 MODELS: dict[str, Callable[[], Scored]] = {
     "top-k": TopK,
     "top-k of a softmax": Softmax,
@@ -161,6 +208,9 @@ MODELS: dict[str, Callable[[], Scored]] = {
     "argsort": Ranked,
     "threshold": Threshold,
     "bucket": Buckets,
+    "rounded": Rounded,
+    "floor": Floored,
+    "sign": Signs,
 }
 
 

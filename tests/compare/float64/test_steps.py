@@ -1,0 +1,134 @@
+"""Tests of decisions that are floating-point numbers: of functions that round, and of signs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import onnx_ir as ir
+import pytest
+import torch
+from torch import Tensor, nn
+
+from filch.compare import Report, compare
+from filch.compare.float64 import Float64Evaluator, Float64Value, RoundingVerdict, differing, rounding_verdict
+from filch.export import export
+from filch.steal import steal_forward
+from support.faults.decision_plants import replaced
+
+UNIT = 2.0**-24
+
+
+def judged(actual: list[float], reference: list[float], value: list[float], noisy: list[float]) -> RoundingVerdict:
+    """Return the verdict on numbers that are constant but for jumps."""
+    exact = Float64Value(torch.tensor(value).double(), torch.tensor(noisy).double(), UNIT)
+    found = rounding_verdict(torch.tensor(actual), torch.tensor(reference), exact, unit=UNIT, is_step=True)
+    assert found is not None
+    return found
+
+
+def test_numbers_differ_if_rounding_to_their_dtype_does_not_explain_it() -> None:
+    """A number without a fraction in this dtype is no decision, however it was computed; NaN is NaN."""
+    one = torch.tensor([1.0, 1.0, 3e9, 0.0, math.nan, math.nan, math.inf])
+    other = torch.tensor([2.0, 1.0 + 1e-7, 3e9 + 1e4, -0.0, math.nan, 1.0, 1.0])
+    assert differing(one, other, UNIT).tolist() == [True, False, False, False, False, True, True]
+
+
+def test_a_jump_is_a_decision_where_float64_or_its_noise_makes_it() -> None:
+    """Elsewhere it is wrong, in whichever element, and so is a number that neither has."""
+    right = [0.0, 1.0, 3.0, 3.0]
+    flipped = [1.0, 1.0, 3.0, 3.0]
+    assert judged(flipped, right, right, flipped).verdict == "decision"
+    assert judged(flipped, right, flipped, flipped).verdict == "decision"  # the model decides otherwise
+    assert judged(flipped, right, right, right).verdict == "wrong"
+    assert judged([0.0, 1.0, 3.0, 4.0], right, right, flipped).verdict == "wrong"
+    assert judged([2.0, 1.0, 3.0, 3.0], right, right, flipped).verdict == "wrong"
+    assert judged([math.nan, 1.0, 3.0, 3.0], right, right, flipped).verdict == "wrong"
+    scaled = [number * (1 + 1e-4) for number in flipped]
+    assert judged(scaled, right, right, flipped).verdict == "wrong"
+
+
+class Quantized(nn.Module):
+    """Layers of few bits, which round their weights and activations in the model itself."""
+
+    def __init__(self, width: int, layers: int) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(torch.randn(width, width) / width**0.5 for _ in range(layers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for weight in self.weights:
+            size = weight.abs().mean()
+            ternary = (weight / size).round().clamp(-1, 1) * size
+            normalized = nn.functional.layer_norm(x, x.shape[-1:])
+            scale = 127 / normalized.abs().amax(-1, keepdim=True)
+            x = nn.functional.gelu((normalized * scale).round() / scale @ ternary.T)
+        return x
+
+
+def quantized(
+    dtype: torch.dtype,
+    seed: int,
+    backend: str = "onnxruntime-cpu",
+    plant: Callable[[ir.Model, ir.Node], object] | None = None,
+) -> Report:
+    """Return the report of a model; `plant` changes its program, at the last node that rounds activations."""
+    torch.manual_seed(seed)
+    model, x = Quantized(128, 4).eval().to(dtype), torch.randn(64, 128).to(dtype)
+    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
+        model(x)
+    program = export(model, (x,))
+    if plant is not None:
+        plant(program.model, [node for node in program.model.graph if node.op_type == "Round"][-1])
+    return compare(capture, program, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime-cpu", "inductor"])
+@pytest.mark.parametrize(("dtype", "seed"), [(torch.float32, 1), (torch.float16, 1), (torch.float16, 2)])
+def test_a_clean_model_that_rounds_is_close(dtype: torch.dtype, seed: int, backend: str) -> None:
+    """In float32 one number is rounded otherwise, in float16 dozens are; ONNX Runtime keeps some in float32."""
+    report = quantized(dtype, seed, backend)
+    assert report.close, report.verdict()
+    assert backend == "inductor" or any(row.decides for row in report.rows)
+
+
+def _floor(_: ir.Model, node: ir.Node) -> None:
+    node.op_type = "Floor"
+
+
+def _one_more(model: ir.Model, node: ir.Node) -> None:
+    one = torch.zeros(64, 128)
+    one[7, 5] = 1.0
+    replaced(model, node.outputs[0], "Add", one)
+
+
+@pytest.mark.parametrize(("plant", "ops"), [(_floor, {"Floor"}), (_one_more, {"Round", "Add", "Div"})])
+def test_a_fault_is_found_where_other_numbers_are_decisions(
+    plant: Callable[[ir.Model, ir.Node], object], ops: set[str]
+) -> None:
+    """Another function, and one wrong integer among 8,192, where another one is a decision."""
+    report = quantized(torch.float32, 1, plant=plant)
+    assert not report.close
+    assert any(row.decides for row in report.rows)
+    assert report.first_divergence is not None
+    assert report.first_divergence.op in ops
+
+
+def test_a_node_by_itself_is_computed_from_a_given_decision() -> None:
+    """What the model computes from its own decision is no reference for it then."""
+
+    class Signs(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.sign().clamp(-1, 1) * 3
+
+    model, x = Signs(), torch.tensor([1.0, -2.0, 1e-9])
+    program = export(model, (x,))
+    known = {"sign": x.sign(), "clamp": x.sign()}
+    values = Float64Evaluator(program).isolated({"x": x}, known.get)
+    end = program.graph.outputs[0]
+    before = values.get(end)
+    after = values.with_decisions({"sign": torch.tensor([1.0, -1.0, -1.0])})
+    assert before is not None
+    assert after is not None
+    found = after.get(end)
+    assert found is not None
+    assert (before.value.tolist(), found.value.tolist()) == ([3.0, -3.0, 3.0], [3.0, -3.0, -3.0])
