@@ -465,6 +465,8 @@ class Float64Checker:
         count = value.tensor.numel()
         if value.reference is not None:
             count = int(differing(value.tensor, value.reference, unit_of(value.tensor.dtype)).sum())
+        if not count:  # large numbers, which have no fraction to round
+            return verdict
         flips = Flips(count, value.tensor.numel())
         decision = self._with_margin(replace(verdict, verdict="decision", note="", flips=flips), value)
         own = self._verdict_by_inputs(value) if observed else None

@@ -582,7 +582,7 @@ def _decision_verdict(
     if distance and not count:  # further runs had another one
         note = f"another one in further runs, by up to {distance:g}"
         return RoundingVerdict("unstable", math.inf, spread=distance, note=note)
-    error = float((actual.double() - truth.value.double()).abs().max())
+    error = largest_difference(actual, truth.value)
     if not bool((differs & is_certain).any()):
         return RoundingVerdict("decision", 1.0, error, spread=distance, flips=Flips(count, actual.numel()))
     instead = f"{actual[differs][0].item()} instead of {reference[differs][0].item()}"
