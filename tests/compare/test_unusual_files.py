@@ -596,16 +596,33 @@ def test_a_number_that_noise_rounds_to_another_one_explains_no_other_error(right
     assert compare_programs(*files, inputs={"x": x}).outcome == "different"
 
 
+TREE = (
+    "ai.onnx.ml.TreeEnsembleRegressor<n_targets = 1, nodes_treeids = [0, 0, 0], nodes_nodeids = [0, 1, 2], "
+    'nodes_featureids = [0, 0, 0], nodes_values = [1.5, 0.0, 0.0], nodes_modes = ["BRANCH_LEQ", "LEAF", "LEAF"], '
+    "nodes_truenodeids = [1, 0, 0], nodes_falsenodeids = [2, 0, 0], target_treeids = [0, 0], target_nodeids = [1, 2], "
+    "target_ids = [0, 0], target_weights = [%s, %s]>"
+)
+
+
 def test_a_tree_whose_threshold_is_a_number_of_the_input_is_judged():
     """Noise leads one row to another leaf; all rows of a file with other leaves are wrong."""
-    text = (
-        "(float[4, 1] x) => (float[4, 1] y) { y = ai.onnx.ml.TreeEnsembleRegressor<n_targets = 1, "
-        "nodes_treeids = [0, 0, 0], nodes_nodeids = [0, 1, 2], nodes_featureids = [0, 0, 0], "
-        'nodes_values = [1.5, 0.0, 0.0], nodes_modes = ["BRANCH_LEQ", "LEAF", "LEAF"], nodes_truenodeids = [1, 0, 0], '
-        "nodes_falsenodeids = [2, 0, 0], target_treeids = [0, 0], target_nodeids = [1, 2], target_ids = [0, 0], "
-        "target_weights = [%s, %s]>(x) }"
-    )
+    text = f"(float[4, 1] x) => (float[4, 1] y) {{ y = {TREE}(x) }}"
     right, wrong = model(text % (1.0, 2.0)), model(text % (1.1, 2.1))
     inputs = {"x": np.array([[0.0], [1.0], [1.5], [3.0]], np.float32)}
     assert compare_programs(right, right, inputs=inputs).outcome == "close"
     assert compare_programs(right, wrong, inputs=inputs).outcome == "different"
+
+
+@pytest.mark.parametrize(("last", "outcome"), [("", "close"), ("y = Neg(z) ", "different")])
+def test_a_leaf_that_rounding_decides_is_a_decision_which_others_follow(last, outcome):
+    """Half of the rows are at the threshold, and B rounds what the tree compares otherwise."""
+    head = "(float[8, 1] x) => (float[8, 1] y) <float[1] c = {3.0}, float[1] e = {0.99999994}, float[1] k = {2.5}> "
+    tree = TREE % (1.0, 2.0)
+    right = model(f"{head}{{ s = Div(x, c) t = {tree}(s) y = Mul(t, k) }}")
+    result = "z" if last else "y"
+    moved = model(f"{head}{{ q = Div(x, c) s = Mul(q, e) t = {tree}(s) {result} = Mul(t, k) {last}}}")
+    numbers = np.array([0.0, 1.0, 7.0, 9.0, *[np.nextafter(np.float32(4.5), np.float32(9))] * 4], np.float32)
+    report = compare_programs(right, moved, inputs={"x": numbers[:, None]})
+    assert report.outcome == outcome
+    (row,) = {row.value: row for row in report.rows if row.decides}.values()
+    assert (row.op.rpartition("::")[2], row.float64.flips.count) == ("TreeEnsembleRegressor", 4)
