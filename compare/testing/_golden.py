@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -128,10 +128,16 @@ class Golden:
 
     @contextmanager
     def _temporary_folder(self) -> Iterator[Path]:
-        """Create a folder on the file system of the golden dump."""
+        """Create a folder on the file system of the golden dump; if nothing is stored, no new folder is left."""
+        missing = [folder for folder in self.path.parents if not folder.exists()]
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=self.path.parent, prefix=".filch-") as folder:
-            yield Path(folder)
+        try:
+            with tempfile.TemporaryDirectory(dir=self.path.parent, prefix=".filch-") as folder:
+                yield Path(folder)
+        finally:
+            for place in missing:
+                with suppress(OSError):  # it is not empty
+                    place.rmdir()
 
     def _report(self, outcome: Sequence[str]) -> None:
         """Report an update, or raise if it is refused (see `_store`)."""

@@ -1,5 +1,7 @@
 """The files of a golden dump: an update removes those of the former one, and no others."""
 
+import errno
+
 import pytest
 import torch
 from torch import nn
@@ -49,3 +51,20 @@ def test_an_update_replaces_no_file_of_others(tmp_path, monkeypatch):
 
     assert path.read_bytes() == before
     assert (tmp_path / "a.onnx.data").read_text() == "the only copy"
+
+
+def test_an_update_that_fails_leaves_no_folder(tmp_path, monkeypatch):
+    """As on a full disk; folders that were there before stay."""
+    (tmp_path / "tests").mkdir()
+
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("filch.compare.testing._golden.shutil.move", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        _update(tmp_path / "tests" / "golden" / "deep" / "a.onnx")
+    assert [*tmp_path.rglob("*")] == [tmp_path / "tests"]
+    monkeypatch.undo()
+
+    _update(tmp_path / "tests" / "golden" / "deep" / "a.onnx")
+    assert [path.name for path in tmp_path.rglob("*")] == ["tests", "golden", "deep", "a.onnx"]
