@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 _ROUNDED = 4.0  # units by which floating-point decisions may differ: they may be scaled or summed
+_CHUNK = 2**15  # elements at a time, so that their float64 copies stay small
 
 
 def is_decision(value: torch.Tensor | list[Any]) -> bool:
@@ -23,7 +24,14 @@ def differing(one: torch.Tensor, other: torch.Tensor, unit: float) -> torch.Tens
     """
     if is_decision(one):
         return one != other
-    first, second = one.double(), other.double()
+    result = torch.empty(one.shape, dtype=torch.bool, device=one.device)
+    parts = (torch.split(tensor.reshape(-1), _CHUNK) for tensor in (result, one, other))
+    for part, first, second in zip(*parts, strict=True):
+        part.copy_(_differing_numbers(first.double(), second.double(), unit))
+    return result
+
+
+def _differing_numbers(first: torch.Tensor, second: torch.Tensor, unit: float) -> torch.Tensor:
     smaller, larger = torch.minimum(first.abs(), second.abs()), torch.maximum(first.abs(), second.abs())
     is_near = ((first - second).abs() <= _ROUNDED * unit * larger) | (smaller * unit >= 1 / 2)
     return ~((first == second) | (first.isnan() & second.isnan()) | (is_near & larger.isfinite()))
@@ -35,5 +43,8 @@ def differ(one: torch.Tensor, other: torch.Tensor, unit: float) -> bool:
 
 
 def decided(value: torch.Tensor, other: torch.Tensor, unit: float) -> torch.Tensor:
-    """Return a value of the decisions of another one of the same shape (see `differing`); integers are these alone."""
-    return other if is_decision(value) else torch.where(differing(value, other, unit), other.to(value.dtype), value)
+    """Return a value with the decisions of another one of the same shape: where they differ, its numbers."""
+    if is_decision(value):
+        return other
+    differs = differing(value, other, unit)
+    return torch.where(differs, other.to(value.dtype), value) if bool(differs.any()) else value

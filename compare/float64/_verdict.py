@@ -558,13 +558,12 @@ def _step_verdict(
 ) -> RoundingVerdict | None:
     """Judge numbers that are constant but for jumps: as decisions where they are on another side of one."""
     unit = max(truth.unit, unit_of(actual.dtype), unit_of(reference.dtype))
-    found, expected = actual.double(), reference.double()
-    value = decided(truth.value, expected, unit)
+    value = decided(truth.value, reference, unit)
     verdict = judge(actual, reference, replace(truth, value=value, noisy=decided(truth.noisy, value, unit)))
-    differs = differing(found, expected, unit)
+    differs = differing(actual, reference, unit)
     if verdict is None or verdict.sound or math.isinf(verdict.error) or not bool(differs.any()):
         return verdict
-    is_certain = differing(found, truth.value, unit) & differing(found, truth.noisy, unit)
+    is_certain = differing(actual, truth.value, unit) & differing(actual, truth.noisy, unit)
     return _decision_verdict(actual, reference, truth, differs=differs, is_certain=is_certain, distance=distance)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import onnx_ir as ir
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from filch.compare import Report, compare
 from filch.compare.float64 import Float64Evaluator, Float64Value, RoundingVerdict, differing, rounding_verdict
@@ -17,6 +19,24 @@ from filch.steal import steal_forward
 from support.faults.decision_plants import replaced
 
 UNIT = 2.0**-24
+
+
+def test_numbers_are_compared_in_parts() -> None:
+    """A float64 copy of all weights that a model rounds would take twice their memory, several times."""
+
+    class Largest(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            if isinstance(result, Tensor) and result.dtype == torch.float64:
+                self.count = max(self.count, result.numel())
+            return result
+
+    one = torch.randn(2**17)
+    with Largest() as largest:
+        assert not differing(one, one + 0, UNIT).any()
+    assert 0 < largest.count <= 2**15
 
 
 def judged(actual: list[float], reference: list[float], value: list[float], noisy: list[float]) -> RoundingVerdict:
