@@ -14,7 +14,7 @@ def is_step(op: str) -> bool:
 _STEPS = frozenset(
     {
         *("Binarizer", "Ceil", "Floor", "Hardmax", "Round", "Sign", "TreeEnsemble", "TreeEnsembleClassifier"),
-        *("TreeEnsembleRegressor", "ceil", "floor", "fix", "floor_divide", "floordiv", "heaviside", "round", "sgn"),
+        *("TreeEnsembleRegressor", "ceil", "floor", "fix", "floor_divide", "heaviside", "round", "sgn"),
         *("sign", "trunc", "fake_quantize_per_channel_affine", "fake_quantize_per_tensor_affine"),
     }
 )

@@ -234,7 +234,7 @@ def _eager_values(
     It is copied before a later operation changes it in place; what is returned is copied again, at the end (see
     `as_returned`).
 
-    Later nodes read `decisions` in place of the integers that a node of this name returns.
+    Later nodes read `decisions` in place of those that a node of this name returns.
     """
     values: dict[str, torch.Tensor] = {}
 
@@ -245,9 +245,10 @@ def _eager_values(
                 return value
             values[n.name] = _copied(value)
             other = (decisions or {}).get(n.name)
-            if other is None or (other.shape, other.dtype) != (value.shape, value.dtype):
+            if other is None or other.shape != value.shape:
                 return value
-            return other.to(value.device, copy=True)
+            is_rounded = other.is_floating_point() and value.is_floating_point()  # float64 has decided, for example
+            return other.to(value.device, value.dtype, copy=True) if is_rounded or other.dtype == value.dtype else value
 
     returned = Recorder(module).run(*inputs)
     for node, value in zip(_results(module), returned, strict=True):

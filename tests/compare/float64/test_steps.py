@@ -9,10 +9,11 @@ from typing import Any
 import onnx_ir as ir
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from filch.compare import Report, compare
+from filch.compare.dynamo._graph_check import _eager_values
 from filch.compare.float64 import Float64Evaluator, Float64Value, RoundingVerdict, differing, rounding_verdict
 from filch.export import export
 from filch.steal import steal_forward
@@ -131,6 +132,20 @@ def test_a_fault_is_found_where_other_numbers_are_decisions(
     assert any(row.decides for row in report.rows)
     assert report.first_divergence is not None
     assert report.first_divergence.op in ops
+
+
+def test_torch_compile_goes_on_with_a_decision_in_float64() -> None:
+    """One that a kernel keeps to itself is known from float64 alone; what reads it keeps the dtypes of the model."""
+
+    class Rounds(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor]:
+            return (x.round() * 2,)
+
+    module, x = fx.symbolic_trace(Rounds()), torch.tensor([0.4999, 3.0], dtype=torch.float16)
+    (name,) = (node.name for node in module.graph.nodes if node.target == "round")
+    values = _eager_values(module, [x], {name: torch.tensor([1.0, 3.0], dtype=torch.float64)})
+    assert values[name].tolist() == [0.0, 3.0]
+    assert torch.equal(values["mul"], torch.tensor([2.0, 6.0], dtype=torch.float16))
 
 
 def test_a_node_by_itself_is_computed_from_a_given_decision() -> None:
