@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from .results._invariance import Invariance, InvarianceBreak, InvarianceRow
     from .results._load_report import load_report
     from .results._passes import PassRow
-    from .results._precision import Goal, Outcome, PrecisionReport, Sensitivity
+    from .results._precision import Goal, OutputDifferences, PrecisionReport, Sensitivity
     from .results._report import Report
-    from .results._rows import ModuleRow, Operator, Row
+    from .results._rows import ModelOperation, ModuleRow, Row
     from .testing._checks import Checks
     from .testing._golden import Golden
 
@@ -66,9 +66,9 @@ __all__ = [
     "InvarianceRow",
     "LayerErrors",
     "MappedValue",
+    "ModelOperation",
     "ModuleRow",
-    "Operator",
-    "Outcome",
+    "OutputDifferences",
     "PassRow",
     "PrecisionReport",
     "Report",
@@ -134,9 +134,9 @@ _NAMES_BY_MODULE = {
     "results._explanation": ("Explanation",),
     "results._load_report": ("load_report",),
     "results._passes": ("PassRow",),
-    "results._precision": ("Goal", "Outcome", "PrecisionReport", "Sensitivity"),
+    "results._precision": ("Goal", "OutputDifferences", "PrecisionReport", "Sensitivity"),
     "results._report": ("Report",),
-    "results._rows": ("ModuleRow", "Operator", "Row"),
+    "results._rows": ("ModelOperation", "ModuleRow", "Row"),
     "testing._checks": ("Checks",),
     "testing._golden": ("Golden",),
 }

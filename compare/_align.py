@@ -20,8 +20,7 @@ from filch.export.backends import get_backend, limit_backend
 from filch.steal import ModuleInfo, NotADumpError, Records, argument_tensors, phase, restore
 
 from ._compare import ProgramLike, time_limit
-from ._compare_programs import Side as ProgramSide
-from ._compare_programs import in_dtype
+from ._compare_programs import ProgramSide, in_dtype
 from .alignment._array_alignment import Runnable, Source, align_arrays, align_weights, run
 from .alignment._arrays import NamedArrays, as_tensors
 from .alignment._correspondence import Correspondence
@@ -32,13 +31,13 @@ from .alignment._parts import Parts, with_parts
 from .alignment._program_run import ProgramSource
 from .alignment._result import alignment
 from .alignment._value_map import ValueMap, load_value_map
-from .alignment._values import Side
+from .alignment._values import ValueSide
 from .alignment._weight_verdict import other_weights
 from .alignment._weights import match_weights
 from .common._errors import CompareError
-from .divergence._divergence import Divergence
+from .divergence._divergence import DivergenceSearch
 from .layouts._closeness import RELATIVE
-from .layouts._numbers import Numbers
+from .layouts._numbers import TensorNumbers
 from .models._array_files import has_only_weights, is_array_file, load_arrays
 from .models._drawn_inputs import draw_inputs
 from .models._factory import find_factory
@@ -314,7 +313,9 @@ def _align_runs(own: Runnable, other: Runnable, given: ValueMap, parts: Parts) -
         second = exact_run(second, computed_tables(second, tables), exact)
         if second_again is not None:
             second_again = exact_run(second_again, computed_tables(second_again, tables), exact)
-        pairs = Correspondence(Side(first, _compact(first_again)), Side(second, _compact(second_again)), weights)
+        pairs = Correspondence(
+            ValueSide(first, _compact(first_again)), ValueSide(second, _compact(second_again)), weights
+        )
         del first_again, second_again
     with phase("matching values computed from the numbers of A"):
         remarks = [*_remarks(pairs)]
@@ -323,13 +324,13 @@ def _align_runs(own: Runnable, other: Runnable, given: ValueMap, parts: Parts) -
         if differing and not pairs.outputs.problems:
             remarks.append(_AMPLIFIED)
     with phase("finding differences"):
-        divergence = Divergence(pairs)
+        divergence = DivergenceSearch(pairs)
         suspects, missing, coarser = divergence.suspects(), divergence.missing(), divergence.coarser()
     return alignment(pairs, suspects, missing, remarks, given, coarser=coarser)
 
 
 def _step_by_step(
-    pairs: Correspondence, own: Runnable, other: Runnable, tables: Sequence[Numbers], weights: Tensors
+    pairs: Correspondence, own: Runnable, other: Runnable, tables: Sequence[TensorNumbers], weights: Tensors
 ) -> Correspondence:
     """Return the values that correspond if operations of B get the numbers of A where their operands are equal.
 
@@ -353,7 +354,7 @@ def _step_by_step(
             again = _compact(exact_run(again, exact_values(pairs, first_again.values, again.values)))
             del first_again
         second = exact_run(second, exact_values(pairs, reference.execution.values, second.values))
-        pairs = Correspondence(reference, Side(second, again), pairs.weights, known=pairs)
+        pairs = Correspondence(reference, ValueSide(second, again), pairs.weights, known=pairs)
     return pairs
 
 

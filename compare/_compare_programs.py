@@ -128,7 +128,7 @@ def _is_same(reference: ProgramLike, program: ProgramLike) -> bool:
 
 
 @dataclass(frozen=True)
-class Pair:
+class ProgramPair:
     """Two programs, ready to be compared by `compare(pair.capture, pair.program)`.
 
     Attributes:
@@ -160,11 +160,11 @@ def pair_programs(
     reference_backend: str | Backend = REFERENCE_BACKEND,
     lower_precision: bool = False,
     limit: float | None = None,
-) -> Pair:
+) -> ProgramPair:
     """Run two programs on the same inputs and match their values; see `compare_programs` for the arguments."""
-    expected = Side.of(reference, "the reference", reference_backend)
+    expected = ProgramSide.of(reference, "the reference", reference_backend)
     resolved = resolve_backend(backend, options)
-    judged = Side.of(program, "the program", resolved if "exported" in resolved.stages else REFERENCE_BACKEND)
+    judged = ProgramSide.of(program, "the program", resolved if "exported" in resolved.stages else REFERENCE_BACKEND)
     if inputs is not None and shapes:
         raise CompareError("shapes are of drawn inputs: give either inputs or shapes")
     arrays = None if inputs is None else _calls(inputs)
@@ -207,11 +207,11 @@ def pair_programs(
     judged_program = ends.program(written, original, judged_values.values if same_shapes else {})
     notes += [*ends.notes, *_replacements(written, judged_values.values), alignment_note(alignment, graph)]
     kinds = ends.other_kinds(before, written)
-    return Pair(capture, judged_program, expected.name, judged.name, tuple(notes), kinds)
+    return ProgramPair(capture, judged_program, expected.name, judged.name, tuple(notes), kinds)
 
 
 @dataclass(frozen=True)
-class Side:
+class ProgramSide:
     """One of two programs.
 
     Attributes:
@@ -225,7 +225,7 @@ class Side:
     backend: Backend
 
     @classmethod
-    def of(cls, program: ProgramLike, what: str, backend: str | Backend) -> "Side":
+    def of(cls, program: ProgramLike, what: str, backend: str | Backend) -> "ProgramSide":
         loaded = as_program(program)
         if isinstance(program, onnx.ModelProto):  # `loaded` is a copy; converters append casts out of order
             loaded.model.graph.sort()
@@ -235,11 +235,11 @@ class Side:
             raise CompareError(f"{what} can't run on {resolved.name!r}, which does not run a program node by node")
         return cls(loaded, str(loaded.path) if loaded.path else what, resolved)
 
-    def given(self, constants: Constants) -> "Side":
+    def given(self, constants: Constants) -> "ProgramSide":
         """Return the program with some inputs as constants."""
         return replace(self, program=with_constants(self.program, constants))
 
-    def unrolled(self, feeds: Sequence[Tensors]) -> "Side":
+    def unrolled(self, feeds: Sequence[Tensors]) -> "ProgramSide":
         """Return the program with what it runs in place of its branches and loops; itself if it has none."""
         program, _ = unrolled(self.program, self.backend, feeds)
         return self if program is self.program else replace(self, program=program.snapshot())
@@ -398,7 +398,7 @@ class Ends:
 
     def capture(self, original: ReferenceProgram, calls: Sequence[Tensors]) -> Capture:
         """Return the calls of the reference, as if it had been recorded with the names of the program to judge."""
-        module = _Calls(original, self.outputs)
+        module = _ReferenceCalls(original, self.outputs)
         with torch.no_grad(), steal_forward(module) as capture:
             for call in calls:
                 module(**call)
@@ -530,7 +530,7 @@ def _may_be(reference: Graph, judged: Graph, name: str, other: str) -> bool:
     return len(floats) == 1 and len(shapes[0]) == len(shapes[1]) and fits
 
 
-class _Calls(nn.Module):
+class _ReferenceCalls(nn.Module):
     """The calls of a reference, one after the other."""
 
     def __init__(self, original: ReferenceProgram, outputs: Mapping[str, str]) -> None:

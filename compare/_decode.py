@@ -27,7 +27,7 @@ from filch.steal.text import short_line
 
 from ._compare import BUFFER, compare, resolve_backend
 from .common._errors import CompareError
-from .decoding._axes import Spans
+from .decoding._axes import StepSpans
 from .decoding._decoded import decoding_result
 from .decoding._decoder import Decoder
 from .decoding._implementations import EXPORTED_EXPERTS, implementation
@@ -36,7 +36,7 @@ from .decoding._stepwise import LOGITS, MASK, PAST, PRESENT, TOKENS, Stepwise, i
 from .decoding._tokens import given_tokens
 from .float64._mode import Float64Mode
 from .layouts._closeness import RELATIVE
-from .layouts._numbers import Numbers
+from .layouts._numbers import TensorNumbers
 from .metrics._metrics import compare_tensors
 from .models._subject import Subject
 from .results._decoding import Decoding
@@ -224,7 +224,7 @@ class _DecodeComparison:
                 with phase("decoding in eager PyTorch"):
                     arguments, decoded = self._stepwise_call()
             else:
-                steps = Spans.of(given.shape, count, last, slots).all
+                steps = StepSpans.of(given.shape, count, last, slots).all
                 decode = partial(self._decode, mask, steps)
                 decode_at_once = partial(self._decode, mask, [(0, given.shape[1])])
                 arguments = cached_call(model, given, self.others, slots=slots, mask=mask)
@@ -303,7 +303,7 @@ def _consistency(
     except Exception:  # noqa: BLE001  operators that a mode can't run raise errors of all types
         return distance, False
     exact = mode.value(at_once)
-    return distance, Numbers(exact).closeness(RELATIVE).holds(mode.value(stepwise), exact)
+    return distance, TensorNumbers(exact).closeness(RELATIVE).holds(mode.value(stepwise), exact)
 
 
 def _checked_slots(program: Program, tokens: int, windows: Sequence[int], *, in_steps: bool) -> int:

@@ -27,7 +27,7 @@ from .decoding._relations import Relation, relations
 from .decoding._tokens import given_tokens
 from .divergence._first_wrong import first_wrong
 from .layouts._closeness import RELATIVE
-from .layouts._numbers import Numbers
+from .layouts._numbers import TensorNumbers
 from .models._subject import Subject
 from .results._invariance import Invariance, InvarianceBreak, InvarianceRow
 
@@ -100,7 +100,7 @@ def check_invariance(
     known = [*(item.name for item in given), *others_on, *caches]
     if unknown := {*(only or ())} - {*known}:
         raise CompareError(f"there is no relation {min(unknown)!r}; there are {', '.join(known)}")
-    checker = _Checker(model, others, len(tokens), bitwise=bitwise)
+    checker = _RelationChecker(model, others, len(tokens), bitwise=bitwise)
     with _with_visible_operations(model):
         rows = []
         for item in chosen:
@@ -150,7 +150,7 @@ def _unsupported_attention(model: nn.Module, name: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Judged:
+class _JudgedRun:
     """A run with the values that can be judged; see `first_wrong`."""
 
     execution: Execution
@@ -158,7 +158,7 @@ class _Judged:
 
 
 @dataclass
-class _Checker:
+class _RelationChecker:
     """Runs plans and compares them; reference runs are kept for the next relation."""
 
     model: nn.Module
@@ -229,7 +229,7 @@ class _Checker:
         """Return the largest difference of logits in the model's own dtypes; see `InvarianceRow`."""
         expected = self._native_logits(relation.reference, "")
         actual = self._native_logits(relation.plan, relation.attention)
-        sizes = Numbers(torch.stack([*expected.values()])).closeness(RELATIVE)
+        sizes = TensorNumbers(torch.stack([*expected.values()])).closeness(RELATIVE)
         distances = (((actual[key] - item).abs() / sizes.sizes(item)).max() for key, item in expected.items())
         return float(torch.stack([*distances]).nan_to_num(nan=torch.inf).max())
 
@@ -249,7 +249,7 @@ class _Checker:
         """Return the row of a relation of which some logits differ."""
         right = {name for name, mismatch in found.items() if mismatch is None}
         wrong = {*run.judged_logits} - right
-        suspects = first_wrong(_Judged(run.execution, found.keys()), right, frozenset(), wrong)
+        suspects = first_wrong(_JudgedRun(run.execution, found.keys()), right, frozenset(), wrong)
         breaks = [item for node in suspects if (item := _break_at(run.execution, node, found)) is not None]
         first = breaks[0] if breaks else None
         return InvarianceRow(relation.name, "breaks", difference, first, max(len(breaks) - 1, 0), len(found))

@@ -10,7 +10,7 @@ from filch.export import Graph, ModuleCall, Port, Program, optimize
 from filch.steal import Records, phase
 
 from ._compare import ProgramLike, time_limit
-from ._compare_programs import Ends, Side, alignment_note, label_of, shapes_of, with_shapes
+from ._compare_programs import Ends, ProgramSide, alignment_note, label_of, shapes_of, with_shapes
 from .common._errors import CompareError
 from .matching._align import align
 from .matching._matches import ProgramAlignment
@@ -70,7 +70,10 @@ def map_to_export(
     original = exported.original
     if original is None:
         raise CompareError("the exported program has no original: give the result of `export`")
-    expected, judged = Side.of(exported, "the exported model", _BACKEND), Side.of(program, "the program", _BACKEND)
+    expected, judged = (
+        ProgramSide.of(exported, "the exported model", _BACKEND),
+        ProgramSide.of(program, "the program", _BACKEND),
+    )
     calls = captured_calls(reference, expected.program).calls
     call = expected.feed(calls[0].inputs)
     same_shapes = all(shapes_of(other.inputs) == shapes_of(calls[0].inputs) for other in calls)
@@ -79,7 +82,7 @@ def map_to_export(
             observed = expected.observe(expected.compile(), call)
         except CompareError:  # without the exporter's optimizer, some operators have inputs that no runtime supports
             exported = optimize(exported)
-            expected = Side.of(exported, "the exported model", _BACKEND)
+            expected = ProgramSide.of(exported, "the exported model", _BACKEND)
             observed = expected.observe(expected.compile(), call)
         paths = {**exported.inputs, **_output_paths(exported)}
         if (whole := expected.unrolled([call])) is not expected:
@@ -139,7 +142,7 @@ def _ordered_outputs(exported: Program, ends: Ends, graph: Graph) -> tuple[str, 
     return tuple(sorted(outputs, key=graph.outputs.index) if named and {*outputs} <= {*graph.outputs} else outputs)
 
 
-def _without_empty_inputs(judged: Side, ends: Ends, observed: Observed) -> tuple[Side, list[str]]:
+def _without_empty_inputs(judged: ProgramSide, ends: Ends, observed: Observed) -> tuple[ProgramSide, list[str]]:
     """Return a program without the inputs that are empty in a call without a past, and a note about them.
 
     Builders of models for generation add the keys and values of earlier tokens, whether or not the model was given any.
@@ -163,7 +166,7 @@ def _without_empty_inputs(judged: Side, ends: Ends, observed: Observed) -> tuple
     return replace(judged, program=replace(judged.program, model=model)), notes
 
 
-def _in_full_accuracy(side: Side) -> Side:
+def _in_full_accuracy(side: ProgramSide) -> ProgramSide:
     """Return a program whose products with quantized weights do not quantize the other operand."""
     model = side.program.model.clone()
     for node in model.graph:

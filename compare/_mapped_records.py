@@ -37,7 +37,7 @@ class MappedRecords:
 
 
 @dataclass(frozen=True)
-class _Output:
+class _TensorOfB:
     """A tensor that a module of B returned.
 
     Attributes:
@@ -80,7 +80,7 @@ def mapped_records(reference: Records, program: Program, mapping: ValueMap) -> M
     by_call: dict[Call, list[str]] = {}
     for place, item in known.items():
         by_call.setdefault(item.call, []).append(place)
-    module = _Modules(by_call)
+    module = _ModulesOfB(by_call)
     with torch.no_grad(), steal_forward(module, submodules=True) as capture:
         for call, one in zip(calls, found, strict=True):
             module.values = one
@@ -112,12 +112,12 @@ def _called(path: str, iteration: int) -> str:
     return f"{path}@{iteration}" if iteration else path
 
 
-def _outputs(program: Program) -> Iterator[tuple[str, _Output]]:
+def _outputs(program: Program) -> Iterator[tuple[str, _TensorOfB]]:
     """Yield the module outputs that are values of the program, by their places."""
     graph = program.graph
     for call, port in _ports(program):
         if port.value is not None and port.value in graph.values:
-            yield f"{_called(*call)}{port.path}", _Output(call, graph.values[port.value])
+            yield f"{_called(*call)}{port.path}", _TensorOfB(call, graph.values[port.value])
 
 
 def _rows_by_place(mapping: ValueMap, places: set[str]) -> dict[str, dict[str, MappedValue]]:
@@ -163,7 +163,7 @@ def _joined(values: Tensors, rows: Mapping[str, MappedValue], value: Value) -> t
     return joined if bool(is_known.all()) else None
 
 
-class _Modules(nn.Module):
+class _ModulesOfB(nn.Module):
     """Returns given values from modules of given paths.
 
     Args:
@@ -180,7 +180,7 @@ class _Modules(nn.Module):
             parent: nn.Module = self
             for name in filter(None, path.split(".")):
                 if name not in parent._modules:  # noqa: SLF001  names of lists are numbers
-                    parent.add_module(name, _Returned())
+                    parent.add_module(name, _ReturnedTensors())
                 parent = parent.get_submodule(name)
 
     def forward(self, **_: Any) -> dict[str, Any]:
@@ -190,6 +190,6 @@ class _Modules(nn.Module):
         return {place: self.values[place] for place in self._places.get(("", 0), ())}
 
 
-class _Returned(nn.Module):
+class _ReturnedTensors(nn.Module):
     def forward(self, values: dict[str, Any]) -> dict[str, Any]:
         return values

@@ -16,7 +16,7 @@ from .decoding._decoder import Decoder
 from .decoding._plan import Plan, chunks, together
 from .decoding._quantized_states import WatchedCache
 from .layouts._closeness import RELATIVE
-from .layouts._numbers import Numbers
+from .layouts._numbers import TensorNumbers
 from .results._invariance import InvarianceRow
 
 Caches = Sequence[str] | Mapping[str, Callable[[], Any]]  # quantizers of transformers, or functions that make a cache
@@ -97,7 +97,7 @@ def check_quantized(  # noqa: PLR0917  called in one place
 
 def _largest_difference(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """Return the largest difference of logits; see `InvarianceRow`."""
-    sizes = Numbers(expected).closeness(RELATIVE).sizes(expected)
+    sizes = TensorNumbers(expected).closeness(RELATIVE).sizes(expected)
     return float(((actual - expected).abs() / sizes).nan_to_num(nan=torch.inf).max())
 
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         reopened,
     )
     from .ranks._assembled import AssembledRecords, assemble
-    from .ranks._distributed import Distributed, Part
+    from .ranks._distributed import Distributed, RankPart
     from .ranks._layouts import Layouts
     from .ranks._layouts_file import load_layouts, save_layouts
     from .ranks._write import write_assembled
@@ -84,10 +84,10 @@ __all__ = [
     "NonFiniteError",
     "NotADumpError",
     "Origin",
-    "Part",
     "Phase",
     "Placement",
     "Product",
+    "RankPart",
     "Record",
     "Records",
     "Scratch",
@@ -178,7 +178,7 @@ _NAMES_BY_MODULE = {
         "reopened",
     ),
     "ranks._assembled": ("AssembledRecords", "assemble"),
-    "ranks._distributed": ("Distributed", "Part"),
+    "ranks._distributed": ("Distributed", "RankPart"),
     "ranks._layouts": ("Layouts",),
     "ranks._layouts_file": ("load_layouts", "save_layouts"),
     "ranks._write": ("write_assembled",),

@@ -26,7 +26,7 @@ from ._program_run import ProgramSource, noisy_values, run_program
 from ._result import aligned_weight, alignment, outputs_of, remarks_on
 from ._rounding import FINEST, RoundingLevels, assumed, measured
 from ._value_map import ValueMap
-from ._values import Side
+from ._values import ValueSide
 from ._weight_verdict import (
     incomplete_weights,
     irregular_orders,
@@ -194,7 +194,7 @@ def _are_unsaved(judged: JudgedOutputs, pairs: Correspondence) -> bool:
     return all(name in pairs.found and not pairs.owners.get(name, frozenset()) & lost for name in arrays)
 
 
-def _judged_outputs(own: Source, other: Source, first: Side, second: Side) -> JudgedOutputs:
+def _judged_outputs(own: Source, other: Source, first: ValueSide, second: ValueSide) -> JudgedOutputs:
     """Return what is said of the outputs of A, as far as it is known which of its arrays are outputs.
 
     Else the last array is one, and so are those that are outputs of B.
@@ -220,7 +220,7 @@ def _judged_outputs(own: Source, other: Source, first: Side, second: Side) -> Ju
     return replace(judged, judged=(*right, *last))
 
 
-def _sides(own: Source, other: Source, parts: Parts) -> tuple[Side, Side, WeightMap]:
+def _sides(own: Source, other: Source, parts: Parts) -> tuple[ValueSide, ValueSide, WeightMap]:
     """Return the two sides, and which weights correspond."""
     if not isinstance(own, NamedArrays):
         if not isinstance(other, NamedArrays):
@@ -228,16 +228,16 @@ def _sides(own: Source, other: Source, parts: Parts) -> tuple[Side, Side, Weight
         run, decisions = _run(own)
         weights = other.weights_among(run)
         arrays = other.execution(weights.by_weight)
-        return _measured(own, run, decisions, other, arrays, parts=parts), Side(arrays), weights
+        return _measured(own, run, decisions, other, arrays, parts=parts), ValueSide(arrays), weights
     if not isinstance(other, NamedArrays):
         run, decisions = _run(other)
         arrays = own.execution(own.weights_among(run).by_weight)
         side = _measured(other, run, decisions, own, arrays)
         weights = match_weights(arrays.weights, run.weights) if arrays.weights else WeightMap(())
-        return Side(arrays), side, weights
+        return ValueSide(arrays), side, weights
     first, second = own.execution(own.weights), other.execution(other.weights)
     levels = RoundingLevels(assumed(first.values), second.values, other.units(second.values), own.units(first.values))
-    return Side(first, levels=levels), Side(second), match_weights(first.weights, second.weights)
+    return ValueSide(first, levels=levels), ValueSide(second), match_weights(first.weights, second.weights)
 
 
 def run(source: Runnable, decisions: RecordedDecisions | None = None) -> Execution:
@@ -272,11 +272,11 @@ def _measured(
     execution: Execution,
     *,
     parts: Parts = MappingProxyType({}),
-) -> Side:
+) -> ValueSide:
     """Return the side of what was run; for arrays of a lower precision than float64, with the levels of its values."""
     units = arrays.units(execution.values)
     if max(units.values(), default=0.0) < FINEST:
-        return Side(with_parts(run, parts))
+        return ValueSide(with_parts(run, parts))
     with phase("measuring rounding"):
         if isinstance(source, ProgramSource):
             noisy = noisy_values(source, run)
@@ -292,7 +292,7 @@ def _measured(
     }
     output_units = {item.result.key: run.units.get(item.result.value, 0.0) for item in run.outputs}
     truths = measured({**run.values, **run.output_tensors}, noisy, {**run.units, **output_units})
-    return Side(run, levels=RoundingLevels(truths, execution.values, units))
+    return ValueSide(run, levels=RoundingLevels(truths, execution.values, units))
 
 
 def _inverse(owners: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
@@ -321,7 +321,7 @@ def _departure(left: Leaving) -> Departure:
     return Departure(left.first or "", "array", None, left.first or "", module, None, None, _NOTE)
 
 
-def _remarks(left: Leaving, arrays: Side) -> Iterator[str]:
+def _remarks(left: Leaving, arrays: ValueSide) -> Iterator[str]:
     if left.excused:
         yield f"nothing wrong depends on {_listed(left.excused)}, which the other implementation does not compute"
     plain = [name for name in arrays.execution.values if name not in arrays.recognizable]

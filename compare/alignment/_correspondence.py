@@ -9,12 +9,12 @@ import torch
 
 from filch.export import Node
 
-from ..layouts._numbers import Numbers
+from ..layouts._numbers import TensorNumbers
 from ..layouts._solve import solve
 from ._execution import Execution, Output, moved_value
 from ._operators import ANCHORS, PRODUCTS, SUMS, family
 from ._outputs import JudgedOutput, JudgedOutputs, judge_outputs
-from ._values import Matches, Side, match_values
+from ._values import Matches, ValueSide, match_values
 from ._weights import WeightMap, WeightPart
 
 Evidence = Literal["proved", "anchored", "by value", "ambiguous", "uncovered"]
@@ -53,7 +53,9 @@ class Correspondence:
         known: the values that are known to correspond, in runs whose numbers are the same but for rounding.
     """
 
-    def __init__(self, reference: Side, other: Side, weights: WeightMap, known: "Correspondence | None" = None) -> None:
+    def __init__(
+        self, reference: ValueSide, other: ValueSide, weights: WeightMap, known: "Correspondence | None" = None
+    ) -> None:
         self.reference, self.other, self.weights = reference, other, weights
         before: tuple[Matches, Matches] = ({}, {}) if known is None else (known.from_reference, known.from_other)
         self.from_reference: Matches = match_values(other, reference, known=before[0])
@@ -195,7 +197,7 @@ class Correspondence:
             if len(kinds) == 1 or kinds <= PRODUCTS:
                 yield node, item
 
-    def without_bias(self, values: Mapping[str, Numbers]) -> dict[str, Anchor]:
+    def without_bias(self, values: Mapping[str, TensorNumbers]) -> dict[str, Anchor]:
         """Return the values of B to which the result of an operation of A is equal but for a bias, with the anchors.
 
         Only sums read such a value: where there is none, B lacks the bias, and likewise where B adds another one.
@@ -209,7 +211,7 @@ class Correspondence:
             if name not in self._summands or _bias_of(self.other.execution, anchor.node) is not None:
                 continue
             own = _before_bias(self.reference.execution, anchor.reference) if name in values else None
-            if own is not None and solve(values[name], Numbers(own)) is not None:
+            if own is not None and solve(values[name], TensorNumbers(own)) is not None:
                 found[name] = anchor
         return found
 
@@ -355,7 +357,7 @@ def _uses(execution: Execution) -> dict[str, list[Node]]:
     return uses
 
 
-def _covered(matches: Matches, other: Side, side: Side) -> frozenset[str]:
+def _covered(matches: Matches, other: ValueSide, side: ValueSide) -> frozenset[str]:
     """Return the values of a side that the matched values of the other one make up."""
     parts: dict[str, dict[object, int]] = {}
     for name, found in matches.items():

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..layouts._closeness import LARGEST, RELATIVE
-from ..layouts._numbers import Numbers
+from ..layouts._numbers import TensorNumbers
 from ..layouts._solve import solve
 from ._correspondence import Correspondence
 from ._execution import Execution, Replay, Tensors, moved_value
@@ -38,7 +38,7 @@ class _WithNumbers:
         return replace(self, run_again=self.run_again.with_weights(weights))
 
 
-def tables_of(execution: Execution, unused: Collection[str] = ()) -> list[Numbers]:
+def tables_of(execution: Execution, unused: Collection[str] = ()) -> list[TensorNumbers]:
     """Return the computed values that depend on no input, and what is read of weights that B does not have.
 
     Args:
@@ -46,10 +46,12 @@ def tables_of(execution: Execution, unused: Collection[str] = ()) -> list[Number
         unused: the names of these weights, such as tables that are made with the model.
     """
     values = [execution.values[name] for name in _independent(execution)]
-    return [Numbers(item) for item in (*values, *(part for *_, part in _parts(execution, unused)))]
+    return [TensorNumbers(item) for item in (*values, *(part for *_, part in _parts(execution, unused)))]
 
 
-def exact_tables(execution: Execution, missing: Collection[str], tables: Sequence[Numbers]) -> dict[str, torch.Tensor]:
+def exact_tables(
+    execution: Execution, missing: Collection[str], tables: Sequence[TensorNumbers]
+) -> dict[str, torch.Tensor]:
     """Return weights of B that are tables with the numbers of A, where they are equal but for rounding.
 
     Args:
@@ -59,14 +61,14 @@ def exact_tables(execution: Execution, missing: Collection[str], tables: Sequenc
     """
     found: dict[str, torch.Tensor] = {}
     for name, offset, part in _parts(execution, missing):
-        exact = _found_in(Numbers(part), tables)
+        exact = _found_in(TensorNumbers(part), tables)
         if exact is not None:
             whole = found.setdefault(name, execution.weights[name].double().clone().contiguous())
             whole.view(-1)[offset : offset + part.numel()] = exact.reshape(-1)
     return found
 
 
-def own_tables(execution: Execution, missing: Collection[str], tables: Sequence[Numbers]) -> frozenset[str]:
+def own_tables(execution: Execution, missing: Collection[str], tables: Sequence[TensorNumbers]) -> frozenset[str]:
     """Return the weights of B that A does not have, and of which nothing shows that they are wrong.
 
     They are tables that A computes, or has in a form of its own: what B reads of them is a table of A, or no table of A
@@ -80,7 +82,7 @@ def own_tables(execution: Execution, missing: Collection[str], tables: Sequence[
     sizes = {table.tensor.numel() for table in tables}
     read: dict[str, bool] = {}
     for name, _, part in _parts(execution, missing):
-        is_own = part.numel() not in sizes or _found_in(Numbers(part), tables) is not None
+        is_own = part.numel() not in sizes or _found_in(TensorNumbers(part), tables) is not None
         read[name] = read.get(name, True) and is_own
     return frozenset(name for name, is_own in read.items() if is_own)
 
@@ -101,7 +103,7 @@ def _parts(execution: Execution, names: Collection[str]) -> Iterator[tuple[str, 
             yield root, offset, part.reshape(sizes).double()
 
 
-def computed_tables(execution: Execution, tables: Sequence[Numbers]) -> dict[str, torch.Tensor]:
+def computed_tables(execution: Execution, tables: Sequence[TensorNumbers]) -> dict[str, torch.Tensor]:
     """Return the values of B that depend on no input with the numbers of A, where they are equal but for rounding.
 
     Args:
@@ -109,7 +111,7 @@ def computed_tables(execution: Execution, tables: Sequence[Numbers]) -> dict[str
         tables: those of A; see `tables_of`.
     """
     values = {name: execution.values[name] for name in _independent(execution)}
-    exact = {name: _found_in(Numbers(value), tables) for name, value in values.items()}
+    exact = {name: _found_in(TensorNumbers(value), tables) for name, value in values.items()}
     return {name: item for name, item in exact.items() if item is not None and not torch.equal(item, values[name])}
 
 
@@ -155,7 +157,7 @@ def equal_values(exact: Tensors, other: Tensors) -> dict[str, torch.Tensor]:
         value = other[name]
         if item.numel() == value.numel():  # else rows of other tokens
             number = item.reshape(value.shape)
-            if Numbers(number).closeness(2 * RELATIVE).holds(value, number):
+            if TensorNumbers(number).closeness(2 * RELATIVE).holds(value, number):
                 found[name] = torch.where(value.abs() < LARGEST, number, value)
     return found
 
@@ -177,7 +179,7 @@ def exact_run(execution: Execution, given: Tensors, weights: Tensors | None = No
     return replace(execution, values={**execution.values, **computed, **given}, run_again=again, outputs=outputs)
 
 
-def _found_in(numbers: Numbers, tables: Sequence[Numbers]) -> torch.Tensor | None:
+def _found_in(numbers: TensorNumbers, tables: Sequence[TensorNumbers]) -> torch.Tensor | None:
     """Return the numbers of the first table that are equal but for rounding, in the order of a tensor."""
     is_angular = numbers.bounds[0] >= -1 and numbers.bounds[1] <= 1  # as sines are; angles are close, relatively
     relative = max(RELATIVE, _ROUNDING * max(numbers.tensor.shape, default=1)) if is_angular else RELATIVE

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from filch.export import Node
 
 from ._execution import Execution, moved_value
-from ._values import Side
+from ._values import ValueSide
 
 _UNORDERED = 0.1  # of the arrays that are computed from the next one: then the order is not that of the run
 
@@ -37,9 +37,9 @@ class Leaving:
 
 
 def leaving(
-    arrays: Side,
+    arrays: ValueSide,
     found: Collection[str],
-    values: Side,
+    values: ValueSide,
     found_values: Collection[str],
     owners: Mapping[str, Collection[str]],
 ) -> Leaving:
@@ -77,14 +77,14 @@ def leaving(
     return Leaving((*wrong,), (*excused,), wrong[0] if wrong else None, node if wrong else None)
 
 
-def _is_whole(value: str, values: Side, arrays: Side, name: str) -> bool:
+def _is_whole(value: str, values: ValueSide, arrays: ValueSide, name: str) -> bool:
     """Whether an array has all numbers of a value of which it has some."""
     return value in values.recognizable and (
         arrays.recognizable[name].tensor.numel() >= values.recognizable[value].tensor.numel()
     )
 
 
-def _wrong_outputs(values: Side, places: Mapping[str, int], sizes: Collection[int]) -> Iterator[str]:
+def _wrong_outputs(values: ValueSide, places: Mapping[str, int], sizes: Collection[int]) -> Iterator[str]:
     """Yield the outputs that are not among the arrays although they should be.
 
     If one of them is there, another one of a size that no array has may just not have been saved.
@@ -98,7 +98,7 @@ def _wrong_outputs(values: Side, places: Mapping[str, int], sizes: Collection[in
             yield name
 
 
-def _start(values: Side, places: Mapping[str, int], seeds: Collection[str]) -> tuple[int, Node | None]:
+def _start(values: ValueSide, places: Mapping[str, int], seeds: Collection[str]) -> tuple[int, Node | None]:
     """Return the index of the last array that the first missing operation reads, -1 for none, and that operation."""
     execution = values.execution
     graph = execution.graph

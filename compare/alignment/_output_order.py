@@ -8,7 +8,7 @@ import torch
 
 from ..layouts._closeness import RELATIVE
 from ..layouts._layout import Layout, Shape
-from ..layouts._numbers import Numbers
+from ..layouts._numbers import TensorNumbers
 
 _DIMENSIONS = 6  # of tensors whose dimensions may be exchanged
 _BATCHED = 3  # dimensions of which others than the first are moved by conventions, as channels are
@@ -65,7 +65,7 @@ def have_equal_numbers(actual: torch.Tensor, expected: torch.Tensor, relative: f
     if not have_same_kinds(first, second):
         return False
     finite = second.isfinite()
-    sizes = Numbers(torch.where(finite, second, 0.0)).closeness(relative).sizes(second)
+    sizes = TensorNumbers(torch.where(finite, second, 0.0)).closeness(relative).sizes(second)
     return bool((~finite | ((first - second).abs() <= relative * sizes)).all())
 
 

@@ -9,7 +9,7 @@ import torch
 from ..float64 import unit_of
 from ..layouts._closeness import RELATIVE, root_mean_square
 from ..layouts._layout import Layout
-from ..layouts._numbers import Numbers
+from ..layouts._numbers import TensorNumbers
 from ..metrics._metrics import compare_tensors
 from ._execution import Execution, Output
 from ._output_order import have_equal_numbers, have_same_kinds, in_order, order_text, output_orders
@@ -301,7 +301,7 @@ def _rounding(output: Output) -> float:
     if output.native is None or not output.native.is_floating_point():
         return 0.0
     error = (output.native.double() - output.tensor)[output.tensor.isfinite() & output.native.isfinite()]
-    return root_mean_square(error) / max(root_mean_square(Numbers(output.tensor).finite), 1e-300)
+    return root_mean_square(error) / max(root_mean_square(TensorNumbers(output.tensor).finite), 1e-300)
 
 
 def bare_name(output: Output) -> str:

@@ -12,7 +12,7 @@ from ..common._errors import CompareError
 from ..common._operators import operator_name
 from ..layouts._described import described
 from ..layouts._layout import Layout
-from ..layouts._numbers import Numbers
+from ..layouts._numbers import TensorNumbers
 from ..layouts._solve import holds, solve
 from ..results._alignment import (
     AlignedOutput,
@@ -203,14 +203,14 @@ def _values(pairs: Correspondence, given: ValueMap) -> Iterator[AlignedValue]:
         )
 
 
-def _returned(execution: Execution) -> Mapping[str, Numbers]:
+def _returned(execution: Execution) -> Mapping[str, TensorNumbers]:
     """Return what modules returned, in its own shape and order, by the names of the values."""
     names = {output.value for output in execution.modules}
     moved = {name for name in names if name not in execution.values}
     found = {name: execution.values[name] for name in names - moved}
     if moved and execution.run_again is not None:
         found |= {name: item for name, item in execution.run_again({}, moved).items() if name in moved}
-    return {name: Numbers(_in_own_shape(execution, name, tensor)) for name, tensor in found.items()}
+    return {name: TensorNumbers(_in_own_shape(execution, name, tensor)) for name, tensor in found.items()}
 
 
 def _in_own_shape(execution: Execution, name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -219,7 +219,7 @@ def _in_own_shape(execution: Execution, name: str, tensor: torch.Tensor) -> torc
 
 
 def _layout_in(
-    returned: tuple[Mapping[str, Numbers], Mapping[str, Numbers]], output: ModuleOutput, place: ModuleOutput
+    returned: tuple[Mapping[str, TensorNumbers], Mapping[str, TensorNumbers]], output: ModuleOutput, place: ModuleOutput
 ) -> tuple[Layout, str] | None:
     """Return where the elements of what a module of A returned are in what one of B returned, and that in words."""
     own, other = returned[0].get(output.value), returned[1].get(place.value)
@@ -231,7 +231,7 @@ def _layout_in(
 
 
 def _is_there(
-    returned: tuple[Mapping[str, Numbers], Mapping[str, Numbers]],
+    returned: tuple[Mapping[str, TensorNumbers], Mapping[str, TensorNumbers]],
     output: ModuleOutput,
     place: ModuleOutput,
     layout: Layout | None,

@@ -7,7 +7,7 @@ import torch
 from ..float64._verdict import WRONG, Float64Value, rounding_level, rounding_verdict
 from ..layouts._closeness import LARGEST, RELATIVE
 from ..layouts._layout import Layout
-from ..layouts._numbers import Numbers
+from ..layouts._numbers import TensorNumbers
 
 Tensors = Mapping[str, torch.Tensor]
 FINEST = 2.0**-30  # half a unit in the last place of arrays for which `RELATIVE` is enough, as of float64
@@ -41,7 +41,7 @@ class RoundingLevels:
         if unit < FINEST or truth is None or not truth.value.numel():
             return RELATIVE
         level = rounding_level(truth.value, truth, unit=unit)
-        size = WRONG * level.largest * float(level.scale.max()) / max(Numbers(truth.value).scale, 1e-300)
+        size = WRONG * level.largest * float(level.scale.max()) / max(TensorNumbers(truth.value).scale, 1e-300)
         return min(max(size, RELATIVE), _LOOSEST)
 
     def are_known(self, value: str, array: str) -> bool:
@@ -93,7 +93,7 @@ def assumed(values: Tensors) -> dict[str, Float64Value]:
     for name, value in values.items():
         if value.is_floating_point():
             finite = without_infinity(value)
-            found[name] = Float64Value(finite, finite + _GROWTH * _FLOAT32 * Numbers(finite).scale, _FLOAT32)
+            found[name] = Float64Value(finite, finite + _GROWTH * _FLOAT32 * TensorNumbers(finite).scale, _FLOAT32)
     return found
 
 

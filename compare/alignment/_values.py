@@ -8,7 +8,7 @@ from ..common._operators import operator_name
 from ..layouts._closeness import RELATIVE
 from ..layouts._index import TensorIndex
 from ..layouts._layout import Layout
-from ..layouts._numbers import Numbers
+from ..layouts._numbers import TensorNumbers
 from ..layouts._solve import has_columns, have_same_rows, holds, solve, usual_layout
 from ._execution import Execution
 from ._rounding import RoundingLevels
@@ -41,7 +41,7 @@ class ValueMatch:
 Matches = Mapping[str, tuple[ValueMatch, ...]]
 
 
-class Side:
+class ValueSide:
     """The values of one execution that can be recognized by their numbers.
 
     Args:
@@ -57,12 +57,12 @@ class Side:
         self.execution = execution
         self.levels = levels
         self.second = second if second is not None and _same_operations(execution, second) else None
-        numbers = {name: Numbers(value) for name, value in execution.values.items() if value.is_floating_point()}
+        numbers = {name: TensorNumbers(value) for name, value in execution.values.items() if value.is_floating_point()}
         self.recognizable = {name: item for name, item in numbers.items() if is_recognizable(item)}
 
-    def numbers(self, name: str) -> Numbers:
+    def numbers(self, name: str) -> TensorNumbers:
         """Return the numbers of a value, recognizable or not."""
-        return self.recognizable[name] if name in self.recognizable else Numbers(self.execution.values[name])
+        return self.recognizable[name] if name in self.recognizable else TensorNumbers(self.execution.values[name])
 
     @cached_property
     def gathers(self) -> bool:
@@ -75,7 +75,7 @@ class Side:
         return TensorIndex(self.recognizable, own=self._tolerances)
 
     def relative(self, name: str) -> float:
-        """Return the largest difference of a number of a value, relative to it (see `Numbers.closeness`)."""
+        """Return the largest difference of a number of a value, relative to it (see `TensorNumbers.closeness`)."""
         return self._tolerances.get(name, RELATIVE)
 
     @cached_property
@@ -92,13 +92,13 @@ def _same_operations(first: Execution, second: Execution) -> bool:
     return [(node.name, node.op) for node in first.graph.nodes] == [(node.name, node.op) for node in second.graph.nodes]
 
 
-def is_recognizable(numbers: Numbers) -> bool:
+def is_recognizable(numbers: TensorNumbers) -> bool:
     """Whether a value has enough different numbers to be recognized by them."""
     return numbers.tensor.numel() > 1 and numbers.bounds[0] < numbers.bounds[1]
 
 
 def match_values(
-    side: Side, other: Side, numbers: Mapping[str, Numbers] | None = None, known: Matches | None = None
+    side: ValueSide, other: ValueSide, numbers: Mapping[str, TensorNumbers] | None = None, known: Matches | None = None
 ) -> dict[str, tuple[ValueMatch, ...]]:
     """Return where the values of an execution are in another one, on both inputs.
 
@@ -127,7 +127,7 @@ def match_values(
     return found
 
 
-def _candidates(name: str, value: Numbers, other: Side, relative: float) -> list[ValueMatch]:
+def _candidates(name: str, value: TensorNumbers, other: ValueSide, relative: float) -> list[ValueMatch]:
     def solved(source: str) -> Layout | None:
         return solve(value, other.recognizable[source], max(relative, other.relative(source)))
 
@@ -151,7 +151,7 @@ def _candidates(name: str, value: Numbers, other: Side, relative: float) -> list
     return found
 
 
-def _coarse_candidates(name: str, value: Numbers, other: Side, relative: float) -> list[ValueMatch]:
+def _coarse_candidates(name: str, value: TensorNumbers, other: ValueSide, relative: float) -> list[ValueMatch]:
     """Return where a value of a low precision may be: its fibers can't be told apart, so usual orders are tried."""
     found = []
     for source, numbers in other.recognizable.items():
@@ -161,7 +161,7 @@ def _coarse_candidates(name: str, value: Numbers, other: Side, relative: float) 
     return [match for match in found if match.whole] or found
 
 
-def _is_rounding(match: ValueMatch, side: Side, other: Side) -> bool:
+def _is_rounding(match: ValueMatch, side: ValueSide, other: ValueSide) -> bool:
     """Whether rounding explains how far a match is from float64."""
     if match.layout is None:
         return side.levels is None and other.levels is None
@@ -170,11 +170,11 @@ def _is_rounding(match: ValueMatch, side: Side, other: Side) -> bool:
     return side.levels is None or side.levels.explain(match.value, match.source, match.layout, whole_array=False)
 
 
-def _holds_again(match: ValueMatch, side: Side, other: Side) -> bool:
+def _holds_again(match: ValueMatch, side: ValueSide, other: ValueSide) -> bool:
     """Whether a match holds on the second input; one whose shape depends on the input can't be checked there."""
     if side.second is None or other.second is None:
         return True
-    value, source = Numbers(side.second.values[match.value]), Numbers(other.second.values[match.source])
+    value, source = TensorNumbers(side.second.values[match.value]), TensorNumbers(other.second.values[match.source])
     if match.layout is None:
         if len(value.tensor) != len(source.tensor):
             return True

@@ -12,7 +12,7 @@ import torch
 from ..layouts._closeness import Closeness
 from ..layouts._index import TensorIndex
 from ..layouts._layout import Layout
-from ..layouts._numbers import Numbers
+from ..layouts._numbers import TensorNumbers
 from ..layouts._solve import solve
 from ._folded import FoldedWeight
 
@@ -119,8 +119,8 @@ def match_weights(
     dtypes = {tensor.dtype for tensor in (*own.values(), *others.values())}
     coarsest = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
     matcher = _Matcher(
-        {name: Numbers(tensor.to(coarsest)) for name, tensor in own.items()},
-        {name: Numbers(tensor.to(coarsest)) for name, tensor in others.items()},
+        {name: TensorNumbers(tensor.to(coarsest)) for name, tensor in own.items()},
+        {name: TensorNumbers(tensor.to(coarsest)) for name, tensor in others.items()},
         folded,
     )
     matcher.match_whole()
@@ -163,8 +163,8 @@ _NAMED = 5  # weights in a sentence
 class _Matcher:
     """The state of `match_weights`; see there."""
 
-    reference: dict[str, Numbers]
-    other: dict[str, Numbers]
+    reference: dict[str, TensorNumbers]
+    other: dict[str, TensorNumbers]
     folded: Mapping[str, FoldedWeight]
     parts: dict[str, list[WeightPart]] = field(default_factory=dict)
     others: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -216,7 +216,7 @@ class _Matcher:
             if name in self.parts:
                 self.parts[name] = _disjoint(self.parts[name])
 
-    def _vectors(self, among: Mapping[str, Numbers], vector: Numbers) -> list[str]:
+    def _vectors(self, among: Mapping[str, TensorNumbers], vector: TensorNumbers) -> list[str]:
         """Return the vectors that are longer than a vector."""
         count = vector.tensor.numel()
         longer = (name for name, item in among.items() if item.tensor.dim() == 1 and item.tensor.numel() > count)
@@ -238,7 +238,7 @@ class _Matcher:
         weight = _matrix(self.other[name], first)
         if weight.shape[axis] == 1:  # a factor for each number would make anything of anything
             return
-        for candidate in self._scaled(Numbers(weight), axis, among, own_axis):
+        for candidate in self._scaled(TensorNumbers(weight), axis, among, own_axis):
             own = _matrix(self._own(candidate))
             layout = solve(_normalized(weight, axis), _normalized(own, own_axis), _FOLDED)
             if layout is None:
@@ -249,7 +249,7 @@ class _Matcher:
             exact, numbers = (
                 item.reshape(moved).movedim(0, first) for item in (numbers * factors.unsqueeze(axis), numbers)
             )
-            natural = solve(Numbers(numbers), Numbers(own.double()), _EXACT) if first else layout
+            natural = solve(TensorNumbers(numbers), TensorNumbers(own.double()), _EXACT) if first else layout
             if natural is None:
                 continue
             whole: Arrangement = "same" if natural.is_contiguous else "moved"
@@ -260,14 +260,14 @@ class _Matcher:
             return
 
     @cached_property
-    def _products(self) -> Mapping[str, Numbers]:
+    def _products(self) -> Mapping[str, TensorNumbers]:
         """The weights of A that are computed from several matrices."""
-        return {name: Numbers(item.tensor) for name, item in self.folded.items() if item.tensor.dim() > 1}
+        return {name: TensorNumbers(item.tensor) for name, item in self.folded.items() if item.tensor.dim() > 1}
 
-    def _own(self, name: str) -> Numbers:
+    def _own(self, name: str) -> TensorNumbers:
         return self._products[name] if name in self._products else self.reference[name]
 
-    def _scaled(self, weight: Numbers, axis: int, among: Sequence[str], own_axis: int) -> list[str]:
+    def _scaled(self, weight: TensorNumbers, axis: int, among: Sequence[str], own_axis: int) -> list[str]:
         """Return the weights of A that have some fibers of a matrix of B, apart from a factor for each of them."""
         ratios = _ratios(weight, axis)
         probes = ratios[sorted({0, len(ratios) // 2, len(ratios) - 1})]
@@ -288,9 +288,9 @@ class _Matcher:
         for name, axis in itertools.product(left, (1, 0)):
             weight = self.other[name].tensor.double().movedim(axis, -1)
             for vector_name, text, vector in self._factors(weight.shape[-1]) if name not in self.parts else ():
-                if not index.holders(Numbers(weight[:1] / vector)):
+                if not index.holders(TensorNumbers(weight[:1] / vector)):
                     continue
-                unit = Numbers((weight / vector).movedim(-1, axis))
+                unit = TensorNumbers((weight / vector).movedim(-1, axis))
                 whole = TensorIndex({name: unit}, _FOLDED)
                 parts = [
                     WeightPart(own, layout, "holds", f"times {text}, along dimension {axis}")
@@ -410,7 +410,7 @@ class _Matcher:
 
     def _are_equal(self, vector: torch.Tensor, folded: torch.Tensor) -> bool:
         """Whether a vector is a folded one, up to the rounding of its weights."""
-        return Numbers(folded).closeness(10 * _FOLDED).holds(vector.double(), folded)
+        return TensorNumbers(folded).closeness(10 * _FOLDED).holds(vector.double(), folded)
 
     def result(self) -> WeightMap:
         """Return the matches."""
@@ -470,13 +470,13 @@ def _layout_of_rows(rows: torch.Tensor, width: int) -> Layout | None:
     return layout if torch.equal(expected.reshape(-1), ordered) else None
 
 
-def _matrix(numbers: Numbers, first: int = 0) -> torch.Tensor:
+def _matrix(numbers: TensorNumbers, first: int = 0) -> torch.Tensor:
     """Return a tensor as a matrix with one of its dimensions as rows."""
     moved = numbers.tensor.movedim(first, 0)
     return moved.reshape(len(moved), -1)
 
 
-def _ratios(numbers: Numbers, axis: int) -> torch.Tensor:
+def _ratios(numbers: TensorNumbers, axis: int) -> torch.Tensor:
     """Return statistics of the fibers of a matrix along a dimension that do not depend on a factor, as [*, 2]."""
     statistics = numbers.fibers(tuple(_matrix(numbers).shape), axis, _EXACT).statistics.abs()
     if statistics.shape[-1] == 1:
@@ -484,11 +484,11 @@ def _ratios(numbers: Numbers, axis: int) -> torch.Tensor:
     return statistics[:, [0, 2]] / statistics[:, 1:2].clamp_min(1e-300)
 
 
-def _normalized(matrix: torch.Tensor, axis: int) -> Numbers:
+def _normalized(matrix: torch.Tensor, axis: int) -> TensorNumbers:
     """Return a matrix whose fibers along a dimension have the root mean square 1 and a positive sum."""
     numbers = matrix.double()
     sign = numbers.sum(axis, keepdim=True).sign()
-    return Numbers(numbers * sign / numbers.square().mean(axis, keepdim=True).sqrt().clamp_min(1e-300))
+    return TensorNumbers(numbers * sign / numbers.square().mean(axis, keepdim=True).sqrt().clamp_min(1e-300))
 
 
 def _affine(vector: torch.Tensor, own: torch.Tensor) -> tuple[str, torch.Tensor] | None:
@@ -500,7 +500,7 @@ def _affine(vector: torch.Tensor, own: torch.Tensor) -> tuple[str, torch.Tensor]
         return None
     factor = float((centered * second).sum()) / power
     summand = float(second.mean() - factor * first.mean())
-    scale = Numbers(second).scale
+    scale = TensorNumbers(second).scale
     closeness = Closeness(_FOLDED, max(scale, abs(summand)))
     if not factor or not closeness.holds(first * factor + summand, second):
         return None

@@ -16,7 +16,7 @@ from ..metrics._metrics import Difference, bytes_of, compare_tensors
 from ..precision._trial import expected_outputs
 from ..references._inputs import CapturedCall, cast_inputs
 from ..references._references import References
-from ..results._precision import Goal, Outcome
+from ..results._precision import Goal, OutputDifferences
 
 Values = Mapping[str, torch.Tensor]
 
@@ -37,9 +37,9 @@ class Criterion:
     expected: Sequence[Values]
     limits: Limits
 
-    def judge(self, results: Sequence[Values]) -> Outcome:
+    def judge(self, results: Sequence[Values]) -> OutputDifferences:
         """Judge the values of each call, given by their names in the exported graph."""
-        return Outcome.of(self._differences(results), Goal())
+        return OutputDifferences.of(self._differences(results), Goal())
 
     def identity(self) -> str:
         """Return a hash of the inputs, the expected values and the limits, equal only for criteria that judge alike."""

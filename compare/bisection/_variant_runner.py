@@ -20,7 +20,7 @@ from filch.steal import FilchError, phase
 
 from ..common._errors import CompareError
 from ..results._bisection import Step, Version
-from ..results._precision import Outcome
+from ..results._precision import OutputDifferences
 from ._criterion import Criterion
 from ._journal import Journal
 from ._variants import PASS, PRECISION, ProgramVariants
@@ -74,7 +74,7 @@ class VariantRunner:
                         applied = error.switches if isinstance(error, NotCompiledError) else ()
                         if not off and not applied:
                             raise
-                        self._steps[key] = Step(tuple(off), Outcome.failed(str(error)), switches=applied)
+                        self._steps[key] = Step(tuple(off), OutputDifferences.failed(str(error)), switches=applied)
                 self.journal.add(self._steps[key])
             else:
                 self._steps[key] = stored
@@ -90,7 +90,7 @@ class VariantRunner:
         except BackendError as error:
             if not (off or switches):
                 raise
-            outcome = Outcome.failed(str(error))
+            outcome = OutputDifferences.failed(str(error))
         ops = dict(sorted(Counter(node.op for node in variant.compiled.graph.nodes).items()))
         return Step(off, outcome, variant.fingerprint, ops, switches)
 
@@ -128,6 +128,6 @@ def run_versions(
             with phase(f"running in {interpreter}"):
                 version, results = backend.run_in(interpreter, program, criterion.inputs)
         except FilchError as error:
-            yield Version(interpreter, "", Outcome.failed(str(error)))
+            yield Version(interpreter, "", OutputDifferences.failed(str(error)))
         else:
             yield Version(interpreter, version, criterion.judge(results))

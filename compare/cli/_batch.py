@@ -10,7 +10,7 @@ import typer
 from . import _options as shared
 from ._cell_table import next_command, run_cells
 from ._fleet import run_specs
-from ._options import Accepting, Execution, Judging, Output
+from ._options import Accepting, ExecutorOptions, Judging, OutputOptions
 from ._output import echo_result
 
 
@@ -21,9 +21,9 @@ def matrix_command(
     device: Annotated[list[str] | None, typer.Option(help="Device for eager PyTorch; may be repeated.")] = None,
     *,
     judging: Judging,
-    execution: Execution,
+    execution: ExecutorOptions,
     accepting: Accepting,
-    output: Output,
+    output: OutputOptions,
 ) -> None:
     """Compare models in each dtype, on each device and backend; one line each.
 
@@ -49,9 +49,9 @@ def sweep_command(
     backend: shared.Backends = ["onnxruntime-cpu"],  # noqa: B006  typer copies it
     *,
     judging: Judging,
-    execution: Execution,
+    execution: ExecutorOptions,
     accepting: Accepting,
-    output: Output,
+    output: OutputOptions,
 ) -> None:
     """Export a model once with dynamic shapes, and compare it at each size; one line each.
 

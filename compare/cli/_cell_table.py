@@ -6,7 +6,7 @@ from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
 from ._command import command_line
-from ._options import Accepting, Output
+from ._options import Accepting, OutputOptions
 from ._output import echo_result, echo_unless
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ def run_cells(
     title: str,
     run: Callable[[], "list[Cell]"],
     accepting: Accepting,
-    output: Output,
+    output: OutputOptions,
     next_command: Callable[["list[Cell]"], str],
 ) -> int:
     """Run the comparisons, print the table of their outcomes, and return the exit code."""

@@ -67,7 +67,7 @@ def compare_command(
         Path | None, typer.Option(help="The dump is of another implementation: the TOML file of `filch align`.")
     ] = None,
     output: shared.Outputs = None,
-    view: shared.ViewOption = shared.View.summary,
+    view: shared.ViewOption = shared.TableView.summary,
     all_rows: shared.All = False,
     wide: shared.Wide = False,
     as_json: shared.Json = False,
@@ -179,7 +179,7 @@ def check_command(
     limit: shared.Limit = None,
     statistics: shared.Statistics = False,
     output: shared.Outputs = None,
-    view: shared.ViewOption = shared.View.summary,
+    view: shared.ViewOption = shared.TableView.summary,
     all_rows: shared.All = False,
     wide: shared.Wide = False,
     as_json: shared.Json = False,
@@ -262,5 +262,5 @@ def _with_command(report: "Report") -> "Report":
     return replace(report, command=command_line(_NOT_REPEATED, *backend))
 
 
-def _table_options(view: shared.View, *, all_rows: bool, wide: bool) -> dict[str, Any]:
-    return {"view": "nodes" if all_rows and view is shared.View.summary else str(view), "wide": wide}
+def _table_options(view: shared.TableView, *, all_rows: bool, wide: bool) -> dict[str, Any]:
+    return {"view": "nodes" if all_rows and view is shared.TableView.summary else str(view), "wide": wide}

@@ -9,7 +9,7 @@ import typer
 
 from . import _options as shared
 from ._cell_table import EXAMINED, next_command, run_cells
-from ._options import Accepting, Execution, FleetExecution, Output
+from ._options import Accepting, ExecutorOptions, FleetExecution, OutputOptions
 
 if TYPE_CHECKING:
     from ..fleet._cell import CellSpec
@@ -21,7 +21,7 @@ def fleet_command(
     *,
     execution: FleetExecution,
     accepting: Accepting,
-    output: Output,
+    output: OutputOptions,
 ) -> None:
     """Run the matrices and sweeps of a TOML file, each comparison in a process of its own.
 
@@ -37,9 +37,9 @@ def fleet_command(
 def run_specs(
     title: str,
     specs: "list[CellSpec]",
-    execution: Execution,
+    execution: ExecutorOptions,
     accepting: Accepting,
-    output: Output,
+    output: OutputOptions,
     *,
     factories: list[str],
 ) -> int:

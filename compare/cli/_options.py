@@ -42,7 +42,7 @@ class Precision(StrEnum):
     int4 = "int4"
 
 
-class View(StrEnum):
+class TableView(StrEnum):
     """The tables that a report can be printed as; see `Report.table`."""
 
     summary = "summary"
@@ -231,7 +231,7 @@ Limit = Annotated[
     typer.Option("--limit", help="Time limit of a run in seconds; by default 60, plus 60 for each GB of weights."),
 ]
 Profile = Annotated[bool, typer.Option("--profile", help="Show the run time of each node beside its error.")]
-ViewOption = Annotated[View, typer.Option("--view", help="What to print; nodes has a row for each value.")]
+ViewOption = Annotated[TableView, typer.Option("--view", help="What to print; nodes has a row for each value.")]
 Layout = Annotated[
     Path | None, typer.Option(help="TOML file with the layouts of the plain tensors of several processes.")
 ]
@@ -334,7 +334,7 @@ class Judging:
 
 
 @dataclass(frozen=True)
-class Execution:
+class ExecutorOptions:
     """Where comparisons run, and which of them; the other options need an executor."""
 
     executor: Executor = None
@@ -350,14 +350,14 @@ class Execution:
 
 
 @dataclass(frozen=True)
-class FleetExecution(Execution):
+class FleetExecution(ExecutorOptions):
     """The same for a fleet, which always has an executor."""
 
     executor: Executor = "processes:1"
 
 
 @dataclass(frozen=True)
-class Output:
+class OutputOptions:
     """How the table is printed; `--json` and `--markdown` are mutually exclusive."""
 
     as_json: Json = False

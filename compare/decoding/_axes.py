@@ -13,7 +13,7 @@ _ROUNDING = 1e-3  # a mean difference relative to the mean size, which rounding 
 
 
 @dataclass(frozen=True)
-class Spans:
+class StepSpans:
     """The steps in which a program computes some sequences.
 
     Attributes:
@@ -30,13 +30,13 @@ class Spans:
     in_rows: bool = False
 
     @classmethod
-    def of(cls, shape: Sequence[int], first: int, last: int, slots: int) -> "Spans":
+    def of(cls, shape: Sequence[int], first: int, last: int, slots: int) -> "StepSpans":
         """Return the steps for tokens of a shape, [rows, length]: the `first`, then one each, then the `last`."""
         starts = [0, *range(first, shape[1] - last + 1)]
         return cls(shape[0], tuple(zip(starts, [*starts[1:], shape[1]], strict=True)), slots)
 
     @classmethod
-    def in_rows_of(cls, rows: int, length: int) -> "Spans":
+    def in_rows_of(cls, rows: int, length: int) -> "StepSpans":
         """Return the steps of one token each that one call has in its rows."""
         return cls(rows, tuple((index, index + 1) for index in range(length)), in_rows=True)
 
@@ -81,13 +81,13 @@ class Axes:
         shape: the shape of the value in one call with all tokens.
     """
 
-    spans: Spans
+    spans: StepSpans
     roles: tuple[Role, ...]
     shape: tuple[int, ...]
 
     @classmethod
     def of(
-        cls, spans: Spans, whole: torch.Tensor, parts: Sequence[torch.Tensor], *, is_fixed: bool = False
+        cls, spans: StepSpans, whole: torch.Tensor, parts: Sequence[torch.Tensor], *, is_fixed: bool = False
     ) -> "Axes | None":
         """Return the axes of a value; None if they are not known, or if it is another value in each step.
 
@@ -166,7 +166,7 @@ class Axes:
         axis = self.roles.index("joint")
         return value.flatten(axis, axis + 2)
 
-    def joined(self, whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> "Joined":
+    def joined(self, whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> "JoinedSteps":
         """Return a value of one call with the numbers of each step in their places.
 
         Args:
@@ -177,20 +177,20 @@ class Axes:
             steps = zip(self.spans.all, parts, strict=True)
             others = ((part, start) for (start, _), part in steps if not torch.equal(part, parts[0]))
             part, position = next(others, (parts[-1], 0))
-            return Joined(part, [position])
+            return JoinedSteps(part, [position])
         if self.query_axis is None:
             return self._farthest(whole, parts)
         if self.key_axis is None:
             split = [self.split(part, step) for step, part in enumerate(parts)]
-            return Joined(torch.cat(split, self.query_axis).reshape(self.shape), [*range(self.spans.length)])
+            return JoinedSteps(torch.cat(split, self.query_axis).reshape(self.shape), [*range(self.spans.length)])
         result = self.split(whole.clone())
         for step, ((start, end), part) in enumerate(zip(self.spans.all, parts, strict=True)):
             place, own = result.narrow(self.query_axis, start, end - start), self.split(part, step)
             first, count = self.spans.keys_of(end, place.shape[self.key_axis])
             place.narrow(self.key_axis, first, count).copy_(own.narrow(self.key_axis, 0, count))
-        return Joined(result.reshape(self.shape), [*range(self.spans.length)])
+        return JoinedSteps(result.reshape(self.shape), [*range(self.spans.length)])
 
-    def _farthest(self, whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> "Joined":
+    def _farthest(self, whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> "JoinedSteps":
         """Return the keys of all tokens; those that are not the same in all steps are the farthest from `whole`."""
         axis = self.roles.index("keys")
         spans = [self.spans.keys_of(end, whole.shape[axis]) for end in self.spans.ends]
@@ -221,11 +221,11 @@ class Axes:
             if not torch.equal(steps[0][1], result.select(axis, key)):  # it was changed later
                 later = next(first for first, part in steps if not torch.equal(part, steps[0][1]))
                 positions[key] = max(positions[key], later)
-        return Joined(result, positions)
+        return JoinedSteps(result, positions)
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedSteps:
     """A value of several steps, as of one call.
 
     Attributes:
@@ -237,7 +237,7 @@ class Joined:
     positions: list[int]
 
 
-def shape_in_one_call(spans: Spans, parts: Sequence[torch.Tensor]) -> tuple[int, ...] | None:
+def shape_in_one_call(spans: StepSpans, parts: Sequence[torch.Tensor]) -> tuple[int, ...] | None:
     """Return the shape of a value in one call by those in the steps; None if they do not tell it."""
     if spans.slots or spans.in_rows or len({part.dim() for part in parts}) > 1:
         return None
@@ -246,14 +246,14 @@ def shape_in_one_call(spans: Spans, parts: Sequence[torch.Tensor]) -> tuple[int,
     return known if len(known) == len(sizes) else None
 
 
-def _size_in_one_call(spans: Spans, parts: Sequence[int]) -> int | None:
+def _size_in_one_call(spans: StepSpans, parts: Sequence[int]) -> int | None:
     if parts.count(parts[0]) == len(parts):
         return parts[0]
     candidates = spans.length, spans.length * parts[-1] // spans.counts[-1]
     return next((size for size in candidates if _role(spans, size, parts) is not None), None)
 
 
-def value_in_one_call(spans: Spans, parts: Sequence[torch.Tensor]) -> torch.Tensor | None:
+def value_in_one_call(spans: StepSpans, parts: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """Return a value of one call if the steps have all of its numbers, and the same ones; None if they have not.
 
     Args:
@@ -272,7 +272,7 @@ def value_in_one_call(spans: Spans, parts: Sequence[torch.Tensor]) -> torch.Tens
 
 
 def _with_one_key_axis(
-    spans: Spans, roles: tuple[Role, ...], whole: torch.Tensor, parts: Sequence[torch.Tensor]
+    spans: StepSpans, roles: tuple[Role, ...], whole: torch.Tensor, parts: Sequence[torch.Tensor]
 ) -> tuple[Role, ...]:
     """Return the roles with at most one axis of slots: other axes may have the same size, such as that of a head.
 
@@ -302,7 +302,7 @@ def _with_one_key_axis(
     return with_keys(None if is_fixed else best)
 
 
-def _role(spans: Spans, whole: int, parts: Sequence[int]) -> Role | None:
+def _role(spans: StepSpans, whole: int, parts: Sequence[int]) -> Role | None:
     if whole == spans.length and [*parts] == spans.counts:
         return "queries"
     if whole == spans.length and [*parts] == spans.ends:

@@ -14,7 +14,7 @@ from ..results._decoding import DecodeBreak, DecodeDecision, DecodePosition, Dec
 from ..results._picture import RowKey, picture
 from ..results._report import Report
 from ..results._rows import STAGES, Row
-from ._axes import Spans
+from ._axes import StepSpans
 from ._inherited import without_rounding
 from ._positioned_row import PositionedRow
 from ._stepwise import LOGITS, PRESENT, Stepwise
@@ -120,7 +120,7 @@ def _unjudged(rows: Iterable[Row], wrong: Collection[str]) -> dict[str, str]:
     }
 
 
-def _ordered(wrong: Sequence[PositionedRow], spans: Spans) -> list[PositionedRow]:
+def _ordered(wrong: Sequence[PositionedRow], spans: StepSpans) -> list[PositionedRow]:
     """Return wrong values by step and, in each, in the order of execution, which is that of cause and effect.
 
     Integers and masks may be wrong without an effect, such as the start of a window that hides nothing yet: they count

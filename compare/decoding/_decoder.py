@@ -11,10 +11,10 @@ from torch import nn
 from filch.export import cache_argument, has_only_states, logits_of, returned_cache
 
 from ..common._errors import CompareError
-from ._plan import Call, Plan
+from ._plan import Plan, PlannedCall
 
 
-class _Returned(nn.Module):
+class _ReturnedLogits(nn.Module):
     """Returns logits as the result of an operation, so that they are a value in the order in which they are returned.
 
     A result of a movement, such as a permutation, stands for the value that was moved (see `Execution.roots`).
@@ -40,7 +40,7 @@ class Decoder(nn.Module):
         self, model: nn.Module, plan: Plan, others: Mapping[str, Any], count: int, cache: object = None
     ) -> None:
         super().__init__()
-        self.model, self.result = model, _Returned()
+        self.model, self.result = model, _ReturnedLogits()
         self._plan, self._others, self._count, self._cache = plan, others, count, cache
         self._accepted = inspect.signature(model.forward).parameters
         config = getattr(model, "config", None)
@@ -74,7 +74,7 @@ class Decoder(nn.Module):
             return "the model takes no positions"
         return ""
 
-    def _arguments(self, call: Call) -> dict[str, Any]:
+    def _arguments(self, call: PlannedCall) -> dict[str, Any]:
         """Return the keyword arguments of a call, without its cache."""
         device = next((parameter.device for parameter in self.model.parameters()), call.tokens.device)
         rows = torch.tensor(call.sequences)
@@ -98,7 +98,7 @@ class Decoder(nn.Module):
             given["use_cache"] = self._plan.cache != "none"
         return given
 
-    def _empty_cache(self, call: Call, used: Any) -> Any:
+    def _empty_cache(self, call: PlannedCall, used: Any) -> Any:
         """Return the cache of a first call; None if the model makes it."""
         if used is not None and self._plan.reuses_cache:
             used.reset()

@@ -12,7 +12,7 @@ Side = Literal["left", "right"]
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class PlannedCall:
     """One call of a model.
 
     Attributes:
@@ -45,13 +45,13 @@ class Plan:
         reuses_cache: whether a cache that is full is reset, in place of a new one.
     """
 
-    calls: tuple[Call, ...]
+    calls: tuple[PlannedCall, ...]
     cache: Cache = "dynamic"
     with_positions: bool = True
     reuses_cache: bool = False
 
 
-def together(tokens: torch.Tensor, order: Sequence[int] | None = None) -> tuple[Call, ...]:
+def together(tokens: torch.Tensor, order: Sequence[int] | None = None) -> tuple[PlannedCall, ...]:
     """Return one call with all sequences.
 
     Args:
@@ -61,7 +61,7 @@ def together(tokens: torch.Tensor, order: Sequence[int] | None = None) -> tuple[
     return chunks(tokens, tokens.shape[1], order=order)
 
 
-def alone(sequences: Sequence[torch.Tensor]) -> tuple[Call, ...]:
+def alone(sequences: Sequence[torch.Tensor]) -> tuple[PlannedCall, ...]:
     """Return one call for each sequence; each is int64 in the shape [length]."""
     calls = (chunks(tokens[None], len(tokens), order=(index,)) for index, tokens in enumerate(sequences))
     return tuple(call for item in calls for call in item)
@@ -69,7 +69,7 @@ def alone(sequences: Sequence[torch.Tensor]) -> tuple[Call, ...]:
 
 def chunks(
     tokens: torch.Tensor, size: int, *, first: int | None = None, order: Sequence[int] | None = None
-) -> tuple[Call, ...]:
+) -> tuple[PlannedCall, ...]:
     """Return calls with a number of tokens each, of which the later ones read the cache.
 
     Args:
@@ -82,12 +82,12 @@ def chunks(
     given = tokens[list(rows)] if len(tokens) > 1 else tokens
     places = torch.arange(tokens.shape[1]).expand(len(rows), -1)
     return tuple(
-        Call(rows, given[:, start:end], places[:, start:end], places[:, :end], start == 0)
+        PlannedCall(rows, given[:, start:end], places[:, start:end], places[:, :end], start == 0)
         for start, end in _spans(tokens.shape[1], size, first or size)
     )
 
 
-def masked(tokens: torch.Tensor, mask: torch.Tensor, spans: Sequence[tuple[int, int]]) -> tuple[Call, ...]:
+def masked(tokens: torch.Tensor, mask: torch.Tensor, spans: Sequence[tuple[int, int]]) -> tuple[PlannedCall, ...]:
     """Return calls with sequences of which some tokens are masked, as padding is.
 
     Args:
@@ -98,7 +98,8 @@ def masked(tokens: torch.Tensor, mask: torch.Tensor, spans: Sequence[tuple[int, 
     places = torch.where(mask.bool(), mask.cumsum(-1) - 1, PADDING)
     rows = tuple(range(len(tokens)))
     return tuple(
-        Call(rows, tokens[:, start:end], places[:, start:end], places[:, :end], start == 0) for start, end in spans
+        PlannedCall(rows, tokens[:, start:end], places[:, start:end], places[:, :end], start == 0)
+        for start, end in spans
     )
 
 
@@ -109,7 +110,7 @@ def _spans(length: int, size: int, first: int) -> Iterator[tuple[int, int]]:
         start, end = end, end + size
 
 
-def padded(sequences: Sequence[torch.Tensor], side: Side, size: int, filler: int) -> tuple[Call, ...]:
+def padded(sequences: Sequence[torch.Tensor], side: Side, size: int, filler: int) -> tuple[PlannedCall, ...]:
     """Return calls with sequences of different lengths, which padding makes equally long.
 
     Args:

@@ -19,8 +19,8 @@ from filch.export import Node
 from ..alignment._execution import Execution
 from ..common._operators import operator_name
 from ..layouts._closeness import Closeness
-from ..layouts._numbers import Numbers
-from ._plan import Call, Plan
+from ..layouts._numbers import TensorNumbers
+from ._plan import Plan, PlannedCall
 
 ROOT, RESULT = "model", "result"  # the paths of the model in a `Decoder`, and of what returns its logits
 Operation = tuple[str, str]  # the path of a module, and an operator
@@ -117,7 +117,7 @@ class PositionedRun:
     def closeness(self, name: str, relative: float) -> Closeness:
         """Return how far numbers may differ from a value."""
         if name not in self._closeness:
-            self._closeness[name] = Numbers(self.execution.values[name]).closeness(relative)
+            self._closeness[name] = TensorNumbers(self.execution.values[name]).closeness(relative)
         return self._closeness[name]
 
     @cached_property
@@ -140,7 +140,7 @@ def mismatches(reference: PositionedRun, other: PositionedRun, relative: float) 
     Args:
         reference: computes each sequence in one call.
         other: the run to judge.
-        relative: the largest difference, relative to each number (see `Numbers.closeness`); 0 compares bits.
+        relative: the largest difference, relative to each number (see `TensorNumbers.closeness`); 0 compares bits.
 
     Returns:
         a `Mismatch`, or None if it is the same, by the name of each value of `other` that can be compared.
@@ -161,7 +161,7 @@ def mismatches(reference: PositionedRun, other: PositionedRun, relative: float) 
     return found
 
 
-def _equal_rows(reference: PositionedRun, call: Call) -> list[list[int]]:
+def _equal_rows(reference: PositionedRun, call: PlannedCall) -> list[list[int]]:
     """Return the rows of a call in groups that have the same positions, and whose sequences are in one other call."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for row, sequence in enumerate(call.sequences):
@@ -171,7 +171,7 @@ def _equal_rows(reference: PositionedRun, call: Call) -> list[list[int]]:
 
 
 @dataclass(frozen=True)
-class _Pair:
+class _ValuePair:
     """The numbers of two values that have to be the same.
 
     Attributes:
@@ -190,8 +190,8 @@ class _Pair:
 
 
 def _selected(  # noqa: PLR0917  called in one place
-    x: torch.Tensor, own: Call, y: torch.Tensor, call: Call, rows: Sequence[int], fixed: Collection[int]
-) -> _Pair | None:
+    x: torch.Tensor, own: PlannedCall, y: torch.Tensor, call: PlannedCall, rows: Sequence[int], fixed: Collection[int]
+) -> _ValuePair | None:
     """Return the numbers that two values share; None if their axes do not show which. `fixed` are no axes of tokens."""
     before = x.dim()
     x, y = _with_equal_axes(x, own, y, call, fixed)
@@ -218,8 +218,12 @@ def _selected(  # noqa: PLR0917  called in one place
         x = x.index_select(axis, torch.tensor(positions, device=x.device))
         y = y.index_select(axis, torch.tensor(indices, device=y.device))
     if not axes:  # such as a state, which the last call leaves behind
-        return _Pair(x, y, has_rows, None, []) if call.keys[rows[0]].max() == length - 1 or torch.equal(x, y) else None
-    return _Pair(x, y, has_rows, axes[0], positions)
+        return (
+            _ValuePair(x, y, has_rows, None, [])
+            if call.keys[rows[0]].max() == length - 1 or torch.equal(x, y)
+            else None
+        )
+    return _ValuePair(x, y, has_rows, axes[0], positions)
 
 
 def _rows_of(value: torch.Tensor, count: int, rows: Sequence[int]) -> list[int] | None:
@@ -230,7 +234,7 @@ def _rows_of(value: torch.Tensor, count: int, rows: Sequence[int]) -> list[int] 
 
 
 def _with_equal_axes(
-    x: torch.Tensor, own: Call, y: torch.Tensor, call: Call, fixed: Collection[int]
+    x: torch.Tensor, own: PlannedCall, y: torch.Tensor, call: PlannedCall, fixed: Collection[int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return two values with an axis for rows and one for tokens, if they have one for both."""
     (count, length), (rows, queries) = own.tokens.shape, call.tokens.shape
@@ -245,7 +249,7 @@ def _with_equal_axes(
     return x, y
 
 
-def _along(size: int, call: Call, row: int, length: int) -> tuple[list[int], list[int]]:
+def _along(size: int, call: PlannedCall, row: int, length: int) -> tuple[list[int], list[int]]:
     """Return the indices along an axis of a value of a call that have positions, and those positions.
 
     The axis has the queries, or the keys: all of them, the last ones (a window), or more (the slots of a static cache).
@@ -261,7 +265,7 @@ def _along(size: int, call: Call, row: int, length: int) -> tuple[list[int], lis
     return [index for index, _ in pairs], [position for _, position in pairs]
 
 
-def _mismatch(pair: _Pair, closeness: Closeness, call: Call, rows: Sequence[int]) -> Mismatch | None:
+def _mismatch(pair: _ValuePair, closeness: Closeness, call: PlannedCall, rows: Sequence[int]) -> Mismatch | None:
     if closeness.holds(pair.other, pair.own):
         return None
     wrong = ~closeness.equal(pair.other, pair.own)

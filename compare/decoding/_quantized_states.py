@@ -15,7 +15,7 @@ import torch
 from ..common._errors import CompareError
 from ..float64 import unit_of
 from ..layouts._closeness import RELATIVE
-from ..layouts._numbers import Numbers
+from ..layouts._numbers import TensorNumbers
 from ..results._invariance import InvarianceBreak
 
 _TOKENS = -2  # the axis of the tokens in keys and values
@@ -25,7 +25,7 @@ _FORMATS = "(8-bit numbers, scale), (integers, dict) or a tensor of quanto"
 
 
 @dataclass(frozen=True)
-class _Stored:
+class _StoredLayer:
     """What a layer has quantized, after an update.
 
     Attributes:
@@ -38,7 +38,7 @@ class _Stored:
     numbers: torch.Tensor
     coded: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    def kept(self, earlier: _Stored) -> int:
+    def kept(self, earlier: _StoredLayer) -> int:
         """Return how many of the first tokens have not been quantized since an earlier update."""
         count, is_kept = earlier.numbers.shape[_TOKENS], self.quantized is earlier.quantized
         if self.coded is not None and earlier.coded is not None:
@@ -46,7 +46,7 @@ class _Stored:
             is_kept = (is_kept and _are_equal(codes, old_codes, count)) or _are_equal(scale, old_scale, count)
         return count if is_kept else 0
 
-    def has_scale_of(self, earlier: _Stored) -> bool:
+    def has_scale_of(self, earlier: _StoredLayer) -> bool:
         """Whether the scale is that of an earlier update, so that it was not made for later numbers."""
         return self.coded is not None and earlier.coded is not None and torch.equal(self.coded[1], earlier.coded[1])
 
@@ -82,7 +82,7 @@ class WatchedCache:
         self.excess = 1.0
         self._running = running
         self._held: dict[tuple[int, str], torch.Tensor] = {}
-        self._stored: dict[tuple[int, str], _Stored] = {}
+        self._stored: dict[tuple[int, str], _StoredLayer] = {}
         dynamic = importlib.import_module("transformers.cache_utils").DynamicLayer
         others = (item for item in cache.layers if not isinstance(item, dynamic) or item.is_sliding)
         self.others = sorted({type(item).__name__ for item in others})
@@ -127,7 +127,7 @@ class WatchedCache:
         return _first_difference(returned, expected, allowed) or _first_difference(held, expected, allowed)
 
     def _allowed(
-        self, index: int, layer: Any, expected: torch.Tensor, stored: _Stored, earlier: _Stored | None
+        self, index: int, layer: Any, expected: torch.Tensor, stored: _StoredLayer, earlier: _StoredLayer | None
     ) -> tuple[int, torch.Tensor]:
         """Return the first token that was quantized in this update, and how far numbers may be off from there on."""
         first, count = 0 if earlier is None else stored.kept(earlier), stored.numbers.shape[_TOKENS]
@@ -155,12 +155,12 @@ def _first_difference(
     sequence = int(wrong.flatten(1).any(1).nonzero()[0])
     along = wrong[sequence].movedim(_TOKENS, 0).flatten(1).any(1)
     position = int(along.nonzero()[0])
-    sizes = Numbers(expected.double()).closeness(RELATIVE).sizes(expected.double())
+    sizes = TensorNumbers(expected.double()).closeness(RELATIVE).sizes(expected.double())
     relative = (distance / sizes)[sequence].movedim(_TOKENS, 0)[position]
     return sequence, position, float(relative.nan_to_num(nan=torch.inf).max())
 
 
-def _stored_by(layer: Any, quantized: Any) -> _Stored:
+def _stored_by(layer: Any, quantized: Any) -> _StoredLayer:
     """Return what a layer has quantized.
 
     Raises:
@@ -168,14 +168,14 @@ def _stored_by(layer: Any, quantized: Any) -> _Stored:
     """
     numbers = layer._dequantize(quantized)  # noqa: SLF001  what such layers define
     if hasattr(quantized, "_shift"):
-        return _Stored(quantized, numbers)
+        return _StoredLayer(quantized, numbers)
     match quantized:
         case (_, dict()):
-            return _Stored(quantized, numbers)
+            return _StoredLayer(quantized, numbers)
         case (torch.Tensor() as codes, scale) if codes[..., : numbers.shape[_TOKENS], :].shape == numbers.shape:
             codes, scale = codes[..., : numbers.shape[_TOKENS], :].clone(), torch.as_tensor(scale).double()
             scale = scale.clone() if scale.dim() > 1 else scale.clone().reshape(1, -1)
-            return _Stored(quantized, numbers, (codes, scale))
+            return _StoredLayer(quantized, numbers, (codes, scale))
     raise CompareError(f"{type(layer).__name__} does not quantize to {_FORMATS}")
 
 
@@ -184,7 +184,7 @@ def _are_equal(one: torch.Tensor, other: torch.Tensor, count: int) -> bool:
     return torch.equal(one[..., :count, :], other[..., :count, :])
 
 
-def _largest_error(layer: Any, stored: _Stored) -> torch.Tensor:
+def _largest_error(layer: Any, stored: _StoredLayer) -> torch.Tensor:
     """Return how far each number may be from the one that was quantized: half a step of the scale, in float64.
 
     HQQ moves its zero points to fit all numbers of a group, by which those at its ends may be another half step away.
@@ -193,7 +193,7 @@ def _largest_error(layer: Any, stored: _Stored) -> torch.Tensor:
     return _steps(layer, stored) * (1.0 if is_hqq else 0.5)
 
 
-def _steps(layer: Any, stored: _Stored) -> torch.Tensor:
+def _steps(layer: Any, stored: _StoredLayer) -> torch.Tensor:
     """Return how far the neighbouring numbers are that a quantizer can represent, for each number, in float64."""
     if stored.coded is None:
         at, next_to = (_with_zero_points(layer, stored.quantized, more) for more in (0, 1))

@@ -13,7 +13,7 @@ from filch.export.backends import Backend, Compiled, Observes, ReferenceLookup, 
 
 from ..common._errors import CompareError
 from ..results._rows import Row
-from ._axes import Axes, Spans, shape_in_one_call, value_in_one_call
+from ._axes import Axes, StepSpans, shape_in_one_call, value_in_one_call
 from ._parts import Parts
 from ._positioned_row import PositionedRow
 
@@ -27,7 +27,7 @@ TOKENS, MASK, LOGITS, LENGTH = "input_ids", "attention_mask", "logits", ".length
 
 @dataclass
 class Stepwise:
-    """Runs a program on whole sequences step by step, with its own cache; see `Spans.of`.
+    """Runs a program on whole sequences step by step, with its own cache; see `StepSpans.of`.
 
     It takes and returns what one call with all tokens takes and returns, so that each value can be compared with that
     of one call. Of a value with an axis of queries, each step computes some; of the keys and values in a cache, each
@@ -41,8 +41,8 @@ class Stepwise:
         first: the number of tokens of the first step.
         last: the number of tokens of the last step.
         slots: the number of slots of a static cache; 0 for a dynamic one.
-        sequences: if one call has the steps in its rows (see `Spans.in_rows`), the number of sequences. Each step then
-            gets the cache of that call, because in recurrent states rounding errors add up.
+        sequences: if one call has the steps in its rows (see `StepSpans.in_rows`), the number of sequences. Each step
+            then gets the cache of that call, because in recurrent states rounding errors add up.
 
     Attributes:
         references: returns the references of the values that are observed, by name; None for one without.
@@ -60,7 +60,7 @@ class Stepwise:
     stages: tuple[Stage, ...] = field(init=False)
     references: ReferenceLookup = field(default=lambda _: None, init=False)
     records: dict[tuple[Stage, str, str], PositionedRow] = field(default_factory=dict, init=False)
-    spans: Spans = field(default_factory=lambda: Spans(0, (), 0), init=False)
+    spans: StepSpans = field(default_factory=lambda: StepSpans(0, (), 0), init=False)
     logits: torch.Tensor | None = field(default=None, init=False)
     _places: dict[str, tuple[Axes, list[int]]] = field(default_factory=dict, init=False)
 
@@ -70,11 +70,11 @@ class Stepwise:
     def compile(self, program: Program, *, optimize: bool) -> Compiled:
         """See `Backend.compile`."""
         compiled = self.backend.compile(program, optimize=optimize)
-        return replace(compiled, handle=_Handle(compiled, program, optimize))
+        return replace(compiled, handle=_StepwiseProgram(compiled, program, optimize))
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`."""
-        handle: _Handle = compiled.handle
+        handle: _StepwiseProgram = compiled.handle
         if watch:
             wanted = {*watch, *compiled.graph.outputs}
             return {name: value for name, value in self._observe(handle, inputs, 0) if name in wanted}
@@ -110,7 +110,7 @@ class Stepwise:
         buffer: int,
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """See `Isolates.isolate`: in each step, the nodes read the numbers of its positions."""
-        handle: _Handle = compiled.handle
+        handle: _StepwiseProgram = compiled.handle
         known: dict[str, torch.Tensor | None] = {}
 
         def whole(name: str) -> torch.Tensor | None:
@@ -139,7 +139,7 @@ class Stepwise:
             if expected is not None:
                 yield name, handle.axes[name].joined(expected, parts).value
 
-    def _observe(self, handle: "_Handle", inputs: Values, buffer: int) -> Iterator[tuple[str, torch.Tensor]]:
+    def _observe(self, handle: "_StepwiseProgram", inputs: Values, buffer: int) -> Iterator[tuple[str, torch.Tensor]]:
         if not handle.inputs:
             raise CompareError("a program with a cache is run before its values are observed")
         parts: dict[str, Parts] = {}
@@ -149,7 +149,7 @@ class Stepwise:
         one_call = _OneCall(lambda: self._values(handle, inputs, buffer))
         yield from self._joined(handle, parts, one_call, self.references)
 
-    def _values(self, handle: "_Handle", inputs: Values, buffer: int) -> Iterable[tuple[str, torch.Tensor]]:
+    def _values(self, handle: "_StepwiseProgram", inputs: Values, buffer: int) -> Iterable[tuple[str, torch.Tensor]]:
         """Return the values of one run in the order of execution."""
         if isinstance(self.backend, Observes):
             # With less room than the weights take, some backends load them again for each run.
@@ -158,14 +158,14 @@ class Stepwise:
         found = self.backend.run(handle.inner, inputs, graph.producer)
         return ((name, found[name]) for node in graph.nodes for name in node.outputs if name in found)
 
-    def _run_steps(self, handle: "_Handle", inputs: Values) -> dict[str, Parts]:
+    def _run_steps(self, handle: "_StepwiseProgram", inputs: Values) -> dict[str, Parts]:
         """Return the outputs of the steps by name; the cache of the next one is what a step returns."""
         shape = inputs[TOKENS].shape
         in_rows = bool(self.sequences)
         handle.spans = self.spans = (
-            Spans.in_rows_of(self.sequences, shape[0] // self.sequences)
+            StepSpans.in_rows_of(self.sequences, shape[0] // self.sequences)
             if in_rows
-            else Spans.of(shape, self.first, self.last, self.slots)
+            else StepSpans.of(shape, self.first, self.last, self.slots)
         )
         first = {name: tensor for name, tensor in inputs.items() if name.startswith(PAST) and not in_rows}
         given = [
@@ -204,7 +204,7 @@ class Stepwise:
         return mask
 
     def _joined(
-        self, handle: "_Handle", parts: dict[str, Parts], one_call: "_OneCall", references: ReferenceLookup
+        self, handle: "_StepwiseProgram", parts: dict[str, Parts], one_call: "_OneCall", references: ReferenceLookup
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the values of one call with the numbers of each step in their places; `parts` is emptied."""
         spans = handle.spans
@@ -260,7 +260,7 @@ class _OneCall:
 
 
 @dataclass
-class _Handle:
+class _StepwiseProgram:
     """A compiled program, and what is known of its last run.
 
     Attributes:
@@ -275,7 +275,7 @@ class _Handle:
     inner: Compiled
     program: Program
     optimize: bool
-    spans: Spans = field(default_factory=lambda: Spans(0, (), 0))
+    spans: StepSpans = field(default_factory=lambda: StepSpans(0, (), 0))
     inputs: list[Values] = field(default_factory=list)
     axes: dict[str, Axes] = field(default_factory=dict)
 
@@ -328,7 +328,7 @@ def is_of_encoder(name: str) -> bool:
 
 
 def _known_value(
-    spans: Spans, parts: Sequence[torch.Tensor], name: str, references: ReferenceLookup
+    spans: StepSpans, parts: Sequence[torch.Tensor], name: str, references: ReferenceLookup
 ) -> torch.Tensor | None:
     """Return a value of one call as far as it is known without making the call: its reference, or all of its parts."""
     shape = shape_in_one_call(spans, parts)
@@ -338,7 +338,7 @@ def _known_value(
     return value_in_one_call(spans, parts)
 
 
-def _other_size(spans: Spans, name: str, whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> int | None:
+def _other_size(spans: StepSpans, name: str, whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> int | None:
     """Return the first step with logits of other tokens, or that leaves another number of keys in the cache.
 
     None if each has as many as its tokens need.

@@ -11,7 +11,7 @@ from filch.export import Node
 from ..alignment._correspondence import Anchor
 from ..alignment._operators import SUMS, family, place_of, same_operations
 from ._operands import arranged
-from ._rerun import Rerun
+from ._rerun import PatchedRun
 
 
 class Counterparts:
@@ -21,7 +21,7 @@ class Counterparts:
         run: the last run of B.
     """
 
-    def __init__(self, run: Rerun) -> None:
+    def __init__(self, run: PatchedRun) -> None:
         self._run, self._own, self._other = run, run.own, run.other
 
     @cached_property

@@ -26,13 +26,13 @@ from ._first_wrong import OtherSteps, first_wrong
 from ._notes import difference_of, idle_node, misplacing_node, odd_weight, weight_of_other_layer
 from ._operands import Operands
 from ._precision import coarser_operations
-from ._rerun import Rerun
+from ._rerun import PatchedRun
 from ._residuals import residual_sum
 
 _MOST = 16  # suspects to find
 
 
-class Divergence:
+class DivergenceSearch:
     """Finds the operations of B that leave A.
 
     Args:
@@ -42,7 +42,7 @@ class Divergence:
     def __init__(self, pairs: Correspondence) -> None:
         self._pairs = pairs
         self._own, self._other = pairs.reference.execution, pairs.other.execution
-        self._run = Rerun(pairs)
+        self._run = PatchedRun(pairs)
         self._counterparts = Counterparts(self._run)
         self._operands = Operands(pairs)
 

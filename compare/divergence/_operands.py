@@ -13,7 +13,7 @@ from ..alignment._correspondence import Anchor, Correspondence
 from ..alignment._operators import place_of
 from ..layouts._closeness import RELATIVE
 from ..layouts._layout import Layout
-from ..layouts._numbers import Numbers
+from ..layouts._numbers import TensorNumbers
 from ..layouts._solve import solve
 
 Shape = tuple[int, ...]
@@ -69,7 +69,9 @@ class Operands:
             pair = self._pair(anchor)
             if pair is None or not all(name in self._found for name in (roots[anchor.operand], anchor.node.outputs[0])):
                 continue
-            layout = solve(Numbers(pair[1]), Numbers(pair[0])) if pair[0].numel() == pair[1].numel() else None
+            layout = (
+                solve(TensorNumbers(pair[1]), TensorNumbers(pair[0])) if pair[0].numel() == pair[1].numel() else None
+            )
             if layout is not None:
                 for key in self._keys(anchor, *pair):
                     seen.setdefault(key, {})[anchor.operand] = layout
@@ -103,7 +105,7 @@ class Operands:
         own, other = (side.values.get(side.roots[name]) for side, name in zip(sides, names, strict=True))
         if own is None or other is None:
             return None
-        ordered, layout = _with_sizes(own, tuple(other.shape)), solve(Numbers(operand), Numbers(other))
+        ordered, layout = _with_sizes(own, tuple(other.shape)), solve(TensorNumbers(operand), TensorNumbers(other))
         return None if ordered is None or layout is None else layout.select(ordered).reshape(operand.shape).clone()
 
     def is_guessed(self, anchor: Anchor) -> bool:
@@ -118,8 +120,11 @@ class Operands:
         if expected is None:
             return False
         own = self.others[anchor.operand]
-        closeness = Numbers(expected).closeness(RELATIVE)
-        if closeness.holds(own.reshape(-1), expected.reshape(-1)) or solve(Numbers(own), Numbers(expected)) is None:
+        closeness = TensorNumbers(expected).closeness(RELATIVE)
+        if (
+            closeness.holds(own.reshape(-1), expected.reshape(-1))
+            or solve(TensorNumbers(own), TensorNumbers(expected)) is None
+        ):
             return False
         return not self.is_guessed(anchor) or self._is_right_with(anchor, expected)
 
@@ -131,7 +136,7 @@ class Operands:
         if run_again is None or own is None or not anchor.whole or operand.shape != shape:
             return False
         result = run_again({anchor.operand: operand}, {output}).get(output)
-        return result is not None and solve(Numbers(result), Numbers(own)) is not None
+        return result is not None and solve(TensorNumbers(result), TensorNumbers(own)) is not None
 
     def _pair(self, anchor: Anchor) -> tuple[torch.Tensor, torch.Tensor] | None:
         own, other = self.own.get(anchor.reference_operand), self.others.get(anchor.operand)

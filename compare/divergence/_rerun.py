@@ -1,4 +1,4 @@
-"""`Rerun`: B, run again with numbers of A in place of some of its own."""
+"""`PatchedRun`: B, run again with numbers of A in place of some of its own."""
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -13,7 +13,7 @@ from ..alignment._execution import Tensors
 from ..alignment._output_order import have_equal_numbers
 from ..alignment._values import match_values
 from ..common._operators import operator_name
-from ..layouts._numbers import Numbers
+from ..layouts._numbers import TensorNumbers
 from ..layouts._solve import have_same_rows, solve
 from ._first_wrong import is_right
 
@@ -22,7 +22,7 @@ _SELECTS = frozenset({"NonZero", "argsort", "nonzero", "sort"})
 _RETURNS = frozenset({"ScatterElements", "ScatterND", "index_add", "index_put", "scatter", "scatter_add"})
 
 
-class Rerun:
+class PatchedRun:
     """The last run of B, and which of its values are A's; at first the run without numbers of A.
 
     Args:
@@ -100,7 +100,7 @@ class Rerun:
             count = len(self.found)
             exact = equal_values(matched_values(self.matches, self.own.values), self.values)
             pairs = ((self.values[name], number) for name, number in exact.items())
-            if all(Numbers(number).closeness(_EXACT).holds(value, number) for value, number in pairs):
+            if all(TensorNumbers(number).closeness(_EXACT).holds(value, number) for value, number in pairs):
                 break
             wrong = self._run_with(exact)
         return wrong
@@ -118,7 +118,7 @@ class Rerun:
                 del self.forced[name], self.guessed[name]
             values = run_again({**given, **self.forced}, wanted)
         changed = {
-            name: Numbers(value)
+            name: TensorNumbers(value)
             for name, value in values.items()
             if name in self.pairs.other.recognizable and not torch.equal(value, self.values[name])
         }
@@ -144,10 +144,10 @@ class Rerun:
         """Whether a value of B has the numbers of the value of A that was put in its place, in another order."""
         if _equal(value, self.forced[name]):
             return False
-        numbers, guess = Numbers(value), Numbers(self.guessed[name])
+        numbers, guess = TensorNumbers(value), TensorNumbers(self.guessed[name])
         return solve(numbers, guess) is not None or have_same_rows(numbers, guess)
 
-    def _joined(self, changed: Mapping[str, Numbers]) -> set[str]:
+    def _joined(self, changed: Mapping[str, TensorNumbers]) -> set[str]:
         """Return the changed values of B that values of A make up, as in other places of the run."""
         found = set()
         for anchor in self.pairs.anchors:
@@ -155,7 +155,7 @@ class Rerun:
             if name in changed and not anchor.whole:
                 parts = [item for item in self.pairs.anchors if item.node.name == anchor.node.name]
                 sources = {item.reference.outputs[0] for item in parts}
-                if all(solve(Numbers(self.own.values[source]), changed[name]) is not None for source in sources):
+                if all(solve(TensorNumbers(self.own.values[source]), changed[name]) is not None for source in sources):
                     found.add(name)
         return found
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from ..results._rows import Operator, Row
+from ..results._rows import ModelOperation, Row
 
 _NAMESPACES = {"torch": torch, "torch.nn.functional": nn.functional}
 
@@ -17,7 +17,7 @@ def as_returned(name: str) -> str:
     return f"{name}, as returned"
 
 
-def fx_operators(graph: fx.Graph, rows: Sequence[Row]) -> Iterator[Operator]:
+def fx_operators(graph: fx.Graph, rows: Sequence[Row]) -> Iterator[ModelOperation]:
     """Yield the inputs, the operations and the result of a graph from Dynamo, without its weights.
 
     Args:
@@ -33,14 +33,16 @@ def fx_operators(graph: fx.Graph, rows: Sequence[Row]) -> Iterator[Operator]:
         leaf = leaves.get(_call(node))
         if node.op == "placeholder":
             if not isinstance(node.meta["example_value"], nn.Parameter) and not _is_weight(node):
-                yield Operator("placeholder", "", None, str(node.meta["example_value"].dtype).removeprefix("torch."))
+                yield ModelOperation(
+                    "placeholder", "", None, str(node.meta["example_value"].dtype).removeprefix("torch.")
+                )
         elif leaf is None:
-            yield Operator("call_function", function_text(node), by_value.get(node.name))
+            yield ModelOperation("call_function", function_text(node), by_value.get(node.name))
         elif index + 1 == len(nodes) or _call(nodes[index + 1]) != _call(node):
-            yield Operator("call_module", repr(leaf), by_value.get(node.name))
+            yield ModelOperation("call_module", repr(leaf), by_value.get(node.name))
     first = next(iter(graph.output_node().all_input_nodes), None)
     name = "" if first is None else first.name
-    yield Operator("output", "", returned.get(as_returned(name), by_value.get(name)))
+    yield ModelOperation("output", "", returned.get(as_returned(name), by_value.get(name)))
 
 
 def function_text(node: fx.Node) -> str:

@@ -26,7 +26,7 @@ from ..metrics._tolerance import ToleranceOption, given_limits
 from ..provenance._provenance import NodeProvenance
 from ..references._resolver import Reference
 from ..results._report import EAGER_PYTORCH, Report
-from ..results._rows import Operator, Row
+from ..results._rows import ModelOperation, Row
 from ._changed_inputs import changed_rows, values_after
 from ._fx_operators import as_returned, fx_operators
 from ._node_values import NodeValues
@@ -110,7 +110,10 @@ class GraphCheck:
         elif random:
             notes.append(f"{random[0]} draws random numbers: compiled code draws others than eager PyTorch")
         rows = [*(replace(row, random=row.node in random) for row in rows), *changed]
-        operators = (*fx_operators(self.module.graph, rows), *(Operator("output", row.value, row) for row in changed))
+        operators = (
+            *fx_operators(self.module.graph, rows),
+            *(ModelOperation("output", row.value, row) for row in changed),
+        )
         return Report(
             backend=self.backend,
             reference=EAGER_PYTORCH,

@@ -18,7 +18,7 @@ from ..metrics._metrics import Difference
 from ..references._inputs import CapturedCall, cast_inputs, cast_notes
 from ..references._references import captured_results, result_references, without_random
 from ..references._resolver import Reference, ReferenceResolver
-from ..results._rows import ModuleRow, Operator, Row
+from ..results._rows import ModelOperation, ModuleRow, Row
 from ._allowances import Allowances
 from ._compared_numbers import compared_values
 from ._float64_checker import Float64Checker
@@ -30,7 +30,7 @@ from ._isolated_nodes import (
     unexplained_nodes,
     with_accumulated_rounding,
 )
-from ._modules import Modules
+from ._modules import ModuleRows
 from ._prepare import Prepared, attempt
 from ._random import RandomValues
 from ._run import ObservedValue, Run
@@ -59,7 +59,7 @@ class CallResult:
 
     rows: list[Row]
     modules: list[ModuleRow]
-    operators: tuple[Operator, ...]
+    operators: tuple[ModelOperation, ...]
     observer_effect: Difference | None
     notes: tuple[str, ...]
     failed: tuple[str, ...]
@@ -91,7 +91,7 @@ class _CallComparison:
         """Compare all stages; if only some can be run, the result says why the others are missing."""
         self._failed += self._unreturned()
         prepared, call = self._prepared, self._call
-        modules = Modules(prepared.records, self._program, call, prepared.limits)
+        modules = ModuleRows(prepared.records, self._program, call, prepared.limits)
         rows: list[Row] = []
         effect: Difference | None = None
         references = self._references(*prepared.compiled)
@@ -126,18 +126,18 @@ class _CallComparison:
             return [f"the model returns {returned} tensors, the graph has {len(outputs)} outputs"]
         return [f"the output {name!r} is not compared, because it is {kind}" for name, kind in unjudged.items()]
 
-    def _operators(self, rows: Sequence[Row]) -> tuple[Operator, ...]:
+    def _operators(self, rows: Sequence[Row]) -> tuple[ModelOperation, ...]:
         """Return the model's operations, each with the row of its value."""
         by_value = {row.value: row for row in rows}
         dtypes = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in self._call.inputs.items()}
         dtypes |= {row.value: row.dtype or "" for row in rows}
         return tuple(
-            Operator(item.kind, item.text, by_value.get(item.value or ""), dtypes.get(item.value or "", ""))
+            ModelOperation(item.kind, item.text, by_value.get(item.value or ""), dtypes.get(item.value or "", ""))
             for item in self._program.operators
         )
 
     def _compare_stage(
-        self, stage: Stage, references: ReferenceResolver, modules: Modules, float64: Float64Values | None
+        self, stage: Stage, references: ReferenceResolver, modules: ModuleRows, float64: Float64Values | None
     ) -> tuple[list[Row], Difference | None]:
         """Return the rows of one stage, and its observer effect.
 

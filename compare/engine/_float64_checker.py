@@ -214,7 +214,7 @@ class Float64Checker:
         """
         exported_name = self._run.exported_name(name)
         decides = self.float64.decides(exported_name, tensor)
-        value = _Value(name, exported_name, node, reference, tensor, spread, inputs, is_decision=decides)
+        value = _JudgedValue(name, exported_name, node, reference, tensor, spread, inputs, is_decision=decides)
         value = self._with_near_ties(value)
         verdict = self._verdict_by(self._exact, value)
         self._record_unaffected(verdict, value)
@@ -247,7 +247,7 @@ class Float64Checker:
         """Return a value in float64, with the choices of the run in near-ties of a nearest `Resize`."""
         return self._chosen[name] if name in self._chosen else self.float64.get(name)
 
-    def _with_near_ties(self, value: "_Value") -> "_Value":
+    def _with_near_ties(self, value: "_JudgedValue") -> "_JudgedValue":
         """Return a value with the reference for its choices in near-ties, and keep what float64 has for them."""
         self._chosen = {}
         node = self._exported.producer.get(value.exported_name)
@@ -266,7 +266,7 @@ class Float64Checker:
         self._chosen = {value.exported_name: chosen}
         return replace(value, reference=reference)
 
-    def _mismatch(self, value: "_Value") -> RoundingVerdict | None:
+    def _mismatch(self, value: "_JudgedValue") -> RoundingVerdict | None:
         """Return the verdict on indices that are not those of the numbers that their node selects in any order."""
         axis, node = self._open_axes.get(value.exported_name), value.node
         if axis is None or value.name == node.outputs[0]:
@@ -278,7 +278,9 @@ class Float64Checker:
             return None
         return RoundingVerdict("wrong", math.inf, math.inf, note="they are not the indices of the selected numbers")
 
-    def _verdict_by_rounded_operands(self, verdict: RoundingVerdict | None, value: "_Value") -> RoundingVerdict | None:
+    def _verdict_by_rounded_operands(
+        self, verdict: RoundingVerdict | None, value: "_JudgedValue"
+    ) -> RoundingVerdict | None:
         """Return the verdict on a value of which a product that may round its operand has computed a part.
 
         In the whole run, such rounding could hide a fault, so the value becomes a suspect. In isolation, the product
@@ -298,7 +300,7 @@ class Float64Checker:
         found = [self._verdict_by(partial(_always, item), alone) for item in known]
         return min((item for item in found if item is not None), key=lambda item: item.ratio, default=verdict)
 
-    def _with_rounded_operands(self, value: "_Value") -> Float64Value | None:
+    def _with_rounded_operands(self, value: "_JudgedValue") -> Float64Value | None:
         """Return what float64 computes if a node rounds its operands as defined; None if these are not known."""
         given = self._read_by(value)
         for name, rounds in self._rounded.read_by(value.node):
@@ -308,16 +310,16 @@ class Float64Checker:
             given[name] = rounds(operand)
         return None if self._rerun is None else self._rerun(given.get).get(value.exported_name)
 
-    def _read_by(self, value: "_Value") -> dict[str, torch.Tensor | None]:
+    def _read_by(self, value: "_JudgedValue") -> dict[str, torch.Tensor | None]:
         """Return what a node has read, by its names in the exported graph; None for weights."""
         names = {self._run.exported_name(name): name for name in value.node.reads}
         return {name: self._run.inputs.get(own, value.inputs(own)) for name, own in names.items()}
 
-    def _record_unaffected(self, verdict: RoundingVerdict | None, value: "_Value") -> None:
+    def _record_unaffected(self, verdict: RoundingVerdict | None, value: "_JudgedValue") -> None:
         if verdict is not None and verdict.sound and not value.is_decision:
             self._decisions.record_unaffected(value.exported_name)
 
-    def _shared_error(self, verdict: RoundingVerdict | None, value: "_Value") -> RoundingVerdict | None:
+    def _shared_error(self, verdict: RoundingVerdict | None, value: "_JudgedValue") -> RoundingVerdict | None:
         """Return the verdict on a node that is wrong by itself and whose reference has the same error; else None.
 
         In the whole run, the value is only recorded as a suspect.
@@ -332,7 +334,7 @@ class Float64Checker:
             self._off.add(value.name)
         return shared if self._is_isolated else None
 
-    def _far_from_float64(self, value: "_Value") -> RoundingVerdict | None:
+    def _far_from_float64(self, value: "_JudgedValue") -> RoundingVerdict | None:
         """Return the verdict on a value that agrees with the model's although both are far from float64; else None."""
         exact = self._exact(value.exported_name)
         if value.reference is None or exact is None or not shares_error(value.tensor, value.reference, exact):
@@ -352,8 +354,8 @@ class Float64Checker:
         return replace(verdict, note=BOTH_WRONG)
 
     def _verdict_by_other_decisions(
-        self, verdict: RoundingVerdict | None, value: "_Value", *, observed: bool
-    ) -> tuple[RoundingVerdict | None, "_Value"]:
+        self, verdict: RoundingVerdict | None, value: "_JudgedValue", *, observed: bool
+    ) -> tuple[RoundingVerdict | None, "_JudgedValue"]:
         """Return the verdict by what float64 computes from the decisions that may have affected a value.
 
         These are those of the run, as far as they are known; noise changes the other ones. The value is returned with
@@ -376,7 +378,9 @@ class Float64Checker:
         changed = self._verdict_by(self.float64.get_with_changed_decisions, value)
         return verdict if changed is None else changed, value
 
-    def _with_decided_part(self, verdict: RoundingVerdict, value: "_Value", forced: "_Value") -> RoundingVerdict:
+    def _with_decided_part(
+        self, verdict: RoundingVerdict, value: "_JudgedValue", forced: "_JudgedValue"
+    ) -> RoundingVerdict:
         """Return the verdict with the part of the difference from the model that is due to other decisions before."""
         flips, expected, reference = self._others.flips(value.name), forced.reference, value.reference
         if not flips or expected is None or reference is None:
@@ -387,7 +391,9 @@ class Float64Checker:
         distance = (expected.double() - reference.double())[differs].abs().nan_to_num(nan=math.inf, posinf=math.inf)
         return replace(verdict, decided=float(distance.max()) if distance.numel() else 0.0, follows=tuple(flips))
 
-    def _verdict_by_hidden_decisions(self, verdict: RoundingVerdict | None, value: "_Value") -> RoundingVerdict | None:
+    def _verdict_by_hidden_decisions(
+        self, verdict: RoundingVerdict | None, value: "_JudgedValue"
+    ) -> RoundingVerdict | None:
         """Return the verdict on a value of a fused node by the decisions that the node keeps to itself.
 
         The value shows them: each near-tie is decided so that what float64 computes from it is nearest to the value.
@@ -404,7 +410,7 @@ class Float64Checker:
         """Return the decisions that a value of the exported graph is computed from within a node of the run."""
         return self._compared.hidden_in(self._exported.cone([name], self._run_names))
 
-    def _verdict_by_hidden_decision(self, name: str, value: "_Value") -> RoundingVerdict | None:
+    def _verdict_by_hidden_decision(self, name: str, value: "_JudgedValue") -> RoundingVerdict | None:
         """Return the verdict on a value by a decision as it shows it; None if this does not explain the value."""
         source = self._others.values or self.float64
         decided, decision = source.get(value.exported_name), source.get(name)
@@ -433,12 +439,12 @@ class Float64Checker:
         verdict = self._with_decided_part(verdict, value, forced)
         return replace(verdict, verdict="decision", flips=flips_of(tie.margins, differs))
 
-    def _with_decision(self, name: str, decision: torch.Tensor, value: "_Value") -> Float64Value | None:
+    def _with_decision(self, name: str, decision: torch.Tensor, value: "_JudgedValue") -> Float64Value | None:
         """Return what float64 computes for a value from a further decision of the run."""
         values = self._others.with_decision(name, decision)
         return None if values is None else values.get(value.exported_name)
 
-    def _unobserved_verdict(self, verdict: RoundingVerdict, value: "_Value") -> RoundingVerdict:
+    def _unobserved_verdict(self, verdict: RoundingVerdict, value: "_JudgedValue") -> RoundingVerdict:
         """Return the verdict on an output of another run, whose decisions are not known.
 
         NaN and infinity are no near-ties.
@@ -451,7 +457,9 @@ class Float64Checker:
         note = "the run without instrumentation may have made other decisions in near-ties"
         return replace(verdict, verdict="suspicious", note=note)
 
-    def _decision_verdict(self, verdict: RoundingVerdict, value: "_Value", *, observed: bool = True) -> RoundingVerdict:
+    def _decision_verdict(
+        self, verdict: RoundingVerdict, value: "_JudgedValue", *, observed: bool = True
+    ) -> RoundingVerdict:
         """Return the verdict on a decision, with its margin if it differs from the model's.
 
         Rounding decides it if it is the right one for what the node has read, and this is off by no more than rounding.
@@ -477,11 +485,11 @@ class Float64Checker:
         is_near = decision.verdict == "decision" and decision.flips is not None and decision.flips.margin is not None
         return decision if may_round and is_near else verdict
 
-    def _reads_right_numbers(self, value: "_Value") -> bool:
+    def _reads_right_numbers(self, value: "_JudgedValue") -> bool:
         """Return whether what a decision was computed from is off by no more than rounding, as far as it is known."""
         return self._wrong.isdisjoint((*value.node.reads, *self._compared.names_in_run(value.exported_name)))
 
-    def _with_margin(self, verdict: RoundingVerdict, value: "_Value") -> RoundingVerdict:
+    def _with_margin(self, verdict: RoundingVerdict, value: "_JudgedValue") -> RoundingVerdict:
         """Return the verdict on decisions that differ, by the largest of their margins; another order has none."""
         if verdict.flips is not None and verdict.flips.is_order:
             return verdict
@@ -522,7 +530,7 @@ class Float64Checker:
         )
         return Compared(exact.value, level.scale * level.largest)
 
-    def _verdict_by_inputs(self, value: "_Value") -> RoundingVerdict | None:
+    def _verdict_by_inputs(self, value: "_JudgedValue") -> RoundingVerdict | None:
         """Return the verdict on a decision by what float64 computes from what the node has read; None if not known."""
         reads = value.node.reads
         if self._node_values is None:
@@ -541,7 +549,7 @@ class Float64Checker:
         is_rounded = self._decides_rounded(value, exact.value, known)
         return replace(verdict, verdict="decision") if is_rounded else self._with_ties(verdict, value)
 
-    def _decides_rounded(self, value: "_Value", exact: torch.Tensor, known: Mapping[str, torch.Tensor]) -> bool:
+    def _decides_rounded(self, value: "_JudgedValue", exact: torch.Tensor, known: Mapping[str, torch.Tensor]) -> bool:
         """Return whether a decision is right for numbers that are rounded to those that its node is known to have read.
 
         A kernel may compute in float32 what a value has in half precision, and what reads it gets the former.
@@ -559,7 +567,7 @@ class Float64Checker:
         ratio = None if found is None or not bool(differs.any()) else flips_of(found, differs).ratio
         return ratio is not None and ratio <= 1.0
 
-    def _with_ties(self, verdict: RoundingVerdict, value: "_Value") -> RoundingVerdict:
+    def _with_ties(self, verdict: RoundingVerdict, value: "_JudgedValue") -> RoundingVerdict:
         producers, read = self._run.graph.producer, {name: name for name in value.node.reads}
         selecting = selecting_node(value.name, value.node, producers)
         if selecting is None:  # a backend's own operator, for example
@@ -599,13 +607,13 @@ class Float64Checker:
         if self._compiled is None or name != self._run.exported_name(name) or name in self._exported.values:
             return None
         float64 = self._compiled()
-        value = _Value(name, name, node, reference, tensor, spread, is_decision=float64.decides(name, tensor))
+        value = _JudgedValue(name, name, node, reference, tensor, spread, is_decision=float64.decides(name, tensor))
         verdict = self._verdict_by(float64.get, value)
         if float64.changed_decisions and not (verdict is not None and verdict.sound):
             verdict = self._verdict_by(float64.get_with_changed_decisions, value)
         return verdict
 
-    def _verdict_by(self, get: Callable[[str], Float64Value | None], value: "_Value") -> RoundingVerdict | None:
+    def _verdict_by(self, get: Callable[[str], Float64Value | None], value: "_JudgedValue") -> RoundingVerdict | None:
         """Return the verdict on a value (see `verdict`) by the float64 value that `get` returns."""
         reference, tensor, spread = value.reference, value.tensor, value.spread
         steady = not largest_distance(spread)
@@ -650,7 +658,7 @@ class Float64Checker:
             return verdict
         return judge(sequential=max(sequential, int((length * _SYSTEMATIC) ** 2)))
 
-    def _sums_repeated_numbers(self, value: "_Value") -> bool:
+    def _sums_repeated_numbers(self, value: "_JudgedValue") -> bool:
         """Return whether a node sums few different numbers, whose rounding errors have one sign and add up."""
         given = self._read_by(value)
         sums = [item for item in self._computes(value.node) if reduction_length(item, self._exported, self._shapes) > 1]
@@ -689,7 +697,7 @@ class Float64Checker:
 
 
 @dataclass(frozen=True)
-class _Value:
+class _JudgedValue:
     """A value to judge; see `Float64Checker.verdict`."""
 
     name: str

@@ -18,7 +18,7 @@ from ..references._resolver import Reference
 from ..results._rows import ModuleRow, Row
 
 
-class Modules:
+class ModuleRows:
     """The rows of the tensors of module calls, filled while the values of a run arrive.
 
     Random values and uninitialized memory are not compared.

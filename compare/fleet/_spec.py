@@ -28,10 +28,10 @@ def read_fleet(path: str | os.PathLike[str]) -> list[CellSpec]:
     Raises:
         FilchError: the file can't be read, or has unknown keys, wrong types, or names that do not exist.
     """
-    return _Reader(str(path), Path(os.path.realpath(path)).parent).cells(read_toml(path, "fleet"))
+    return _SpecReader(str(path), Path(os.path.realpath(path)).parent).cells(read_toml(path, "fleet"))
 
 
-class _Reader:
+class _SpecReader:
     def __init__(self, name: str, folder: Path) -> None:
         self._name, self._folder = name, folder
 

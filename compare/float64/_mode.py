@@ -199,7 +199,7 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.aten.native_batch_norm.default and args[0].dtype == torch.float32:
             with self:  # the rounding of its sums, which it hides, shifts all results of a channel alike
                 return native_batch_norm(*args, **(kwargs or {}))
-        call = _Call(func, args, kwargs or {})
+        call = _ModeCall(func, args, kwargs or {})
         for tensor in call.read:
             if _is_float(tensor) and is_dense(tensor) and self._shadow(tensor) is None:
                 self._add_leaf(tensor)
@@ -215,7 +215,7 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._follow(call, results)
         return result
 
-    def _follow(self, call: "_Call", results: Sequence[torch.Tensor]) -> None:
+    def _follow(self, call: "_ModeCall", results: Sequence[torch.Tensor]) -> None:
         """Compute in float64 what an operation has computed or written."""
         new = [item for item in results if self._shadow(item) is None]
         if not new and not call.written:
@@ -256,7 +256,7 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         decision.copy_(other)
         return is_changed
 
-    def _computed(self, call: "_Call", results: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+    def _computed(self, call: "_ModeCall", results: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         """Return the results in float64, and write them to the float64 counterparts of the written arguments."""
         written = [shadow.view(item) for item in call.written if (shadow := self._shadow(item)) is not None]
         if call.name == "native_dropout" and call.is_random:
@@ -283,7 +283,7 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 part.fill_(math.nan)
         return [torch.full_like(_in_float64(item), math.nan) if _is_float(item) else None for item in results]
 
-    def _add_noise_of_sums(self, call: "_Call", results: Sequence[torch.Tensor]) -> None:
+    def _add_noise_of_sums(self, call: "_ModeCall", results: Sequence[torch.Tensor]) -> None:
         """Add to sums the rounding of their partial sums, as if all terms were added one by one."""
         terms = self._read(call.read[0]).to(results[0].dtype)
         if not terms.numel():
@@ -346,7 +346,7 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         shadow.unit, shadow.pending = max(shadow.unit, shadow.pending), 0.0
 
 
-class _Call:
+class _ModeCall:
     """One call of an operator.
 
     Attributes:

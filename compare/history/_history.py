@@ -33,7 +33,7 @@ _MAX_CHANGES = 12
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CellOutcome:
     """The outcome of a cell in one run; see `LedgerRow` for the attributes."""
 
     run: str
@@ -46,7 +46,7 @@ class Outcome:
     gaps: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, row: LedgerRow) -> "Outcome":
+    def of(cls, row: LedgerRow) -> "CellOutcome":
         """Return the outcome of a row."""
         return cls(row.run, row.key, row.status, row.error, row.detail, row.blame, row.reused, row.gaps)
 
@@ -63,7 +63,7 @@ class CellHistory:
 
     labels: Mapping[str, str]
     status: CellStatus
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[CellOutcome, ...]
 
 
 @dataclass(frozen=True, repr=False)
@@ -205,7 +205,7 @@ def history(
         tuple(not_run(by_cell)),
         tuple(sorted(flaky, key=lambda found: found.last_change, reverse=True)),
         tuple(labels for labels in wrong if tuple(labels.items()) not in explained),
-        tuple(CellHistory(group[0].labels, group[-1].status, tuple(map(Outcome.of, group))) for group in by_cell),
+        tuple(CellHistory(group[0].labels, group[-1].status, tuple(map(CellOutcome.of, group))) for group in by_cell),
         tuple(notes),
         command,
     )

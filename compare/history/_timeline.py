@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from ..results._cells import CellStatus
-from ._history import Outcome
+from ._history import CellOutcome
 from ._regressions import BAD, GOOD
 
 HEIGHT = 100  # units of the drawing, stretched to the height on the page; a run is one unit wide
@@ -61,12 +61,12 @@ def kind_of(status: CellStatus) -> str:
     return "good" if status == GOOD else "bad" if status in BAD else "not-run"
 
 
-def streaks_of(outcomes: Sequence[Outcome]) -> list[Streak]:
+def streaks_of(outcomes: Sequence[CellOutcome]) -> list[Streak]:
     """Return consecutive outcomes with the same status and the same blame, oldest first."""
     return [_streak([*group]) for _, group in groupby(outcomes, key=lambda outcome: (outcome.status, _blamed(outcome)))]
 
 
-def timeline(outcomes: Sequence[Outcome], places: Mapping[str, int]) -> Timeline:
+def timeline(outcomes: Sequence[CellOutcome], places: Mapping[str, int]) -> Timeline:
     """Return the drawing of a cell.
 
     Args:
@@ -104,7 +104,7 @@ def timeline(outcomes: Sequence[Outcome], places: Mapping[str, int]) -> Timeline
     )
 
 
-def _streak(outcomes: Sequence[Outcome]) -> Streak:
+def _streak(outcomes: Sequence[CellOutcome]) -> Streak:
     first, errors = outcomes[0], [outcome.error for outcome in outcomes if outcome.error is not None]
     return Streak(
         *(kind_of(first.status), first.status, first.run, outcomes[-1].run, len(outcomes)),
@@ -113,5 +113,5 @@ def _streak(outcomes: Sequence[Outcome]) -> Streak:
     )
 
 
-def _blamed(outcome: Outcome) -> str:
+def _blamed(outcome: CellOutcome) -> str:
     return "" if outcome.blame is None else outcome.blame.place

@@ -8,7 +8,7 @@ import torch
 
 from ._closeness import RELATIVE
 from ._fibers import STATISTICS_KEY, Fibers, sizes_of
-from ._numbers import Numbers
+from ._numbers import TensorNumbers
 
 _MOST = 12  # tensors to return
 _MIN_LENGTH = 3  # of fibers that tell tensors apart
@@ -25,7 +25,7 @@ class _Pool:
         statistics: those of each fiber.
         owners: the index in `names` of the tensor of each fiber.
         limits: the largest difference of equal statistics, of each fiber.
-        relative: the largest difference of equal numbers; see `Numbers.closeness`.
+        relative: the largest difference of equal numbers; see `TensorNumbers.closeness`.
     """
 
     names: list[str]
@@ -41,12 +41,12 @@ class TensorIndex:
 
     Args:
         tensors: by name.
-        relative: the largest difference of equal numbers; see `Numbers.closeness`.
+        relative: the largest difference of equal numbers; see `TensorNumbers.closeness`.
         own: the same for some of the tensors, where it is another one.
     """
 
     def __init__(
-        self, tensors: Mapping[str, Numbers], relative: float = RELATIVE, own: Mapping[str, float] | None = None
+        self, tensors: Mapping[str, TensorNumbers], relative: float = RELATIVE, own: Mapping[str, float] | None = None
     ) -> None:
         self._tensors = tensors
         self._relative = relative
@@ -87,7 +87,7 @@ class TensorIndex:
         relative = max(map(self._relative_of, names))
         return _Pool(names, keys, statistics[order], owners[order], limits[order], relative)
 
-    def equal_sized(self, numbers: Numbers, relative: float = 0.0) -> list[str]:
+    def equal_sized(self, numbers: TensorNumbers, relative: float = 0.0) -> list[str]:
         """Return the tensors that have as many numbers with the same statistics.
 
         Args:
@@ -101,7 +101,7 @@ class TensorIndex:
         close = (statistics - numbers.statistics).abs() <= torch.tensor(allowed, dtype=torch.float64)[:, None]
         return [names[int(index)] for index in close.all(-1).nonzero()[:, 0]]
 
-    def holders(self, numbers: Numbers, relative: float = 0.0) -> list[str]:
+    def holders(self, numbers: TensorNumbers, relative: float = 0.0) -> list[str]:
         """Return the tensors that have the largest fibers of a tensor; small ones may be equal in many tensors.
 
         Args:

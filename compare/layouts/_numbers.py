@@ -1,4 +1,4 @@
-"""`Numbers`: the numbers of a tensor, with what is needed to recognize them in another one."""
+"""`TensorNumbers`: the numbers of a tensor, with what is needed to recognize them in another one."""
 
 from functools import cached_property
 
@@ -12,7 +12,7 @@ FINE = 1e-5  # differences above this are those of a low precision
 _FEW = 4  # different numbers, as in masks
 
 
-class Numbers:
+class TensorNumbers:
     """The numbers of a tensor, with what is computed from them when it is first needed.
 
     Args:

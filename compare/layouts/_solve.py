@@ -16,7 +16,7 @@ import torch
 from ._closeness import RELATIVE
 from ._fibers import Fibers, indices_of, order_free_statistics
 from ._layout import Layout, Shape
-from ._numbers import Numbers
+from ._numbers import TensorNumbers
 
 _ATTEMPTS = 12  # pairs of dimensions to try
 _PARTS, _DIGITS = 8, 5  # of layouts that are tried one by one
@@ -24,14 +24,14 @@ _FIRST, _SAMPLE = 32, 4096  # elements to try first
 _MAX_ELEMENTS = 2**16  # of tensors whose elements are looked up one by one
 
 
-def holds(layout: Layout, numbers: Numbers, source: Numbers, relative: float = RELATIVE) -> bool:
+def holds(layout: Layout, numbers: TensorNumbers, source: TensorNumbers, relative: float = RELATIVE) -> bool:
     """Whether all numbers of a tensor are in their places in another one.
 
     Args:
         layout: the places.
         numbers: of a tensor of any shape with as many elements as the layout has.
         source: of the other tensor.
-        relative: the largest difference; see `Numbers.closeness`.
+        relative: the largest difference; see `TensorNumbers.closeness`.
     """
     tensor, other = numbers.tensor, source.tensor
     if tensor.numel() != layout.numel or layout.offset < 0 or layout.last >= other.numel():
@@ -39,13 +39,13 @@ def holds(layout: Layout, numbers: Numbers, source: Numbers, relative: float = R
     return source.closeness(relative).holds(tensor.reshape(layout.sizes), layout.select(other))
 
 
-def solve(numbers: Numbers, source: Numbers, relative: float = RELATIVE) -> Layout | None:
+def solve(numbers: TensorNumbers, source: TensorNumbers, relative: float = RELATIVE) -> Layout | None:
     """Return the layout of a tensor in another one; None if not all elements are there, or in no regular order.
 
     Args:
         numbers: of the tensor; each of them is looked for.
         source: of the other tensor, of any shape and number of elements.
-        relative: the largest difference; see `Numbers.closeness`.
+        relative: the largest difference; see `TensorNumbers.closeness`.
     """
     shape, other = tuple(numbers.tensor.shape), tuple(source.tensor.shape)
     if not numbers.tensor.numel() or not source.tensor.numel():
@@ -72,7 +72,7 @@ def solve(numbers: Numbers, source: Numbers, relative: float = RELATIVE) -> Layo
     return None
 
 
-def _has_elements(numbers: Numbers, source: Numbers, relative: float) -> bool:
+def _has_elements(numbers: TensorNumbers, source: TensorNumbers, relative: float) -> bool:
     """Whether a tensor has all elements of another one, or of a sample of them, in any places."""
     flat = numbers.finite.reshape(-1).double()
     some = flat[:: max(len(flat) // _SAMPLE, 1)].contiguous()
@@ -82,7 +82,7 @@ def _has_elements(numbers: Numbers, source: Numbers, relative: float) -> bool:
     return bool((last > first).all())
 
 
-def usual_layout(numbers: Numbers, source: Numbers, relative: float) -> Layout | None:
+def usual_layout(numbers: TensorNumbers, source: TensorNumbers, relative: float) -> Layout | None:
     """Return the layout of a tensor in another one whose dimensions are permuted, or that of a part of the last one.
 
     Unlike `solve`, this needs no fibers that can be told apart.
@@ -132,7 +132,7 @@ def _permuted(shape: Shape, source: Shape, parts: int) -> Iterator[Layout]:
                 yield Layout.of(part * last, order)
 
 
-def have_same_rows(numbers: Numbers, other: Numbers, relative: float = RELATIVE) -> bool:
+def have_same_rows(numbers: TensorNumbers, other: TensorNumbers, relative: float = RELATIVE) -> bool:
     """Whether two tensors of equal size consist of the same fibers along their last dimension, in any order."""
     first, second = numbers.finite, other.finite
     if first.numel() != second.numel() or first.dim() < 2 or first.shape[-1:] != second.shape[-1:]:
@@ -143,7 +143,7 @@ def have_same_rows(numbers: Numbers, other: Numbers, relative: float = RELATIVE)
     return other.closeness(relative).holds(own, others)
 
 
-def has_columns(numbers: Numbers, source: Numbers, relative: float = RELATIVE) -> bool:
+def has_columns(numbers: TensorNumbers, source: TensorNumbers, relative: float = RELATIVE) -> bool:
     """Whether a matrix consists of columns of another one, whose rows are in any order."""
     shape, other = tuple(numbers.tensor.shape), tuple(source.tensor.shape)
     if len(shape) != 2 or len(other) != 2 or shape[0] != other[0] or min(shape) < 2:
@@ -153,7 +153,7 @@ def has_columns(numbers: Numbers, source: Numbers, relative: float = RELATIVE) -
     for start in fibers.places(statistics[0]):
         digits = fibers.digits(statistics, start)
         if digits is not None:
-            columns = Numbers(source.tensor[:, indices_of(start, digits)])
+            columns = TensorNumbers(source.tensor[:, indices_of(start, digits)])
             return have_same_rows(numbers, columns, relative)
     return False
 

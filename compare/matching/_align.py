@@ -33,9 +33,9 @@ from filch.export import Node
 from ..metrics._metrics import compare_tensors
 from ._different import DifferentValues
 from ._matches import MOVES, RESHAPES, Matches, ProgramAlignment
-from ._numbers import Numbers
+from ._numbers import ProgramNumbers
 from ._observed import Observed
-from ._operations import MOST_NUMBERS, Operations
+from ._operations import MOST_NUMBERS, ReferenceOperations
 from ._quantized import GATHER, PRODUCT
 from ._similar import SimilarValues
 
@@ -63,7 +63,7 @@ def align(
     """
     values = {**actual.values}  # of the last run
     matches = Matches(replace(actual, values=values), expected, {**known})
-    operations, numbers = Operations(matches), Numbers(expected)
+    operations, numbers = ReferenceOperations(matches), ProgramNumbers(expected)
     similar = SimilarValues(matches, operations, numbers, reshaped=reshaped)
     different = DifferentValues(matches, operations, numbers, reshaped=reshaped)
     _align_constants(matches)

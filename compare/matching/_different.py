@@ -3,8 +3,8 @@
 from filch.export import Node
 
 from ._matches import Matches
-from ._numbers import Numbers
-from ._operations import COMMUTATIVE, Operations
+from ._numbers import ProgramNumbers
+from ._operations import COMMUTATIVE, ReferenceOperations
 from ._quantized import PRODUCT
 
 
@@ -18,7 +18,9 @@ class DifferentValues:
         reshaped: whether values in another shape count.
     """
 
-    def __init__(self, matches: Matches, operations: Operations, numbers: Numbers, *, reshaped: bool) -> None:
+    def __init__(
+        self, matches: Matches, operations: ReferenceOperations, numbers: ProgramNumbers, *, reshaped: bool
+    ) -> None:
         self._matches, self._operations, self._numbers, self._reshaped = matches, operations, numbers, reshaped
         self._actual, self._expected = matches.actual, matches.expected
 

@@ -8,7 +8,7 @@ from ..metrics._nearest import Nearest
 from ._observed import Observed
 
 
-class Numbers:
+class ProgramNumbers:
     """The values that nodes of a program compute from its inputs, by their numbers.
 
     Args:

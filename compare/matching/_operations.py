@@ -14,7 +14,7 @@ MOST_NUMBERS = 0.5  # of a quantized weight
 COMMUTATIVE = frozenset({"Add", "And", "Equal", "Max", "Min", "Mul", "Or", "Sum", "Xor"})
 
 
-class Operations:
+class ReferenceOperations:
     """The nodes of the reference, by their operators and operands and by the weights that they read.
 
     Args:

@@ -8,8 +8,8 @@ from filch.export import Node
 
 from ..metrics._metrics import compare_tensors
 from ._matches import MOVES, SIMILAR, Basis, Matches
-from ._numbers import Numbers
-from ._operations import Operations
+from ._numbers import ProgramNumbers
+from ._operations import ReferenceOperations
 
 _ROUNDED = 1e-3  # root mean square of what rounding changes, relative to that of the numbers; in float16, too
 
@@ -24,7 +24,9 @@ class SimilarValues:
         reshaped: whether values in another shape count.
     """
 
-    def __init__(self, matches: Matches, operations: Operations, numbers: Numbers, *, reshaped: bool) -> None:
+    def __init__(
+        self, matches: Matches, operations: ReferenceOperations, numbers: ProgramNumbers, *, reshaped: bool
+    ) -> None:
         self._matches, self._operations, self._numbers, self._reshaped = matches, operations, numbers, reshaped
         self._actual, self._expected = matches.actual, matches.expected
 

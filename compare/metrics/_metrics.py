@@ -197,7 +197,7 @@ def compare_tensors(
     if actual is expected or (torch.equal(a[:_FIRST_ELEMENTS], e[:_FIRST_ELEMENTS]) and are_equal(a, e)):
         return replace(_EQUAL, count=times * expected.numel(), tolerance=limits)
     step = min(_CPU_CHUNK if a.device.type == "cpu" else _GPU_CHUNK, e.numel())
-    totals = _Totals(largest_of(dtype), scratch_memory(step, a.device))
+    totals = _ChunkTotals(largest_of(dtype), scratch_memory(step, a.device))
     for start in range(0, e.numel(), step):
         totals.add(a[start : start + step], e[start : start + step], start)
     rounding, mismatched, rms = 0.0, 0, totals.rms
@@ -291,7 +291,7 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     return row.view(torch.uint8)
 
 
-class _Totals:
+class _ChunkTotals:
     """The measures of all chunks.
 
     Args:

@@ -45,7 +45,7 @@ class SummedSizes:
         self._records = records
         self._flow = lru_cache(maxsize=None)(self._flow_of)
         self._size = lru_cache(maxsize=None)(self._size_of)
-        self._pending: set[_Call | _Value] = set()
+        self._pending: set[_Call | _ModuleTensor] = set()
 
     def of(self, key: Key, path: str, shape: Sequence[int]) -> float:
         """Return the size of what a gradient was summed from; 0 for other values, and where it is not known.
@@ -74,7 +74,7 @@ class SummedSizes:
         """All calls; the last one to return is taken first, so that none waits for a chain of those behind it."""
         return self._values.returned
 
-    def _size_of(self, value: "_Value") -> float:
+    def _size_of(self, value: "_ModuleTensor") -> float:
         """Return the size of the terms of the gradient with respect to a value."""
         if value in self._pending:  # a module that returns what it receives
             return 0.0
@@ -86,7 +86,7 @@ class SummedSizes:
         self._pending.discard(value)
         return max(sizes, default=0.0)
 
-    def _size_of_terms(self, value: "_Value", call: _Call) -> float:
+    def _size_of_terms(self, value: "_ModuleTensor", call: _Call) -> float:
         if not value.spread or call in self._pending:
             return 0.0
         total, inexactness = self._flow(call)
@@ -95,10 +95,10 @@ class SummedSizes:
         )
         return max(total / (value.spread * value.count), inexactness * own)
 
-    def _is(self, value: "_Value", call: _Call, path: str) -> bool:
+    def _is(self, value: "_ModuleTensor", call: _Call, path: str) -> bool:
         return self._values.of(call, "I")[path] == value
 
-    def _size_of_multiple(self, value: "_Value", call: _Call, around: _Call) -> float:
+    def _size_of_multiple(self, value: "_ModuleTensor", call: _Call, around: _Call) -> float:
         """Return the size of a gradient that is a multiple of one that follows in the module around the call; else 0.
 
         The gradient of a term of a sum is not summed, however small the term is beside the others.
@@ -129,7 +129,7 @@ class SummedSizes:
         self._pending.discard(call)
         return total, inexactness
 
-    def _noise(self, value: "_Value", gradient: torch.Tensor) -> float:
+    def _noise(self, value: "_ModuleTensor", gradient: torch.Tensor) -> float:
         """Return the size of what a gradient was summed from, if its rounding may exceed the tolerance; else 0."""
         size = self._size(value)
         exceeds = value.eps * size > default_tolerance(value.dtype).rms * _rms(gradient)
@@ -150,7 +150,7 @@ class SummedSizes:
         number = math.sqrt(terms) + terms * _FLOAT32_EPS / (_TYPICAL_UNITS * max(units))
         return max(sizes) * number * (max(inputs) or 1.0 if len(shape) > 1 else 1.0)
 
-    def _value(self, call: _Call, path: str) -> "_Value":
+    def _value(self, call: _Call, path: str) -> "_ModuleTensor":
         return self._values.of(call, "O")[path]
 
     def _outputs(self, call: _Call) -> Iterator[_Flowing]:
@@ -171,7 +171,7 @@ class SummedSizes:
 
 
 @dataclass(frozen=True)
-class _Value:
+class _ModuleTensor:
     """A floating-point tensor that modules return or receive; the same numbers are the same value.
 
     Attributes:
@@ -189,7 +189,7 @@ class _Value:
     spread: float
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> "_Value":
+    def of(cls, tensor: torch.Tensor) -> "_ModuleTensor":
         """Return a tensor's value."""
         bits = hashlib.blake2b(bytes_of(tensor.cpu()).numpy().data, digest_size=16).digest()
         numbers = _double(tensor)
@@ -206,17 +206,17 @@ class _Values:
     """Which calls of modules read and return the values of a dump."""
 
     def __init__(self, records: Records) -> None:
-        self._by_call: dict[tuple[_Call, str], dict[str, _Value]] = {}
-        self._places: dict[_Value, list[tuple[_Call, str]]] = defaultdict(list)
+        self._by_call: dict[tuple[_Call, str], dict[str, _ModuleTensor]] = {}
+        self._places: dict[_ModuleTensor, list[tuple[_Call, str]]] = defaultdict(list)
         self._counts = Counter(key.name for key in records if key.kind == "O")
         for key in records:
             for path, tensor in tensors(records.borrow(key)).items() if key.kind in ("I", "O") else ():
                 if (tensor.is_floating_point() or tensor.is_complex()) and tensor.numel():
-                    place, value = ((key.name, key.iteration), key.kind), _Value.of(tensor)
+                    place, value = ((key.name, key.iteration), key.kind), _ModuleTensor.of(tensor)
                     self._by_call.setdefault(place, {})[path] = value
                     self._places[value].append(place)
 
-    def of(self, call: _Call, kind: str) -> Mapping[str, _Value]:
+    def of(self, call: _Call, kind: str) -> Mapping[str, _ModuleTensor]:
         """Return the values that a call reads (`"I"`) or returns (`"O"`), by their paths."""
         return self._by_call.get((call, kind), {})
 
@@ -225,13 +225,13 @@ class _Values:
         """The calls that return a value, in the order in which they do."""
         return [call for call, kind in self._by_call if kind == "O"]
 
-    def readers(self, value: _Value) -> list[_Call]:
+    def readers(self, value: _ModuleTensor) -> list[_Call]:
         """Return the innermost calls that read a value and return another one."""
         own = {call for call, kind in self._places[value] if kind == "O"}
         calls = [call for call, kind in self._places[value] if kind == "I" and call not in own]
         return [call for call in calls if not any(_is_below(other[0], call[0]) for other in calls)]
 
-    def around(self, value: _Value) -> list[tuple[_Call, _Call]]:
+    def around(self, value: _ModuleTensor) -> list[tuple[_Call, _Call]]:
         """Return the calls that return a value, each with the call of the module around it."""
         own = [call for call, kind in self._places[value] if kind == "O"]
         return [(call, around) for call in own if (around := self._around.get(call)) is not None and around not in own]

@@ -76,14 +76,14 @@ class GgufWeights:
         Args:
             reference: other weights, by name.
         """
-        pools: dict[int, _Rows] = {}
+        pools: dict[int, _WeightRows] = {}
         weights, quantized = dict(self.weights), dict(self.quantized)
         for name, how in self.quantized.items():
             weight = self.weights[name]
             if how.is_judged and weight.dim() > 1:
                 width = weight.shape[-1]
                 if width not in pools:
-                    pools[width] = _Rows.of(reference, width)
+                    pools[width] = _WeightRows.of(reference, width)
                 nearest = pools[width].nearest(weight.reshape(-1, width)).reshape(weight.shape)
                 is_rounded = (weight - nearest).abs() <= _allowed(weight, how.type)
                 weights[name] = torch.where(is_rounded, nearest, weight)
@@ -172,7 +172,7 @@ def _steps(blocks: torch.Tensor, kind: str) -> torch.Tensor:
     return least.masked_fill(least.isinf(), 0.0)
 
 
-class _Rows:
+class _WeightRows:
     """The rows and columns of one length of all weights, found by sketches: products with random vectors.
 
     Args:
@@ -186,7 +186,7 @@ class _Rows:
         self._sketches = [self._sketch(matrix) for matrix in matrices]
 
     @classmethod
-    def of(cls, weights: Tensors, width: int) -> "_Rows":
+    def of(cls, weights: Tensors, width: int) -> "_WeightRows":
         """Return the rows of this length, and the columns of matrices."""
         return cls([*_matrices(weights, width)], width)
 

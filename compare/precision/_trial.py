@@ -13,7 +13,7 @@ from ..common._errors import CompareError
 from ..metrics._metrics import Difference
 from ..references._inputs import CapturedCall
 from ..references._references import captured_results, result_references
-from ..results._precision import Goal, Outcome
+from ..results._precision import Goal, OutputDifferences
 
 
 @dataclass
@@ -33,18 +33,18 @@ class Trial:
     lowering: Lowering
     backend: Backend
     goal: Goal
-    _outcomes: dict[frozenset[str], Outcome] = field(default_factory=dict)
+    _outcomes: dict[frozenset[str], OutputDifferences] = field(default_factory=dict)
 
     @property
     def runs(self) -> int:
         """The number of programs that were compiled and run."""
         return len(self._outcomes)
 
-    def keeping(self, keep: Collection[str]) -> Outcome:
+    def keeping(self, keep: Collection[str]) -> OutputDifferences:
         """Return the outcome with these nodes kept in float32."""
         kept = frozenset(keep)
         if kept not in self._outcomes:
-            self._outcomes[kept] = Outcome.of(self._differences(kept), self.goal)
+            self._outcomes[kept] = OutputDifferences.of(self._differences(kept), self.goal)
         return self._outcomes[kept]
 
     def _differences(self, keep: frozenset[str]) -> Iterator[Difference]:

@@ -80,7 +80,7 @@ class RankDiff:
             DiffRow(key, "", "?", "the first dump does not have it", same=None, is_extra=True) for key in extra
         ]
 
-    def _scaled_last(self, judged: list["_Judged"]) -> list["_Judged"]:
+    def _scaled_last(self, judged: list["_JudgedRow"]) -> list["_JudgedRow"]:
         """Return the rows with the final gradients last that are wrong by a factor that most wrong ones have in common.
 
         The others are judged again without that factor. It is of no interest if other values are wrong before.
@@ -108,12 +108,12 @@ class RankDiff:
                 "if the loss, the number of ranks to average over, or the norm for clipping were another"
             )
 
-    def _rows(self, key: Key) -> Iterator["_Judged"]:
+    def _rows(self, key: Key) -> Iterator["_JudgedRow"]:
         """Yield the rows of a record of the reference."""
         value = self._expected[key]
         keys = self._matching(key)
         if not keys:
-            yield _Judged(DiffRow(key, "", describe(value), "no rank has it"))
+            yield _JudgedRow(DiffRow(key, "", describe(value), "no rank has it"))
             return
         distributed = [self._actual.distributed(one) for one in keys]
         for path, tensor in tensors(value).items():
@@ -124,7 +124,7 @@ class RankDiff:
                 judged = self._judge(key, path, tensor, [by_path[path] for by_path in own if path in by_path])
             yield judged
         for path, stand_in in missing_tensors(value).items():
-            yield _Judged(DiffRow(key, path, describe(stand_in), "it was not stored in the first dump", same=None))
+            yield _JudgedRow(DiffRow(key, path, describe(stand_in), "it was not stored in the first dump", same=None))
 
     def _matching(self, key: Key) -> list[Key]:
         """Return the keys whose values are together that of the reference's key: several if there are microbatches."""
@@ -134,10 +134,10 @@ class RankDiff:
             return found[:1] if key.iteration == 0 and count > 1 else found[-1:] if key.iteration == count - 1 else []
         return _split(found, key.iteration, count)
 
-    def _judge(self, key: Key, path: str, reference: torch.Tensor, calls: list[Distributed]) -> "_Judged":
+    def _judge(self, key: Key, path: str, reference: torch.Tensor, calls: list[Distributed]) -> "_JudgedRow":
         """Compare a tensor with those of one or several calls, which have its microbatches."""
         if not calls:
-            return _Judged(DiffRow(key, path, describe(reference), "no rank has this tensor"))
+            return _JudgedRow(DiffRow(key, path, describe(reference), "no rank has this tensor"))
         layouts = self._actual.layouts
         whole = [item if len(item.parts) == 1 else layouts.join_declared(key, item) or item for item in calls]
         found = self._fit(key, path, reference, _merged(whole))
@@ -146,7 +146,7 @@ class RankDiff:
         if found is None:
             shapes = ", ".join(str(list(tensor.shape)) for item in calls for tensor in item.tensors)
             reason = f"tensors of shapes {shapes} are not one of shape {list(reference.shape)} in any way"
-            return _Judged(DiffRow(key, path, describe(reference), reason))
+            return _JudgedRow(DiffRow(key, path, describe(reference), reason))
         return self._judged(key, path, reference, found)
 
     def _fit(self, key: Key, path: str, reference: torch.Tensor, item: Distributed) -> Inferred | None:
@@ -171,7 +171,7 @@ class RankDiff:
         layout = self._learned.get(place) or self._actual.layouts.learned.get(place, "")
         return "P(avg)" in layout
 
-    def _judged(self, key: Key, path: str, reference: torch.Tensor, found: Inferred) -> "_Judged":
+    def _judged(self, key: Key, path: str, reference: torch.Tensor, found: Inferred) -> "_JudgedRow":
         item, difference = found.item, found.difference
         reasons = [_UNREDUCED] if found.unreduced and key.kind in ("P", "GF") else []
         problems = "; ".join([*reasons, *item.problems])
@@ -196,10 +196,10 @@ class RankDiff:
         is_sharded = item.shards == len(item.pieces) and not item.ranks
         agrees = None if is_sharded else not found.unreduced and not item.problems
         scale = _scale_of(item.parts[0].tensor, reference) if key.kind == "GF" and not close else None
-        return _Judged(row, found.unreduced and close, agrees, scale)
+        return _JudgedRow(row, found.unreduced and close, agrees, scale)
 
 
-class _Judged(NamedTuple):
+class _JudgedRow(NamedTuple):
     """A row, and what it tells about collectives.
 
     Attributes:
@@ -224,7 +224,7 @@ def _scale_of(tensor: torch.Tensor, reference: torch.Tensor) -> float | None:
     return scale if 0 < scale < math.inf else None
 
 
-def _reduction_checked(judged: Iterable[_Judged], kinds: Collection[str]) -> Iterator[DiffRow]:
+def _reduction_checked(judged: Iterable[_JudgedRow], kinds: Collection[str]) -> Iterator[DiffRow]:
     """Yield the rows of some kinds; partial values are wrong if no collective has reduced them.
 
     A collective has if the next value is right, or is wrong but equal on all ranks; with shards of a wrong value, one

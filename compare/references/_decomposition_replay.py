@@ -22,7 +22,7 @@ _MAX_NODES = 4096  # nodes per run: ONNX Runtime's startup time grows with the s
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class DecompositionGroup:
     """Operator decompositions that run at once.
 
     Attributes:
@@ -52,17 +52,17 @@ class DecompositionReplay:
         self._drawn = original.unpredictable.replaced
         weights = (value.const_value for value in original.model.graph.initializers.values())
         self._keeps_compiled = sum(tensor.nbytes for tensor in weights if tensor is not None) <= buffer
-        self._compiled: dict[Group, Compiled | None] = {}
-        self._by_name: dict[str, Group] = {}
+        self._compiled: dict[DecompositionGroup, Compiled | None] = {}
+        self._by_name: dict[str, DecompositionGroup] = {}
         for group in _groups(original, wanted, sizes, buffer):
             for name in group.inside:
                 self._by_name.setdefault(name, group)
 
-    def group_of(self, name: str) -> Group | None:
+    def group_of(self, name: str) -> DecompositionGroup | None:
         """Return the group that computes a value, or None if it is not inside a decomposition."""
         return self._by_name.get(name)
 
-    def run(self, group: Group, known: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def run(self, group: DecompositionGroup, known: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the values inside decompositions whose outputs match eager PyTorch, by name.
 
         Args:
@@ -82,7 +82,7 @@ class DecompositionReplay:
         matching = _matching_values(group, eager, values)
         return {name: tensor for name, tensor in values.items() if name in matching}
 
-    def _compile(self, group: Group) -> Compiled | None:
+    def _compile(self, group: DecompositionGroup) -> Compiled | None:
         model = self._cutter.cut(group.nodes, group.inside)
         try:
             return self._backend.compile(Program(model), optimize=False)
@@ -98,7 +98,9 @@ def _evaluator() -> Backend:
         return get_backend("reference")
 
 
-def _groups(original: Original, wanted: Collection[str], sizes: Mapping[str, int], buffer: int) -> Iterator[Group]:
+def _groups(
+    original: Original, wanted: Collection[str], sizes: Mapping[str, int], buffer: int
+) -> Iterator[DecompositionGroup]:
     """Yield groups of decompositions that contain wanted values, each as large as the buffer allows."""
     graph = original.graph
     outside = frozenset((*graph.inputs, *graph.constants))
@@ -126,11 +128,13 @@ def _groups(original: Original, wanted: Collection[str], sizes: Mapping[str, int
         yield _group(graph, collected, inside, outside)
 
 
-def _group(graph: Graph, nodes: Mapping[str, Node], inside: Collection[str], outside: frozenset[str]) -> Group:
+def _group(
+    graph: Graph, nodes: Mapping[str, Node], inside: Collection[str], outside: frozenset[str]
+) -> DecompositionGroup:
     ordered = tuple(sorted(nodes.values(), key=lambda node: graph.node_indices[node.name]))
     computed = frozenset(name for node in ordered for name in node.outputs if name in inside)
     used_names = {name for node in ordered for name in (*node.reads, *node.outputs) if name}
-    return Group(ordered, computed, frozenset(used_names - computed - outside))
+    return DecompositionGroup(ordered, computed, frozenset(used_names - computed - outside))
 
 
 def _decompositions(graph: Graph, inside: Collection[str], constant: frozenset[str]) -> list[list[Node]]:
@@ -175,7 +179,9 @@ def _constant_values(graph: Graph, inside: Collection[str]) -> frozenset[str]:
     return frozenset(constant)
 
 
-def _matching_values(group: Group, eager: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> set[str]:
+def _matching_values(
+    group: DecompositionGroup, eager: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]
+) -> set[str]:
     """Return the inside values from which every path ends at a value that matches eager PyTorch."""
     users: dict[str, list[Node]] = {}
     for node in group.nodes:

@@ -11,7 +11,7 @@ from filch.export import ExportError, Original
 
 from ..common._complex import complex_as_real
 from ..common._value_cache import ValueCache
-from ._decomposition_replay import DecompositionReplay, Group
+from ._decomposition_replay import DecompositionGroup, DecompositionReplay
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class EagerReplay(ReferenceResolver):
             self._last_place = self._places[name]
             self._store(name, complex_as_real(value), "eager")
 
-    def _run_decompositions(self, group: Group) -> None:
+    def _run_decompositions(self, group: DecompositionGroup) -> None:
         """Compute the values of a group of decompositions, after the eager values that it needs."""
         self._pending.discard(group)
         self._advance(max((self._places[need] for need in group.needs if need in self._places), default=-1))

@@ -11,7 +11,7 @@ from filch.export.backends import Backend, ProvidesScript, Stage, get_backend
 from filch.steal import Records
 
 from ..common._errors import CompareError
-from ..engine._modules import Modules
+from ..engine._modules import ModuleRows
 from ..metrics._limits import Limits
 from ..provenance._provenance import NodeProvenance
 from ..references._inputs import CapturedCall
@@ -153,7 +153,7 @@ def _known_values(
     """Return the references of some values, where they have one, and the inputs of the call, by name."""
     # All values are in memory at once anyway: a smaller buffer would only compute some of them twice.
     sources = References(records, program, wanted=names, buffer=2**62).of(call, names)
-    modules = Modules(records, program, call, limits)
+    modules = ModuleRows(records, program, call, limits)
     if not modules.is_resolved:  # a foreign file: match values of modules by their numbers
         backend = get_backend("onnxruntime-cpu")
         compiled = backend.compile(program, optimize=False)

@@ -9,7 +9,7 @@ from filch.export.backends import Switch
 from ..rendering._result import NextCommand, Result
 from ..rendering._table import Block, Column, Table, folded
 from ._next_command import to_blame, to_repeat
-from ._precision import Outcome
+from ._precision import OutputDifferences
 
 _NAMES_WIDTH = 40  # characters
 _SHOWN = 20  # steps, and culprits
@@ -28,7 +28,7 @@ class Step:
     """
 
     off: tuple[Switch, ...]
-    outcome: Outcome
+    outcome: OutputDifferences
     fingerprint: str = ""
     ops: Mapping[str, int] | None = None
     switches: tuple[Switch, ...] = ()
@@ -49,7 +49,7 @@ class Culprit:
 
     kind: str
     name: str
-    without: Outcome
+    without: OutputDifferences
     appears: Mapping[str, int]
     disappears: Mapping[str, int]
     nodes: tuple[int, int]
@@ -67,7 +67,7 @@ class Version:
 
     interpreter: str
     version: str
-    outcome: Outcome
+    outcome: OutputDifferences
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,9 +93,9 @@ class BisectReport(Result):
     reference: str
     program: str
     value: str | None
-    before: Outcome
-    after: Outcome | None
-    best: Outcome | None
+    before: OutputDifferences
+    after: OutputDifferences | None
+    best: OutputDifferences | None
     culprits: tuple[Culprit, ...]
     candidates: tuple[Switch, ...]
     steps: tuple[Step, ...]
@@ -175,7 +175,7 @@ def _disabled_text(step: Step, candidates: Sequence[Switch], *, wide: bool) -> s
     return f"{len(step.off)}: {step.off[0].name} … {step.off[-1].name}"
 
 
-def _error_and_snr(outcome: Outcome) -> tuple[str, str]:
+def _error_and_snr(outcome: OutputDifferences) -> tuple[str, str]:
     if outcome.problem:
         return "can't be judged", ""
     return f"{outcome.error:.1e}{'' if outcome.passes else ' !'}", f"{outcome.snr:.0f}"

@@ -12,7 +12,7 @@ from filch.steal import budget_of, parse_json, read_untrusted
 from ..common._errors import CompareError
 from ..rendering._json import typed
 from ._report import VERSION, Report
-from ._rows import Operator, Row
+from ._rows import ModelOperation, Row
 
 
 def load_report(path: str | os.PathLike[str]) -> Report:
@@ -68,7 +68,7 @@ _DAMAGE_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, Ty
 _MAX_CAUSE = 300  # characters of the cause in a message
 
 
-def _operator(data: Mapping[str, Any], rows: tuple[Row, ...]) -> Operator:
+def _operator(data: Mapping[str, Any], rows: tuple[Row, ...]) -> ModelOperation:
     index = typed(int | None, data["row"], "operators.row")
-    operator: Operator = typed(Operator, {**data, "row": None}, "operators")
+    operator: ModelOperation = typed(ModelOperation, {**data, "row": None}, "operators")
     return operator if index is None else replace(operator, row=rows[index])

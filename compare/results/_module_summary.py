@@ -31,7 +31,7 @@ class ModuleValue(Protocol):
 
 
 @dataclass(frozen=True)
-class _Group:
+class _ModuleGroup:
     """Values of a module and its submodules, or of neighboring modules of a list.
 
     Attributes:
@@ -53,14 +53,14 @@ def module_summary(rows: Sequence[ModuleValue], first: ModuleValue | None) -> It
         first: the first divergence, whose module has a row of its own; None if there is none.
     """
     paths = [tuple(row.module.split(".")) if row.module else () for row in rows]
-    groups: list[_Group] = []
+    groups: list[_ModuleGroup] = []
     for depth in range(1, max((1, *map(len, paths))) + 1):
         deeper = _merged(_grouped(rows, paths, depth), first)
         if groups and len(deeper) > _MAX_GROUPS:
             break
         groups = deeper
     shown_groups = _most_important(groups, first)
-    columns: dict[Column, Callable[[_Group], str]] = {
+    columns: dict[Column, Callable[[_ModuleGroup], str]] = {
         Column("module", fit_paths, least=12, preferred=20): _title,
         Column("values", right=True): lambda group: str(len(group.rows)),
         Column("not judged", right=True, optional=1): lambda group: _count(not row.judged for row in group.rows),
@@ -81,52 +81,52 @@ def module_summary(rows: Sequence[ModuleValue], first: ModuleValue | None) -> It
         yield f"and {hidden} more, {differ or 'none'} of which differ"
 
 
-def _most_important(groups: Sequence[_Group], first: ModuleValue | None) -> list[_Group]:
+def _most_important(groups: Sequence[_ModuleGroup], first: ModuleValue | None) -> list[_ModuleGroup]:
     """Return at most `_MAX_GROUPS` groups, in order: that of the first divergence, then those that differ."""
     ranked = sorted(groups, key=lambda group: (not _has(group, first), not _differs(group)))
     chosen = {id(group) for group in ranked[:_MAX_GROUPS]}
     return [group for group in groups if id(group) in chosen]
 
 
-def _grouped(rows: Iterable[ModuleValue], paths: Iterable[tuple[str, ...]], depth: int) -> list[_Group]:
+def _grouped(rows: Iterable[ModuleValue], paths: Iterable[tuple[str, ...]], depth: int) -> list[_ModuleGroup]:
     """Return the values by the first names of their modules, in the order of their first values."""
     groups: dict[tuple[str, ...], list[ModuleValue]] = {}
     for row, path in zip(rows, paths, strict=True):
         groups.setdefault(path[:depth], []).append(row)
-    return [_Group(names, names, tuple(found)) for names, found in groups.items()]
+    return [_ModuleGroup(names, names, tuple(found)) for names, found in groups.items()]
 
 
-def _merged(groups: Sequence[_Group], first: ModuleValue | None) -> list[_Group]:
+def _merged(groups: Sequence[_ModuleGroup], first: ModuleValue | None) -> list[_ModuleGroup]:
     """Return groups in which neighboring modules of a list that all differ, or do not differ, are one."""
-    merged: list[_Group] = []
+    merged: list[_ModuleGroup] = []
     for group in groups:
         before = merged[-1] if merged else None
         if before is not None and _is_next(before, group) and _state(before, first) == _state(group, first):
-            merged[-1] = _Group(before.names, group.names, before.rows + group.rows)
+            merged[-1] = _ModuleGroup(before.names, group.names, before.rows + group.rows)
         else:
             merged.append(group)
     return merged
 
 
-def _is_next(before: _Group, group: _Group) -> bool:
+def _is_next(before: _ModuleGroup, group: _ModuleGroup) -> bool:
     *parents, name = group.names or ("",)
     *last_parents, last = before.last or ("",)
     return parents == last_parents and last.isdecimal() and name.isdecimal() and int(name) == int(last) + 1
 
 
-def _state(group: _Group, first: ModuleValue | None) -> tuple[bool, bool]:
+def _state(group: _ModuleGroup, first: ModuleValue | None) -> tuple[bool, bool]:
     return _differs(group), _has(group, first)
 
 
-def _differs(group: _Group) -> bool:
+def _differs(group: _ModuleGroup) -> bool:
     return any(row.diverged for row in group.rows)
 
 
-def _has(group: _Group, first: ModuleValue | None) -> bool:
+def _has(group: _ModuleGroup, first: ModuleValue | None) -> bool:
     return any(row is first for row in group.rows)
 
 
-def _title(group: _Group) -> str:
+def _title(group: _ModuleGroup) -> str:
     name = ".".join(group.names) or "(model)"
     return name if group.last == group.names else f"{name} to {group.last[-1]}"
 
@@ -139,6 +139,6 @@ def _largest(numbers: Iterable[float | None]) -> float | None:
     return max((number for number in numbers if number is not None), default=None)
 
 
-def _times_rounding(group: _Group) -> str:
+def _times_rounding(group: _ModuleGroup) -> str:
     verdicts = (row.float64 for row in group.rows if row.float64 is not None)
     return rounding_ratio(max(verdicts, key=lambda verdict: verdict.ratio, default=None))

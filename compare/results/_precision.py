@@ -64,7 +64,7 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class OutputDifferences:
     """The largest differences between the outputs of one program and the model's.
 
     Attributes:
@@ -82,7 +82,7 @@ class Outcome:
     problem: str = ""
 
     @classmethod
-    def of(cls, differences: Iterable[Difference], goal: Goal) -> "Outcome":
+    def of(cls, differences: Iterable[Difference], goal: Goal) -> "OutputDifferences":
         """Return the outcome of some outputs; without any it does not pass."""
         items = list(differences)
         problem = next((item.problem for item in items if item.problem), "")
@@ -95,7 +95,7 @@ class Outcome:
         )
 
     @classmethod
-    def failed(cls, problem: str) -> "Outcome":
+    def failed(cls, problem: str) -> "OutputDifferences":
         """Return the outcome of a program that can't be run."""
         return cls(passes=False, error=math.inf, snr=-math.inf, problem=problem)
 
@@ -122,7 +122,7 @@ class Sensitivity:
     op: str
     module: str | None
     isolated: Difference
-    alone: Outcome | None = None
+    alone: OutputDifferences | None = None
 
     @property
     def cost(self) -> tuple[float, ...]:
@@ -152,11 +152,11 @@ class PrecisionReport(Result):
     to: Precision
     backend: str
     goal: Goal
-    before: Outcome
-    after: Outcome | None
+    before: OutputDifferences
+    after: OutputDifferences | None
     keep: tuple[str, ...]
-    without: Mapping[str, Outcome]
-    best: Outcome
+    without: Mapping[str, OutputDifferences]
+    best: OutputDifferences
     order: tuple[Sensitivity, ...]
     runs: int
     notes: tuple[str, ...] = field(default=())

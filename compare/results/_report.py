@@ -39,7 +39,7 @@ from ._row_tables import (
     outcome_table,
     precision_tables,
 )
-from ._rows import SENTENCE, ModuleRow, NodeOutcome, Operator, Row
+from ._rows import SENTENCE, ModelOperation, ModuleRow, NodeOutcome, Row
 
 VERSION = 7  # of the JSON
 BY_MAPPING = ", by a mapping"  # after the name of a capture of another implementation
@@ -99,7 +99,7 @@ class Report(Comparison):
     notes: tuple[str, ...] = ()
     calls: tuple[int, int] = (1, 1)
     failed: tuple[str, ...] = ()
-    operators: tuple[tuple[Operator, ...], ...] = field(default=(), repr=False)
+    operators: tuple[tuple[ModelOperation, ...], ...] = field(default=(), repr=False)
     outcomes: tuple[NodeOutcome, ...] = field(default=(), repr=False)
     graphs: Mapping[Stage, Graph] = field(default_factory=dict, repr=False)
     culprits: tuple[str, ...] = ()

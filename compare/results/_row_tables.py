@@ -22,7 +22,7 @@ from ..rendering._table import (
     table_of,
     wrapped,
 )
-from ._rows import ModuleRow, NodeOutcome, Operator, OutcomeKind, Row
+from ._rows import ModelOperation, ModuleRow, NodeOutcome, OutcomeKind, Row
 
 T = TypeVar("T")
 ARROW = "<------"
@@ -126,7 +126,7 @@ def _fit_texts(cells: Sequence[Cell], width: int, names: Fit) -> Sequence[Cell]:
     ]
 
 
-def operator_tables(calls: Sequence[Sequence[Operator]]) -> Iterable[Block]:
+def operator_tables(calls: Sequence[Sequence[ModelOperation]]) -> Iterable[Block]:
     """Yield tables of the model's own operations, one for each call."""
     columns = (
         *(
@@ -151,7 +151,7 @@ def compiled_tables(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
         yield from node_table(chosen, wide=wide)
 
 
-def _operator_result(item: Operator) -> tuple[str, str, str]:
+def _operator_result(item: ModelOperation) -> tuple[str, str, str]:
     """Return the dtype, error and mark of an operation."""
     if item.row is None:
         return (item.dtype, "0.0e+00" if item.kind == "placeholder" else "", "")

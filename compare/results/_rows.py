@@ -212,7 +212,7 @@ class NodeOutcome:
 
 
 @dataclass(frozen=True)
-class Operator:
+class ModelOperation:
     """One operation of the model's PyTorch code, and its row.
 
     Attributes:

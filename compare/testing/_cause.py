@@ -34,7 +34,7 @@ _NOT_NUMERICAL = frozenset({"onnx", "platform", "python", "time"})  # entries of
 
 
 @dataclass(frozen=True)
-class Explanation:
+class GoldenCause:
     """Why a run differs from a golden dump.
 
     Attributes:
@@ -55,7 +55,7 @@ class Explanation:
 
 def explain(
     result: DumpDiff, golden: Dump, record: GoldenRecord | None, rerun: Rerun, rows_of: Callable[..., Iterable[DiffRow]]
-) -> Explanation:
+) -> GoldenCause:
     """Return why a run differs from a golden dump.
 
     Args:
@@ -67,13 +67,13 @@ def explain(
     """
     if record is None:
         reason = "The golden dump has no rounding levels, as it was stored by an older version of Filch."
-        return Explanation("unknown", (reason,), {})
+        return GoldenCause("unknown", (reason,), {})
     try:
         return _Examination(result, golden, record, rerun, rows_of).explanation()
     except Exception as error:  # noqa: BLE001  the model may raise anything; the difference must be reported anyway
         text = next(iter(str(error).splitlines()), "")
         reason = f"The cause can't be told, because the model could not run again: {type(error).__name__}: {text}."
-        return Explanation("unknown", (reason,), {})
+        return GoldenCause("unknown", (reason,), {})
 
 
 @dataclass(frozen=True)
@@ -141,12 +141,12 @@ class _Examination:
                 place in self._float64.changed_decisions,
             )
 
-    def explanation(self) -> Explanation:
+    def explanation(self) -> GoldenCause:
         """Return the explanation."""
         if reason := self._unrepeatable():
-            return Explanation("not reproducible", (reason,), {})
+            return GoldenCause("not reproducible", (reason,), {})
         if reason := self._other_inputs():
-            return Explanation("inputs", (reason,), {})
+            return GoldenCause("inputs", (reason,), {})
         kinds: dict[str, Kind] = {_place(row): self._kind(row) for row in self._rows if row.diverged}
         found = {*kinds.values()}
         reasons = [self._sentence(kind, kinds) for kind in _SENTENCES if kind in found]
@@ -167,7 +167,7 @@ class _Examination:
             reasons.append(f"The code that changes may be that of {packages}, whose modules the model contains.")
         if is_code and not self._environment:
             reasons.append("The environment is the same, as far as the golden dump records it.")
-        return Explanation(cause, tuple(reasons), kinds)
+        return GoldenCause(cause, tuple(reasons), kinds)
 
     def _changed_packages(self) -> str:
         """Return the packages of other versions that define modules of the model, or `""`."""

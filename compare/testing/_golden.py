@@ -87,7 +87,7 @@ class Golden:
         __tracebackhide__ = True
         if not self.update and not self.path.is_file():
             raise CompareError(f"there is no golden dump {str(self.path)!r}: pytest --filch-update stores it")
-        return _Block(self._recording(model, {"submodules": True, **options}, repeat))
+        return _CheckedBlock(self._recording(model, {"submodules": True, **options}, repeat))
 
     @contextmanager
     def _recording(
@@ -190,7 +190,7 @@ class Golden:
         return f"changed {self.path}: {what}{problem}"
 
 
-class _Block:
+class _CheckedBlock:
     """A block that is checked at its end; not a generator, whose frames would be in the traceback of each failure."""
 
     def __init__(self, recording: AbstractContextManager[Callable[[], None]]) -> None:

@@ -14,7 +14,7 @@ STALE = "filch_stale"
 
 
 @dataclass(frozen=True)
-class Result:
+class ComparisonResult:
     """The result of one comparison of a test.
 
     Attributes:
@@ -48,7 +48,7 @@ class Summary:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._results: list[Result] = []
+        self._results: list[ComparisonResult] = []
         self._golden: list[str] = []
         self.stale: set[str] = set()
 
@@ -61,7 +61,7 @@ class Summary:
                 self._golden.append(golden)
             if "result" in properties:
                 test = without_backend(report.nodeid, properties["backend"])
-                self._results.append(Result(test, properties, hasattr(report, "wasxfail")))
+                self._results.append(ComparisonResult(test, properties, hasattr(report, "wasxfail")))
 
     def pytest_terminal_summary(self, terminalreporter: "pytest.TerminalReporter") -> None:
         """Print which golden dumps were stored, and the errors in the table of expected failures."""
@@ -101,7 +101,7 @@ def _comparisons(report: pytest.TestReport) -> list[dict[str, str]]:
     return groups
 
 
-def _lines(results: list[Result]) -> list[str]:
+def _lines(results: list[ComparisonResult]) -> list[str]:
     from ..rendering._markdown import Markup, escaped, table  # noqa: PLC0415  loads torch, which each start of pytest would do
 
     backends = list(dict.fromkeys(result.properties["backend"] for result in results))

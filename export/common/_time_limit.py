@@ -39,14 +39,14 @@ class _TimeIsUp(BaseException):
 
 
 @dataclass
-class _Step:
+class _TimedStep:
     """A step that is running under a time limit."""
 
     thread: int
     error: Callable[[], FilchError]  # returns the exception to raise
     started: float
     deadline: float
-    outer: "_Step | None"  # the enclosing step
+    outer: "_TimedStep | None"  # the enclosing step
     stops: list[Stop] = field(default_factory=list)  # see `stoppable`
     expired: float = 0.0  # the time at which it expired; 0 if it has not
     raised: bool = False  # whether `_TimeIsUp` was raised in the thread
@@ -72,7 +72,7 @@ class TimeLimit:
         self.seconds = float(seconds)
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        self._step: _Step | None = None
+        self._step: _TimedStep | None = None
         self._watcher: threading.Thread | None = None
 
     def __enter__(self) -> Self:
@@ -95,7 +95,7 @@ class TimeLimit:
     def step(self, error: Callable[[], FilchError], seconds: float) -> Iterator[None]:
         """Raise `error` if the block takes longer than `seconds`, as soon as the block can be interrupted."""
         now = time.monotonic()
-        step = _Step(threading.get_ident(), error, now, now + seconds, self._step)
+        step = _TimedStep(threading.get_ident(), error, now, now + seconds, self._step)
         self._step = step
         problem: BaseException | None = None
         try:
@@ -106,7 +106,7 @@ class TimeLimit:
         finally:
             self._end_step(step, problem)
 
-    def _end_step(self, step: _Step, problem: BaseException | None) -> None:
+    def _end_step(self, step: _TimedStep, problem: BaseException | None) -> None:
         """Extend the outer step by the time of this one, and raise this step's error if it has expired."""
         with self._lock:
             self._step = step.outer
@@ -131,7 +131,7 @@ class TimeLimit:
             if stuck is not None and self._report_stuck is not None:
                 self._report_stuck(str(stuck))
 
-    def _expire(self, step: _Step, now: float) -> FilchError | None:
+    def _expire(self, step: _TimedStep, now: float) -> FilchError | None:
         """Try the next way to stop an expired step; return the step's error if none is left."""
         step.expired = step.expired or now
         if step.stops:

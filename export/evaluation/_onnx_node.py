@@ -17,7 +17,7 @@ from .._errors import ExportError
 from ..common._arrays import array_to_torch, torch_to_array, weight_to_torch
 from ..common._time_limit import limited
 from ..graph._from_onnx import subgraphs
-from ..operators import Call, Operator, find_operator
+from ..operators import NodeCall, Operator, find_operator
 from ._float64 import in_float64
 
 Noise = Callable[[str, Any], Any]
@@ -46,7 +46,7 @@ def evaluate(
             lists of these, which are sequences.
         noise: called with the name and value of what a node in one of its graphs reads, which reads the result.
             `inputs` have their noise already.
-        ties: see `Call.ties`.
+        ties: see `NodeCall.ties`.
 
     Returns:
         the outputs by name, which must not be changed: they may share the memory of inputs. Empty if the operator is
@@ -71,7 +71,7 @@ class _Scope:
         attributes: those of the call of the function, by name.
         noise: see `evaluate`.
         given: the names of the values that have their noise already.
-        ties: see `Call.ties`.
+        ties: see `NodeCall.ties`.
     """
 
     def __init__(
@@ -132,10 +132,10 @@ class _Scope:
         given = {**defaults, **self._values_of(node)}
         return _Scope(self._model, function.opset_imports, given, noise=self._noise).run(function, read, {})
 
-    def _described(self, node: ir.Node, values: Mapping[str, Any]) -> Call:
+    def _described(self, node: ir.Node, values: Mapping[str, Any]) -> NodeCall:
         domain = "" if node.domain == "ai.onnx" else node.domain
         version = self._opsets.get(domain, self._opsets.get(node.domain, 1))
-        return Call(
+        return NodeCall(
             version,
             {**_defaults(domain, node.op_type, version), **self._values_of(node)},
             len(node.outputs),

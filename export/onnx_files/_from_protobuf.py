@@ -25,7 +25,7 @@ def graph_from_proto(model: ModelProto, folder: Path) -> Graph:
         model: a model that has passed `check_graphs`.
         folder: the folder of its external data.
     """
-    graph, read = model.graph, _Values()
+    graph, read = model.graph, _ValueConverter()
     weights = {tensor.name: serde.deserialize_tensor(tensor, folder) for tensor in graph.initializer if tensor.name}
     infos = {info.name: info for info in (*graph.value_info, *graph.input, *graph.output)}
     functions = {}
@@ -45,7 +45,9 @@ def graph_from_proto(model: ModelProto, folder: Path) -> Graph:
     )
 
 
-def _function(function: FunctionProto, infos: Mapping[str, ValueInfoProto], prefix: str, read: "_Values") -> Graph:
+def _function(
+    function: FunctionProto, infos: Mapping[str, ValueInfoProto], prefix: str, read: "_ValueConverter"
+) -> Graph:
     """Convert a function; `infos` are the value infos of the main graph, where its own have a `prefix`."""
     nodes = _nodes(function.node)
     own = {info.name: info for info in function.value_info}
@@ -63,7 +65,7 @@ def _names(inputs: Iterable[str], nodes: Iterable[Node]) -> Iterable[str]:
     return filter(None, (*inputs, *(name for node in nodes for name in node.outputs)))
 
 
-class _Values:
+class _ValueConverter:
     """Converts values; the conversion of each type is cached."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ _Function = tuple[str, str]  # domain, name
 _Nodes = MutableSequence[NodeProto]
 
 
-class _Summary(NamedTuple):
+class _GraphSummary(NamedTuple):
     """A summary of a graph or function, including its subgraphs.
 
     Attributes:
@@ -56,7 +56,7 @@ def check_graphs(model: ModelProto, check_tensor: CheckTensor) -> None:
         if key in functions:
             raise ValueError(f"it has the function {function.name!r:.80} twice")
         functions[key] = function
-    check = _Checker(frozenset(functions), check_tensor)
+    check = _GraphChecker(frozenset(functions), check_tensor)
     main = check.graph(model.graph)
     if main.free:
         raise ValueError(f"no node computes {main.free[0]!r:.80}, which a node reads or the graph returns")
@@ -69,14 +69,14 @@ def _check_versions(imports: Iterable[OperatorSetIdProto]) -> None:
             raise ValueError(f"it imports version {entry.version:,} of ONNX's operators, which does not exist")
 
 
-class _Checker:
+class _GraphChecker:
     """Checks graphs and functions; see `check_graphs`."""
 
     def __init__(self, functions: frozenset[_Function], check_tensor: CheckTensor) -> None:
         self._functions = functions
         self._check_tensor = check_tensor
 
-    def graph(self, graph: GraphProto) -> _Summary:
+    def graph(self, graph: GraphProto) -> _GraphSummary:
         for tensor in graph.initializer:
             self._check_tensor(tensor)
         inputs = [value.name for value in graph.input]
@@ -85,13 +85,15 @@ class _Checker:
             raise ValueError("two of its initializers have the same name")
         return self._summary(inputs, weights, graph.node, [value.name for value in graph.output])
 
-    def function(self, function: FunctionProto) -> _Summary:
+    def function(self, function: FunctionProto) -> _GraphSummary:
         summary = self._summary(list(function.input), set(), function.node, list(function.output))
         if summary.free:
             raise ValueError(f"no node of the function {function.name!r:.80} computes {summary.free[0]!r:.80}")
         return summary
 
-    def _summary(self, inputs: Sequence[str], weights: set[str], nodes: _Nodes, outputs: Sequence[str]) -> _Summary:
+    def _summary(
+        self, inputs: Sequence[str], weights: set[str], nodes: _Nodes, outputs: Sequence[str]
+    ) -> _GraphSummary:
         """Check that names are defined once and before their use, sorting the nodes if needed."""
         if len(set(inputs)) < len(inputs):
             raise ValueError("two of its inputs have the same name")
@@ -112,9 +114,9 @@ class _Checker:
         if unsorted := [(index, name) for index, name in early if name in known]:
             _sort(nodes, unsorted, captured)
         free = dict.fromkeys(name for name in (*(name for _, name in early), *outputs) if name not in known)
-        return _Summary(tuple(free), count, calls)
+        return _GraphSummary(tuple(free), count, calls)
 
-    def _attributes(self, attributes: Iterable[AttributeProto]) -> list[_Summary]:
+    def _attributes(self, attributes: Iterable[AttributeProto]) -> list[_GraphSummary]:
         """Check the tensors and subgraphs of a node; return a summary of each subgraph."""
         summaries = []
         for attribute in attributes:
@@ -197,7 +199,7 @@ def _name_of(node: NodeProto) -> str:
     return node.name or next((name for name in node.output if name), node.op_type)
 
 
-def _check_calls(main: _Summary, functions: Mapping[_Function, _Summary]) -> None:
+def _check_calls(main: _GraphSummary, functions: Mapping[_Function, _GraphSummary]) -> None:
     """Refuse functions that call themselves, or that have too many nodes when inlined."""
     try:
         order = [*TopologicalSorter({key: summary.calls for key, summary in functions.items()}).static_order()]

@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 
-from ._operator import Call, Operator, Tensor, UnsupportedError, by_name
+from ._operator import NodeCall, Operator, Tensor, UnsupportedError, by_name
 
 _MICROSOFT = "com.microsoft"
 _RAW, _CAPPED, _BIASED, _WEIGHTS = range(4)  # what the fourth output of `Attention` has
 
 
 def _attention(
-    call: Call,
+    call: NodeCall,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -43,7 +43,7 @@ def _attention(
     return _joined(result) if query.dim() == 3 else result, k, v, shown[mode]
 
 
-def _bias(call: Call, scores: Tensor, mask: Tensor | None, past: int | None, lengths: Tensor | None) -> Tensor:
+def _bias(call: NodeCall, scores: Tensor, mask: Tensor | None, past: int | None, lengths: Tensor | None) -> Tensor:
     """Return what is added to scores: the mask, and minus infinity at hidden keys."""
     rows, columns = scores.shape[-2:]
     if mask is None:
@@ -73,7 +73,7 @@ def _repeated(x: Tensor, query: Tensor) -> Tensor:
     return x if count == 1 else x.repeat_interleave(count, 1)
 
 
-def _rotary(call: Call, x: Tensor, cosines: Tensor, sines: Tensor, places: Tensor | None = None) -> Tensor:
+def _rotary(call: NodeCall, x: Tensor, cosines: Tensor, sines: Tensor, places: Tensor | None = None) -> Tensor:
     heads = _heads(x, call["num_heads"]) if x.dim() == 3 else x
     tables = (item if places is None else item[places.long()] for item in (cosines, sines))
     size = call.get("rotary_embedding_dim") or heads.shape[-1]
@@ -92,7 +92,7 @@ def _turned(heads: Tensor, cosines: Tensor, sines: Tensor, *, interleaved: bool)
 
 
 def _linear_attention(
-    call: Call,
+    call: NodeCall,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -115,7 +115,7 @@ def _linear_attention(
     return _joined(scale * torch.cat(results, 2)), state
 
 
-def _flex_attention(call: Call, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def _flex_attention(call: NodeCall, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Return attention whose scores and weights graphs among the attributes change."""
     scores = query @ _repeated(key, query).mT * (call.get("scale") or query.shape[-1] ** -0.5)
     changed = call.run(call["score_mod"], [scores])[0] if call.get("score_mod") is not None else scores

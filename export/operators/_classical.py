@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ._operator import Call, Operator, Tensor, UnsupportedError, plain
+from ._operator import NodeCall, Operator, Tensor, UnsupportedError, plain
 
 _ML = "ai.onnx.ml"
 _MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", "MEMBER")
@@ -43,11 +43,11 @@ def _transformed(scores: Tensor, name: str) -> Tensor:
     return scores
 
 
-def _scaled(call: Call, x: Tensor) -> Tensor:
+def _scaled(call: NodeCall, x: Tensor) -> Tensor:
     return (x.double() - _numbers(call["offset"])) * _numbers(call["scale"])
 
 
-def _normalized(call: Call, x: Tensor) -> Tensor:
+def _normalized(call: NodeCall, x: Tensor) -> Tensor:
     wide = x.double()
     if call["norm"] == "MAX":
         size = wide.amax(-1, keepdim=True)
@@ -56,21 +56,21 @@ def _normalized(call: Call, x: Tensor) -> Tensor:
     return torch.where(size == 0, wide, wide / size)
 
 
-def _imputed(call: Call, x: Tensor) -> Tensor:
+def _imputed(call: NodeCall, x: Tensor) -> Tensor:
     kind = "float" if x.is_floating_point() else "int64"
     replaced, values = call[f"replaced_value_{kind}"], torch.as_tensor([*call[f"imputed_value_{kind}s"]], dtype=x.dtype)
     is_missing = x.isnan() if math.isnan(replaced) else x == replaced
     return torch.where(is_missing, values, x)
 
 
-def _linear(call: Call, x: Tensor) -> Tensor:
+def _linear(call: NodeCall, x: Tensor) -> Tensor:
     count = call["targets"]
     result = x.double() @ _numbers(call["coefficients"]).reshape(count, -1).T
     result = result if call.get("intercepts") is None else result + _numbers(call["intercepts"])
     return _transformed(result, call["post_transform"])
 
 
-def _one_hot(call: Call, x: Tensor) -> Tensor:
+def _one_hot(call: NodeCall, x: Tensor) -> Tensor:
     if call.get("cats_int64s") is None:
         raise UnsupportedError("strings")
     found = x.long().unsqueeze(-1) == torch.tensor([*call["cats_int64s"]])
@@ -79,7 +79,7 @@ def _one_hot(call: Call, x: Tensor) -> Tensor:
     return found.double()
 
 
-def _supported(call: Call, x: Tensor) -> Tensor:
+def _supported(call: NodeCall, x: Tensor) -> Tensor:
     """Return the sum of the kernels of support vectors; without these, it is a linear model."""
     wide, weights, count = x.double(), _numbers(call["coefficients"]), call["n_supports"]
     if count:
@@ -91,7 +91,7 @@ def _supported(call: Call, x: Tensor) -> Tensor:
     return _transformed(result[:, None], call["post_transform"]).double()
 
 
-def _kernel(call: Call, x: Tensor, vectors: Tensor) -> Tensor:
+def _kernel(call: NodeCall, x: Tensor, vectors: Tensor) -> Tensor:
     name = call["kernel_type"]
     gamma, shift, degree = call.get("kernel_params") or (0.0, 0.0, 0.0)
     if name == "RBF":
@@ -157,13 +157,13 @@ class _Trees:
         return torch.where(has.any(1), best, 0.0)
 
 
-def _tree_attributes(call: Call, name: str) -> Any:
+def _tree_attributes(call: NodeCall, name: str) -> Any:
     """Return an attribute that has been a list, or a tensor of the same name with `_as_tensor`."""
     given = call.get(f"{name}_as_tensor")
     return call.get(name) if given is None else given
 
 
-def _listed_trees(call: Call, kind: str, targets: int) -> _Trees:
+def _listed_trees(call: NodeCall, kind: str, targets: int) -> _Trees:
     """Return the trees of versions in which each node has a tree and a number in it."""
     keys = list(zip(call["nodes_treeids"], call["nodes_nodeids"], strict=True))
     rows = {key: row for row, key in enumerate(keys)}
@@ -189,7 +189,7 @@ def _listed_trees(call: Call, kind: str, targets: int) -> _Trees:
     )
 
 
-def _contributions(call: Call, kind: str, rows: Mapping[Any, int], targets: int) -> tuple[Tensor, Tensor]:
+def _contributions(call: NodeCall, kind: str, rows: Mapping[Any, int], targets: int) -> tuple[Tensor, Tensor]:
     weights = torch.zeros(len(rows), targets, dtype=torch.float64)
     has = torch.zeros(len(rows), targets, dtype=torch.bool)
     found = zip(call[f"{kind}_treeids"], call[f"{kind}_nodeids"], strict=True)
@@ -199,7 +199,7 @@ def _contributions(call: Call, kind: str, rows: Mapping[Any, int], targets: int)
     return weights, has
 
 
-def _regression_trees(call: Call, x: Tensor) -> Tensor:
+def _regression_trees(call: NodeCall, x: Tensor) -> Tensor:
     trees = _listed_trees(call, "target", call["n_targets"])
     result = trees.combined(trees.leaves(x.double()), call["aggregate_function"])
     base = _tree_attributes(call, "base_values")
@@ -207,7 +207,7 @@ def _regression_trees(call: Call, x: Tensor) -> Tensor:
     return _transformed(result, call["post_transform"])
 
 
-def _trees(call: Call, x: Tensor) -> Tensor:
+def _trees(call: NodeCall, x: Tensor) -> Tensor:
     """Return the result of the form in which leaves have a table of their own, behind that of the nodes."""
     count, leaves = len(call["nodes_featureids"]), len(call["leaf_targetids"])
     pairs = zip(("false", "true"), ("nodes_falseleafs", "nodes_trueleafs"), strict=True)
@@ -253,7 +253,7 @@ def _members(modes: list[int], values: Tensor | None) -> list[Tensor]:
     ]
 
 
-def _encoded(call: Call, x: Tensor) -> Tensor:
+def _encoded(call: NodeCall, x: Tensor) -> Tensor:
     """Return a number for each number; those of strings are left out."""
     keys, values = (_of_label(call, name) for name in ("keys", "values"))
     missing = call.get("default_tensor")
@@ -265,7 +265,7 @@ def _encoded(call: Call, x: Tensor) -> Tensor:
     return torch.where(found.any(1), picked, torch.as_tensor(missing, dtype=values.dtype)).reshape(x.shape)
 
 
-def _of_label(call: Call, name: str) -> Tensor:
+def _of_label(call: NodeCall, name: str) -> Tensor:
     for kind in (f"{name}_tensor", f"{name}_floats", f"{name}_int64s"):
         if isinstance(call.get(kind), Tensor):
             return call[kind]
@@ -274,7 +274,7 @@ def _of_label(call: Call, name: str) -> Tensor:
     raise UnsupportedError("strings")
 
 
-def _counted(call: Call, x: Tensor) -> Tensor:
+def _counted(call: NodeCall, x: Tensor) -> Tensor:
     """Return how often each n-gram of integers occurs, or whether, times its weight."""
     rows = x.reshape(1, -1) if x.dim() == 1 else x
     places, starts, pool = call["ngram_indexes"], call["ngram_counts"], call.get("pool_int64s")

@@ -5,14 +5,14 @@ from typing import Any
 
 import torch
 
-from ._operator import Call, Operator, Tensor, UnsupportedError, number
+from ._operator import NodeCall, Operator, Tensor, UnsupportedError, number
 
 
-def _branch(call: Call, condition: Tensor) -> tuple[Any, ...]:
+def _branch(call: NodeCall, condition: Tensor) -> tuple[Any, ...]:
     return tuple(call.run(call["then_branch" if bool(condition) else "else_branch"], ()))
 
 
-def _loop(call: Call, most: Tensor | None, condition: Tensor | None, *states: Any) -> tuple[Any, ...]:
+def _loop(call: NodeCall, most: Tensor | None, condition: Tensor | None, *states: Any) -> tuple[Any, ...]:
     body, count = call["body"], None if most is None else int(number(most))
     kept: list[list[Tensor]] = [[] for _ in range(len(body.outputs) - 1 - len(states))]
     goes_on, at = condition is None or bool(condition), 0
@@ -26,7 +26,7 @@ def _loop(call: Call, most: Tensor | None, condition: Tensor | None, *states: An
     return *states, *(torch.stack(items) for items in kept)
 
 
-def _scan(call: Call, *inputs: Tensor) -> tuple[Any, ...]:
+def _scan(call: NodeCall, *inputs: Tensor) -> tuple[Any, ...]:
     body, count = call["body"], call["num_scan_inputs"]
     states: Sequence[Tensor] = inputs[: len(inputs) - count]
     scanned, results = inputs[len(inputs) - count :], len(body.outputs) - (len(inputs) - count)
@@ -46,17 +46,17 @@ def _scan(call: Call, *inputs: Tensor) -> tuple[Any, ...]:
     return *states, *(item.movedim(0, axis) for item, axis in zip(joined, axes, strict=True))
 
 
-def _batched_scan(call: Call, lengths: Tensor | None, *inputs: Tensor) -> tuple[Any, ...]:
+def _batched_scan(call: NodeCall, lengths: Tensor | None, *inputs: Tensor) -> tuple[Any, ...]:
     """Return the form of version 8: for each item of a batch, in the directions of `directions`."""
     if lengths is not None:
         raise UnsupportedError("sequences of different lengths")
     given = {"scan_input_directions": call.get("directions"), "num_scan_inputs": call["num_scan_inputs"]}
-    each = Call(9, {"body": call["body"], **given}, run=call.run)
+    each = NodeCall(9, {"body": call["body"], **given}, run=call.run)
     results = [_scan(each, *parts) for parts in zip(*inputs, strict=True)]
     return tuple(torch.stack(items) for items in zip(*results, strict=True))
 
 
-def _map_sequence(call: Call, first: list[Tensor], *others: Any) -> tuple[list[Any], ...]:
+def _map_sequence(call: NodeCall, first: list[Tensor], *others: Any) -> tuple[list[Any], ...]:
     results = []
     for at, item in enumerate(first):
         rest = [other[at] if isinstance(other, list) else other for other in others]

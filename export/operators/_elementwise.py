@@ -8,12 +8,12 @@ import torch
 from torch.nn import functional
 
 from ._dtypes import converted, is_float
-from ._operator import Call, Operator, Tensor, UnsupportedError, by_name, plain, variadic
+from ._operator import NodeCall, Operator, Tensor, UnsupportedError, by_name, plain, variadic
 
 _MICROSOFT = "com.microsoft"
 
 
-def _mean(_: Call, *inputs: Tensor) -> Tensor:
+def _mean(_: NodeCall, *inputs: Tensor) -> Tensor:
     return sum(inputs[1:], inputs[0]) / len(inputs)
 
 
@@ -21,7 +21,7 @@ def _divide(x: Tensor, y: Tensor) -> Tensor:
     return x / y if x.is_floating_point() else torch.div(x, y, rounding_mode="trunc")
 
 
-def _modulo(call: Call, x: Tensor, y: Tensor) -> Tensor:
+def _modulo(call: NodeCall, x: Tensor, y: Tensor) -> Tensor:
     return torch.fmod(x, y) if call["fmod"] else torch.remainder(x, y)
 
 
@@ -31,7 +31,7 @@ def _power(x: Tensor, y: Tensor) -> Tensor:
     return torch.pow(x, y.to(x.dtype))
 
 
-def _clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
+def _clip(call: NodeCall, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
     for limit, function in ((low, torch.maximum), (high, torch.minimum)):
         name = "min" if function is torch.maximum else "max"
         value = call.get(name) if limit is None else limit
@@ -40,33 +40,33 @@ def _clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None 
     return x
 
 
-def _shift(call: Call, x: Tensor, y: Tensor) -> Tensor:
+def _shift(call: NodeCall, x: Tensor, y: Tensor) -> Tensor:
     return x << y if call["direction"] == "LEFT" else x >> y
 
 
-def _cast(call: Call, x: Tensor) -> Tensor:
+def _cast(call: NodeCall, x: Tensor) -> Tensor:
     return _convert(call, x, ir.DataType(call["to"]))
 
 
-def _cast_like(call: Call, x: Tensor, y: Tensor) -> Tensor:
+def _cast_like(call: NodeCall, x: Tensor, y: Tensor) -> Tensor:
     kind = call.dtype(1)
     if kind is None or is_float(kind):
         return x.to(y.dtype)
     return _convert(call, x, kind)
 
 
-def _convert(call: Call, x: Tensor, kind: ir.DataType) -> Tensor:
+def _convert(call: NodeCall, x: Tensor, kind: ir.DataType) -> Tensor:
     return converted(x, kind, saturate=bool(call.get("saturate", 1)), round_mode=call.get("round_mode", "up"))
 
 
-def _bit_cast(call: Call, x: Tensor) -> Tensor:
+def _bit_cast(call: NodeCall, x: Tensor) -> Tensor:
     kind = ir.DataType(call["to"])
     if x.is_floating_point() or is_float(kind):
         raise UnsupportedError("the bits of a float64 value are not those of the run")
     return x.view(getattr(torch, kind.name.lower()))
 
 
-def _is_infinite(call: Call, x: Tensor) -> Tensor:
+def _is_infinite(call: NodeCall, x: Tensor) -> Tensor:
     positive, negative = (bool(call.get(f"detect_{sign}", 1)) for sign in ("positive", "negative"))
     return (torch.isposinf(x) & positive) | (torch.isneginf(x) & negative)
 
@@ -75,20 +75,20 @@ def _parametric(x: Tensor, slope: Tensor) -> Tensor:
     return torch.where(x < 0, x * slope, x)
 
 
-def _selu(call: Call, x: Tensor) -> Tensor:
+def _selu(call: NodeCall, x: Tensor) -> Tensor:
     return call["gamma"] * torch.where(x > 0, x, call["alpha"] * torch.expm1(x.clamp(max=0)))
 
 
-def _celu(call: Call, x: Tensor) -> Tensor:
+def _celu(call: NodeCall, x: Tensor) -> Tensor:
     alpha = call["alpha"]
     return x.clamp(min=0) + (alpha * torch.expm1(x / alpha)).clamp(max=0)
 
 
-def _elu(call: Call, x: Tensor) -> Tensor:
+def _elu(call: NodeCall, x: Tensor) -> Tensor:
     return torch.where(x > 0, x, call["alpha"] * torch.expm1(x.clamp(max=0)))
 
 
-def _shrink(call: Call, x: Tensor) -> Tensor:
+def _shrink(call: NodeCall, x: Tensor) -> Tensor:
     bias, limit = call["bias"], call["lambd"]
     return torch.where(x < -limit, x + bias, torch.where(x > limit, x - bias, torch.zeros_like(x)))
 
@@ -111,7 +111,9 @@ def swish(x: Tensor, alpha: float = 1.0) -> Tensor:
     return x * torch.sigmoid(alpha * x)
 
 
-def _dropout(call: Call, x: Tensor, ratio: Tensor | None = None, training: Tensor | None = None) -> tuple[Tensor, ...]:
+def _dropout(
+    call: NodeCall, x: Tensor, ratio: Tensor | None = None, training: Tensor | None = None
+) -> tuple[Tensor, ...]:
     if training is not None and bool(training) and (ratio is None or float(ratio) != 0):
         raise UnsupportedError("dropout in training draws random numbers")
     mask = torch.ones_like(x, dtype=torch.bool)

@@ -3,10 +3,10 @@
 import torch
 from torch.nn import functional
 
-from ._operator import Call, Operator, Tensor
+from ._operator import NodeCall, Operator, Tensor
 
 
-def _likelihood(call: Call, scores: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
+def _likelihood(call: NodeCall, scores: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
     ignored = call.get("ignore_index")
     unused = -(2**31) if ignored is None else ignored
     reduction = call["reduction"]
@@ -19,7 +19,9 @@ def _likelihood(call: Call, scores: Tensor, target: Tensor, weights: Tensor | No
     return functional.nll_loss(scores, target.long(), weights, ignore_index=unused, reduction=reduction)
 
 
-def _cross_entropy(call: Call, scores: Tensor, target: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def _cross_entropy(
+    call: NodeCall, scores: Tensor, target: Tensor, weights: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     logarithms = torch.log_softmax(scores, 1)
     return _likelihood(call, logarithms, target, weights), logarithms
 

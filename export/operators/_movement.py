@@ -9,12 +9,12 @@ import torch
 from torch.nn import functional
 
 from ._dtypes import is_float, storage
-from ._operator import Call, Operator, Tensor, UnsupportedError, flat_from, integers, number, plain
+from ._operator import NodeCall, Operator, Tensor, UnsupportedError, flat_from, integers, number, plain
 
 _SCATTER = {"add": "sum", "mul": "prod", "min": "amin", "max": "amax"}
 
 
-def _constant(call: Call) -> Tensor:
+def _constant(call: NodeCall) -> Tensor:
     for name, dtype in (("value_float", torch.float64), ("value_int", torch.int64)):
         for item in (name, f"{name}s"):
             if item in call.attributes:
@@ -25,17 +25,17 @@ def _constant(call: Call) -> Tensor:
     return value
 
 
-def _constant_of_shape(call: Call, shape: Tensor) -> Tensor:
+def _constant_of_shape(call: NodeCall, shape: Tensor) -> Tensor:
     value = call.get("value", torch.zeros(1, dtype=torch.float64))
     return value.reshape(()).expand(integers(shape))
 
 
-def _shape(call: Call, x: Tensor) -> Tensor:
+def _shape(call: NodeCall, x: Tensor) -> Tensor:
     sizes = [*x.shape]
     return torch.tensor(sizes[call.get("start", 0) : call.get("end", len(sizes))], dtype=torch.int64)
 
 
-def _reshape(call: Call, x: Tensor, shape: Tensor) -> Tensor:
+def _reshape(call: NodeCall, x: Tensor, shape: Tensor) -> Tensor:
     keeps = not call.get("allowzero")
     return x.reshape(tuple(x.shape[i] if keeps and not size else size for i, size in enumerate(integers(shape))))
 
@@ -44,27 +44,27 @@ def _expand(x: Tensor, shape: Tensor) -> Tensor:
     return x.expand(torch.broadcast_shapes(x.shape, integers(shape)))
 
 
-def _squeeze(call: Call, x: Tensor, axes: Tensor | None = None) -> Tensor:
+def _squeeze(call: NodeCall, x: Tensor, axes: Tensor | None = None) -> Tensor:
     given = call.get("axes") if axes is None else integers(axes)
     return x.squeeze() if given is None else x.squeeze(tuple(given))
 
 
-def _unsqueeze(call: Call, x: Tensor, axes: Tensor | None = None) -> Tensor:
+def _unsqueeze(call: NodeCall, x: Tensor, axes: Tensor | None = None) -> Tensor:
     given = call["axes"] if axes is None else integers(axes)
     for axis in sorted(item % (x.dim() + len(given)) for item in given):
         x = x.unsqueeze(axis)
     return x
 
 
-def _transpose(call: Call, x: Tensor) -> Tensor:
+def _transpose(call: NodeCall, x: Tensor) -> Tensor:
     return x.permute(tuple(call.get("perm", reversed(range(x.dim())))))
 
 
-def _concat(call: Call, *inputs: Tensor) -> Tensor:
+def _concat(call: NodeCall, *inputs: Tensor) -> Tensor:
     return torch.cat(inputs, call["axis"])
 
 
-def _split(call: Call, x: Tensor, split: Tensor | None = None) -> tuple[Tensor, ...]:
+def _split(call: NodeCall, x: Tensor, split: Tensor | None = None) -> tuple[Tensor, ...]:
     axis, given = call["axis"], call.get("split") if split is None else split
     if given is not None:
         return torch.split(x, integers(given), axis)
@@ -72,7 +72,7 @@ def _split(call: Call, x: Tensor, split: Tensor | None = None) -> tuple[Tensor, 
 
 
 def _slice(
-    call: Call,
+    call: NodeCall,
     x: Tensor,
     starts: Tensor | None = None,
     ends: Tensor | None = None,
@@ -97,7 +97,7 @@ def _sliced(x: Tensor, start: int, end: int, dim: int, step: int) -> Tensor:
 
 
 def _pad(
-    call: Call, x: Tensor, pads: Tensor | None = None, value: Tensor | None = None, axes: Tensor | None = None
+    call: NodeCall, x: Tensor, pads: Tensor | None = None, value: Tensor | None = None, axes: Tensor | None = None
 ) -> Tensor:
     sizes = integers(call["pads"] if pads is None else pads)
     dims = range(x.dim()) if axes is None else [item % x.dim() for item in integers(axes)]
@@ -124,7 +124,7 @@ def _padded(x: Tensor, dim: int, before: int, after: int, mode: str, fill: float
     return x.index_select(dim, places.clamp(0, size - 1) if mode == "edge" else places.remainder(size))
 
 
-def _crop_or_pad(call: Call, x: Tensor, shape: Tensor) -> Tensor:
+def _crop_or_pad(call: NodeCall, x: Tensor, shape: Tensor) -> Tensor:
     sizes = integers(shape)
     dims = [item % x.dim() for item in call.get("axes", range(len(sizes)))]
     for dim, size in zip(dims, sizes, strict=True):
@@ -142,24 +142,24 @@ def _from_start(indices: Tensor, size: int) -> Tensor:
     return torch.where(indices < 0, indices + size, indices)
 
 
-def _gather(call: Call, x: Tensor, indices: Tensor) -> Tensor:
+def _gather(call: NodeCall, x: Tensor, indices: Tensor) -> Tensor:
     axis = call["axis"] % x.dim()
     picked = x.index_select(axis, _from_start(indices, x.shape[axis]).reshape(-1))
     return picked.reshape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
 
 
-def _gather_elements(call: Call, x: Tensor, indices: Tensor) -> Tensor:
+def _gather_elements(call: NodeCall, x: Tensor, indices: Tensor) -> Tensor:
     return x.gather(call["axis"], _from_start(indices, x.shape[call["axis"]]))
 
 
-def _gather_nd(call: Call, x: Tensor, indices: Tensor) -> Tensor:
+def _gather_nd(call: NodeCall, x: Tensor, indices: Tensor) -> Tensor:
     batch = call.get("batch_dims", 0)
     dims = indices.dim() - 1
     lead = [torch.arange(size).reshape(-1, *[1] * (dims - 1 - at)) for at, size in enumerate(x.shape[:batch])]
     return x[(*lead, *(item.long() for item in indices.unbind(-1)))]
 
 
-def _scatter_elements(call: Call, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+def _scatter_elements(call: NodeCall, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     axis, mode = call["axis"], call.get("reduction", "none")
     places = _from_start(indices, x.shape[axis])
     if mode == "none":
@@ -167,7 +167,7 @@ def _scatter_elements(call: Call, x: Tensor, indices: Tensor, updates: Tensor) -
     return x.scatter_reduce(axis, places, updates, _SCATTER[mode])
 
 
-def _scatter_nd(call: Call, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+def _scatter_nd(call: NodeCall, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     mode = call.get("reduction", "none")
     flat = torch.arange(x.numel()).reshape(x.shape)[tuple(indices.long().unbind(-1))].reshape(-1)
     items, values = x.reshape(-1), updates.reshape(-1)
@@ -177,7 +177,7 @@ def _scatter_nd(call: Call, x: Tensor, indices: Tensor, updates: Tensor) -> Tens
     return changed.reshape(x.shape)
 
 
-def _tensor_scatter(call: Call, past: Tensor, update: Tensor, starts: Tensor | None = None) -> Tensor:
+def _tensor_scatter(call: NodeCall, past: Tensor, update: Tensor, starts: Tensor | None = None) -> Tensor:
     axis = call["axis"] % past.dim()
     first = torch.zeros(len(past), dtype=torch.int64) if starts is None else starts.long()
     places = first[:, None] + torch.arange(update.shape[axis])
@@ -187,18 +187,18 @@ def _tensor_scatter(call: Call, past: Tensor, update: Tensor, starts: Tensor | N
     return past.scatter(axis, places.reshape(shape).expand(update.shape), update)
 
 
-def _compress(call: Call, x: Tensor, condition: Tensor) -> Tensor:
+def _compress(call: NodeCall, x: Tensor, condition: Tensor) -> Tensor:
     x, axis = (x.reshape(-1), 0) if call.get("axis") is None else (x, call["axis"])
     return x.index_select(axis, condition.nonzero()[:, 0])
 
 
-def _one_hot(call: Call, indices: Tensor, depth: Tensor, values: Tensor) -> Tensor:
+def _one_hot(call: NodeCall, indices: Tensor, depth: Tensor, values: Tensor) -> Tensor:
     count, axis = int(number(depth)), call["axis"] % (indices.dim() + 1)
     grid = torch.arange(count).reshape([count if i == axis else 1 for i in range(indices.dim() + 1)])
     return torch.where(_from_start(indices, count).unsqueeze(axis) == grid, values[1], values[0])
 
 
-def _reverse_sequence(call: Call, x: Tensor, lengths: Tensor) -> Tensor:
+def _reverse_sequence(call: NodeCall, x: Tensor, lengths: Tensor) -> Tensor:
     time, batch = call["time_axis"], call["batch_axis"]
     places = torch.arange(x.shape[time])[:, None]
     places = torch.where(places < lengths, lengths - 1 - places, places).long()  # [time, batch]
@@ -213,18 +213,18 @@ def _range(start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
     return first + step * torch.arange(count, dtype=start.dtype)
 
 
-def _eye_like(call: Call, x: Tensor) -> Tensor:
+def _eye_like(call: NodeCall, x: Tensor) -> Tensor:
     kind = None if call.get("dtype") is None else ir.DataType(call["dtype"])
     dtype = x.dtype if kind is None else torch.float64 if is_float(kind) else storage(kind)
     rows, columns = (torch.arange(size) for size in x.shape)
     return (columns - rows[:, None] == call["k"]).to(dtype)
 
 
-def _triangle(call: Call, x: Tensor, k: Tensor | None = None) -> Tensor:
+def _triangle(call: NodeCall, x: Tensor, k: Tensor | None = None) -> Tensor:
     return (torch.triu if call["upper"] else torch.tril)(x, 0 if k is None else number(k))
 
 
-def _depth_to_space(call: Call, x: Tensor) -> Tensor:
+def _depth_to_space(call: NodeCall, x: Tensor) -> Tensor:
     block, (n, c, h, w) = call["blocksize"], x.shape
     if call.get("mode", "DCR") == "DCR":
         x = x.reshape(n, block, block, c // block**2, h, w).permute(0, 3, 4, 1, 5, 2)
@@ -233,7 +233,7 @@ def _depth_to_space(call: Call, x: Tensor) -> Tensor:
     return x.reshape(n, c // block**2, h * block, w * block)
 
 
-def _space_to_depth(call: Call, x: Tensor) -> Tensor:
+def _space_to_depth(call: NodeCall, x: Tensor) -> Tensor:
     block, (n, c, h, w) = call["blocksize"], x.shape
     parts = x.reshape(n, c, h // block, block, w // block, block)
     order = (0, 3, 5, 1, 2, 4) if call.get("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)

@@ -3,12 +3,12 @@
 import torch
 from torch.nn import functional
 
-from ._operator import Call, Operator, Tensor, along, by_name
+from ._operator import NodeCall, Operator, Tensor, along, by_name
 
 _MICROSOFT = "com.microsoft"
 
 
-def _batch_norm(call: Call, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+def _batch_norm(call: NodeCall, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     """Normalize each channel; before version 9, `spatial=0` had a mean of each number of an example."""
     factor = scale * torch.rsqrt(variance + call["epsilon"])
     by_channel = (along(x, 1, item) if item.dim() == 1 else item for item in (mean, factor, bias))
@@ -17,7 +17,7 @@ def _batch_norm(call: Call, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor
 
 
 def _training_norm(
-    call: Call, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor
+    call: NodeCall, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor
 ) -> Tensor | tuple[Tensor, ...]:
     if not call["training_mode"]:
         return _batch_norm(call, x, scale, bias, mean, variance)
@@ -28,12 +28,12 @@ def _training_norm(
     return _batch_norm(call, x, scale, bias, *found), *running
 
 
-def _instance_norm(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+def _instance_norm(call: NodeCall, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     dims = [*range(2, x.dim())]
     return _standardized(x, dims, call["epsilon"]) * along(x, 1, scale) + along(x, 1, bias)
 
 
-def _group_norm(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+def _group_norm(call: NodeCall, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     groups = x.reshape(len(x), call["num_groups"], -1)
     normal = _standardized(groups, [2], call["epsilon"])
     if call.version < 21:  # a scale for each group, not for each channel
@@ -57,23 +57,23 @@ def _layer_norm(
     return result if bias is None else result + bias, mean, inverse
 
 
-def _rms_norm(call: Call, x: Tensor, scale: Tensor) -> Tensor:
+def _rms_norm(call: NodeCall, x: Tensor, scale: Tensor) -> Tensor:
     return _simplified_norm(x, scale, axis=call["axis"], epsilon=call["epsilon"])[0]
 
 
-def _local_norm(call: Call, x: Tensor) -> Tensor:
+def _local_norm(call: NodeCall, x: Tensor) -> Tensor:
     """Divide by a power of the sum of squares of neighboring channels."""
     size = call["size"]
     squares = functional.pad(x.square().movedim(1, -1), [(size - 1) // 2, size // 2]).unfold(-1, size, 1).sum(-1)
     return x / (call["bias"] + call["alpha"] / size * squares.movedim(-1, 1)) ** call["beta"]
 
 
-def _unit_norm(call: Call, x: Tensor) -> Tensor:
+def _unit_norm(call: NodeCall, x: Tensor) -> Tensor:
     size = torch.linalg.vector_norm(x, call["p"], call["axis"], keepdim=True)
     return torch.where(size == 0, torch.zeros_like(x), x / size)
 
 
-def _mean_variance_norm(call: Call, x: Tensor) -> Tensor:
+def _mean_variance_norm(call: NodeCall, x: Tensor) -> Tensor:
     dims = list(call["axes"])
     center = x - x.mean(dims, keepdim=True)
     return center / (center.square().mean(dims, keepdim=True).sqrt() + _LITTLE)
@@ -139,7 +139,7 @@ def _embed_norm(
     return result, None if mask_index_type else counts, total
 
 
-def _channels_last_group_norm(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+def _channels_last_group_norm(call: NodeCall, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     last = bool(call.get("channels_last", 1))
     moved = x.movedim(-1, 1) if last else x
     result = functional.group_norm(moved, call["groups"], scale, bias, call.get("epsilon", 1e-5))

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import torch
 
 Tensor = torch.Tensor
-Compute = Callable[..., Any]  # takes a `Call` and the inputs by position, None for those that are left out
+Compute = Callable[..., Any]  # takes a `NodeCall` and the inputs by position, None for those that are left out
 
 
 class UnsupportedError(ValueError):
@@ -18,7 +18,7 @@ class UnsupportedError(ValueError):
 
 
 @dataclass(frozen=True)
-class Call:
+class NodeCall:
     """How a node calls its operator.
 
     Attributes:
@@ -80,7 +80,7 @@ class Operator:
     settings: frozenset[int] = frozenset()
     added: Callable[[Tensor], Tensor] | None = None
 
-    def evaluate(self, call: Call, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    def evaluate(self, call: NodeCall, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Compute the outputs.
 
         Args:

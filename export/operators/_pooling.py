@@ -9,14 +9,14 @@ import torch
 from torch.nn import functional
 
 from ._movement import padded
-from ._operator import Call, Compute, Operator, Tensor, UnsupportedError, integers, number, plain
+from ._operator import Compute, NodeCall, Operator, Tensor, UnsupportedError, integers, number, plain
 from ._windows import Windows, unfolded, windows_of, with_last_windows
 
 _HALF = 0.5
 _NEAR, _RELATIVELY_NEAR = 2.0**-18, 2.0**-21  # to a tie: as far as rounding in float32 moves coordinates
 
 
-def _pool_windows(call: Call, x: Tensor) -> Windows:
+def _pool_windows(call: NodeCall, x: Tensor) -> Windows:
     windows = windows_of(call, x.shape[2:], call["kernel_shape"])
     return with_last_windows(windows, x.shape[2:]) if call.get("ceil_mode") else windows
 
@@ -29,7 +29,7 @@ def _dims(windows: Windows) -> list[int]:
     return [*range(-len(windows.kernel), 0)]
 
 
-def _max_pool(call: Call, x: Tensor) -> tuple[Tensor, ...]:
+def _max_pool(call: NodeCall, x: Tensor) -> tuple[Tensor, ...]:
     windows = _pool_windows(call, x)
     low: Any = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
     wide = x if x.is_floating_point() else x.long()
@@ -46,7 +46,7 @@ def _max_pool(call: Call, x: Tensor) -> tuple[Tensor, ...]:
     return largest.to(x.dtype), places + starts
 
 
-def _average_pool(call: Call, x: Tensor) -> Tensor:
+def _average_pool(call: NodeCall, x: Tensor) -> Tensor:
     windows = windows_of(call, x.shape[2:], call["kernel_shape"])
     longer = with_last_windows(windows, x.shape[2:]) if call.get("ceil_mode") else windows
     total = _window_numbers(x, longer).sum(_dims(windows))
@@ -58,12 +58,12 @@ def _average_pool(call: Call, x: Tensor) -> Tensor:
     return total / _window_numbers(ones, longer).sum(_dims(windows))
 
 
-def _norm_pool(call: Call, x: Tensor) -> Tensor:
+def _norm_pool(call: NodeCall, x: Tensor) -> Tensor:
     windows, power = _pool_windows(call, x), call["p"]
     return _window_numbers(x.abs() ** power, windows).sum(_dims(windows)) ** (1 / power)
 
 
-def _global_norm_pool(call: Call, x: Tensor) -> Tensor:
+def _global_norm_pool(call: NodeCall, x: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x, call["p"], [*range(2, x.dim())], keepdim=True)
 
 
@@ -71,7 +71,7 @@ def _global_pool(function: Callable[..., Tensor]) -> Compute:
     return plain(lambda x: function(x, [*range(2, x.dim())], keepdim=True))
 
 
-def _unpool(call: Call, x: Tensor, indices: Tensor, shape: Tensor | None = None) -> Tensor:
+def _unpool(call: NodeCall, x: Tensor, indices: Tensor, shape: Tensor | None = None) -> Tensor:
     windows = windows_of(call, [1] * (x.dim() - 2), call["kernel_shape"])
     own = [
         (size - 1) * stride - begin - end + kernel
@@ -84,7 +84,7 @@ def _unpool(call: Call, x: Tensor, indices: Tensor, shape: Tensor | None = None)
     return x.new_zeros(math.prod(sizes)).scatter(0, indices.reshape(-1), x.reshape(-1)).reshape(sizes)
 
 
-def _columns_to_image(call: Call, x: Tensor, image: Tensor, block: Tensor) -> Tensor:
+def _columns_to_image(call: NodeCall, x: Tensor, image: Tensor, block: Tensor) -> Tensor:
     sizes, kernel = integers(image), integers(block)
     windows = windows_of(call, sizes, kernel)
     count = math.prod(sizes)
@@ -97,7 +97,12 @@ def _columns_to_image(call: Call, x: Tensor, image: Tensor, block: Tensor) -> Te
 
 
 def _axis_sources(
-    call: Call, size: int, count: int, scale: float, region: tuple[float, float], dtype: torch.dtype = torch.float64
+    call: NodeCall,
+    size: int,
+    count: int,
+    scale: float,
+    region: tuple[float, float],
+    dtype: torch.dtype = torch.float64,
 ) -> Tensor:
     """Return the place in an axis of the input that each index of the output reads, computed in a dtype."""
     at, step = torch.arange(count, dtype=dtype), torch.tensor(scale, dtype=dtype)
@@ -116,7 +121,7 @@ def _axis_sources(
     return torch.full((count,), middle, dtype=dtype)
 
 
-def _is_rounded(call: Call, size: int, count: int, scale: float) -> bool:
+def _is_rounded(call: NodeCall, size: int, count: int, scale: float) -> bool:
     """Whether kernels round what they compute places from, so that a tie may not be exact."""
     is_symmetric = call.get("coordinate_transformation_mode") == "half_pixel_symmetric"
     factors = [scale, *([count / (scale * size)] if is_symmetric else [])]
@@ -129,7 +134,7 @@ def _near_tie(rounded: Tensor, sources: Tensor, tie: int, *, is_rounded: bool) -
     return moved if is_rounded else torch.where(rounded == sources, sources, moved)
 
 
-def _nearest(call: Call, sources: Tensor, scale: float) -> Tensor:
+def _nearest(call: NodeCall, sources: Tensor, scale: float) -> Tensor:
     if call.version < 11:  # before there was `nearest_mode`, as ONNX Runtime does it
         return sources.floor() if scale >= 1 else sources.ceil()
     low = sources.floor()
@@ -141,7 +146,7 @@ def _nearest(call: Call, sources: Tensor, scale: float) -> Tensor:
     }[call["nearest_mode"]]
 
 
-def _taps(call: Call, sources: Tensor, size: int, scale: float) -> tuple[Tensor, Tensor]:
+def _taps(call: NodeCall, sources: Tensor, size: int, scale: float) -> tuple[Tensor, Tensor]:
     """Return the indices that each output reads, and their weights: both of the shape [outputs, indices]."""
     is_linear, filtered = call["mode"] == "linear", call.get("antialias", 0) and scale < 1
     stretch = scale if filtered else 1.0
@@ -161,7 +166,7 @@ def _cubic(distance: Tensor, a: float) -> Tensor:
     return torch.where(distance <= 1, near, torch.where(distance < 2, far, 0.0))
 
 
-def _resized(call: Call, x: Tensor, dim: int, count: int, scale: float, region: tuple[float, float]) -> Tensor:
+def _resized(call: NodeCall, x: Tensor, dim: int, count: int, scale: float, region: tuple[float, float]) -> Tensor:
     """Resize one dimension; the numbers of a whole dimension are read once for each place of a window."""
     size = x.shape[dim]
     sources = _axis_sources(call, size, count, scale, region)
@@ -184,7 +189,7 @@ def _resized(call: Call, x: Tensor, dim: int, count: int, scale: float, region: 
 
 
 def _resize(
-    call: Call,
+    call: NodeCall,
     x: Tensor,
     roi: Tensor | None = None,
     scales: Tensor | None = None,
@@ -209,7 +214,7 @@ def _resize(
     return x
 
 
-def _ratios(call: Call, lengths: Sequence[int], sizes: list[int]) -> tuple[list[float], list[int]]:
+def _ratios(call: NodeCall, lengths: Sequence[int], sizes: list[int]) -> tuple[list[float], list[int]]:
     """Return the scales and sizes of an output whose sizes are given."""
     ratios = [size / length for size, length in zip(sizes, lengths, strict=True)]
     policy = call.get("keep_aspect_ratio_policy", "stretch")
@@ -219,23 +224,23 @@ def _ratios(call: Call, lengths: Sequence[int], sizes: list[int]) -> tuple[list[
     return [ratio] * len(ratios), [math.floor(ratio * length + 0.5) for length in lengths]
 
 
-def _upsample(call: Call, x: Tensor, scales: Tensor | None = None) -> Tensor:
+def _upsample(call: NodeCall, x: Tensor, scales: Tensor | None = None) -> Tensor:
     """Resize before version 11, without a region; before version 9, the scales are an attribute."""
     given = torch.tensor(call["scales"], dtype=torch.float64) if scales is None else scales
     return _resize(replace(call, version=min(call.version, 10)), x, None, given)
 
 
-def _grid_sample(call: Call, x: Tensor, grid: Tensor) -> Tensor:
+def _grid_sample(call: NodeCall, x: Tensor, grid: Tensor) -> Tensor:
     named = str(call["mode"])
     mode = {"linear": "bilinear", "cubic": "bicubic"}.get(named, named)
     return functional.grid_sample(x, grid, mode, call["padding_mode"], bool(call["align_corners"]))
 
 
-def _affine_grid(call: Call, theta: Tensor, size: Tensor) -> Tensor:
+def _affine_grid(call: NodeCall, theta: Tensor, size: Tensor) -> Tensor:
     return functional.affine_grid(theta, integers(size), bool(call["align_corners"]))
 
 
-def _region_pool(call: Call, x: Tensor, regions: Tensor) -> Tensor:
+def _region_pool(call: NodeCall, x: Tensor, regions: Tensor) -> Tensor:
     """Return the largest number of each part of each region, whose borders are whole numbers."""
     height, width = call["pooled_shape"]
     results = []
@@ -264,14 +269,14 @@ def _part_maximum(x: Tensor, rows: tuple[int, int], columns: tuple[int, int]) ->
     return part.amax((1, 2)) if part.numel() else x.new_zeros(len(x))
 
 
-def _region_align(call: Call, x: Tensor, regions: Tensor, batch: Tensor) -> Tensor:
+def _region_align(call: NodeCall, x: Tensor, regions: Tensor, batch: Tensor) -> Tensor:
     """Return the mean or the largest number of each part of each region, of numbers read between those of the input."""
     results = [_one_region(call, x[int(index)], region) for region, index in zip(regions, batch, strict=True)]
     shape = x.shape[1], call["output_height"], call["output_width"]
     return torch.stack(results) if results else x.new_zeros(0, *shape)
 
 
-def _one_region(call: Call, x: Tensor, region: Tensor) -> Tensor:
+def _one_region(call: NodeCall, x: Tensor, region: Tensor) -> Tensor:
     shift = 0.5 if call.get("coordinate_transformation_mode") == "half_pixel" else 0.0
     left, top, right, bottom = (region * call["spatial_scale"] - shift).tolist()
     low = 1.0 if shift == 0 else -math.inf
@@ -310,7 +315,7 @@ def _region_places(start: float, length: float, count: int, ratio: int, size: in
 
 
 def _suppress(
-    call: Call,
+    call: NodeCall,
     boxes: Tensor,
     scores: Tensor,
     most: Tensor | None = None,

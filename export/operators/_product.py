@@ -8,13 +8,13 @@ from torch.nn import functional
 
 from ._elementwise import swish
 from ._movement import padded
-from ._operator import Call, Operator, Tensor, UnsupportedError, along, by_name, plain
+from ._operator import NodeCall, Operator, Tensor, UnsupportedError, along, by_name, plain
 from ._windows import halves, windows_of
 
 _MICROSOFT = "com.microsoft"
 
 
-def _gemm(call: Call, x: Tensor, y: Tensor, bias: Tensor | None = None) -> Tensor:
+def _gemm(call: NodeCall, x: Tensor, y: Tensor, bias: Tensor | None = None) -> Tensor:
     product = (x.T if call["transA"] else x) @ (y.T if call["transB"] else y)
     result = product if call["alpha"] == 1 else _scaled(product, call["alpha"])
     return result if bias is None else result + (bias if call["beta"] == 1 else _scaled(bias, call["beta"]))
@@ -24,11 +24,11 @@ def _scaled(x: Tensor, factor: float) -> Tensor:
     return (x * factor).to(x.dtype)
 
 
-def _einsum(call: Call, *inputs: Tensor) -> Tensor:
+def _einsum(call: NodeCall, *inputs: Tensor) -> Tensor:
     return torch.einsum(call["equation"].replace(" ", ""), *inputs)
 
 
-def convolved(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def convolved(call: NodeCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return the convolution of a tensor; of more than three spatial dimensions, too."""
     windows = windows_of(call, x.shape[2:], weight.shape[2:])
     groups = call.get("group", 1)
@@ -41,7 +41,7 @@ def convolved(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None)
     return convolve(x, weight, bias, tuple(windows.strides), begin, tuple(windows.dilations), groups)
 
 
-def _transposed(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def _transposed(call: NodeCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     dims = weight.dim() - 2
     windows = windows_of(call, [1] * dims, weight.shape[2:])
     extra = call.get("output_padding") or [0] * dims
@@ -64,7 +64,12 @@ def _transposed(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = Non
 
 
 def _deformed(
-    call: Call, x: Tensor, weight: Tensor, offset: Tensor, bias: Tensor | None = None, mask: Tensor | None = None
+    call: NodeCall,
+    x: Tensor,
+    weight: Tensor,
+    offset: Tensor,
+    bias: Tensor | None = None,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """Return a convolution whose windows read between the numbers, at places that `offset` moves."""
     if x.dim() != 4:
@@ -105,7 +110,7 @@ def _bilinear(x: Tensor, places: Tensor) -> Tensor:
 
 
 def _causal(
-    call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None, past: Tensor | None = None
+    call: NodeCall, x: Tensor, weight: Tensor, bias: Tensor | None = None, past: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     count = weight.shape[-1] - 1
     before = x.new_zeros(*x.shape[:2], count) if past is None else past
@@ -150,7 +155,7 @@ def _fused_gemm(
 
 
 def _fused_conv(
-    call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None, addend: Tensor | None = None
+    call: NodeCall, x: Tensor, weight: Tensor, bias: Tensor | None = None, addend: Tensor | None = None
 ) -> Tensor:
     result = convolved(call, x, weight, bias)
     summed = result if addend is None else result + addend
@@ -163,7 +168,7 @@ def _activated(x: Tensor, activation: str, parameters: Sequence[float]) -> Tenso
     return _ACTIVATIONS[activation](x, *parameters)
 
 
-def _channels_last(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None, *rest: Tensor) -> Tensor:
+def _channels_last(call: NodeCall, x: Tensor, weight: Tensor, bias: Tensor | None = None, *rest: Tensor) -> Tensor:
     addend = rest[0].movedim(-1, 1) if rest else None
     return _fused_conv(call, x.movedim(-1, 1), weight, bias, addend).movedim(1, -1)
 

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import torch
 
 from ._dtypes import rounded
-from ._operator import Call, Compute, Operator, Tensor, UnsupportedError, along
+from ._operator import Compute, NodeCall, Operator, Tensor, UnsupportedError, along
 from ._product import convolved
 
 _MICROSOFT = "com.microsoft"
@@ -25,7 +25,7 @@ def _kind(dtype: torch.dtype) -> ir.DataType:
     return ir.DataType[str(dtype).removeprefix("torch.").upper()]
 
 
-def _kind_of(call: Call, index: int, tensor: Tensor | None) -> ir.DataType:
+def _kind_of(call: NodeCall, index: int, tensor: Tensor | None) -> ir.DataType:
     """Return the dtype of an input: the declared one, as integers of 4 bits take a byte, or that of its numbers."""
     declared = call.dtype(index)
     if declared is not None:
@@ -58,7 +58,7 @@ def _dequantized(x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
     return (wide if zero is None else wide - zero.to(torch.float64)) * scale
 
 
-def _quantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+def _quantize(call: NodeCall, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
     given = call.get("output_dtype") if zero is None else None
     kind = ir.DataType(given) if given else _kind_of(call, 2, zero)
     axis, block = call.get("axis", 1), call.get("block_size", 0)
@@ -67,13 +67,13 @@ def _quantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) 
     return _rounded_steps(_float32_steps(x, scales), zeros, kind, saturate=bool(call.get("saturate", 1)))
 
 
-def _dequantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+def _dequantize(call: NodeCall, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
     axis, block = call.get("axis", 1), call.get("block_size", 0)
     zeros = None if zero is None else _spread(x, zero, axis, block)
     return _dequantized(x, _spread(x, scale, axis, block), zeros)
 
 
-def _quantize_to_range(_: Call, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _quantize_to_range(_: NodeCall, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     low, high = x.amin().clamp(max=0), x.amax().clamp(min=0)
     if low == high:  # zeros alone: the scale is not defined, and 1 in ONNX Runtime
         high = low + 255
@@ -99,19 +99,19 @@ def _wrapped(x: Tensor) -> Tensor:
 
 
 def _integer_matmul(
-    _: Call, x: Tensor, y: Tensor, x_zero: Tensor | None = None, y_zero: Tensor | None = None
+    _: NodeCall, x: Tensor, y: Tensor, x_zero: Tensor | None = None, y_zero: Tensor | None = None
 ) -> Tensor:
     return _wrapped(_shifted(x, x_zero, -2) @ _shifted(y, y_zero, -1))
 
 
 def _integer_conv(
-    call: Call, x: Tensor, weight: Tensor, x_zero: Tensor | None = None, weight_zero: Tensor | None = None
+    call: NodeCall, x: Tensor, weight: Tensor, x_zero: Tensor | None = None, weight_zero: Tensor | None = None
 ) -> Tensor:
     return _wrapped(convolved(call, _shifted(x, x_zero, 1), _shifted(weight, weight_zero, 0)))
 
 
 def _quantized_matmul(
-    call: Call,
+    call: NodeCall,
     x: Tensor,
     x_scale: Tensor,
     x_zero: Tensor,
@@ -133,7 +133,7 @@ def _as_factor(scale: Tensor, dims: int, axis: int) -> Tensor:
 
 
 def _quantized_conv(
-    call: Call,
+    call: NodeCall,
     x: Tensor,
     x_scale: Tensor,
     x_zero: Tensor,
@@ -151,7 +151,7 @@ def _quantized_conv(
 
 
 def _quantized_gemm(
-    call: Call,
+    call: NodeCall,
     x: Tensor,
     x_scale: Tensor,
     x_zero: Tensor,
@@ -171,7 +171,7 @@ def _quantized_gemm(
 
 
 def _scaled_matmul(
-    _: Call,
+    _: NodeCall,
     x: Tensor,
     y: Tensor,
     x_scale: Tensor,
@@ -186,14 +186,14 @@ def _scaled_matmul(
 
 
 def _ranging_matmul(
-    call: Call, x: Tensor, y: Tensor, y_scale: Tensor, y_zero: Tensor | None = None, bias: Tensor | None = None
+    call: NodeCall, x: Tensor, y: Tensor, y_scale: Tensor, y_zero: Tensor | None = None, bias: Tensor | None = None
 ) -> Tensor:
     values, scale, zero = _quantize_to_range(call, x)
     return _scaled_matmul(call, values, y, scale, y_scale, zero, y_zero, bias)
 
 
 def _binary(function: Callable[[Tensor, Tensor], Tensor]) -> Compute:
-    def compute(call: Call, *inputs: Tensor) -> Tensor:
+    def compute(call: NodeCall, *inputs: Tensor) -> Tensor:
         x, x_scale, x_zero, y, y_scale, y_zero, scale, *rest = inputs
         zero = rest[0] if rest else None
         result = function(_dequantized(x, x_scale, x_zero), _dequantized(y, y_scale, y_zero))
@@ -202,9 +202,9 @@ def _binary(function: Callable[[Tensor, Tensor], Tensor]) -> Compute:
     return compute
 
 
-def _unary(function: Callable[[Call, Tensor], Tensor]) -> Compute:
+def _unary(function: Callable[[NodeCall, Tensor], Tensor]) -> Compute:
     def compute(
-        call: Call, x: Tensor, x_scale: Tensor, x_zero: Tensor | None, scale: Tensor, zero: Tensor | None = None
+        call: NodeCall, x: Tensor, x_scale: Tensor, x_zero: Tensor | None, scale: Tensor, zero: Tensor | None = None
     ) -> Tensor:
         result = function(call, _dequantized(x, x_scale, x_zero))
         return quantized(result, scale, zero, _kind_of(call, 4, x if zero is None else zero))
@@ -212,15 +212,15 @@ def _unary(function: Callable[[Call, Tensor], Tensor]) -> Compute:
     return compute
 
 
-def _quantized_mean(call: Call, x: Tensor) -> Tensor:
+def _quantized_mean(call: NodeCall, x: Tensor) -> Tensor:
     return x.mean([*range(1, x.dim() - 1)] if call.get("channels_last") else [*range(2, x.dim())], keepdim=True)
 
 
-def _leaky(call: Call, x: Tensor) -> Tensor:
+def _leaky(call: NodeCall, x: Tensor) -> Tensor:
     return torch.where(x < 0, call.get("alpha", 0.01) * x, x)
 
 
-def _joined(call: Call, scale: Tensor, zero: Tensor, *parts: Tensor) -> Tensor:
+def _joined(call: NodeCall, scale: Tensor, zero: Tensor, *parts: Tensor) -> Tensor:
     triples: Sequence[Any] = [parts[index : index + 3] for index in range(0, len(parts), 3)]
     return quantized(
         torch.cat([_dequantized(*item) for item in triples], call["axis"]), scale, zero, _kind_of(call, 1, zero)
@@ -228,7 +228,7 @@ def _joined(call: Call, scale: Tensor, zero: Tensor, *parts: Tensor) -> Tensor:
 
 
 def _block_matmul(
-    call: Call,
+    call: NodeCall,
     x: Tensor,
     packed: Tensor,
     scales: Tensor,

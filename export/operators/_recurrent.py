@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from ._operator import Call, Operator, Tensor, UnsupportedError
+from ._operator import NodeCall, Operator, Tensor, UnsupportedError
 
 _Step = Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor]]  # takes x @ W and the states; returns the next ones
 _Function = Callable[[Tensor], Tensor]
@@ -43,7 +43,9 @@ class _Direction:
     functions: Sequence[_Function]
 
 
-def _directions(call: Call, weight: Tensor, recurrence: Tensor, bias: Tensor | None, names: str) -> list[_Direction]:
+def _directions(
+    call: NodeCall, weight: Tensor, recurrence: Tensor, bias: Tensor | None, names: str
+) -> list[_Direction]:
     functions = _functions(call, len(weight), names.split())
     count = len(names.split())
     parts = torch.zeros(len(weight), 2 * weight.shape[1], dtype=weight.dtype) if bias is None else bias
@@ -53,7 +55,7 @@ def _directions(call: Call, weight: Tensor, recurrence: Tensor, bias: Tensor | N
     ]
 
 
-def _functions(call: Call, directions: int, defaults: list[str]) -> list[_Function]:
+def _functions(call: NodeCall, directions: int, defaults: list[str]) -> list[_Function]:
     """Return the activation functions of all directions; each takes as many parameters as it has."""
     names = call.get("activations") or defaults * directions
     alphas, betas = (iter(call.get(f"activation_{name}") or ()) for name in ("alpha", "beta"))
@@ -70,7 +72,7 @@ def _function(name: str, alphas: Iterator[float], betas: Iterator[float], limit:
 
 
 def _run(
-    call: Call,
+    call: NodeCall,
     x: Tensor,
     directions: Sequence[_Direction],
     lengths: Tensor | None,
@@ -112,7 +114,7 @@ def _one_way(
 
 
 def _lstm(
-    call: Call,
+    call: NodeCall,
     x: Tensor,
     weight: Tensor,
     recurrence: Tensor,
@@ -146,7 +148,7 @@ def _lstm_step(part: _Direction, looks: Tensor, *, coupled: bool) -> _Step:
 
 
 def _gru(
-    call: Call,
+    call: NodeCall,
     x: Tensor,
     weight: Tensor,
     recurrence: Tensor,
@@ -175,7 +177,7 @@ def _gru_step(part: _Direction, *, after: bool) -> _Step:
 
 
 def _rnn(
-    call: Call,
+    call: NodeCall,
     x: Tensor,
     weight: Tensor,
     recurrence: Tensor,

@@ -5,13 +5,13 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-from ._operator import Call, Compute, Operator, Tensor, flat_from, integers, number
+from ._operator import Compute, NodeCall, Operator, Tensor, flat_from, integers, number
 
 _Reduce = Callable[[Tensor, list[int]], Tensor]  # keeps the dimensions, with size 1
 
 
 def _reducing(function: _Reduce) -> Compute:
-    def compute(call: Call, x: Tensor, axes: Tensor | None = None) -> Tensor:
+    def compute(call: NodeCall, x: Tensor, axes: Tensor | None = None) -> Tensor:
         given = call.get("axes", ()) if axes is None else integers(axes)
         if not len(given) and call.get("noop_with_empty_axes"):
             return function(x.unsqueeze(-1), [-1]).squeeze(-1)  # of each number by itself
@@ -59,7 +59,7 @@ def _norm(x: Tensor, dims: list[int]) -> Tensor:
 
 
 def _position(function: Callable[..., Tensor]) -> Compute:
-    def compute(call: Call, x: Tensor) -> Tensor:
+    def compute(call: NodeCall, x: Tensor) -> Tensor:
         axis, is_last = call["axis"], call.get("select_last_index")
         found = function(x.flip(axis) if is_last else x, axis, keepdim=bool(call["keepdims"]))
         return x.shape[axis] - 1 - found if is_last else found
@@ -85,7 +85,7 @@ def _versions(function: Callable[[Tensor, int], Tensor]) -> dict[int, Compute]:
 
 
 def _running(function: Callable[..., Tensor], empty: int) -> Compute:
-    def compute(call: Call, x: Tensor, axis: Tensor) -> Tensor:
+    def compute(call: NodeCall, x: Tensor, axis: Tensor) -> Tensor:
         dim = number(axis)
         x = x.flip(dim) if call["reverse"] else x
         result = function(x, dim, dtype=x.dtype)
@@ -97,13 +97,13 @@ def _running(function: Callable[..., Tensor], empty: int) -> Compute:
     return compute
 
 
-def _top_k(call: Call, x: Tensor, k: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def _top_k(call: NodeCall, x: Tensor, k: Tensor | None = None) -> tuple[Tensor, Tensor]:
     count, axis = call["k"] if k is None else number(k), call["axis"]
     values, order = torch.sort(x, dim=axis, descending=bool(call.get("largest", 1)), stable=True)
     return values.narrow(axis, 0, count), order.narrow(axis, 0, count)
 
 
-def _unique(call: Call, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _unique(call: NodeCall, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     axis = call.get("axis")
     items = (x if axis is None else x.movedim(axis, 0)).contiguous()
     items = items.reshape(-1) if axis is None else items

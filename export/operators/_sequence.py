@@ -4,17 +4,17 @@ from typing import Any
 
 import torch
 
-from ._operator import Call, Operator, Tensor, integers, number, plain
+from ._operator import NodeCall, Operator, Tensor, integers, number, plain
 
 
-def _split_to_sequence(call: Call, x: Tensor, split: Tensor | None = None) -> list[Tensor]:
+def _split_to_sequence(call: NodeCall, x: Tensor, split: Tensor | None = None) -> list[Tensor]:
     axis = call["axis"]
     if split is None:
         return [item if call["keepdims"] else item.squeeze(axis) for item in x.split(1, axis)]
     return [*x.split(integers(split) if split.dim() else int(number(split)), axis)]
 
 
-def _joined(call: Call, items: list[Tensor]) -> Tensor:
+def _joined(call: NodeCall, items: list[Tensor]) -> Tensor:
     return torch.stack(items, call["axis"]) if call["new_axis"] else torch.cat(items, call["axis"])
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ._operator import Call, Compute, Operator, Tensor, number
+from ._operator import Compute, NodeCall, Operator, Tensor, number
 
 
 def _as_complex(x: Tensor) -> Tensor:
@@ -13,7 +13,7 @@ def _as_complex(x: Tensor) -> Tensor:
     return x[..., 0] if x.shape[-1] == 1 else torch.view_as_complex(x.contiguous())
 
 
-def _fourier(call: Call, x: Tensor, length: Tensor | None, axis: int) -> Tensor:
+def _fourier(call: NodeCall, x: Tensor, length: Tensor | None, axis: int) -> Tensor:
     axis, is_half, signal = axis % x.dim(), bool(call["onesided"]), _as_complex(x)
     count = None if length is None else int(number(length))
     if call["inverse"]:
@@ -25,13 +25,13 @@ def _fourier(call: Call, x: Tensor, length: Tensor | None, axis: int) -> Tensor:
     return torch.view_as_real(result.resolve_conj())
 
 
-def _transform(call: Call, x: Tensor, length: Tensor | None = None, axis: Tensor | None = None) -> Tensor:
+def _transform(call: NodeCall, x: Tensor, length: Tensor | None = None, axis: Tensor | None = None) -> Tensor:
     """Return the Fourier transform; from version 20 on, the axis is an input."""
     return _fourier(call, x, length, call.get("axis", -2) if axis is None else int(number(axis)))
 
 
 def _short_transform(
-    call: Call, x: Tensor, step: Tensor, window: Tensor | None = None, length: Tensor | None = None
+    call: NodeCall, x: Tensor, step: Tensor, window: Tensor | None = None, length: Tensor | None = None
 ) -> Tensor:
     default = x.shape[1] if window is None else len(window)
     size = default if length is None else int(number(length))
@@ -44,7 +44,7 @@ def _short_transform(
 def _window(coefficients: Sequence[float]) -> Compute:
     """Return a window that is a sum of cosines."""
 
-    def compute(call: Call, size: Tensor) -> Tensor:
+    def compute(call: NodeCall, size: Tensor) -> Tensor:
         count = int(number(size))
         period = count if call["periodic"] else max(1, count - 1)
         angle = torch.arange(count, dtype=torch.float64) * (2 * math.pi / period)
@@ -53,7 +53,7 @@ def _window(coefficients: Sequence[float]) -> Compute:
     return compute
 
 
-def _mel_weights(_: Call, bins: Tensor, length: Tensor, rate: Tensor, low: Tensor, high: Tensor) -> Tensor:
+def _mel_weights(_: NodeCall, bins: Tensor, length: Tensor, rate: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Return triangles over the bins of a spectrum, between places of equal distance on the mel scale."""
     count, size = int(number(bins)), int(number(length))
     mels = [2595 * math.log10(1 + float(number(edge)) / 700) for edge in (low, high)]

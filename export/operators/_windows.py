@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ._operator import Call, Tensor
+from ._operator import NodeCall, Tensor
 
 Sizes = Sequence[int]
 
@@ -32,7 +32,7 @@ class Windows:
         return [(size - 1) * step + 1 for size, step in zip(self.kernel, self.dilations, strict=True)]
 
 
-def windows_of(call: Call, sizes: Sizes, kernel: Sizes) -> Windows:
+def windows_of(call: NodeCall, sizes: Sizes, kernel: Sizes) -> Windows:
     """Return the windows of a convolution or a pool.
 
     Args:

@@ -247,7 +247,7 @@ def save(original: Original, path: Path, stored: Mapping[str, tuple[Any, ir.Exte
             shape = ir.Shape(tensor.shape.numpy())
             value.const_value = ir.ExternalTensor(_STATE_LOCATION, None, None, tensor.dtype, shape=shape, name=name)
     contents = base64.b64encode(serde.serialize_model(model).SerializeToString()).decode()
-    with _Output(path, "wb") as file:
+    with _OutputFile(path, "wb") as file:
         try:
             with quiet():
                 entries = {_MODEL_ENTRY: contents, _IDENTITY_ENTRY: original.identity, _WEIGHTS_ENTRY: entry}
@@ -262,7 +262,7 @@ def save(original: Original, path: Path, stored: Mapping[str, tuple[Any, ir.Exte
     return True
 
 
-class _Output(io.FileIO):
+class _OutputFile(io.FileIO):
     """A file for torch's writer, whose destructor ends the process if a write has failed.
 
     Attributes:

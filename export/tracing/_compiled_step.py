@@ -13,14 +13,14 @@ from torch import fx
 from torch._dynamo import config as dynamo
 
 from .._errors import TraceError
-from ..backends.inductor._compiled_fx import CompiledGraph, Part
+from ..backends.inductor._compiled_fx import CompiledGraph, CompiledPart
 from ..backends.inductor._kernel_graph import kernels_of_part
 from ..common._quiet import quiet
 from ..graph._graph import Graph
 from ..graph._nodes import Node, Value
 from ._dispatched import DispatchTracer, TracingMode
 from ._module_calls import ModuleCallStack
-from ._recorded_part import JointGraph, Operations, PartReader
+from ._recorded_part import JointGraph, PartReader, RecordedOperations
 from ._step import Function, TracedStep, Tracer, run, trace_errors
 
 
@@ -150,7 +150,7 @@ class CompiledStep(DispatchTracer):
         compiled.observer = partial(_run_part_with, ref(self), JointGraph(self.calls.frames))
         return compiled
 
-    def run_part(self, joint: JointGraph, part: Part, inputs: list[Any]) -> Any:
+    def run_part(self, joint: JointGraph, part: CompiledPart, inputs: list[Any]) -> Any:
         """Run generated code and record its kernels."""
         copied = list(inputs)  # running the part empties the list
         reader = PartReader(part, copied, self.recording, joint, self.calls.running)
@@ -168,7 +168,7 @@ class CompiledStep(DispatchTracer):
         self._executed += self._kernels(part, operations)
         return outputs
 
-    def _kernels(self, part: Part, operations: Operations) -> Iterator[Node]:
+    def _kernels(self, part: CompiledPart, operations: RecordedOperations) -> Iterator[Node]:
         """Yield the kernels of a part with the names of the recording."""
         kernels = kernels_of_part(part)
         names = {name: values[0] for name, values in operations.values.items()}
@@ -209,6 +209,6 @@ def _compile_with(tracer: "ref[CompiledStep]", module: fx.GraphModule, inputs: S
     return module.forward if alive is None else alive.compile(module, inputs)
 
 
-def _run_part_with(tracer: "ref[CompiledStep]", joint: JointGraph, part: Part, inputs: list[Any]) -> Any:
+def _run_part_with(tracer: "ref[CompiledStep]", joint: JointGraph, part: CompiledPart, inputs: list[Any]) -> Any:
     alive = tracer()
     return part.plain(inputs) if alive is None else alive.run_part(joint, part, inputs)

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from ..backends.inductor._buffer_map import views_of
-from ..backends.inductor._compiled_fx import Part
+from ..backends.inductor._compiled_fx import CompiledPart
 from ..graph._arguments import settings_of
 from ..graph._from_fx import (
     adds_gradients,
@@ -27,7 +27,7 @@ from ._recording import GraphRecording
 
 
 @dataclass(frozen=True)
-class Operations:
+class RecordedOperations:
     """The operations of one part.
 
     Attributes:
@@ -90,7 +90,7 @@ class PartReader:
 
     def __init__(
         self,
-        part: Part,
+        part: CompiledPart,
         inputs: Sequence[Any],
         recording: GraphRecording,
         joint: JointGraph,
@@ -102,9 +102,9 @@ class PartReader:
         self._joint = joint
         self._running = running
         self._inputs = dict(zip(self._graph.find_nodes(op="placeholder"), inputs, strict=True))
-        self._operations = Operations()
+        self._operations = RecordedOperations()
 
-    def read(self, results: Sequence[Any]) -> Operations:
+    def read(self, results: Sequence[Any]) -> RecordedOperations:
         """Record the operations of the part's graph, and the tensors that it returned."""
         values = self._operations.values
         for node in self._graph.nodes:

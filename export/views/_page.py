@@ -37,7 +37,7 @@ def page_data(graph: Graph) -> str:
     members; a text is its index in `strings`. NaN, infinities and integers above 2**53, which JSON or JavaScript can't
     represent, are written as text.
     """
-    table = _Table()
+    table = _StringTable()
     graphs = [_graph(graph, "graph", table)]
     if graph.source_graph is not None:
         graphs.append(_graph(graph.source_graph, "before", table))
@@ -48,7 +48,7 @@ def page_data(graph: Graph) -> str:
     return for_script(json.dumps(data, allow_nan=False, separators=(",", ":")))
 
 
-class _Table:
+class _StringTable:
     """Tables of strings and lists, which are stored once and referred to by index."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class _Table:
         return {name: [*indices] for name, indices in self._indices.items()}
 
 
-def _graph(graph: Graph, role: str, table: _Table) -> dict[str, Any]:
+def _graph(graph: Graph, role: str, table: _StringTable) -> dict[str, Any]:
     """Convert a graph; it refers to values by index.
 
     Its role is `graph`, `before` (a source graph), `reference` (of another implementation) or `function`.
@@ -119,13 +119,13 @@ def _is_view(op: str) -> bool:
     return (parts[1] if parts[0] == "aten" and len(parts) > 1 else parts[0]) in _VIEW_OPERATORS
 
 
-def _value(value: Value, role: str, table: _Table) -> list[Any]:
+def _value(value: Value, role: str, table: _StringTable) -> list[Any]:
     dims = None if value.shape is None else ["?" if dim is None else str(dim) for dim in value.shape]
     shape = None if dims is None else table.texts(dims)
     return [table.text(value.name), _ROLES.index(role), table.text(value.dtype), shape]
 
 
-def _node(node: Node, group: int | None, indices: dict[str, int], table: _Table) -> list[Any]:
+def _node(node: Node, group: int | None, indices: dict[str, int], table: _StringTable) -> list[Any]:
     return _trimmed(
         [
             table.text(node.name),
@@ -146,7 +146,7 @@ def _node(node: Node, group: int | None, indices: dict[str, int], table: _Table)
     )
 
 
-def _finding(finding: Finding, table: _Table) -> list[Any]:
+def _finding(finding: Finding, table: _StringTable) -> list[Any]:
     return _trimmed(
         [
             table.text(finding.status),

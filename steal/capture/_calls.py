@@ -15,7 +15,7 @@ graph_task_id = torch._C._current_graph_task_id  # noqa: SLF001  of the running 
 MODULE_CALL = nn.Module._call_impl.__code__  # noqa: SLF001  all module calls go through it
 
 
-class Frame:
+class RunningCall:
     """A running call of a hooked module.
 
     Attributes:
@@ -71,7 +71,7 @@ class _OutermostCall:
 
 class _Running(threading.local):
     def __init__(self) -> None:
-        self.frames: list[Frame] = []
+        self.frames: list[RunningCall] = []
         self.root: _OutermostCall | None = None
 
 
@@ -92,7 +92,7 @@ class Calls:
         self._call_counts: dict[str, int] = {}
         self._root_count = 0
 
-    def enter(self, name: str, module: nn.Module) -> Frame:
+    def enter(self, name: str, module: nn.Module) -> RunningCall:
         """Push the frame of a call that begins."""
         running = self._running
         stack = running.frames
@@ -111,11 +111,11 @@ class Calls:
             origin = root.enter(module)
         iteration = self._call_counts.get(name, 0)
         self._call_counts[name] = iteration + 1
-        frame = Frame(name, id(module), iteration, origin)
+        frame = RunningCall(name, id(module), iteration, origin)
         stack.append(frame)
         return frame
 
-    def leave(self, name: str) -> Frame | None:
+    def leave(self, name: str) -> RunningCall | None:
         """Pop the frame of a call that ends; None if it has none, as it began before the block or before our hook."""
         stack = self._running.frames
         if stack and stack[-1].name == name:
@@ -134,7 +134,7 @@ class Calls:
         root = self._running.root
         return root.index if self._running.frames and root else None
 
-    def innermost(self) -> Frame | None:
+    def innermost(self) -> RunningCall | None:
         """Return this thread's innermost running call, or None."""
         frames = self._running.frames
         return frames[-1] if frames else None
@@ -147,7 +147,7 @@ class Calls:
         """Return the names that were called."""
         return set(self._call_counts)
 
-    def _shared_origin(self, name: str, module: nn.Module, stack: list[Frame]) -> Origin | None:
+    def _shared_origin(self, name: str, module: nn.Module, stack: list[RunningCall]) -> Origin | None:
         """Return the origin of the running call if `name` is another name of the same module, else None."""
         if id(module) not in self._multiply_named or not stack or stack[-1].module != id(module):
             return None
@@ -155,7 +155,7 @@ class Calls:
         return None if any(frame.name == name for frame in stack if frame.origin is origin) else origin
 
 
-def _remove_ended(stack: list[Frame]) -> None:
+def _remove_ended(stack: list[RunningCall]) -> None:
     """Remove the frames of calls that have ended: torch calls no hook when a KeyboardInterrupt ends one."""
     alive: list[int] = []
     frame = sys._getframe()  # noqa: SLF001  the documented way to the frames below

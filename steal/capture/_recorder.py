@@ -35,7 +35,7 @@ from ..values._raw import (
 from ..values._sharing import StoredTensors
 from ..values._statistics import statistics, statistics_to_json
 from ..values._tensors import is_plain
-from ._calls import Calls, Frame, graph_task_id, is_same
+from ._calls import Calls, RunningCall, graph_task_id, is_same
 from ._changes import Changes
 from ._options import Options
 from ._placement_tags import create_placement_tags
@@ -63,10 +63,10 @@ class Extra:
         """Start with the block."""
         self._recorder = recorder
 
-    def call_began(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def call_began(self, frame: RunningCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Handle the beginning of a captured module's call."""
 
-    def call_ended(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def call_ended(self, frame: RunningCall, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Handle the end of a call that did not raise; its inputs and output are recorded."""
 
     def stop(self) -> None:
@@ -224,7 +224,7 @@ class Recorder:
         elif name not in self._has_first_hook:  # later hooks may change the inputs
             self._keep_caller_inputs(name, module)
 
-    def _record_pending(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _record_pending(self, frame: RunningCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record the inputs as encoded in our hook, or as replaced by later hooks, and the caller's if these differ."""
         old_args, old_kwargs, spec, given = frame.pending_inputs
         frame.pending_inputs = None

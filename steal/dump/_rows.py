@@ -57,7 +57,7 @@ def _parse_entry(text: str, start: int) -> tuple[Any, int]:
     return (key, value), end
 
 
-class _Form(NamedTuple):
+class _JsonForm(NamedTuple):
     """A JSON list of lists, or an object.
 
     Attributes:
@@ -75,11 +75,11 @@ class _Form(NamedTuple):
     parse: Callable[[str, int], tuple[Any, int]]
 
 
-def _form(opening: str, closing: str, row: str, parse: Callable[[str, int], tuple[Any, int]]) -> _Form:
+def _form(opening: str, closing: str, row: str, parse: Callable[[str, int], tuple[Any, int]]) -> _JsonForm:
     """Return the form of rows that begin with `row`, between two brackets."""
     patterns = rf"{opening}\s*(?={row})", rf",\s*(?={row})", rf"{closing}\s*", rf"{opening}\s*{closing}\s*"
     first, following, end, empty = (re.compile(rf"\s*{pattern}") for pattern in patterns)
-    return _Form(first, following, end, empty, parse)
+    return _JsonForm(first, following, end, empty, parse)
 
 
 _LIST = _form(r"\[", r"\]", r"\[", parse_row)
@@ -123,7 +123,7 @@ def entries(contents: bytes, span: Span) -> Iterator[tuple[str, Any]]:
     return (entry for _, entry in _scan(contents, *span, _OBJECT))
 
 
-def _scan(contents: bytes, position: int, stop: int, shape: _Form) -> Iterator[tuple[int, Any]]:
+def _scan(contents: bytes, position: int, stop: int, shape: _JsonForm) -> Iterator[tuple[int, Any]]:
     """Parse rows through a window, which only a long row makes larger; yield the start of each, and the row."""
     size, before = _WINDOW, shape.first
     while True:

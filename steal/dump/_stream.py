@@ -23,7 +23,7 @@ _ZEROS = bytes(4096)  # at least as many as an alignment
 _PAUSE = 0.1  # seconds that a partly filled block may wait
 
 
-class _Block:
+class _FileBlock:
     """A block of the file.
 
     Attributes:
@@ -135,9 +135,9 @@ class Stream:
         self._block_size = max(4096, min(BLOCK, buffer // 2) // 4096 * 4096)
         self._max_blocks = max(2, buffer // self._block_size)
         self._allocated = 0
-        self._free: list[_Block] = []
-        self._full: deque[_Block] = deque()
-        self._current: _Block | None = None
+        self._free: list[_FileBlock] = []
+        self._full: deque[_FileBlock] = deque()
+        self._current: _FileBlock | None = None
         self._pending_rows: deque[tuple[Any, ...]] = deque()
         self._changed = threading.Condition()
         self._passes_begun = self._passes_finished = 0  # one pass of the thread writes all that is pending
@@ -238,7 +238,7 @@ class Stream:
             ctypes.memset(block.address + block.filled, 0, size)
         return self.end
 
-    def _extend(self, nbytes: int) -> Iterator[tuple[_Block, int]]:
+    def _extend(self, nbytes: int) -> Iterator[tuple[_FileBlock, int]]:
         """Add `nbytes` to the file: yield each block with the number of bytes that the caller must append to it now."""
         while nbytes:
             if self._current is None:
@@ -258,13 +258,13 @@ class Stream:
                     self._current = None
                     self._changed.notify_all()
 
-    def _free_block(self) -> _Block:
+    def _free_block(self) -> _FileBlock:
         """Return a block that isn't in use; wait for one if all are."""
         if not self._free:
             if self._allocated < self._max_blocks:
                 self._allocated += 1
                 large = self._allocated > 1 and not self._block_size % _HUGE  # one block may be all that is needed
-                return _Block(self._block_size, pinned=torch.cuda.is_initialized(), large=large)  # type: ignore[no-untyped-call]
+                return _FileBlock(self._block_size, pinned=torch.cuda.is_initialized(), large=large)  # type: ignore[no-untyped-call]
             begin = time.perf_counter()
             with self._changed:
                 self._changed.wait_for(lambda: self._free or self._allocated < self._max_blocks)
@@ -319,7 +319,7 @@ class Stream:
         if self.error is None:
             self.records = records
 
-    def _write_block(self, block: _Block, end: int) -> None:
+    def _write_block(self, block: _FileBlock, end: int) -> None:
         """Write the bytes of a block up to `end`, once all copies from GPUs into it are complete."""
         while block.events and self.error is None:
             block.events.popleft().synchronize()

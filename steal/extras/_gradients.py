@@ -9,7 +9,7 @@ import torch
 
 from .._key import Key
 from .._records import Origin
-from ..capture._calls import Frame, graph_task_id, is_same
+from ..capture._calls import RunningCall, graph_task_id, is_same
 from ..capture._placement_tags import PlacementTags
 from ..capture._recorder import Extra, Recorder
 from ..values._dtypes import is_functorch_wrapped, is_storable
@@ -33,14 +33,14 @@ class Gradients(Extra):
     def __init__(self) -> None:
         self._calls: weakref.WeakSet[_CallGradients] = weakref.WeakSet()
 
-    def call_began(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def call_began(self, frame: RunningCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Hook the inputs before the forward, which may change them in place."""
         if self._recorder.options.wants(frame.iteration):
             call = _CallGradients(self._recorder, frame)
             call.hook_inputs(*frame.caller_inputs)
             frame.extra_data["gradients"] = call, args, kwargs
 
-    def call_ended(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def call_ended(self, frame: RunningCall, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Hook the output, and inputs that later hooks have replaced."""
         call, old_args, old_kwargs = frame.extra_data.pop("gradients", (None, (), {}))
         if call is None or not call.hook_output(output):
@@ -137,7 +137,7 @@ class _CallGradients:
     with it.
     """
 
-    def __init__(self, recorder: Recorder, frame: Frame) -> None:
+    def __init__(self, recorder: Recorder, frame: RunningCall) -> None:
         self._recorder = recorder
         self._origin: Origin = frame.origin
         self._inputs = _GradientRecord(Key(frame.name, frame.iteration, "GI"))

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._errors import FilchError
 from .._key import Key
-from ..capture._calls import Frame, graph_task_id
+from ..capture._calls import RunningCall, graph_task_id
 from ..capture._recorder import Extra, Recorder
 from ..capture._selection import compile_patterns, matching
 from ._source import runs_in, source_line
@@ -79,7 +79,7 @@ class Operators(TorchDispatchMode, Extra):  # type: ignore[no-untyped-call]
         return output
 
     def _record_inputs(
-        self, name: str, frame: Frame, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, name: str, frame: RunningCall, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Callable[[Any], None] | None:
         """Record the inputs, and return a function that records the output; None after an error."""
         key, origin = Key(name, frame.iteration, "I"), frame.origin._replace(source=source_line())
@@ -101,7 +101,7 @@ class Operators(TorchDispatchMode, Extra):  # type: ignore[no-untyped-call]
             return finish
         return None
 
-    def _record_name(self, frame: Frame, operator: Operator) -> str | None:
+    def _record_name(self, frame: RunningCall, operator: Operator) -> str | None:
         """Return the record name of a call; None if it isn't selected."""
         if operator not in self._names:
             name = str(operator) if isinstance(operator, OpOverload) else f"higher_order.{operator}"

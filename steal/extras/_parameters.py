@@ -11,7 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .._key import Key
 from .._records import Origin
-from ..capture._calls import Frame
+from ..capture._calls import RunningCall
 from ..capture._recorder import Extra, Recorder
 from ..values._dtypes import is_storable
 from ..values._raw import checksum, contiguous_cpu, no_modes
@@ -39,7 +39,7 @@ class Parameters(Extra):
                 self._hook_gradient(names, parameter)
         self._handles.append(register_optimizer_step_pre_hook(self._before_step))
 
-    def call_began(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002  see `Extra`
+    def call_began(self, frame: RunningCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002  see `Extra`
         """Record the parameters that have changed, if this is an outermost call."""
         if frame.origin.path == "":
             self._record_changed(frame.origin.call)

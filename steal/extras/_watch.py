@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from .._errors import FilchError, NonFiniteError
 from .._key import Key
-from ..capture._calls import Frame
+from ..capture._calls import RunningCall
 from ..capture._recorder import Extra
 from ..values._describe import describe
 from ..values._dtypes import COMPLEX_HALVES, is_storable
@@ -73,7 +73,7 @@ class Watch(Extra):
         self._wanted = frozenset({"nan"} if what == "nan" else {"nan", "inf"})
         self._on_nonfinite = on_nonfinite
 
-    def call_ended(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def call_ended(self, frame: RunningCall, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Check the output of a module."""
         path = self._find_nonfinite(output, lambda: _NO_KINDS)  # none is exempt, even if an input contains it
         if path is not None:
@@ -96,7 +96,7 @@ class Watch(Extra):
     def after_operator(
         self,
         key: Key,
-        frame: Frame,
+        frame: RunningCall,
         operator: str,
         inputs: Any,
         output: Any,

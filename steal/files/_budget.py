@@ -105,7 +105,7 @@ class Budget:
         if sys.getprofile() is not None:
             yield
             return
-        watch = _Watch(self._steps, self._seconds)
+        watch = _CallCounter(self._steps, self._seconds)
         sys.setprofile(watch)
         try:
             yield
@@ -123,7 +123,7 @@ class _Exceeded(BaseException):
     """Leaves the block; a `BaseException`, so that `except Exception` does not catch it."""
 
 
-class _Watch:
+class _CallCounter:
     """A profile function that counts calls."""
 
     def __init__(self, steps: int, seconds: float) -> None:

@@ -27,7 +27,7 @@ class Piece(NamedTuple):
     take: Callable[[torch.Tensor], torch.Tensor] | None
 
 
-class Part(NamedTuple):
+class RankPart(NamedTuple):
     """The tensor of one rank, or one that was put together of several ranks.
 
     Attributes:
@@ -53,7 +53,7 @@ class Distributed:
         shards: how many shards a tensor has that was put together of parts without recorded layouts.
     """
 
-    parts: list[Part]
+    parts: list[RankPart]
     layout: str = ""
     problems: list[str] = field(default_factory=list)
     ranks: list[int] = field(default_factory=list)
@@ -91,7 +91,7 @@ class Distributed:
             for piece in part.pieces
         )
         shards = self.shards * prod(sharding.mesh.shape[dim] for dim in sharding.shard_dims)
-        part = Part(ranks, result.tensor, pieces)
+        part = RankPart(ranks, result.tensor, pieces)
         return Distributed([part], known, self.problems + problems, self.ranks + wrong, shards)
 
     def divided(self, divisor: float) -> "Distributed":
@@ -120,7 +120,7 @@ def join_recorded(held: dict[int, torch.Tensor]) -> Distributed:
         rank = min(rest)
         tensor = rest.pop(rank)
         if not isinstance(tensor, LocalShard):
-            result.parts.append(Part((rank,), tensor, (Piece(rank, tensor, _whole),)))
+            result.parts.append(RankPart((rank,), tensor, (Piece(rank, tensor, _whole),)))
             continue
         sharding = tensor.sharding
         others = {other: rest.pop(other) for other in sharding.mesh.ranks if other in rest}
@@ -130,7 +130,7 @@ def join_recorded(held: dict[int, torch.Tensor]) -> Distributed:
             Piece(own, local_part(part)[0], _taking(_whole, sharding, own, 1))
             for own, part in {rank: tensor, **others}.items()
         )
-        result.parts.append(Part((rank, *others), joined.tensor, tuple(pieces)))
+        result.parts.append(RankPart((rank, *others), joined.tensor, tuple(pieces)))
         result.problems += joined.problems
         result.ranks += joined.ranks
         layouts[f"{sharding} ({sharding.source})"] = None

@@ -22,7 +22,7 @@ _REDUCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @dataclass
-class Joined:
+class JoinedTensor:
     """A tensor that was put together.
 
     Attributes:
@@ -37,7 +37,7 @@ class Joined:
     ranks: list[int] = field(default_factory=list)
 
 
-def join(parts: Mapping[int, torch.Tensor], sharding: Sharding) -> Joined:
+def join(parts: Mapping[int, torch.Tensor], sharding: Sharding) -> JoinedTensor:
     """Put the parts of a tensor together as `DTensor.full_tensor` does.
 
     Args:
@@ -45,7 +45,7 @@ def join(parts: Mapping[int, torch.Tensor], sharding: Sharding) -> Joined:
         sharding: the layout.
     """
     mesh = sharding.mesh
-    joined = Joined(torch.empty(0))
+    joined = JoinedTensor(torch.empty(0))
     ranks = dict(zip(mesh.coordinates, mesh.ranks, strict=True))
     held = {place: local_part(parts[rank])[0] for place, rank in ranks.items() if rank in parts}
     missing = [rank for rank in mesh.ranks if rank not in parts]
@@ -66,7 +66,7 @@ _Place = tuple[int, ...]  # coordinates in a mesh
 
 
 def _fold(
-    held: dict[_Place, torch.Tensor], dim: int, placement: Placement, ranks: dict[_Place, int], joined: Joined
+    held: dict[_Place, torch.Tensor], dim: int, placement: Placement, ranks: dict[_Place, int], joined: JoinedTensor
 ) -> dict[_Place, torch.Tensor]:
     """Reduce the parts along a dimension of the mesh to one; compare them if they are replicas."""
     groups: dict[_Place, list[_Place]] = {}
@@ -87,7 +87,7 @@ def reduce_parts(parts: Sequence[torch.Tensor], reduce_op: str) -> torch.Tensor:
     return _REDUCTIONS[reduce_op](torch.stack([part for part in parts if part.shape == parts[0].shape]))
 
 
-def check_replicas(values: Sequence[torch.Tensor], ranks: Sequence[int], joined: Joined) -> int:
+def check_replicas(values: Sequence[torch.Tensor], ranks: Sequence[int], joined: JoinedTensor) -> int:
     """Return the index of the value that most replicas have, bit for bit; note the ranks that have another one."""
     equal = [[is_same_bits(value, other) for other in values] for value in values]
     best = max(range(len(values)), key=lambda index: (sum(equal[index]), -index))
@@ -121,7 +121,7 @@ def _amount(value: torch.Tensor, others: Sequence[torch.Tensor]) -> str:
 
 
 def _scatter(
-    held: dict[_Place, torch.Tensor], sharding: Sharding, ranks: dict[_Place, int], joined: Joined
+    held: dict[_Place, torch.Tensor], sharding: Sharding, ranks: dict[_Place, int], joined: JoinedTensor
 ) -> torch.Tensor:
     """Return the global tensor with all shards in their places."""
     first, stored = next(iter(held.values())), sum(part.nbytes for part in held.values())

@@ -57,15 +57,15 @@ def decode(
         if is_mode_active() or torch.is_inference_mode_enabled():
             # Tensors created in inference mode can't be used by a model that trains.
             with no_modes(), torch.inference_mode(mode=False):
-                return _Decoder(get, shardings).value(spec, 0)
-        return _Decoder(get, shardings).value(spec, 0)
+                return _ValueDecoder(get, shardings).value(spec, 0)
+        return _ValueDecoder(get, shardings).value(spec, 0)
     except DAMAGE as error:
         where = "" if source is None else f" in {source!r}"
         what = f"{one_line(reprlib.repr(spec))} ({one_line(str(error))})"
         raise DumpError(f"the description of a value{where} is damaged: {what}") from error
 
 
-class _Decoder:
+class _ValueDecoder:
     """State of one `decode` call.
 
     Attributes:

@@ -20,14 +20,14 @@ _WORD = np.dtype(np.int64).str
 _WEIGHTS = np.random.default_rng(0).integers(-(2**63), 2**63, 4096) | 1  # odd: multiplication keeps all bits
 
 
-class _Scratch(threading.local):
+class _HashBuffer(threading.local):
     """The buffer of `_order_hashes`, one per thread."""
 
     def __init__(self) -> None:
         self.words = np.empty(len(_WEIGHTS), np.int64)
 
 
-class _Memory:
+class _ArrayMemory:
     """Memory as NumPy's array interface; ctypes would create and cache an array class for each length."""
 
     __slots__ = ("__array_interface__",)
@@ -42,7 +42,7 @@ class _TorchThreads:
     started = False
 
 
-_scratch = _Scratch()
+_scratch = _HashBuffer()
 _at: Callable[[int], Any] = (c_char * SMALL).from_address
 
 
@@ -88,7 +88,7 @@ def contiguous_cpu(tensor: torch.Tensor) -> torch.Tensor:
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
     """Return the memory of a tensor that `contiguous_cpu` returned; valid while the tensor lives."""
-    return np.asarray(_Memory(tensor.data_ptr(), tensor.nbytes, "|u1")).data if tensor.nbytes else memoryview(b"")
+    return np.asarray(_ArrayMemory(tensor.data_ptr(), tensor.nbytes, "|u1")).data if tensor.nbytes else memoryview(b"")
 
 
 def copy(target: int, source: int, nbytes: int) -> None:
@@ -100,7 +100,7 @@ def copy(target: int, source: int, nbytes: int) -> None:
         memmove(target, source, nbytes)
         return
     with _torch_threads():
-        to, from_ = (torch.from_numpy(np.asarray(_Memory(place, nbytes, "|u1"))) for place in (target, source))
+        to, from_ = (torch.from_numpy(np.asarray(_ArrayMemory(place, nbytes, "|u1"))) for place in (target, source))
         to.copy_(from_)
 
 
@@ -119,7 +119,7 @@ def checksum(address: int, nbytes: int) -> int:
     """
     if nbytes <= SMALL:
         return hash(small_bytes(address, nbytes))
-    words = np.asarray(_Memory(address, nbytes // 8, _WORD))
+    words = np.asarray(_ArrayMemory(address, nbytes // 8, _WORD))
     rest = string_at(address + 8 * len(words), nbytes % 8)
     # The step is odd, so that of pairs, such as complex numbers, both members are sampled.
     sample = _order_hashes(words[:: -(-len(words) // len(_WEIGHTS)) | 1])

@@ -19,7 +19,7 @@ _PROVENANCE = {"trace.provenance_tracking_level": 1, "fx_graph_cache": False, "f
 
 
 @dataclass(frozen=True)
-class Part:
+class CompiledPart:
     """One graph that Inductor generated: a graph with gradients has two, forward and backward.
 
     Attributes:
@@ -35,7 +35,7 @@ class Part:
     watched: Callable[[list[Any], Observe], Any]
 
 
-Observer = Callable[[Part, list[Any]], Any]
+Observer = Callable[[CompiledPart, list[Any]], Any]
 
 
 class CompiledGraph:
@@ -57,7 +57,7 @@ class CompiledGraph:
     """
 
     def __init__(self, module: fx.GraphModule, examples: Sequence[Any], config: Mapping[str, Any]) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[CompiledPart] = []
         self.observer: Observer | None = None
         self._source = module.graph
         try:
@@ -88,6 +88,8 @@ class CompiledGraph:
             return compile_fx(module, list(examples), inner_compile=inner, config_patches=settings)  # type: ignore[return-value]
 
     def _add_part(self, lowered: LoweredGraph, plain: Call) -> Call:
-        part = Part(lowered, BufferMap(self._source, lowered), plain, instrument(lowered.module, lowered.kernels))
+        part = CompiledPart(
+            lowered, BufferMap(self._source, lowered), plain, instrument(lowered.module, lowered.kernels)
+        )
         self.parts.append(part)
         return lambda inputs: plain(inputs) if self.observer is None else self.observer(part, inputs)

@@ -19,7 +19,7 @@ from ...graph._nodes import Node, Value
 from .._backend import BackwardRun, Compiled, ReferenceLookup, Values
 from .._forms import spec_of
 from ._buffer_map import BufferMap, Label, Stored
-from ._compiled_fx import CompiledGraph, Part
+from ._compiled_fx import CompiledGraph, CompiledPart
 from ._half import to_float16
 from ._kernels import Kernel
 from ._options import InductorOptions
@@ -72,9 +72,9 @@ class KernelGraphs:
     def watch_backward(self, callback: Callable[[BackwardRun], None]) -> None:
         """Call `callback` with the first run of each backward graph, which may be compiled later."""
         compiled = next(iter(self._graphs.values()))  # the graph that `compiled_for` compiled
-        observed: list[Part] = []
+        observed: list[CompiledPart] = []
 
-        def observer(part: Part, inputs: list[Any]) -> Any:
+        def observer(part: CompiledPart, inputs: list[Any]) -> Any:
             if not part.lowered.backward or part in observed:
                 return part.plain(inputs)
             observed.append(part)
@@ -176,7 +176,7 @@ class KernelGraphs:
         """Run the graph and call `observe` with what each kernel has stored."""
         labels = {id(part): self._labels(part) for part in compiled.parts}
 
-        def observer(part: Part, inputs: list[Any]) -> Any:
+        def observer(part: CompiledPart, inputs: list[Any]) -> Any:
             own = labels[id(part)]
             return part.watched(inputs, lambda _, tensors: observe([own[name].of(t) for name, t in tensors.items()]))
 
@@ -209,7 +209,7 @@ class KernelGraphs:
         """Cast a value of the float16 graph, if it is one, to the dtype of the original graph."""
         return value.float() if self._options.use_fp16 and value.dtype == torch.float16 else value
 
-    def _labels(self, part: Part) -> Mapping[str, Label]:
+    def _labels(self, part: CompiledPart) -> Mapping[str, Label]:
         return _labels(part.buffers, self._task.graph, self._task.exported_names)
 
 
@@ -228,7 +228,7 @@ class PartKernels:
     buffers: Mapping[str, str]
 
 
-def kernels_of_part(part: Part) -> PartKernels:
+def kernels_of_part(part: CompiledPart) -> PartKernels:
     """Return the kernels of one part, with the names of AOTAutograd's graph."""
     aot_graph = part.lowered.aot_graph
     buffers, naming_graph = BufferMap(aot_graph, part.lowered), graph_from_fx(aot_graph)
@@ -245,7 +245,7 @@ def _with_files(node: Node, kernel: Kernel) -> Node:
 
 
 def _as_compiled(
-    part: Part, buffers: BufferMap, naming_graph: Graph, exported_names: Mapping[str, str], handle: Any
+    part: CompiledPart, buffers: BufferMap, naming_graph: Graph, exported_names: Mapping[str, str], handle: Any
 ) -> Compiled:
     """Return the kernels of one part as a graph, with the names of the values of `naming_graph`."""
     labels = _labels(buffers, naming_graph, exported_names)
@@ -293,7 +293,7 @@ def _input_dependent(graph: Graph, nodes: Sequence[Node]) -> tuple[Node, ...]:
     return dependent or tuple(node for node in nodes if node.op != "Constant")
 
 
-def _input_names(part: Part, buffers: BufferMap, exported_names: Mapping[str, str]) -> dict[str, str]:
+def _input_names(part: CompiledPart, buffers: BufferMap, exported_names: Mapping[str, str]) -> dict[str, str]:
     """Map the names of Inductor's inputs to those of the naming graph."""
     sources, inputs = buffers.source.find_nodes(op="placeholder"), part.lowered.aot_graph.find_nodes(op="placeholder")
     pairs = zip(inputs, sources, strict=False)
@@ -306,7 +306,7 @@ def _read(compiled: CompiledGraph, arguments: Sequence[Any]) -> list[Any]:
     It adds parameters, leaves frozen ones out, and joins arguments that share memory.
     """
 
-    def observer(_: Part, inputs: list[Any]) -> NoReturn:
+    def observer(_: CompiledPart, inputs: list[Any]) -> NoReturn:
         raise _Stop(inputs)
 
     with mock.patch.object(compiled, "observer", observer):
@@ -322,7 +322,7 @@ class _Stop(Exception):  # noqa: N818  it is no error
         self.inputs = inputs
 
 
-def _forward(compiled: CompiledGraph) -> Part:
+def _forward(compiled: CompiledGraph) -> CompiledPart:
     if not compiled.parts:
         raise BackendError("backend 'inductor' has nothing to compile: the program computes nothing")
     return next(part for part in compiled.parts if not part.lowered.backward)
@@ -357,7 +357,7 @@ def _node(kernel: Kernel, names: Mapping[str, str], computed: Sequence[Node]) ->
     )
 
 
-def _run_backward(part: Part, inputs: list[Any], callback: Callable[[BackwardRun], None]) -> Any:
+def _run_backward(part: CompiledPart, inputs: list[Any], callback: Callable[[BackwardRun], None]) -> Any:
     """Run a backward graph, call `callback` with another run that was observed on copies, and return the outputs."""
     aot_graph = part.lowered.aot_graph
     graph = graph_from_fx(aot_graph)

@@ -108,7 +108,7 @@ class OnnxRuntimeBackend:
         if not optimize:
             start = partial(self._session, source, _OFF, weights=given)
             order = [*range(len(exported.nodes))]
-            handle = _Handle(exported, start, source, order, given=given, running=self._kept(start(), source))
+            handle = _CompiledFile(exported, start, source, order, given=given, running=self._kept(start(), source))
             return Compiled(exported, handle, tf32=self._tf32)
         optimized = folder / "optimized.onnx"
         start = partial(self._session, source, self.options.graph_level, weights=given, replay=True)
@@ -119,7 +119,7 @@ class OnnxRuntimeBackend:
         source_graph = _with_shapes(program) if block else exported
         forms = FormFinder(source_graph, graph, partial(_constant, model), block).forms
         order = order_like(graph, list(exported.producer))
-        handle = _Handle(graph, start, optimized, order, forms, running=running)
+        handle = _CompiledFile(graph, start, optimized, order, forms, running=running)
         value_aliases = {name: form.value for name, form in forms.items()}
         return Compiled(graph, handle, value_aliases=value_aliases, tf32=self._tf32)
 
@@ -189,7 +189,7 @@ class OnnxRuntimeBackend:
         selected: Collection[str] | None = None,
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """Run the graph, or the selected nodes, part by part and yield each value; nodes read references if given."""
-        handle: _Handle = compiled.handle
+        handle: _CompiledFile = compiled.handle
         handle.release_session(buffer)
         nodes, specs = handle.graph.nodes, handle.specs_of(inputs)
         if references is not None and handle.rare_outputs:
@@ -223,7 +223,7 @@ class OnnxRuntimeBackend:
 
     def _run_part(
         self,
-        handle: "_Handle",
+        handle: "_CompiledFile",
         part: Sequence[int],
         inputs: OrtValues,
         references: Values,
@@ -241,7 +241,7 @@ class OnnxRuntimeBackend:
             part: the indices of the nodes.
             inputs: the values of other nodes that they read, by name.
             references: the references of values that they compute, by name.
-            specs: see `_Handle.specs_of`.
+            specs: see `_CompiledFile.specs_of`.
             keep: whether to keep the session for the next run.
         """
         read = {name for index in part for name in handle.graph.nodes[index].reads}
@@ -265,7 +265,7 @@ class OnnxRuntimeBackend:
 
         On a GPU, it is the time to launch the kernels of a node.
         """
-        handle: _Handle = compiled.handle
+        handle: _CompiledFile = compiled.handle
         session = self._session(handle.path, _OFF, weights=handle.given, profile=True)
         try:
             seconds = node_seconds(session, feeds_of(handle.graph.inputs, inputs))
@@ -288,7 +288,7 @@ class OnnxRuntimeBackend:
         return [(first, settings) if settings else first, *others, *fallbacks]
 
     def _part_session(
-        self, handle: "_Handle", part: Sequence[int], feeds: OrtValues, replaced: Collection[str], *, keep: bool
+        self, handle: "_CompiledFile", part: Sequence[int], feeds: OrtValues, replaced: Collection[str], *, keep: bool
     ) -> ort.InferenceSession:
         """Return the session of some nodes that read some references, created or kept from an earlier run."""
         key = tuple(part), frozenset(replaced)
@@ -379,7 +379,7 @@ def _dtypes_read(path: Path, message: str) -> str:
 
 
 @dataclass
-class _Handle:
+class _CompiledFile:
     """A compiled program.
 
     Attributes:

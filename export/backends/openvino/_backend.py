@@ -88,7 +88,7 @@ class OpenVinoBackend:
         plain = self._compile_with(model, (), owners)
         layers = plain.layers
         compilations, ports = self._search(model, owners, layers, layers.borders(exported)) if watched else ([], {})
-        handle = _Handle(program, plain, tuple(compilations))
+        handle = _CompiledModels(program, plain, tuple(compilations))
         graph = layers.graph(exported, ports)
         notes = (*plain.notes, *_float64_note(exported, self.device))
         return Compiled(graph, handle, layers.origins(exported, ports), notes=notes)
@@ -260,7 +260,7 @@ class _Compilation:
 
 
 @dataclass(frozen=True)
-class _Handle:
+class _CompiledModels:
     """A program, compiled without further outputs and several times with further ones."""
 
     program: Program

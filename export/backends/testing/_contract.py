@@ -202,7 +202,7 @@ class BackendContract:
             for parameter in model.parameters():
                 if parameter.is_floating_point():
                     parameter.mul_(-0.5)
-        other = _Case(model, args)
+        other = _ContractCase(model, args)
         for stage in self._backend.stages:
             first = self._backend.compile(self._case.program, optimize=stage == "compiled")
             second = self._backend.compile(other.program, optimize=stage == "compiled")
@@ -378,8 +378,8 @@ class BackendContract:
         return self._shared("backend", self.make_backend)
 
     @property
-    def _case(self) -> "_Case":
-        return self._shared("case", lambda: _Case(*self.make_model()))
+    def _case(self) -> "_ContractCase":
+        return self._shared("case", lambda: _ContractCase(*self.make_model()))
 
     def _backend_with(self, protocol: type) -> Any:
         """Return the backend, or skip the test if it does not implement an optional protocol."""
@@ -438,7 +438,7 @@ class BackendContract:
             return run(path, list(self._case.program.graph.outputs), inputs)
 
 
-class _Case:
+class _ContractCase:
     """A program, the inputs of two calls, and what eager PyTorch computes for them, by the exported names."""
 
     def __init__(self, model: nn.Module, args: tuple[torch.Tensor, ...]) -> None:

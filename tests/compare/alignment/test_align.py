@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from filch.compare import CompareError, MappedValue, ValueMap, align, diff, load_value_map
 from filch.compare.divergence._notes import _same_place
 from filch.compare.layouts._described import described
-from filch.compare.layouts._numbers import Numbers
+from filch.compare.layouts._numbers import TensorNumbers
 from filch.compare.layouts._solve import solve
 from filch.export import TraceError
 from filch.steal import FilchError, steal_forward
@@ -376,7 +376,7 @@ def test_a_mapped_module_that_is_not_there_is_a_difference(tmp_path):
 def test_parts_of_a_matrix_are_described(part, text: str):
     """In words, also if they are transposed, where they are whole rows or columns."""
     matrix = torch.randn(48, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    layout = solve(Numbers(part(matrix)), Numbers(matrix))
+    layout = solve(TensorNumbers(part(matrix)), TensorNumbers(matrix))
     assert layout is not None
     assert described(layout, tuple(part(matrix).shape), tuple(matrix.shape)) == text
 

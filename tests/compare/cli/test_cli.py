@@ -442,7 +442,7 @@ def test_help_and_usage_errors_do_not_import_torch(arguments: list[str], code: i
 
 def test_names_known_without_torch_are_those_of_the_library() -> None:
     """The lists for `--help` are copies."""
-    from filch.compare.cli._options import BACKENDS, VIEWS, Precision, View, backend_names
+    from filch.compare.cli._options import BACKENDS, VIEWS, Precision, TableView, backend_names
     from filch.compare.results._report import TABLES
     from filch.export import Precision as LibraryPrecision
     from filch.export.backends import backend_names as library_backends
@@ -451,7 +451,7 @@ def test_names_known_without_torch_are_those_of_the_library() -> None:
     assert set(BACKENDS) <= set(library_backends()) == set(backend_names())
     assert set(VIEWS) <= set(view_names())
     assert [*map(str, Precision)] == [*get_args(LibraryPrecision)]
-    assert {*map(str, View)} == {*TABLES} - {"dynamo"}
+    assert {*map(str, TableView)} == {*TABLES} - {"dynamo"}
 
 
 def test_the_next_command_is_the_command_without_what_only_prints(

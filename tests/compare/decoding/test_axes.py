@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from filch.compare.decoding._axes import Axes, Spans, shape_in_one_call, value_in_one_call
+from filch.compare.decoding._axes import Axes, StepSpans, shape_in_one_call, value_in_one_call
 from filch.compare.decoding._parts import Parts
 from filch.compare.decoding._stepwise import _other_size, _same_nodes
 
 LENGTH, SIZE = 3, 4  # tokens; slots, and the size of a head
-SPANS = Spans.of((1, LENGTH), 1, 1, SIZE)
+SPANS = StepSpans.of((1, LENGTH), 1, 1, SIZE)
 ENDS = [end for _, end in SPANS.all]
 
 
@@ -48,7 +48,7 @@ def test_nodes_of_steps_are_judged_as_long_as_they_are_the_same():
     assert [(name, len(parts)) for name, parts in _same_nodes([first, first[:2]])] == [("a", 2), ("b", 2)]
 
 
-STEPS = Spans.of((2, 6), 2, 2, 0)
+STEPS = StepSpans.of((2, 6), 2, 2, 0)
 
 
 def grown(numbers):
@@ -84,7 +84,7 @@ def test_keys_of_a_step_that_change_are_kept(step):
 
 @pytest.mark.parametrize("wrong", [None, 0, 3])
 def test_biases_that_count_from_the_last_key_are_those_of_a_call_with_steps_in_rows(wrong):
-    spans = Spans.in_rows_of(2, 5)
+    spans = StepSpans.in_rows_of(2, 5)
     biases = -torch.arange(5.0).flip(0)[None]
     parts = [biases[:, 5 - end :].clone() for end in spans.ends]
     if wrong is not None:
@@ -112,7 +112,7 @@ def test_scores_have_a_shape_in_one_call_but_not_all_numbers():
 
 
 def test_keys_of_a_window_are_at_the_positions_that_read_them_first():
-    spans = Spans.in_rows_of(1, 6)
+    spans = StepSpans.in_rows_of(1, 6)
     whole = torch.zeros(6, 1, 3, 2)
     parts = [whole[:1, :, : min(end, 3)] for end in spans.ends]
     axes = Axes(spans, ("fixed", "fixed", "keys", "fixed"), (1, 1, 3, 2))
@@ -121,7 +121,7 @@ def test_keys_of_a_window_are_at_the_positions_that_read_them_first():
 
 @pytest.mark.parametrize("window", [2, 5])
 def test_a_step_that_keeps_another_number_of_keys_is_found(window):
-    spans = Spans.in_rows_of(2, 5)
+    spans = StepSpans.in_rows_of(2, 5)
     whole = torch.zeros(10, 1, window, 2)
     parts = [torch.zeros(2, 1, min(end, window), 2) for _, end in spans.all]
     axes = Axes.of(spans, whole, parts)

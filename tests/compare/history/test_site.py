@@ -10,7 +10,7 @@ import pytest
 
 from filch.compare import CompareError
 from filch.compare.history import _site
-from filch.compare.history._history import History, Outcome, history
+from filch.compare.history._history import CellOutcome, History, history
 from filch.compare.history._ledger_rows import read_ledgers
 from filch.compare.history._site import as_site, write_site
 from filch.compare.history._timeline import HEIGHT, streaks_of, timeline
@@ -250,8 +250,8 @@ def test_a_grid_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest
         as_site(history_of(MadeLedger(runs=1), tmp_path))
 
 
-def outcomes(*errors: float | None) -> list[Outcome]:
-    return [Outcome(run_name(at), "k", "close", error, "", None) for at, error in enumerate(errors)]
+def outcomes(*errors: float | None) -> list[CellOutcome]:
+    return [CellOutcome(run_name(at), "k", "close", error, "", None) for at, error in enumerate(errors)]
 
 
 def drawn(*errors: float | None):
@@ -289,7 +289,7 @@ def test_streaks_are_of_one_status_and_one_blame(site: Path) -> None:
     rows, _ = read_ledgers([made.write(site.parent / "streaks.jsonl")])
     labels = {"model": "models.py:bert", "backend": "inductor", "dtype": "float16"}
 
-    found = streaks_of([Outcome.of(row) for row in rows if row.labels == labels])
+    found = streaks_of([CellOutcome.of(row) for row in rows if row.labels == labels])
 
     assert [(one.status, one.count, one.blame) for one in found] == [
         *(("close", 3, ""), ("different", 3, "LayerNorm in norm"), ("different", 3, "MatMul in attn")),

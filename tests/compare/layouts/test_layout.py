@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from filch.compare.layouts._layout import Layout
-from filch.compare.layouts._numbers import Numbers
+from filch.compare.layouts._numbers import TensorNumbers
 from filch.compare.layouts._solve import have_same_rows, holds, solve
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -17,7 +17,7 @@ def numbers(*shape: int) -> torch.Tensor:
 
 
 def solved(tensor: torch.Tensor, source: torch.Tensor) -> Layout | None:
-    return solve(Numbers(tensor), Numbers(source))
+    return solve(TensorNumbers(tensor), TensorNumbers(source))
 
 
 MATRIX, TOKENS = numbers(48, 64), numbers(2, 7, 64)
@@ -70,8 +70,8 @@ def test_elements_in_no_regular_order_have_no_layout():
     """Rows in a random order are the same rows, but have no layout."""
     order = torch.randperm(48, generator=GENERATOR)
     assert solved(MATRIX[order], MATRIX) is None
-    assert have_same_rows(Numbers(MATRIX[order]), Numbers(MATRIX))
-    assert not have_same_rows(Numbers(MATRIX[order] + 1e-3), Numbers(MATRIX))
+    assert have_same_rows(TensorNumbers(MATRIX[order]), TensorNumbers(MATRIX))
+    assert not have_same_rows(TensorNumbers(MATRIX[order] + 1e-3), TensorNumbers(MATRIX))
 
 
 def test_two_different_numbers_are_found_in_usual_orders_only():
@@ -93,7 +93,7 @@ def test_a_layout_beyond_the_tensor_is_refused():
     """A layout may come from a file: it does not reach beyond the tensor."""
     with pytest.raises(IndexError, match="reaches beyond 64 elements"):
         Layout(60, (8,), (1,)).select(torch.zeros(64))
-    assert not holds(Layout(60, (8,), (1,)), Numbers(torch.zeros(8)), Numbers(torch.zeros(64)))
+    assert not holds(Layout(60, (8,), (1,)), TensorNumbers(torch.zeros(8)), TensorNumbers(torch.zeros(64)))
 
 
 def test_a_layout_counts_from_the_beginning_of_a_view():
@@ -124,7 +124,7 @@ def test_a_finite_number_is_not_equal_to_one_that_stands_for_infinity():
     """As where a mask is missing; infinite numbers of one sign are equal."""
     scores, mask = numbers(4, 4), torch.ones(4, 4, dtype=torch.bool).triu(1)
     masked = scores.masked_fill(mask, -torch.inf)
-    closeness = Numbers(masked).closeness(1e-6)
+    closeness = TensorNumbers(masked).closeness(1e-6)
     assert not closeness.holds(scores, masked)
     assert closeness.holds(scores.masked_fill(mask, torch.finfo(torch.float32).min), masked)
     assert solved(scores, masked) is None

@@ -12,7 +12,7 @@ from filch.compare import (
     CompareError,
     Difference,
     Goal,
-    Outcome,
+    OutputDifferences,
     PrecisionReport,
     Tolerance,
     compare_tensors,
@@ -230,8 +230,8 @@ def test_nan_and_missing_outputs_never_pass() -> None:
         for actual in (*wrong, None, torch.ones(1), torch.ones(4).int()):
             difference = goal.measure(actual, expected)
             assert not goal.met(difference)
-            assert not Outcome.of([goal.measure(expected, expected), difference], goal).passes
-    assert not Outcome.of([], Goal(snr=0.0)).passes
+            assert not OutputDifferences.of([goal.measure(expected, expected), difference], goal).passes
+    assert not OutputDifferences.of([], Goal(snr=0.0)).passes
 
 
 def test_indices_have_to_be_exact_whatever_the_ratio() -> None:
@@ -248,8 +248,8 @@ def test_the_worst_output_is_what_counts() -> None:
     limits = Tolerance(1e-3, 1e-1)
     good = Difference(close=True, error=0.1, snr=50.0, tolerance=limits)
     bad = Difference(close=True, error=0.2, snr=5.0, tolerance=limits)
-    outcome = Outcome.of([good, bad], goal)
-    assert Outcome.of([good], goal).passes
+    outcome = OutputDifferences.of([good, bad], goal)
+    assert OutputDifferences.of([good], goal).passes
     assert (outcome.passes, outcome.error, outcome.snr) == (False, 0.2, 5.0)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from filch.compare.ranks._inference import infer, wrong_ranks
-from filch.steal import Distributed, Part
+from filch.steal import Distributed, RankPart
 from filch.steal.ranks._distributed import Piece
 
 REFERENCE = torch.arange(24.0).view(6, 4)
@@ -12,7 +12,7 @@ REFERENCE = torch.arange(24.0).view(6, 4)
 
 def _distributed(*tensors):
     whole = ((rank, tensor, (Piece(rank, tensor, lambda value: value),)) for rank, tensor in enumerate(tensors))
-    return Distributed([Part((rank,), tensor, pieces) for rank, tensor, pieces in whole])
+    return Distributed([RankPart((rank,), tensor, pieces) for rank, tensor, pieces in whole])
 
 
 @pytest.mark.parametrize(

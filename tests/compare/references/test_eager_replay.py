@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from filch.compare.references._decomposition_replay import Group
+from filch.compare.references._decomposition_replay import DecompositionGroup
 from filch.compare.references._resolver import EagerReplay, Reference
 from filch.export import ExportError
 
@@ -46,7 +46,7 @@ class Walked:
 class Derived:
     """Fake decompositions: one group computes `p` and `q` from `a` and `c`."""
 
-    group: Group = field(default_factory=lambda: Group((), frozenset("pq"), frozenset("ac")))
+    group: DecompositionGroup = field(default_factory=lambda: DecompositionGroup((), frozenset("pq"), frozenset("ac")))
     runs: list[Mapping[str, torch.Tensor]] = field(default_factory=list)
 
     def group_of(self, name):

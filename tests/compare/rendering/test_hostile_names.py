@@ -22,7 +22,7 @@ from filch.compare import Report, Row, compare_tensors, write_repro
 from filch.compare.float64 import RoundingVerdict
 from filch.compare.rendering._markdown import table
 from filch.compare.results._dump_diff import DiffRow, DumpDiff
-from filch.compare.results._rows import ModuleRow, NodeOutcome, Operator
+from filch.compare.results._rows import ModelOperation, ModuleRow, NodeOutcome
 from filch.compare.testing._plugin import _record_property
 from filch.export import Program, export
 from filch.steal import Capture, FilchError, Key, steal_forward
@@ -108,7 +108,9 @@ def hostile_report() -> Report:
         modules=tuple(ModuleRow(0, text, 1, "output", text, text, text, text) for text in texts),
         notes=texts,
         failed=texts,
-        operators=(tuple(Operator("call_module", text, row, text) for text, row in zip(texts, rows, strict=False)),),
+        operators=(
+            tuple(ModelOperation("call_module", text, row, text) for text, row in zip(texts, rows, strict=False)),
+        ),
         outcomes=tuple(NodeOutcome(text, text, "fused", (text,), text, text) for text in texts),
         graphs={"exported": hostile_graph()},
         culprits=texts,

@@ -13,7 +13,7 @@ from filch.compare import Report, compare, diff
 from filch.compare.results._bisection import BisectReport, Step
 from filch.compare.results._cells import Cell, CellTable
 from filch.compare.results._passes import PassErrors, PassRow
-from filch.compare.results._precision import Goal, Outcome, PrecisionReport, Sensitivity
+from filch.compare.results._precision import Goal, OutputDifferences, PrecisionReport, Sensitivity
 from filch.compare.results._report import TABLES
 from filch.export import export
 from filch.export.backends import Switch
@@ -100,7 +100,10 @@ def results() -> dict[str, Result]:
         model(torch.ones(1, 4, 8))
     with torch.no_grad(), steal_forward(other, submodules=True) as actual:
         other(torch.ones(1, 4, 8))
-    bad, good = Outcome(passes=False, error=0.125, snr=18.0), Outcome(passes=True, error=1.5e-7, snr=140.0)
+    bad, good = (
+        OutputDifferences(passes=False, error=0.125, snr=18.0),
+        OutputDifferences(passes=True, error=1.5e-7, snr=140.0),
+    )
     measured = next(row.difference for row in diff(expected, actual).rows if row.difference is not None)
     switches = tuple(Switch("optimizer", f"SkipLayerNormalizationFusion{index}") for index in range(3))
     costs = [
