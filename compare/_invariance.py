@@ -18,7 +18,6 @@ from ._decode_relation import decode_on, relation_on
 from ._quantized_relation import Caches, check_quantized, quantized_caches
 from .alignment._execution import Execution, line_of, run_model
 from .common._errors import CompareError
-from .common._operators import operator_name
 from .decoding._decoder import Decoder
 from .decoding._implementations import implementation
 from .decoding._plan import Plan
@@ -259,7 +258,7 @@ def _break_at(execution: Execution, node: Node, found: Mismatches) -> Invariance
     mismatch = next((item for name in node.outputs if (item := found.get(name)) is not None), None)
     if mismatch is None:
         return None
-    place = module_of(node), operator_name(node.op), line_of(node)
+    place = module_of(node), node.operator.name, line_of(node)
     if place[0] == RESULT:  # the logits that are moved to be returned are right
         place = "", "returned logits", None
     size = mismatch.sequence, mismatch.position, mismatch.difference

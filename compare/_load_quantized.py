@@ -84,7 +84,7 @@ class _Slot:
 def _constant(program: Program, name: str) -> torch.Tensor | None:
     """Return a constant by its name, or that of what was reshaped."""
     node = program.graph.producer.get(name)
-    return program.constant(name if node is None or node.op != "Reshape" else node.inputs[0])
+    return program.constant(name if node is None or node.operator.movement != "reshape" else node.inputs[0])
 
 
 def _tables(model: nn.Module) -> list[_Slot]:

@@ -12,7 +12,6 @@ from filch.export import Node
 from ..layouts._numbers import TensorNumbers
 from ..layouts._solve import solve
 from ._execution import Execution, Output, moved_value
-from ._operators import ANCHORS, PRODUCTS, SUMS, family
 from ._outputs import JudgedOutput, JudgedOutputs, judge_outputs
 from ._values import Matches, ValueSide, match_values
 from ._weights import WeightMap, WeightPart
@@ -193,8 +192,8 @@ class Correspondence:
             return
         for index in range(count if nodes and candidates else 0):
             node, item = nodes[min(index, len(nodes) - 1)], candidates[min(index, len(candidates) - 1)]
-            kinds = {family(node), family(item)}
-            if len(kinds) == 1 or kinds <= PRODUCTS:
+            one, other = node.operator, item.operator
+            if one.kind == other.kind or (one.is_linear and other.is_linear):
                 yield node, item
 
     def without_bias(self, values: Mapping[str, TensorNumbers]) -> dict[str, Anchor]:
@@ -223,7 +222,9 @@ class Correspondence:
         others: set[str] = set()
         for node in execution.graph.nodes:
             if moved_value(node) is None:
-                (sums if family(node) in SUMS else others).update(execution.roots[read] for read in node.reads)
+                (sums if node.operator.rounding == "addition" else others).update(
+                    execution.roots[read] for read in node.reads
+                )
         return frozenset(sums - others)
 
     @cached_property
@@ -237,7 +238,7 @@ class Correspondence:
             for name in node.outputs:
                 for item in self.owners.get(name, ()) if name in self.other.recognizable else ():
                     producer = own.graph.producer.get(item)
-                    if producer is None or family(producer) != family(node):
+                    if producer is None or producer.operator.kind != node.operator.kind:
                         continue
                     needed = [root for root in map(own.roots.__getitem__, producer.reads) if self._matters(root)]
                     given = [others.roots[read] for read in node.reads]
@@ -315,7 +316,7 @@ def _before_bias(execution: Execution, node: Node) -> torch.Tensor | None:
         return None
     bias = execution.weights[name].double()
     own = result.reshape([dim for dim in shape if isinstance(dim, int)])
-    if family(node) == "matmul":
+    if node.operator.kind == "matmul":
         return own - bias if own.shape[-1] == len(bias) else None
     return own - bias.reshape(-1, *(1 for _ in own.shape[2:])) if own.shape[1] == len(bias) else None
 
@@ -324,7 +325,7 @@ def _bias_of(execution: Execution, node: Node) -> str | None:
     """Return the bias that a matrix product or a convolution adds; None if it has none."""
     roots = [execution.roots[read] for read in node.reads]
     biases = [root for root in roots if root in execution.weights and execution.weights[root].dim() == 1]
-    return biases[0] if len(biases) == 1 and family(node) in PRODUCTS else None
+    return biases[0] if len(biases) == 1 and node.operator.is_linear else None
 
 
 def _view_of(execution: Execution, node: Node, weight: str) -> range:
@@ -350,9 +351,9 @@ def _uses(execution: Execution) -> dict[str, list[Node]]:
     """Return the operations that compute something from each weight, by its name."""
     uses: dict[str, list[Node]] = {}
     for node in execution.graph.nodes:
-        if family(node) in ANCHORS and execution.roots.get(node.outputs[0]) == node.outputs[0]:
+        if node.operator.weight is not None and execution.roots.get(node.outputs[0]) == node.outputs[0]:
             for root in dict.fromkeys(execution.roots[read] for read in node.reads):
-                if root in execution.weights and (execution.weights[root].dim() > 1 or family(node) != "matmul"):
+                if root in execution.weights and (execution.weights[root].dim() > 1 or node.operator.kind != "matmul"):
                     uses.setdefault(root, []).append(node)
     return uses
 

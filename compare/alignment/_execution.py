@@ -22,27 +22,15 @@ from filch.export import (
     record_run,
     written_arguments,
 )
-from filch.export.operators import float64_operator
+from filch.export.operators import float64_operator, operator_name
 from filch.steal import is_dense
 
 from ..common._complex import complex_as_real
-from ..common._operators import operator_name
 from ..common._plain_tensors import plain_tensors
 from ..float64._mode import Float64Mode, RecordedDecisions, native_kernels
 
 Tensors = Mapping[str, torch.Tensor]
-# Operators that return the numbers of one tensor, or a part of them, in whatever order.
-MOVEMENTS = frozenset(
-    {
-        *("Cast", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze", "Expand"),
-        *("_conj", "_reshape_alias", "_to_copy", "_unsafe_view", "alias", "as_strided", "chunk", "clone"),
-        *("contiguous", "copy", "detach", "diagonal", "expand", "flatten", "lift_fresh", "lift_fresh_copy", "narrow"),
-        *("permute", "real", "reshape", "select", "slice", "split", "split_with_sizes", "squeeze", "t", "to"),
-        *("transpose", "unbind", "unfold", "unsafe_split", "unsqueeze", "view", "view_as_complex", "view_as_real"),
-    }
-)
 _WIDEST = frozenset({torch.complex128, torch.float64})
-_VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze", "_unsafe_view", "flatten", "reshape", "view"})
 
 
 class Replay(Protocol):
@@ -143,11 +131,11 @@ class Execution:
 
 def moved_value(node: Node) -> str | None:
     """Return the value whose numbers a node only moves; None if it computes or joins numbers."""
-    name = operator_name(node.op).removesuffix("_")
-    if name not in MOVEMENTS or not node.reads:
+    operator = node.operator
+    if not operator.rearranges or not node.reads:
         return None
-    if name == "copy":  # into the first tensor from the second one
-        return node.reads[1] if len(node.reads) == 2 else None
+    if operator.source:  # the first tensor is one to copy into
+        return node.reads[operator.source] if len(node.reads) == operator.source + 1 else None
     computed = [*dict.fromkeys(node.reads)]
     return computed[0] if len(computed) == 1 or node.op[0].isupper() else None
 
@@ -223,7 +211,7 @@ def finest_shapes(graph: Graph, values: Tensors) -> dict[str, tuple[int, ...]]:
     sources: dict[str, str] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     for node in graph.nodes:
-        if operator_name(node.op) in _VIEWS and moved_value(node) is not None:
+        if node.operator.movement == "reshape" and moved_value(node) is not None:
             source = sources.get(node.reads[0], node.reads[0])
             shape = graph.values[node.outputs[0]].shape or ()
             sizes = tuple(size for size in shape if isinstance(size, int))

@@ -8,14 +8,7 @@ import torch
 
 from filch.export import Node
 
-from ..common._operators import operator_name
 from ._execution import Execution, moved_value
-from ._operators import PRODUCTS, family
-
-# Operators that compute each result from one channel, and the same constant from a constant.
-_RESAMPLES = frozenset(
-    {"Resize", "avg_pool2d", "upsample_bicubic2d", "upsample_bilinear2d", "upsample_linear1d", "upsample_nearest2d"}
-)
 
 
 @dataclass(frozen=True)
@@ -44,7 +37,7 @@ def folded_weights(execution: Execution) -> Mapping[str, FoldedWeight]:
         names = [execution.roots[read] for read in node.reads]
         weights = [name for name in names[1:5] if name in execution.weights]
         epsilon = node.attributes.get("eps", node.attributes.get("epsilon"))
-        if family(node) != "batch_norm" or len(weights) != 4 or not isinstance(epsilon, float):
+        if node.operator.kind != "batch_norm" or len(weights) != 4 or not isinstance(epsilon, float):
             continue
         gain, shift, mean, variance = (execution.weights[name].double() for name in weights)
         factor = gain / (variance + epsilon).sqrt()
@@ -88,15 +81,15 @@ def _layer_of(execution: Execution, node: Node) -> tuple[str, torch.Tensor, list
     """Return the weight of a linear layer, its name and a view of it in the shape [outputs, inputs], and the biases."""
     names = [name for name in dict.fromkeys(map(execution.roots.__getitem__, node.reads)) if name in execution.weights]
     weights = [name for name in names if execution.weights[name].dim() > 1]
-    if family(node) not in PRODUCTS or len(weights) != 1:
+    if not node.operator.is_linear or len(weights) != 1:
         return None
     weight = execution.weights[weights[0]]
-    is_kernel = family(node) == "convolution"
+    is_kernel = node.operator.kind == "convolution"
     if weight.numel() != weight.shape[0] * weight.shape[1] or (is_kernel and node.attributes.get("groups", 1) != 1):
         return None
     matrix = weight.flatten(1)
     biases = [name for name in names if execution.weights[name].dim() == 1]
-    if not is_kernel and weights[0] in node.reads and operator_name(node.op) != "linear":  # as it is stored
+    if not is_kernel and weights[0] in node.reads and node.operator.name != "linear":  # as it is stored
         matrix = matrix if node.attributes.get("transB") else matrix.T
     return weights[0], matrix, [name for name in biases if len(execution.weights[name]) == len(matrix)]
 
@@ -115,11 +108,11 @@ def _layers_before(execution: Execution, name: str) -> Iterator[tuple[str, Seque
             continue
         moved, weights = moved_value(node), _weights_of(execution, node, 1)
         others = [read for read in node.reads if execution.roots[read] not in weights]
-        if family(node) == "cat" and not biases:
+        if node.operator.kind == "cat" and not biases:
             pending += [(read, ()) for read in reversed(node.reads)]
-        elif moved is not None or operator_name(node.op) in _RESAMPLES:
+        elif moved is not None or node.operator.resamples:
             pending.append((moved or node.reads[0], biases))
-        elif family(node) == "add" and len(weights) == len(others) == 1:
+        elif node.operator.kind == "add" and len(weights) == len(others) == 1:
             pending.append((others[0], (*biases, *weights)))
         else:
             yield node.name, biases
@@ -130,10 +123,10 @@ def _summands_after_norms(execution: Execution) -> Iterator[tuple[str, FoldedWei
     shifts = {}
     for node in execution.graph.nodes:
         vectors, matrices = _weights_of(execution, node, 1), _weights_of(execution, node, 2)
-        if family(node) == "layer_norm" and len(vectors) == 2:  # gain and bias
+        if node.operator.kind == "layer_norm" and len(vectors) == 2:  # gain and bias
             shifts[node.outputs[0]] = vectors[1]
         norms = {execution.roots[read] for read in node.reads} & shifts.keys()
-        if family(node) != "matmul" or len(matrices) != 1 or len(norms) != 1:
+        if node.operator.kind != "matmul" or len(matrices) != 1 or len(norms) != 1:
             continue
         shift, weight = shifts[norms.pop()], execution.weights[matrices[0]].double()
         size = _last_size(execution, node)

@@ -9,7 +9,6 @@ import torch
 from filch.export import ModuleOutput, Node
 
 from ..common._errors import CompareError
-from ..common._operators import operator_name
 from ..layouts._described import described
 from ..layouts._layout import Layout
 from ..layouts._numbers import TensorNumbers
@@ -117,11 +116,11 @@ def _departure(suspect: Suspect) -> Departure:
     node, reference = suspect.place, suspect.reference
     return Departure(
         node.module or "",
-        operator_name(node.op),
+        node.operator.name,
         line_of(node),
         node.outputs[0],
         None if reference is None else reference.module or "",
-        None if reference is None else operator_name(reference.op),
+        None if reference is None else reference.operator.name,
         None if reference is None else line_of(reference),
         suspect.note,
         None if reference is None else reference.outputs[0],

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..common._operators import operator_name
 from ..layouts._closeness import RELATIVE
 from ..layouts._index import TensorIndex
 from ..layouts._layout import Layout
@@ -13,9 +12,6 @@ from ..layouts._solve import has_columns, have_same_rows, holds, solve, usual_la
 from ._execution import Execution
 from ._rounding import RoundingLevels
 
-_GATHERS = frozenset(
-    {"GatherElements", "GatherND", "TopK", "index", "index_add", "index_put", "scatter", "sort", "topk"}
-)
 _COARSE = 2e-4  # differences above this leave too few fibers that can be told apart
 _SECOND = 2 * RELATIVE  # on the second input
 
@@ -67,7 +63,7 @@ class ValueSide:
     @cached_property
     def gathers(self) -> bool:
         """Whether tokens are routed, so that rows may be in any order."""
-        return any(operator_name(node.op) in _GATHERS for node in self.execution.graph.nodes)
+        return any(node.operator.routing for node in self.execution.graph.nodes)
 
     @cached_property
     def index(self) -> TensorIndex:

@@ -17,7 +17,6 @@ import torch
 from filch.export import Node
 
 from ..alignment._execution import Execution
-from ..common._operators import operator_name
 from ..layouts._closeness import Closeness
 from ..layouts._numbers import TensorNumbers
 from ._plan import Plan, PlannedCall
@@ -126,7 +125,7 @@ class PositionedRun:
 
 
 def _operation(node: Node) -> Operation:
-    return module_of(node), operator_name(node.op)
+    return module_of(node), node.operator.name
 
 
 def module_of(node: Node) -> str:

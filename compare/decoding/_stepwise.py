@@ -317,7 +317,7 @@ class _StepwiseProgram:
         """Return the inputs, and what is computed from their numbers and not only from their shapes."""
         found = {*inputs}
         for node in self.inner.graph.nodes:
-            if node.op != "Shape" and not found.isdisjoint(node.reads):
+            if not node.operator.reads_shape and not found.isdisjoint(node.reads):
                 found.update(node.outputs)
         return found
 

@@ -9,7 +9,7 @@ import torch
 from filch.export import Node
 
 from ..alignment._correspondence import Anchor
-from ..alignment._operators import SUMS, family, place_of, same_operations
+from ..alignment._operators import place_of, same_operations
 from ._operands import arranged
 from ._rerun import PatchedRun
 
@@ -85,8 +85,8 @@ class Counterparts:
     def _as_in_peers(self, node: Node, reference: Node | None) -> Node | None:
         """Return the operation of A, or the later one whose result the same operation of other layers computes."""
         owners = {item for peer in self.peers[node.name] for item in self._run.owners_of(peer.outputs[0])}
-        kinds = {family(self._own.graph.producer[item]) for item in owners if item in self._own.graph.producer}
-        while reference is not None and kinds and family(reference) not in kinds:
+        kinds = {self._own.graph.producer[item].operator.kind for item in owners if item in self._own.graph.producer}
+        while reference is not None and kinds and reference.operator.kind not in kinds:
             users = self._own.readers.get(reference.outputs[0], [])
             reference = users[0] if len(users) == 1 else None
         return reference
@@ -98,7 +98,7 @@ class Counterparts:
                 return reference
             return self._after_factor(anchor.reference) if anchor.folded else anchor.reference
         for root in self._run.roots(node):
-            if (before := self._before_bias.get(root)) is not None and family(node) in SUMS:
+            if (before := self._before_bias.get(root)) is not None and node.operator.rounding == "addition":
                 return before.reference
         return self._same_operation(node)
 
@@ -140,7 +140,7 @@ class Counterparts:
         users = [user for items in owned for item in items for user in self._own.readers.get(item, ())]
         candidates = [
             user
-            for user in {user.name: user for user in users if family(user) == family(node)}.values()
+            for user in {user.name: user for user in users if user.operator.kind == node.operator.kind}.values()
             if self._has_size_of(node, user) and self._reads_only(user, owned)
         ]
         if len(candidates) > 1:
@@ -150,7 +150,7 @@ class Counterparts:
             return None
         norm = self._after_factor(candidates[0])
         weights = (root for root in self._own_roots(norm) if root in self._own.weights)
-        is_folded = family(norm) == "batch_norm" and not any(map(self._run.is_known, weights))
+        is_folded = norm.operator.kind == "batch_norm" and not any(map(self._run.is_known, weights))
         return norm if is_folded else candidates[0]
 
     def _has_size_of(self, node: Node, reference: Node) -> bool:

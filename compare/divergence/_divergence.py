@@ -19,7 +19,7 @@ from filch.export import Node
 
 from ..alignment._correspondence import Anchor, Correspondence, size_of
 from ..alignment._execution import Tensors, label_of, moved_value
-from ..alignment._operators import PRODUCTS, SUMS, code_of, family
+from ..alignment._operators import code_of
 from ..alignment._suspect import Suspect
 from ._counterparts import Counterparts
 from ._first_wrong import OtherSteps, first_wrong
@@ -126,7 +126,7 @@ class DivergenceSearch:
                 if item in self._run.owners_of(root) and size_of(self._own, item) > size_of(self._other, root)
             ]
             if not parts:
-                same = [step for step in steps if family(step) == family(node)]
+                same = [step for step in steps if step.operator.kind == node.operator.kind]
                 yield self._explained(Suspect(node, node, next(iter(same), None)), self._operands)
                 return
             name = parts[0]
@@ -140,7 +140,7 @@ class DivergenceSearch:
         """Let each operation that reads a weight of A read A's operand, where B's is not known to be right."""
         run = self._run
         for anchor in self._pairs.anchors:
-            if anchor.folded and family(anchor.node) == "matmul":  # A's operand may have the factor
+            if anchor.folded and anchor.node.operator.kind == "matmul":  # A's operand may have the factor
                 continue
             if self._counterparts.is_odd(anchor):  # A's operand may be that of another layer
                 continue
@@ -265,7 +265,7 @@ class DivergenceSearch:
     def _has_right_operand(self, anchor: Anchor) -> bool:
         """Whether an operation returns numbers of A from which all numbers of its operand follow."""
         names = self._other.roots[anchor.operand], anchor.operand, anchor.node.outputs[0]
-        if family(anchor.node) not in PRODUCTS or anchor.operand in self._run.forced:
+        if not anchor.node.operator.is_linear or anchor.operand in self._run.forced:
             return False
         whole, read, returned = (size_of(self._other, name) for name in names)
         return whole == read <= returned and any(map(self._run.is_right, self._with_bias(anchor.node)))
@@ -275,7 +275,9 @@ class DivergenceSearch:
         result, other = node.outputs[0], self._other
         yield result
         for user in other.readers.get(result, ()):
-            if family(user) in SUMS and all(root in (result, *other.weights) for root in self._run.roots(user)):
+            if user.operator.rounding == "addition" and all(
+                root in (result, *other.weights) for root in self._run.roots(user)
+            ):
                 yield user.outputs[0]
 
     @cached_property
@@ -283,7 +285,7 @@ class DivergenceSearch:
         """The operations of B that read a product of weights of A, so that A does not compute their results."""
         matches = [match for match in self._pairs.weights.matches if match.parts and len(match.shape) > 1]
         products = {match.weight for match in matches if match.parts[0].weight not in self._own.weights}
-        nodes = (node for node in self._other.graph.nodes if family(node) in PRODUCTS)
+        nodes = (node for node in self._other.graph.nodes if node.operator.is_linear)
         return [node for node in nodes if not products.isdisjoint(self._run.roots(node))]
 
     def _still_wrong(self, suspects: Sequence[Suspect]) -> list[Suspect]:

@@ -8,7 +8,6 @@ from filch.export import Node
 
 from ..alignment._correspondence import Anchor, Correspondence
 from ..alignment._execution import label_of, moved_value
-from ..alignment._operators import family
 from ..alignment._weights import Arrangement, WeightMatch
 from ..layouts._layout import Layout, Shape
 from ._operands import Operands
@@ -41,7 +40,7 @@ def difference_of(pairs: Correspondence, operands: Operands, owners: Owners, nod
         notes += _settings(node, reference)
     elif (exchanged := weight_of_other_layer(pairs, node)) is not None:
         notes.append("reads {}, which is {} of A".format(*exchanged))
-    if reference is not None and family(node) == family(reference):
+    if reference is not None and node.operator.kind == reference.operator.kind:
         notes += _reads(pairs, owners, node, reference)
     return "; ".join(notes)
 

@@ -12,14 +12,11 @@ from ..alignment._exact import equal_values, matched_values
 from ..alignment._execution import Tensors
 from ..alignment._output_order import have_equal_numbers
 from ..alignment._values import match_values
-from ..common._operators import operator_name
 from ..layouts._numbers import TensorNumbers
 from ..layouts._solve import have_same_rows, solve
 from ._first_wrong import is_right
 
 _EXACT = 1e-10  # differences above this are no rounding of float64
-_SELECTS = frozenset({"NonZero", "argsort", "nonzero", "sort"})
-_RETURNS = frozenset({"ScatterElements", "ScatterND", "index_add", "index_put", "scatter", "scatter_add"})
 
 
 class PatchedRun:
@@ -64,8 +61,8 @@ class PatchedRun:
         """The values of B whose rows are selected by other values, so that A may have them in another order."""
         routed: set[str] = set()
         for node in self.other.graph.nodes:
-            name = operator_name(node.op).removesuffix("_")
-            if name in _SELECTS or (name not in _RETURNS and not routed.isdisjoint(node.reads)):
+            routing = node.operator.routing
+            if routing == "order" or (routing != "scatter" and not routed.isdisjoint(node.reads)):
                 routed.update(node.outputs)
         return frozenset(routed)
 

@@ -2,7 +2,6 @@
 
 from ..alignment._correspondence import size_of
 from ..alignment._execution import Execution
-from ..alignment._operators import PRODUCTS, family
 
 
 def residual_sum(execution: Execution, name: str) -> str | None:
@@ -15,12 +14,12 @@ def residual_sum(execution: Execution, name: str) -> str | None:
         name: an operand of an operation that reads a weight.
     """
     size = size_of(execution, name)
-    while (node := execution.graph.producer.get(name)) is not None and family(node) not in PRODUCTS:
+    while (node := execution.graph.producer.get(name)) is not None and not node.operator.is_linear:
         reads = dict.fromkeys(node.reads)
         computed = [
             read for read in reads if size_of(execution, read) > 1 and execution.roots[read] in execution.values
         ]
-        if family(node) == "add" and len(computed) > 1:
+        if node.operator.kind == "add" and len(computed) > 1:
             return name
         same = [read for read in computed if size_of(execution, read) == size]
         if len(same) != 1:

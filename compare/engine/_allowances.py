@@ -8,7 +8,6 @@ import torch
 
 from filch.export import Node
 
-from ..common._operators import CHOICES, MOVES, operator_name
 from ..metrics._metrics import Difference, compare_tensors, typical_magnitude
 
 Values = Mapping[str, torch.Tensor]
@@ -71,10 +70,10 @@ class Allowances:
         differs = expected != actual.to(expected.dtype)
         result = typical_magnitude(expected[differs])
         inputs = {item: values[item] for item in node.reads if _is_float(values.get(item))}
-        if all(operator_name(item.op) in _ADDITIONS for item in nodes):
+        if all(item.operator.rounding == "addition" for item in nodes):
             differs &= _cancels(expected, inputs.values())
         sizes = {item: _magnitude_where(tensor, differs) for item, tensor in inputs.items()}
-        is_exponential = any(operator_name(item.op) in _EXPONENTIAL for item in nodes)
+        is_exponential = any(item.operator.rounding == "exponential" for item in nodes)
         steepness = max([1.0, *sizes.values()]) if is_exponential else 1.0
         growth = max((self._growth.get(item, 1.0) for item in node.reads), default=1.0)
         factors = self._factors(self._exported_name(name), nodes)
@@ -99,7 +98,7 @@ class Allowances:
             is_last = end in node.outputs or (end not in outputs and node is nodes[-1])
             factor = max([without_sum.get(name, 0.0) for name in node.outputs] + [float(is_last)])
             sum_factor = max(with_sum.get(name, 0.0) for name in node.outputs)
-            if operator_name(node.op) not in _RELATIVE:  # the node adds
+            if node.operator.adds:
                 sum_factor = max(sum_factor, factor)
             constant = self._constant_factor(node)
             for name in node.reads:
@@ -109,15 +108,14 @@ class Allowances:
 
     def _constant_factor(self, node: Node) -> float:
         """Return the magnitude of the constant that a node multiplies by; 1 if there is none."""
-        if node.op == "Div":
-            return 1 / (self._constant_size(node.inputs[1]) or 1.0)
-        sizes = map(self._constant_size, node.inputs) if node.op == "Mul" else ()
+        if node.operator.neutral != 1 or node.operator.rounding != "relative":
+            return 1.0
+        number = node.attributes.get("arg1")  # of PyTorch, where it is no input
+        numbers = [abs(float(number))] if isinstance(number, int | float) else []
+        sizes = [*map(self._constant_size, node.inputs), *numbers]
+        if not node.operator.commutes:  # a division
+            return 1 / (sizes[-1] if len(sizes) > 1 and sizes[-1] else 1.0)
         return next((size for size in sizes if size), 1.0)
-
-
-def adds(operators: Iterable[str]) -> bool:
-    """Whether any of these operators adds numbers; unknown operators count as additions."""
-    return any(operator_name(op) not in _RELATIVE for op in operators)
 
 
 def _is_float(tensor: torch.Tensor | None) -> bool:
@@ -143,21 +141,3 @@ def _magnitude_where(tensor: torch.Tensor, differs: torch.Tensor) -> float:
     """Return the magnitude of the elements that broadcast to differing ones; of all if the shapes don't broadcast."""
     selected = tensor.to(differs.device).expand(differs.shape)[differs] if _broadcasts(tensor, differs) else tensor
     return typical_magnitude(selected)
-
-
-# The relative error of these results is the relative error of the input times the input's magnitude.
-_EXPONENTIAL = frozenset({"Exp", "Pow", "Sigmoid", "Softmax", "Swish", "exp", "pow", "sigmoid", "silu", "softmax"})
-_ADDITIONS = frozenset({"Add", "Sub", "Sum", "add", "add_", "sub", "sub_", "rsub"})
-_PRODUCTS = frozenset(
-    {
-        *("Abs", "Div", "Mul", "Neg", "Reciprocal", "Sqrt"),
-        *("abs", "div", "mul", "neg", "reciprocal", "rsqrt", "sqrt", "square", "truediv"),
-    }
-)
-_ACTIVATIONS = frozenset(
-    {
-        *("Erf", "LeakyRelu", "PRelu", "Relu", "Tanh", "ThresholdedRelu"),
-        *("erf", "leaky_relu", "prelu", "relu", "tanh"),
-    }
-)
-_RELATIVE = _EXPONENTIAL | _PRODUCTS | _ACTIVATIONS | CHOICES | MOVES

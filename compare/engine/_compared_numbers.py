@@ -8,7 +8,6 @@ import torch
 
 from filch.export import Graph, Node
 
-from ..common._operators import is_step
 from ..float64 import Compared, deciding_node, margins_of, nearest_alternative, unit_of
 from ..float64._margins import Margins
 from ..float64._verdict import SUSPICIOUS
@@ -160,7 +159,7 @@ def _deciding_nodes(graph: Graph) -> dict[str, Node]:
     producers = graph.producer
     nodes = ((name, deciding_node(name, node, producers)) for name, node in producers.items())
     found = ((name, node) for name, node in nodes if node is not None)
-    return {name: node for name, node in found if is_step(node.op) or not _is_float(graph, name)}
+    return {name: node for name, node in found if node.operator.jumps or not _is_float(graph, name)}
 
 
 def _is_float(graph: Graph, name: str) -> bool:

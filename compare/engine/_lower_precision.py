@@ -1,6 +1,5 @@
 """Map the values of a lower-precision program to the model's values: cast, or quantized and dequantized."""
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,10 +14,7 @@ from ..metrics._tolerance import is_coarser
 from ..references._resolver import Reference
 from ..results._rows import Row
 
-_CASTS = frozenset({"Cast", "DequantizeLinear", "QuantizeLinear"})
 _WEIGHT = "_DequantizeLinear_Output"  # the suffix of weights that ONNX Runtime's quantizer dequantizes
-# Operators whose outputs are integers with a scale of their own.
-_QUANTIZES = re.compile(r"(.*::)?(QuantizeLinear|DynamicQuantizeLinear|QLinear\w+|QGemm|\w+Integer)$")
 _QUANTIZED = frozenset({torch.int8, torch.uint8, torch.int16, torch.uint16})
 
 
@@ -71,7 +67,8 @@ class Lowered:
 
     def unjudged_reason(self, node: Node, tensor: torch.Tensor | None) -> str:
         """Return why the integers of a quantizing node are not judged; `""` for any other value."""
-        integers = tensor is not None and not tensor.is_floating_point() and _QUANTIZES.match(node.op)
+        has_scale = node.operator.quantization in ("quantize", "integers")
+        integers = tensor is not None and not tensor.is_floating_point() and has_scale
         return "integers: judged after dequantization" if integers else ""
 
     def with_clipped(
@@ -86,7 +83,7 @@ class Lowered:
             reference: the reference of the value.
         """
         difference = row.difference
-        if node.op != "DequantizeLinear" or reference is None or difference is None or difference.problem:
+        if node.operator.quantization != "dequantize" or reference is None or difference is None or difference.problem:
             return row
         values = {name: inputs.get(name, self.program.constant(name)) for name in node.reads}
         clipped = difference.clipped + _clipped(node, values, reference.tensor)
@@ -133,8 +130,8 @@ def _values_before_casts(graph: Graph, known: Collection[str]) -> dict[str, str]
 
 def _is_cast(node: Node, graph: Graph) -> bool:
     """Whether a node only changes the dtype of floating-point values: a cast, or a step of quantization."""
-    if node.op != "Cast":
-        return node.op in _CASTS
+    if node.operator.movement != "cast":
+        return node.operator.quantization in ("quantize", "dequantize")
     types = [graph.values[name].dtype or "" for name in (*node.inputs, *node.outputs) if name in graph.values]
     return all("float" in dtype for dtype in types)
 
@@ -152,7 +149,7 @@ def _values_with_other_names(graph: Graph, program: Program, model_names: Mappin
     return {
         name: ""
         for name, users in graph.consumers.items()
-        if any(user.op == "QuantizeLinear" for user in users)
+        if any(user.operator.quantization == "quantize" for user in users)
         and (node := exported.get(model_names.get(name, name))) is not None
         and node.op in ("Relu", "Clip")
         and name in graph.producer

@@ -12,11 +12,10 @@ from typing import Any
 import torch
 
 from filch.export import ExportError, Graph, Node, Original, Program
-from filch.export.operators import find_operator
+from filch.export.operators import operator_of
 
 from ..common._complex import complex_as_real
 from ..common._errors import CompareError
-from ..common._operators import is_step
 from ..common._value_cache import ValueCache
 from ._decision_values import decided, differ
 from ._noise import unit_of, with_noise
@@ -395,7 +394,7 @@ def _units_of(original: Original) -> Units:
     readers = {name: [node.outputs[0] for node in graph.consumers.get(name, ())] for name in graph.inputs}
     readers |= {node.name: [user.name for user in node.users] for node in original.nodes}
     casts = {node.name for node in original.nodes if node.target == torch.ops.aten._to_copy.default}  # noqa: SLF001
-    casts |= {name for node in graph.nodes if node.op == "Cast" for name in node.outputs}
+    casts |= {name for node in graph.nodes if node.operator.movement == "cast" for name in node.outputs}
     readers |= {name: [node.outputs[0] for node in graph.consumers.get(name, ())] for name in graph.constants}
     leaves = {node.name for node in original.nodes if node.op == "placeholder"} | {*graph.inputs, *graph.constants}
     units = {name: unit for name, dtype in types.items() if (unit := unit_of(dtype))}
@@ -408,8 +407,12 @@ def _units_of(original: Original) -> Units:
 
 def _steps_of(original: Original) -> frozenset[str]:
     """Return the names of the values, of the program and of its graph, that are constant but for jumps."""
-    traced = (node.name for node in original.nodes if node.op == "call_function" and is_step(str(node.target)))
-    return frozenset((*traced, *(name for node in original.graph.nodes if is_step(node.op) for name in node.outputs)))
+    traced = (
+        node.name for node in original.nodes if node.op == "call_function" and operator_of(str(node.target)).jumps
+    )
+    return frozenset(
+        (*traced, *(name for node in original.graph.nodes if node.operator.jumps for name in node.outputs))
+    )
 
 
 def _noise(units: Units, others: Iterable[str] = ()) -> Callable[..., Any]:
@@ -436,14 +439,13 @@ def _noise(units: Units, others: Iterable[str] = ()) -> Callable[..., Any]:
 
 def _is_setting(node: Node, name: str) -> bool:
     """Whether a value is a setting of a node, such as the scales of a `Resize`: noise may change the outputs' shape."""
-    domain, _, op = node.op.rpartition("::")
-    operator = find_operator(domain, op)
-    return operator is not None and any(node.inputs[at : at + 1] == (name,) for at in operator.settings)
+    return any(node.inputs[at : at + 1] == (name,) for at in node.operator.settings)
 
 
 def _is_whole_exponent(node: Node, name: str, tensor: torch.Tensor) -> bool:
     """Whether a value is the exponent of a power and has whole numbers; with noise, `(-2) ** 2` would be NaN."""
-    is_exponent = node.op == "Pow" and name == node.inputs[1] and tensor.is_floating_point()
+    at = node.operator.exponent
+    is_exponent = at is not None and name == node.inputs[at] and tensor.is_floating_point()
     return is_exponent and torch.equal(tensor, tensor.round())
 
 

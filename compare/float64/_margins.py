@@ -7,7 +7,6 @@ import torch
 
 from filch.export import Node
 
-from ..common._operators import operator_name
 from ._ties import axis_of, leaves_order_open, selecting_node
 from ._verdict import Flips
 
@@ -35,7 +34,8 @@ def deciding_node(name: str, node: Node, producers: Mapping[str, Node]) -> Node 
         node: the node that returns it.
         producers: the nodes of the graph by the names of their outputs.
     """
-    return selecting_node(name, node, producers) or (node if operator_name(node.op) in _MEASURES else None)
+    decision = node.operator.decision
+    return selecting_node(name, node, producers) or (node if decision and decision.kind != "selection" else None)
 
 
 def margins_of(
@@ -53,9 +53,9 @@ def margins_of(
         actual: the decision.
         expected: the decision of the model.
     """
-    measure = _MEASURES.get(operator_name(node.op), _of_selection)
+    decision = node.operator.decision
     try:
-        found = measure(node, operands, actual, expected)
+        found = None if decision is None else _MEASURES[decision.kind](node, operands, actual, expected)
     except (RuntimeError, IndexError):  # the indices are out of range
         return None
     if found is None:
@@ -90,25 +90,24 @@ def nearest_alternative(node: Node, operands: Mapping[str, Compared], decision: 
     """
     if decision.dtype == torch.bool:
         return ~decision
-    if operator_name(node.op) in ("Sign", "sign"):
-        return torch.where(decision == 0, 1.0, -decision)
-    numbers = operands.get(node.inputs[0])
+    how, numbers = node.operator.decision, operands.get(node.inputs[0])
+    if how is None or how.kind == "sign":
+        return None if how is None else torch.where(decision == 0, 1.0, -decision)
     if numbers is None:
         return None
-    measure = _MEASURES.get(operator_name(node.op))
-    if isinstance(measure, _Steps):
-        return measure.other(numbers.value, decision)
-    if measure is _of_conversion:
+    if how.kind == "jump":  # beyond the nearest one
+        above = numbers.value - decision > how.offset - 1 / 2
+        return torch.where(above, decision + 1, decision - 1)
+    if how.kind == "conversion":
         boundary = numbers.value.round()
         return torch.where(boundary == decision, boundary - boundary.sign(), boundary).to(decision.dtype)
-    axis = axis_of(node)
-    if node.op not in ("ArgMax", "ArgMin", "argmax", "argmin") or axis is None:
+    axis = axis_of(node) if how.kind == "selection" else None
+    if axis is None or how.largest is None:
         return None
     lacks_axis = decision.dim() < numbers.value.dim()
     chosen = decision.unsqueeze(axis) if lacks_axis else decision
-    worst = -torch.inf if node.op.lower() == "argmax" else torch.inf
-    others = numbers.value.scatter(axis, chosen, worst)
-    other = others.argmax(axis, keepdim=True) if node.op.lower() == "argmax" else others.argmin(axis, keepdim=True)
+    sign = 1 if how.largest else -1
+    other = (sign * numbers.value).scatter(axis, chosen, -torch.inf).argmax(axis, keepdim=True)
     return other.squeeze(axis) if lacks_axis else other
 
 
@@ -164,8 +163,9 @@ def _of_conversion(
 def _of_buckets(
     node: Node, operands: Mapping[str, Compared], actual: torch.Tensor, expected: torch.Tensor
 ) -> Margins | None:
-    names = node.inputs if operator_name(node.op) == "bucketize" else node.inputs[::-1]
-    numbers, boundaries = (operands.get(name) for name in names[:2])
+    decision = node.operator.decision
+    at = 0 if decision is None else decision.boundaries
+    numbers, boundaries = (operands.get(node.inputs[index]) for index in (1 - at, at))
     if numbers is None or boundaries is None or boundaries.value.dim() != 1 or not len(boundaries.value):
         return None
     last = len(boundaries.value) - 1
@@ -182,27 +182,16 @@ def _distance(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return torch.where(one == other, 0.0, (one - other).abs())
 
 
-@dataclass(frozen=True)
-class _Steps:
-    """The margins of a function that returns the integer n up to, or from, `n + offset` on."""
-
-    offset: float
-
-    def __call__(
-        self, node: Node, operands: Mapping[str, Compared], actual: torch.Tensor, expected: torch.Tensor
-    ) -> Margins | None:
-        numbers = operands.get(node.inputs[0])
-        if numbers is None or "decimals" in node.attributes:
-            return None
-        lower, upper = (choose(actual, expected).double() for choose in (torch.minimum, torch.maximum))
-        ends = lower + self.offset, upper - 1 + self.offset
-        first, last = ((numbers.value - end).abs() for end in ends)
-        return torch.maximum(first, last), numbers.level
-
-    def other(self, numbers: torch.Tensor, decision: torch.Tensor) -> torch.Tensor:
-        """Return the next integer of each number, beyond its nearest jump."""
-        above = numbers - decision > self.offset - 1 / 2
-        return torch.where(above, decision + 1, decision - 1)
+def _of_jump(
+    node: Node, operands: Mapping[str, Compared], actual: torch.Tensor, expected: torch.Tensor
+) -> Margins | None:
+    numbers, decision = operands.get(node.inputs[0]), node.operator.decision
+    if numbers is None or decision is None or "decimals" in node.attributes:
+        return None
+    lower, upper = (choose(actual, expected).double() for choose in (torch.minimum, torch.maximum))
+    ends = lower + decision.offset, upper - 1 + decision.offset
+    first, last = ((numbers.value - end).abs() for end in ends)
+    return torch.maximum(first, last), numbers.level
 
 
 def _of_sign(node: Node, operands: Mapping[str, Compared], *_: torch.Tensor) -> Margins | None:
@@ -211,16 +200,11 @@ def _of_sign(node: Node, operands: Mapping[str, Compared], *_: torch.Tensor) -> 
 
 
 _Measure = Callable[[Node, Mapping[str, Compared], torch.Tensor, torch.Tensor], Margins | None]
-# Of ONNX, of functions and methods of torch, and of ATen.
-_MEASURES: Mapping[str, _Measure] = {
-    **dict.fromkeys(("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal"), _of_comparison),
-    **dict.fromkeys(("gt", "ge", "lt", "le", "eq", "ne", "greater", "greater_equal", "less"), _of_comparison),
-    **dict.fromkeys(("less_equal", "equal", "not_equal"), _of_comparison),
-    **dict.fromkeys(("Cast", "CastLike", "_to_copy", "to", "type", "long", "int", "bool", "short"), _of_conversion),
-    **dict.fromkeys(("bucketize", "searchsorted"), _of_buckets),
-    **dict.fromkeys(("Round", "round"), _Steps(1 / 2)),
-    **dict.fromkeys(("Floor", "floor"), _Steps(1.0)),
-    **dict.fromkeys(("Ceil", "ceil"), _Steps(0.0)),
-    **dict.fromkeys(("trunc", "fix"), _of_conversion),
-    **dict.fromkeys(("Sign", "sign"), _of_sign),
+_MEASURES: Mapping[str, _Measure] = {  # by the kind of the decision
+    "selection": _of_selection,
+    "comparison": _of_comparison,
+    "conversion": _of_conversion,
+    "buckets": _of_buckets,
+    "jump": _of_jump,
+    "sign": _of_sign,
 }

@@ -16,21 +16,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from filch.export import Graph, draws_random, leaves_of, map_leaves, returns_uninitialized, written_arguments
-from filch.export.operators import float64_operator
+from filch.export.operators import Operator, float64_operator, operator_of
 from filch.steal import is_dense
 
 from ..common._complex import complex_as_real
 from ..common._errors import reason_of
-from ..common._operators import CHOICES, MOVES, is_step, operator_name
 from ._decision_values import decided, is_decision
 from ._noise import unit_of, with_noise
 from ._values import Float64Values, RecordedValues
 from ._verdict import Float64Value
 
-_COPIES = frozenset({"_to_copy", "clone", "convert_element_type", "lift_fresh_copy"})
 TensorFunction = Callable[[], Mapping[str, torch.Tensor]]  # returns tensors by name
 RecordedDecisions = dict[tuple[int, int], torch.Tensor]  # decisions by the number of the call and their position in it
-_ROUND_NOTHING = _COPIES | MOVES | CHOICES | {"copy", "zero", "max_pool2d_with_indices", "roll", "flip", "sort"}
 
 
 def float64_values(
@@ -62,7 +59,7 @@ def float64_values(
         reads,
         affected=noisy.affected,
         changed={} if changed is None else _joined(exact, changed),
-        steps=(name for graph in graphs for name, node in graph.producer.items() if is_step(node.op)),
+        steps=(name for graph in graphs for name, node in graph.producer.items() if node.operator.jumps),
         compute=None if with_decisions is None else lambda decisions: float64_values(with_decisions(decisions)),
     )
 
@@ -221,7 +218,7 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not new and not call.written:
             return
         read = [shadow for item in call.read if (shadow := self._shadow(item)) is not None]
-        if call.name in _COPIES and read and read[0].is_leaf and unit_of(new[0].dtype) <= read[0].pending:
+        if call.copies and new and read and read[0].is_leaf and unit_of(new[0].dtype) <= read[0].pending:
             self._add(new[0], self._read(call.read[0]), pending=unit_of(new[0].dtype))
             return
         for shadow in read:
@@ -238,7 +235,7 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 shadow.unit = max(unit, shadow.unit, unit_of(item.dtype))
         for position, item in enumerate((*new, *call.written)):
             if (shadow := self._shadow(item)) is not None:
-                decides = is_decision(item) or (item.is_floating_point() and is_step(str(call.func)))
+                decides = is_decision(item) or (item.is_floating_point() and call.operator.jumps)
                 part = shadow.view(item) if item.is_floating_point() else shadow.flat
                 changed = decides and self._replace_decision(position, part, unit_of(item.dtype))
                 shadow.affected = shadow.affected or affected or changed
@@ -353,6 +350,7 @@ class _ModeCall:
         func: the operator.
         args: the positional arguments.
         kwargs: the keyword arguments.
+        operator: what is known of the operator.
         name: the name of the operator without an underscore at its end.
         read: the tensors among the arguments.
         written: those that it writes to.
@@ -361,7 +359,8 @@ class _ModeCall:
 
     def __init__(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self.func, self.args, self.kwargs = func, args, kwargs
-        self.name = _name(func)
+        self.operator = _operator(func)
+        self.name = self.operator.name
         self.read = _tensors((*args, *kwargs.values()))
         self.written = _tensors(written_arguments(func, args, kwargs))
         self.is_random = draws_random(func, args, kwargs)
@@ -370,6 +369,11 @@ class _ModeCall:
     def returns_views(self) -> bool:
         """Whether it computes nothing: it returns views of its arguments, or changes how they view their storage."""
         return _returns_views(self.func)
+
+    @property
+    def copies(self) -> bool:
+        """Whether it returns the numbers of its first argument, if it rounds them to another dtype."""
+        return self.operator.movement in ("copy", "cast") and not self.operator.source
 
     @property
     def _accumulates(self) -> bool:
@@ -404,12 +408,12 @@ class _ModeCall:
         read = [unit_of(item.dtype) for item in self.read if _is_float(item)]
         if not read:
             return 0.0 if torch.equal(value, _in_float64(result)) else own
-        return 0.0 if self.name in _ROUND_NOTHING and not self._accumulates and own <= min(read) else own
+        return 0.0 if self.operator.is_exact and not self._accumulates and own <= min(read) else own
 
 
 @lru_cache(maxsize=4096)  # torch makes new objects each time that a schema is read
-def _name(func: Any) -> str:
-    return operator_name(func._schema.name).removesuffix("_")  # noqa: SLF001  it has no other access
+def _operator(func: Any) -> Operator:
+    return operator_of(f"aten.{func._opname}.{func._overloadname}")  # noqa: SLF001  it has no other access
 
 
 @lru_cache(maxsize=4096)  # as above

@@ -74,7 +74,7 @@ def unordered_indices(graph: Graph) -> frozenset[str]:
 def _numbers_are_used(node: Node, graph: Graph) -> bool:
     """Return whether anything reads the numbers that a node selects, and not their indices alone."""
     numbers = node.outputs[:1]
-    if node.op != "TopK":  # of torch: a tuple, from which other nodes take the results
+    if len(node.outputs) == 1:  # of torch: a tuple, from which other nodes take the results
         users = graph.consumers.get(node.outputs[0], ())
         numbers = tuple(name for user in users if user.attributes.get("arg1") == 0 for name in user.outputs)
     return any(name in graph.outputs or graph.consumers.get(name) for name in numbers)
@@ -82,13 +82,14 @@ def _numbers_are_used(node: Node, graph: Graph) -> bool:
 
 def unordered_axes(graph: Graph) -> dict[str, int]:
     """Return the axis along which the order of numbers, or of their indices, is left open, by the names of values."""
-    nodes = [node for node in graph.nodes if node.op == "TopK" and leaves_order_open(node)]
+    nodes = [node for node in graph.nodes if len(node.outputs) > 1 and leaves_order_open(node)]
     return {name: axis for node in nodes if (axis := axis_of(node)) is not None for name in node.outputs}
 
 
 def leaves_order_open(node: Node) -> bool:
     """Return whether a node selects numbers in any order, as `topk(..., sorted=False)` does."""
-    if node.op not in ("TopK", "topk"):
+    decision = node.operator.decision
+    if decision is None or decision.kind != "selection":
         return False
     return not next((node.attributes[name] for name in ("sorted", "arg4") if name in node.attributes), True)
 
@@ -101,29 +102,21 @@ def selecting_node(name: str, node: Node, producers: Mapping[str, Node]) -> Node
         node: the node that returns it: the one that selects, or one that gets one of its results.
         producers: the nodes of the graph by the names of their outputs.
     """
-    if node.op in _INDICES or (node.op == "TopK" and name in node.outputs[1:]):
+    decision = node.operator.decision
+    if decision is not None and decision.kind == "selection" and name in node.outputs[decision.output :]:
         return node
     before = producers.get(node.inputs[0]) if node.op == "getitem" and node.inputs else None
-    is_second = node.attributes.get("arg1") == 1  # the first result has the numbers
+    decision = None if before is None else before.operator.decision
+    if before is None or decision is None or decision.kind != "selection" or not decision.output:
+        return None
     # max(x, y)[1] is a row of numbers, as is argmax(x)[1] of indices.
-    selects = before is not None and before.op in _WITH_INDICES and len(before.inputs) == 1
-    return before if selects and is_second else None
+    return before if node.attributes.get("arg1") == decision.output and len(before.inputs) == 1 else None
 
 
 def axis_of(node: Node) -> int | None:
     """Return the dimension along which a node selects; None if it is all dimensions of the flattened input."""
-    position, default = _AXES[node.op]
-    axis = next((node.attributes[name] for name in ("axis", "dim", position) if name in node.attributes), default)
+    how = node.operator.decision
+    if how is None:
+        return None
+    axis = next((node.attributes[name] for name in ("axis", "dim", how.axis) if name in node.attributes), how.default)
     return axis if isinstance(axis, int) else None
-
-
-_INDICES = frozenset({"ArgMax", "ArgMin", "argmax", "argmin", "argsort"})
-_WITH_INDICES = frozenset({"max", "min", "sort", "topk"})  # of torch: they return numbers and their indices
-# By operator: the name of the dimension as a positional argument of a torch function, and its default.
-_AXES: Mapping[str, tuple[str, int | None]] = {
-    **dict.fromkeys(("ArgMax", "ArgMin"), ("axis", 0)),
-    "TopK": ("axis", -1),
-    **dict.fromkeys(("argmax", "argmin", "max", "min"), ("arg1", None)),
-    **dict.fromkeys(("argsort", "sort"), ("arg1", -1)),
-    "topk": ("arg2", -1),
-}

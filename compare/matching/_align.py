@@ -32,14 +32,13 @@ from filch.export import Node
 
 from ..metrics._metrics import compare_tensors
 from ._different import DifferentValues
-from ._matches import MOVES, RESHAPES, Matches, ProgramAlignment
+from ._matches import Matches, ProgramAlignment, takes_part
 from ._numbers import ProgramNumbers
 from ._observed import Observed
 from ._operations import MOST_NUMBERS, ReferenceOperations
 from ._quantized import GATHER, PRODUCT
 from ._similar import SimilarValues
 
-_PARTS = MOVES | {"SequenceAt", "SplitToSequence"}  # which give a value or parts of it
 Rerun = Callable[[Callable[[str], torch.Tensor | None]], Mapping[str, torch.Tensor]]
 
 
@@ -114,7 +113,7 @@ def _is_cut_off(matches: Matches) -> bool:
 def _align_reshaped(matches: Matches) -> None:
     """Align values in another shape: what a node reshapes, and the result unless it may be a wrong one."""
     harmless = matches.harmless
-    nodes = [node for node in matches.actual.graph.nodes if node.op in RESHAPES]
+    nodes = [node for node in matches.actual.graph.nodes if node.operator.movement == "reshape"]
     for node in reversed(nodes):
         if node.inputs[0] in matches.actual.graph.producer and matches.have_same_shape(node.outputs[0]):
             _add_reshaped(matches, node.inputs[0], node.outputs[0])
@@ -151,6 +150,6 @@ def _has_same_weight(matches: Matches, node: Node) -> bool:
 
 def _weight_behind(program: Observed, name: str) -> torch.Tensor | None:
     """Return the weight from which a value is computed, also if it is a part of what is computed."""
-    while (node := program.graph.producer.get(name)) is not None and node.op in _PARTS:
+    while (node := program.graph.producer.get(name)) is not None and takes_part(node):
         name = node.inputs[0]
     return None if node is None else program.weight_of(node)

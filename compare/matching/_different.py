@@ -4,7 +4,7 @@ from filch.export import Node
 
 from ._matches import Matches
 from ._numbers import ProgramNumbers
-from ._operations import COMMUTATIVE, ReferenceOperations
+from ._operations import ReferenceOperations
 from ._quantized import PRODUCT
 
 
@@ -70,7 +70,7 @@ class DifferentValues:
         found = [name for name in other.reads if source(name) not in aligned]
         if node.op in PRODUCT:
             reads, found = [*node.inputs[:1]], [*other.inputs[:1]]
-        elif node.op not in COMMUTATIVE or len(reads) != len(found):
+        elif not node.operator.commutes or len(reads) != len(found):
             reads, found = [*node.reads], [*other.reads]
         pairs = zip(reads, found, strict=True)
         return [

@@ -15,9 +15,12 @@ from ._observed import Observed
 
 Basis = Literal["name", "operands", "numbers"]
 SIMILAR = Tolerance(1e-2, 0.1, 0.05)  # unrelated numbers differ by more, and rounding by less
-RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
-MOVES = RESHAPES | {"Slice", "Split"}
 _MOST_NAMES = 0.9  # of the shared names that have to be of the same operator
+
+
+def takes_part(node: Node) -> bool:
+    """Return whether a node gives a value or parts of it, in the same order."""
+    return node.operator.movement in ("reshape", "part")
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ class Matches:
     def claim(self, name: str, found: str, basis: Basis) -> None:
         """Align a value; no other one is aligned with the same value without need, unless it is the same one moved."""
         self.add(name, found, basis)
-        if self.actual.graph.producer[name].op not in MOVES:
+        if not takes_part(self.actual.graph.producer[name]):
             self.claimed.add(found)
 
     def join(self, name: str, parts: tuple[str, ...], basis: Basis) -> None:

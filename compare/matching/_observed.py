@@ -75,7 +75,7 @@ class Observed:
     def _only_casts(self, node: Node) -> bool:
         tensors = [self.tensor(name) for name in (*node.inputs, *node.outputs)]
         floats = all(tensor is not None and tensor.is_floating_point() for tensor in tensors)
-        return node.op == "Identity" or (node.op == "Cast" and floats)
+        return node.op == "Identity" or (node.operator.movement == "cast" and floats)
 
     def attributes(self, node: Node) -> Mapping[str, object]:
         """Return the attributes of a node that tell it from other ones of the same operator."""

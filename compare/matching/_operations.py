@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Hashable, Iterable
 
 from filch.export import Node
+from filch.export.operators import operator_of
 
 from ._matches import Matches
 from ._observed import Observed
@@ -11,7 +12,6 @@ from ._quantized import PRODUCT
 
 Key = tuple[Hashable, ...]
 MOST_NUMBERS = 0.5  # of a quantized weight
-COMMUTATIVE = frozenset({"Add", "And", "Equal", "Max", "Min", "Mul", "Or", "Sum", "Xor"})
 
 
 class ReferenceOperations:
@@ -108,7 +108,7 @@ class ReferenceOperations:
 
 def _key(op: str, operands: Iterable[Hashable]) -> Key:
     listed = [*operands]
-    return op, len(listed), *(sorted(listed, key=repr) if op in COMMUTATIVE else listed)
+    return op, len(listed), *(sorted(listed, key=repr) if operator_of(op).commutes else listed)
 
 
 def _any_constant(operand: Hashable) -> Hashable:

@@ -7,7 +7,7 @@ import torch
 from filch.export import Node
 
 from ..metrics._metrics import compare_tensors
-from ._matches import MOVES, SIMILAR, Basis, Matches
+from ._matches import SIMILAR, Basis, Matches, takes_part
 from ._numbers import ProgramNumbers
 from ._operations import ReferenceOperations
 
@@ -111,7 +111,7 @@ class SimilarValues:
         sources = {names[name] for name in known if name in names}
         sources |= {part for name in known for part in joined.get(name, ())}
         values, graph = self._expected.values, self._expected.graph
-        if node.op in MOVES and any(_equal(values.get(source), values[found]) for source in sources):
+        if takes_part(node) and any(_equal(values.get(source), values[found]) for source in sources):
             return "operands"
         read = {name for item in graph.cone([found], sources) for name in item.reads}
         return "operands" if read & sources and read & {*graph.inputs} <= sources else "numbers"

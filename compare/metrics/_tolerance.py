@@ -58,12 +58,6 @@ if (_bcomplex32 := getattr(torch, "bcomplex32", None)) is not None:  # since tor
 # larger than the others, these may vanish, so the rms limit is loose.
 ANY_ERROR = sys.float_info.max
 _EIGHT_BITS, _FOUR_BITS = Tolerance(ANY_ERROR, 1e-1, 5e-1), Tolerance(ANY_ERROR, 5e-1, 1.0)
-_INTEGERS = frozenset(
-    {
-        *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"),
-        *("com.microsoft::GatherBlockQuantized", "com.microsoft::MatMulNBits"),
-    }
-)
 # How accurately a product with a quantized weight reads the other operand, by its `accuracy_level`: float16, bfloat16,
 # or int8, whose half a step is 1/254 of the largest number in a block.
 _OPERAND_UNITS = {2: 2.0**-11, 3: 2.0**-8, 4: 2.0**-8}
@@ -126,7 +120,7 @@ def is_quantized(tolerance: float | Tolerance | None) -> bool:
 
 def operand_unit(node: Node) -> float:
     """Return the relative rounding unit of a node that reads its operand in a lower precision; 0 for other nodes."""
-    level = int(node.attributes.get("accuracy_level", 0)) if node.op == "com.microsoft::MatMulNBits" else 0
+    level = int(node.attributes.get("accuracy_level", 0)) if node.operator.quantization == "weight" else 0
     return _OPERAND_UNITS.get(level, 0.0)
 
 
@@ -141,8 +135,9 @@ def quantized_tolerance(node: Node, graph: Graph, *, has_same_weight: bool = Fal
     dtypes = {
         graph.values[name].dtype for name in node.inputs[:1] if name in graph.values and name in graph.constant_values
     }
-    is_weight = node.op == "Cast" and bool(dtypes & {"int8", "uint8", "int4", "uint4"})  # as torchao dequantizes it
-    if node.op not in _INTEGERS and not is_weight:
+    operator = node.operator
+    is_weight = operator.movement == "cast" and dtypes & {"int8", "uint8", "int4", "uint4"}  # as torchao dequantizes it
+    if operator.quantization in ("", "integers") and not is_weight:
         return None
     if has_same_weight:
         return _DEFAULTS[torch.bfloat16] if operand_unit(node) else None

@@ -15,7 +15,6 @@ Shapes = Mapping[str, Sequence[int]]
 _LEAST, _GREATEST = 1, 9  # of integers that are no indices
 _PACKED = frozenset({"int2", "int4", "uint2", "uint4"})  # torch has their names, and no operation on them
 _MOST = 2**28  # elements of an input, whose shape may be that of a file from somebody else
-_PASS_INDICES = frozenset({"Cast", "Clip", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ def _limit(graph: Graph, name: str) -> int | None:
     names = {name}
     limits: list[int] = []
     for node in graph.nodes:
-        if node.op in _PASS_INDICES and node.inputs and node.inputs[0] in names:
+        if (node.operator.rearranges or node.operator.chooses) and node.inputs and node.inputs[0] in names:
             names.update(node.outputs[:1])
         axis = node.attributes.get("axis")
         limits += _limits(graph, node.op, node.inputs, axis if isinstance(axis, int) else 0, names)

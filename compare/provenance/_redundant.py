@@ -6,13 +6,6 @@ from typing import Any
 
 from filch.export import Graph, Node
 
-_SHAPES = frozenset(
-    {"Reshape", "Expand", "Squeeze", "Unsqueeze", "Flatten", "Tile", "Pad", "Slice", "Cast", "CastLike"}
-)
-_NO_OPS_WITH_ONE_INPUT = frozenset({"Concat", "Sum", "Max", "Min", "Mean"})
-_NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1}
-_SHAPE_QUERIES = frozenset({"Shape", "Size"})
-
 
 class RedundantNodes:
     """The nodes that an optimizer may remove from a graph, found without running it."""
@@ -25,8 +18,8 @@ class RedundantNodes:
         """The values that do not depend on the inputs: constants, static shapes and what is computed from them."""
         names = set(self._graph.constant_values)
         for node in self._graph.nodes:
-            static_shape = node.op in _SHAPE_QUERIES and self._is_static(node.inputs[0])
-            if static_shape or (all(name in names for name in node.reads) and not node.op.startswith("Random")):
+            static_shape = node.operator.reads_shape and self._is_static(node.inputs[0])
+            if static_shape or (all(name in names for name in node.reads) and not node.operator.random):
                 names.update(node.outputs)
         return frozenset(names)
 
@@ -64,14 +57,14 @@ class RedundantNodes:
             return len(node.inputs) < 3 or bool(self.number(node.inputs[2]) == 0)
         if not node.inputs or not self._keeps_type(node):
             return False
-        if node.op == "Transpose":
+        if node.operator.movement == "permute":
             perm = list(node.attributes.get("perm", ()))
             return bool(perm) and perm == sorted(perm)
         if node.op == "Slice":
             return len(node.inputs) < 5 or bool(self.number(node.inputs[4]) == 1)
-        if node.op in _NEUTRAL:
-            return bool(self.number(node.inputs[1]) == _NEUTRAL[node.op])
-        return node.op in _SHAPES or (node.op in _NO_OPS_WITH_ONE_INPUT and len(node.inputs) == 1)
+        if node.operator.neutral is not None:
+            return bool(self.number(node.inputs[1]) == node.operator.neutral)
+        return node.operator.keeps or (node.operator.variadic and len(node.inputs) == 1)
 
     def _keeps_type(self, node: Node) -> bool:
         before, after = (self._graph.values.get(name) for name in (node.inputs[0], node.outputs[0]))
@@ -95,6 +88,6 @@ def _computation_key(node: Node, aliases: Mapping[str, str]) -> Any:
     """Return a key that nodes with equal results share; None for random nodes, subgraphs and abbreviated attributes."""
     attributes = tuple((name, repr(value)) for name, value in sorted(node.attributes.items()))
     abbreviated = any(value.startswith("'<") for _, value in attributes)
-    if abbreviated or node.captured or node.op.startswith(("Random", "Multinomial", "Bernoulli")):
+    if abbreviated or node.captured or node.operator.random:
         return None
     return (node.op, attributes, len(node.outputs), tuple(aliases.get(name, name) for name in node.inputs))

@@ -131,7 +131,7 @@ class References:
         return {
             node.outputs[0]: partial(_transposed, original, node.inputs[0], node.attributes.get("perm"))
             for node in original.graph.nodes
-            if node.op == "Transpose"
+            if node.operator.movement == "permute"
             and weights.intersection(node.inputs[:1])
             and inside.intersection(node.outputs[:1])
         }

@@ -18,13 +18,8 @@ from ._nchwc import CHANNELS_LAST, DOMAIN, FLOAT32_PREFIX, Unblock, exported_out
 
 TensorSpec = tuple[torch.dtype, torch.Size]
 Perm = tuple[int, ...]
-_RESHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
-_COPIES = frozenset({"Identity", "MemcpyFromHost", "MemcpyToHost"})
-# Operators that combine or replace dimensions.
-_MIXES = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Reshape", "Expand", "Flatten"})
 _COPIED = "/duplicated"  # suffix of the name of a copied DequantizeLinear in ONNX Runtime
 _TO_UNSIGNED = "qdq_s8_to_u8_quant"  # prefix of the name of a value that it converted from int8 to uint8
-VIEWS = _RESHAPES | _COPIES | {"Transpose", "Cast", f"{DOMAIN}ReorderInput", f"{DOMAIN}ReorderOutput"}
 
 
 def spec_of(tensor: torch.Tensor) -> TensorSpec:
@@ -205,12 +200,12 @@ class FormFinder:
         """Find a form by a node that reads the value and only changes its form."""
         name = node.outputs[index]
         for user in self._compiled.consumers.get(name, ()):
-            reader_form = self._form(user.outputs[0]) if user.op in VIEWS and user.inputs[0] == name else None
+            reader_form = self._form(user.outputs[0]) if _is_view(user) and user.inputs[0] == name else None
             transforms = None if reader_form is None else self._transforms_of(user)
             if reader_form is not None and transforms is not None:
                 return Form(reader_form.value, (*transforms, *reader_form.transforms))
             exported_node = self._exported_nodes.get(user.name.removesuffix(_COPIED))
-            if user.op == "DequantizeLinear" and exported_node is not None and exported_node.op == user.op:
+            if user.operator.quantization == "dequantize" and exported_node is not None and exported_node.op == user.op:
                 return Form(exported_node.inputs[0], self._uint8_to_int8(name))
         return None
 
@@ -219,7 +214,7 @@ class FormFinder:
 
     def _by_inputs(self, node: Node, index: int) -> Form | None:
         """Find a form by the inputs of the node that computes the value, or by the name of the node."""
-        if node.op in VIEWS and (source := self._form(node.inputs[0])) is not None:
+        if _is_view(node) and (source := self._form(node.inputs[0])) is not None:
             transforms = self._transforms_of(node, inverse=True)
             return None if transforms is None else Form(source.value, (*transforms, *source.transforms))
         if node.op.startswith(DOMAIN):
@@ -231,16 +226,17 @@ class FormFinder:
         """Return the transforms of a node that only changes the form, or with `inverse` those that undo it."""
         target = node.inputs[0] if inverse else node.outputs[0]
         channels_last = bool(node.attributes.get("channels_last"))
-        if node.op in _COPIES:
+        movement = node.operator.movement
+        if movement == "copy":
             return ()
-        if node.op == "Transpose" and "perm" in node.attributes:
+        if movement == "permute" and "perm" in node.attributes:
             perm = tuple(node.attributes["perm"])
             return (Permute(_inverse(perm) if inverse else perm),)
-        if node.op == "Cast" and inverse:
+        if movement == "cast" and inverse:
             return self._cast_to(self._type_of(target) or ("float16" if FLOAT32_PREFIX in node.outputs[0] else None))
-        if node.op == "Cast":
+        if movement == "cast":
             return self._cast_to(self._compiled.values[target].dtype or self._type_of(target))
-        if node.op in _RESHAPES:
+        if movement == "reshape":
             is_given = node.op == "Reshape" and not inverse and not node.attributes.get("allowzero")
             shape = self._numbers(node.inputs[1]) if is_given else None
             return self._reshape_to(target) if shape is None else (Reshape(tuple(shape)),)
@@ -302,7 +298,7 @@ class FormFinder:
         (perm,) = perms
         shape = self._exported.values[value].shape
         is_identity = perm == tuple(range(len(perm)))
-        if not is_identity and (node.op in _MIXES or shape is None or len(shape) != len(perm)):
+        if not is_identity and (_mixes_dimensions(node) or shape is None or len(shape) != len(perm)):
             return None
         is_cast = any(form is not None and form.has(Cast) for form in forms)
         cast = self._cast_to(self._type_of(value)) if is_cast else ()
@@ -329,7 +325,7 @@ class FormFinder:
         if shape is None:
             return None
         order, node = tuple(range(len(shape))), self._exported.producer.get(name)
-        while node is not None and node.op == "Transpose" and "perm" in node.attributes:
+        while node is not None and node.operator.movement == "permute" and "perm" in node.attributes:
             order = _compose(tuple(node.attributes["perm"]), order)
             name, node = node.inputs[0], self._exported.producer.get(node.inputs[0])
         return name, order
@@ -337,6 +333,17 @@ class FormFinder:
 
 def _inverse(perm: Perm) -> Perm:
     return tuple(perm.index(index) for index in range(len(perm)))
+
+
+def _is_view(node: Node) -> bool:
+    """Return whether a node only changes the form of a value."""
+    reorders = node.op in (f"{DOMAIN}ReorderInput", f"{DOMAIN}ReorderOutput")
+    return reorders or node.operator.movement in ("copy", "cast", "reshape", "permute")
+
+
+def _mixes_dimensions(node: Node) -> bool:
+    """Return whether a node combines or replaces dimensions."""
+    return node.operator.product is not None or node.operator.movement in ("reshape", "expand")
 
 
 def _compose(first: Perm, second: Perm) -> Perm:

@@ -1,7 +1,7 @@
 """ONNX Runtime's blocked layout NCHWc, which its CPU convolutions use: blocks of 8 or 16 channels are contiguous."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,6 @@ from ..graph._graph import Graph
 from ..graph._nodes import Node
 
 DOMAIN = "com.microsoft.nchwc::"
-_ACTIVATIONS = frozenset({"Clip", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh"})
 CHANNELS_LAST = (0, 2, 3, 1)
 FLOAT32_PREFIX = "InsertedPrecisionFreeCast_"  # names a float16 value that ONNX Runtime keeps in float32
 _NODE_NAME = re.compile(rf"({FLOAT32_PREFIX})?(?P<value>.+)_nchwc(_token_\d+)?")  # a token makes the name unique
@@ -56,17 +55,27 @@ def exported_output(node: Node, exported: Graph) -> str | None:
     value: str | None = match["value"]
     has_sum = len(node.inputs) > 3 and bool(node.inputs[3])
     if has_sum:
-        value = _output_of_consumer(match["value"], ("Add",), exported)
+        value = _output_of_consumer(match["value"], _is_sum, exported)
     producer = exported.producer.get(value or "")
-    is_activation = not has_sum and producer is not None and producer.op in _ACTIVATIONS
+    is_activation = not has_sum and producer is not None and producer.operator.activation
     if value is None or not node.attributes.get("activation") or is_activation:
         return value
     # Whether the node has the right activation and sum is not checked: a comparison of the numbers finds that.
-    ends = (value, _output_of_consumer(value, ("Add",), exported))
-    return next((result for end in ends if end and (result := _output_of_consumer(end, _ACTIVATIONS, exported))), None)
+    ends = (value, _output_of_consumer(value, _is_sum, exported))
+    return next(
+        (result for end in ends if end and (result := _output_of_consumer(end, _is_activation, exported))), None
+    )
 
 
-def _output_of_consumer(value: str, ops: Collection[str], exported: Graph) -> str | None:
-    """Return the output of the only consumer of a value that has one of these operators."""
-    users = [node for node in exported.consumers.get(value, ()) if node.op in ops]
+def _is_sum(node: Node) -> bool:
+    return node.operator.kind == "add"
+
+
+def _is_activation(node: Node) -> bool:
+    return node.operator.activation
+
+
+def _output_of_consumer(value: str, is_wanted: Callable[[Node], bool], exported: Graph) -> str | None:
+    """Return the output of the only consumer of a value that is a wanted one."""
+    users = [node for node in exported.consumers.get(value, ()) if is_wanted(node)]
     return users[0].outputs[0] if len(users) == 1 else None

@@ -97,7 +97,7 @@ class _Scope:
         """
         function = self._model.functions.get(node.op_identifier())
         operator = find_operator(node.domain, node.op_type)
-        settings = frozenset[int]() if operator is None else operator.settings
+        settings = () if operator is None else (*operator.settings, operator.exponent)
         read = [self._read(node, at, values, settings) for at in range(len(node.inputs))]
         while read and read[-1] is None:  # those at the end may be written or not
             read.pop()
@@ -110,12 +110,12 @@ class _Scope:
         named = zip(node.outputs, results, strict=False)
         return {item.name: _in_float64(result) for item, result in named if item.name and result is not None}
 
-    def _read(self, node: ir.Node, at: int, values: Mapping[str, Any], settings: Collection[int]) -> Any:
+    def _read(self, node: ir.Node, at: int, values: Mapping[str, Any], settings: Collection[int | None]) -> Any:
         """Return an input of a node; what noise could turn into another shape, or into NaN, has none."""
         item = node.inputs[at]
         if item is None or not item.name:
             return None
-        is_exact = item.name in self._given or at in settings or (node.op_type == "Pow" and at == 1)
+        is_exact = item.name in self._given or at in settings
         return values[item.name] if is_exact or self._noise is None else self._noise(item.name, values[item.name])
 
     def _with_rounding(
@@ -205,8 +205,8 @@ def _in_float64(value: Any) -> Any:
 
 def _by_reference(model: ir.Model, node: ir.Node, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Compute a node that reads and returns integers alone with the ONNX reference evaluator; empty for any other."""
-    is_known = find_operator(node.domain, node.op_type) is not None and not subgraphs(node)
-    if not is_known or not all(map(_is_exact, inputs.values())):
+    operator = find_operator(node.domain, node.op_type)
+    if operator is None or operator.compute is None or subgraphs(node) or not all(map(_is_exact, inputs.values())):
         return {}
     names = [name for item in node.outputs if (name := item.name)]
     read, computed = ([helper.make_empty_tensor_value_info(name) for name in items] for items in (inputs, names))

@@ -16,14 +16,7 @@ from ..graph._arguments import named_arguments
 from ..graph._from_onnx import subgraphs
 from ..graph._graph import Graph
 from ..graph._nodes import Node
-
-_ALLOCATE = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
-# Random functions of torch in Dynamo's graphs; the names of methods end with an underscore.
-_DISTRIBUTIONS = {"bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal", "poisson"}
-_RANDOM_FUNCTIONS = _DISTRIBUTIONS | {"gumbel_softmax", "random", "randperm", "uniform"}
-_RANDOM_FUNCTIONS |= {"rand", "rand_like", "randint", "randint_like", "randn", "randn_like"}
-_RANDOM_OPERATORS = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-_RANDOM_OPERATORS |= {"Bernoulli", "Multinomial"}
+from ..operators import operator_of
 
 
 @dataclass(frozen=True)
@@ -99,7 +92,7 @@ def outputs_of_random_subgraphs(graph: ir.Graph) -> frozenset[str]:
 def draws_inside(node: ir.Node) -> bool:
     """Whether a subgraph of an ONNX node draws random numbers."""
     inner = (item for graph in subgraphs(node) for item in ir.traversal.RecursiveGraphIterator(graph))
-    return any(item.op_type in _RANDOM_OPERATORS for item in inner)
+    return any(operator_of(item.op_type).random for item in inner)
 
 
 def is_random(node: fx.Node) -> bool:
@@ -114,7 +107,7 @@ def draws_random(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     if tags is None:
         name = str(getattr(target, "__name__", target)).rstrip("_")
         is_training = any(item is True for item in (*args, *kwargs.values()))
-        return name in _RANDOM_FUNCTIONS or ("dropout" in name and is_training)
+        return operator_of(name).random or ("dropout" in name and is_training)
     if torch.Tag.nondeterministic_seeded not in tags:
         return False
     arguments = getattr(target, "_schema").arguments  # noqa: B009  what has tags is an operator
@@ -172,7 +165,7 @@ def is_uninitialized(node: fx.Node) -> bool:
 
 def returns_uninitialized(target: Any) -> bool:
     """Whether a function, operator or method returns uninitialized memory."""
-    return getattr(target, "_opname", getattr(target, "__name__", target)) in _ALLOCATE
+    return operator_of(str(getattr(target, "_opname", getattr(target, "__name__", target)))).uninitialized
 
 
 @contextlib.contextmanager
@@ -191,7 +184,7 @@ def zero_filled(value: Any) -> Any:
 def _is_random_onnx(node: Node, graph: Graph) -> bool:
     """Whether a node of an ONNX graph draws random numbers; `Dropout` does in training mode."""
     if node.op != "Dropout":
-        return node.op in _RANDOM_OPERATORS
+        return node.operator.random
     ratio, training = (_number(graph, node.inputs[index : index + 1]) for index in (1, 2))
     return bool(training) and ratio != 0
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
+from ..operators import Operator, operator_of
+
 Dim = int | str | None  # a number, the name of a symbolic dimension, or not known
 
 
@@ -92,6 +94,11 @@ class Node:
     stack: tuple[Frame, ...] = ()
     origins: tuple[str, ...] = ()
     gradient_of: str | None = None
+
+    @property
+    def operator(self) -> Operator:
+        """What is known of the operator; nothing but the name if it is not a known one."""
+        return operator_of(self.op)
 
     @property
     def reads(self) -> tuple[str, ...]:

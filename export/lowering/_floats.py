@@ -13,9 +13,7 @@ from ..graph._from_onnx import subgraphs
 Use = tuple[ir.Node, int]  # a node and the index of its input
 _FLOAT = ir.DataType.FLOAT
 _FLOAT_INPUTS = {"Resize": (2,)}  # inputs that must be float32 in ONNX
-_DTYPE_ATTRIBUTES = {"Cast": "to"} | dict.fromkeys(
-    ("Bernoulli", "EyeLike", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"), "dtype"
-)
+_DTYPE_ATTRIBUTES = ("to", "dtype")  # of casts, and of operators that make numbers
 _NUMPY_DTYPES = {ir.DataType.FLOAT16: np.dtype(np.float16), ir.DataType.BFLOAT16: np.dtype(ml_dtypes.bfloat16)}
 
 
@@ -140,10 +138,10 @@ class _Converter:
 
     def attributes(self, node: ir.Node) -> None:
         """Convert the dtype attribute of a lowered node."""
-        name = _DTYPE_ATTRIBUTES.get(node.op_type, "")
         if self._simulate:
             return
-        if name in node.attributes and node.attributes[name].as_int() == _FLOAT:
+        name = next((name for name in _DTYPE_ATTRIBUTES if name in node.attributes), "")
+        if name and node.attributes[name].as_int() == _FLOAT:
             node.attributes[name] = ir.AttrInt64(name, int(self._dtype))
         elif node.op_type == "ConstantOfShape":
             fill = node.attributes["value"].as_tensor().numpy() if "value" in node.attributes else np.zeros(1, "f4")

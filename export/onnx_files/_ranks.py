@@ -5,11 +5,12 @@ describes twice as many. The shape inference of ONNX and of runtimes would store
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper
 
+from ..operators import KnownInputs, most_dimensions, most_elements, operator_of
 from ._graphs import subgraphs
 from ._known_shapes import KnownShapes, vector
 
@@ -17,19 +18,6 @@ _MOST = 1_000  # dimensions of a value
 _MOST_RANKS = 5_000_000  # of all values together
 _MOST_NUMBERS = 1_000_000  # elements of all concatenated shapes together
 _INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32})
-_ONE_MORE = frozenset(
-    {"OneHot", "LSTM", "GRU", "RNN", "AffineGrid", "ConcatFromSequence", "STFT", "StringSplit", "Scan", "Loop"}
-)
-_AS_MANY = frozenset(  # operators whose output has at most as many elements as their first input
-    (
-        *("Abs", "Cast", "CastLike", "Ceil", "Floor", "Flatten", "Identity", "Neg", "Not", "Reshape", "Round", "Slice"),
-        *("Squeeze", "Transpose", "Unsqueeze", "Split", "TopK", "Compress", "CumSum", "Clip", "ReduceProd"),
-        *("ReduceMax", "ReduceMin", "ReduceSum", "ArgMax", "ArgMin", "ScatterElements", "ScatterND"),
-    )
-)
-_BY_ELEMENT = frozenset(
-    {"Add", "And", "Div", "Equal", "Greater", "Less", "Max", "Min", "Mod", "Mul", "Or", "Sub", "Where"}
-)
 
 
 def check_ranks(graph: GraphProto, opsets: Mapping[str, int] = MappingProxyType({})) -> bool:
@@ -102,14 +90,13 @@ class _Ranks:
         if node.op_type == "Constant":
             self._add_constant(node)
             return
-        attributes = {attribute.name: attribute for attribute in node.attribute}
         most = max(map(self._rank, node.input), default=0)
-        most = max([most, *(self.add(graph, most) for graph in subgraphs(node))])
-        rank = self._rank_of(node, most, attributes)
+        known = self._known_inputs(node, max([most, *(self.add(graph, most) for graph in subgraphs(node))]))
+        rank = most_dimensions(node.op_type, known)
         if rank > _MOST:
             raise ValueError(f"{next(iter(node.output), node.op_type)!r:.80} would have more than {_MOST:,} dimensions")
-        numbers = self._numbers_of(node, rank)
-        is_joined = node.op_type == "Concat" or not self._joined.isdisjoint(node.input)
+        numbers = most_elements(node.op_type, known, rank) if node.input else None
+        is_joined = operator_of(node.op_type).kind == "cat" or not self._joined.isdisjoint(node.input)
         self._known.add_outputs(node)
         for name in filter(None, node.output):
             self._add_output(name, rank, numbers, is_joined=is_joined)
@@ -148,35 +135,19 @@ class _Ranks:
     def _rank(self, name: str) -> int:
         return self._ranks.get(name, 0)
 
-    def _rank_of(self, node: NodeProto, most: int, attributes: Mapping[str, AttributeProto]) -> int:
-        """Return the largest number of dimensions of a node's outputs.
-
-        Args:
-            node: the node.
-            most: the largest number of dimensions of its inputs.
-            attributes: its attributes by name.
-        """
-        op, read = node.op_type, [*node.input, "", ""]
-        first, second = map(self._rank, read[:2])
-        if op in {"Shape", "Size"}:
-            return 1
-        if op in {"Reshape", "Expand", "ConstantOfShape"}:
-            length = self._length(read[0 if op == "ConstantOfShape" else 1])
-            return max(length, first if op == "Expand" else 0)
-        if op == "Gather":
-            return max(first + second - 1, 0)
-        if op == "GatherND":
-            indices = self._known.shape(read[1])
-            return max(first + second - (1 + indices[-1] if indices else 0), 0)
-        axes = [*attributes["axes"].ints] if "axes" in attributes else self._content(read[1])
-        if op == "Unsqueeze":
-            return first + (len(axes) if "axes" in attributes else self._length(read[1]))
-        keeps = "keepdims" not in attributes or attributes["keepdims"].i
-        if op == "Squeeze" or (op.startswith("Reduce") and not keeps):
-            return max(most - _distinct(axes), 0)
-        if op in {"ArgMax", "ArgMin"} and not keeps:
-            return max(most - 1, 0)
-        return most + (op in _ONE_MORE)
+    def _known_inputs(self, node: NodeProto, most: int) -> KnownInputs:
+        """Return what is known of the inputs of a node; `most` is the largest number of dimensions of them."""
+        attributes, read = {attribute.name: attribute for attribute in node.attribute}, [*node.input, "", ""]
+        return KnownInputs(
+            ranks=[*map(self._rank, read)],
+            counts=[*map(self._numbers.get, read)],
+            content=lambda index: self._content(read[index]),
+            last=[shape[-1] if (shape := self._known.shape(name)) else None for name in read],
+            length=lambda index: self._length(read[index]),
+            most=most,
+            axes=[*attributes["axes"].ints] if "axes" in attributes else None,
+            keeps="keepdims" not in attributes or bool(attributes["keepdims"].i),
+        )
 
     def _length(self, name: str) -> int:
         """Return the number of elements of a shape; 0 if it is not known."""
@@ -184,54 +155,9 @@ class _Ranks:
             self.are_known = False
         return self._numbers.get(name, 0)
 
-    def _numbers_of(self, node: NodeProto, rank: int) -> int | None:
-        """Return the largest number of elements of a node's outputs; None if it is not known."""
-        op, read = node.op_type, [*node.input]
-        if not read:
-            return None
-        counts = [self._numbers.get(name) for name in read]
-        known = [count for count in counts if count is not None]
-        if op == "Shape":
-            return self._rank(read[0])
-        if op == "Size":
-            return 1
-        if op in _AS_MANY:
-            return counts[0]
-        if len(known) < len(counts):
-            return self._numbers_from_constants(op, read, counts)
-        if op == "Concat":
-            return sum(known)
-        if op == "Gather" and len(known) > 1:
-            return known[1] if self._rank(read[0]) <= 1 else known[0] * known[1]
-        if op in _BY_ELEMENT and rank <= 1:
-            return max(known)
-        return self._numbers_from_constants(op, read, counts)
-
-    def _numbers_from_constants(self, op: str, read: Sequence[str], counts: Sequence[int | None]) -> int | None:
-        """Return the number of elements of a node's output if constant inputs determine it; else None."""
-        contents = [*map(self._content, read)]
-        first = counts[0] if counts else None
-        if len(read) < 2:
-            return math.prod(contents[0]) if op == "ConstantOfShape" and contents[0] else None
-        if op == "Expand" and first is not None and contents[1]:
-            return first * max(1, math.prod(contents[1]))
-        if op == "Tile" and first is not None and contents[1]:
-            return first * math.prod(contents[1])
-        if op == "Pad" and first is not None and self._rank(read[0]) <= 1 and contents[1]:
-            return first + sum(contents[1])
-        if op == "Range" and len(contents) == 3 and all(contents):
-            start, stop, step = (numbers[0] for numbers in contents if numbers)
-            return max(0, (stop - start) // (step or 1) + 1)
-        return None
-
 
 def _constant(attribute: AttributeProto) -> TensorProto | None:
     """Return the tensor that an attribute of a `Constant` gives; None if that has other numbers than integers."""
     if attribute.name == "value_int":
         return helper.make_tensor("", TensorProto.INT64, [], [attribute.i])
     return {"value": attribute.t, "value_ints": vector(attribute.ints)}.get(attribute.name)
-
-
-def _distinct(axes: Sequence[int]) -> int:
-    """Return the smallest number of different axes; a negative axis may be equal to one of the others."""
-    return max(len({axis for axis in axes if axis >= 0}), len({axis for axis in axes if axis < 0}))

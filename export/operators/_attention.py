@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
-from ._operator import NodeCall, Operator, Tensor, UnsupportedError, by_name
+from filch.steal import Product
+
+from ._operator import NodeCall, Operator, Tensor, UnsupportedError, by_name, of_torch
 
 _MICROSOFT = "com.microsoft"
 _RAW, _CAPPED, _BIASED, _WEIGHTS = range(4)  # what the fourth output of `Attention` has
@@ -264,13 +266,28 @@ def _joined(heads: Tensor) -> Tensor:
     return heads.transpose(1, 2).flatten(2)
 
 
+def _keys(_: object, shapes: Sequence[tuple[int, ...]]) -> float:
+    """Return the length of the longer sum of attention: over the numbers of a key, or over the keys."""
+    return max(shapes[0][-1], shapes[1][-2])
+
+
 OPERATORS = (
-    Operator("Attention", _attention),
-    Operator("FlexAttention", _flex_attention, "ai.onnx.preview"),
+    Operator(
+        "Attention",
+        _attention,
+        torch="scaled_dot_product_attention _scaled_dot_product_flash_attention_for_cpu "
+        "_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention "
+        "_scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable "
+        "_scaled_dot_product_attention_math",
+        terms=_keys,
+        product=Product.MATMUL,
+    ),
+    Operator("FlexAttention", _flex_attention, "ai.onnx.preview", torch="flex_attention"),
     Operator("LinearAttention", _linear_attention),
     Operator("RotaryEmbedding", _rotary),
-    Operator("Attention", by_name(_packed_attention), _MICROSOFT),
-    Operator("GroupQueryAttention", by_name(_grouped_attention), _MICROSOFT),
-    Operator("MultiHeadAttention", by_name(_multi_head_attention), _MICROSOFT),
+    Operator("Attention", by_name(_packed_attention), _MICROSOFT, product=Product.MATMUL),
+    Operator("GroupQueryAttention", by_name(_grouped_attention), _MICROSOFT, product=Product.MATMUL),
+    Operator("MultiHeadAttention", by_name(_multi_head_attention), _MICROSOFT, product=Product.MATMUL),
     Operator("RotaryEmbedding", by_name(_rotary_embedding), _MICROSOFT),
+    of_torch("_scaled_dot_product_flash_attention_for_cpu_backward", terms=_keys),
 )

@@ -304,7 +304,7 @@ def _grams(starts: Any, pool: Any, places: Any) -> list[tuple[int, int, list[int
 
 OPERATORS = (
     Operator("ArrayFeatureExtractor", plain(lambda x, at: x[..., at.reshape(-1).long()].reshape(-1, at.numel())), _ML),
-    Operator("Binarizer", lambda call, x: (x > call["threshold"]).to(x.dtype), _ML),
+    Operator("Binarizer", lambda call, x: (x > call["threshold"]).to(x.dtype), _ML, jumps=True),
     Operator("FeatureVectorizer", plain(lambda *inputs: torch.cat([item.double() for item in inputs], -1)), _ML),
     Operator("Imputer", _imputed, _ML),
     Operator("LabelEncoder", _encoded, _ML),
@@ -314,6 +314,7 @@ OPERATORS = (
     Operator("SVMRegressor", _supported, _ML),
     Operator("Scaler", _scaled, _ML),
     Operator("TfIdfVectorizer", _counted),
-    Operator("TreeEnsemble", _trees, _ML),
-    Operator("TreeEnsembleRegressor", _regression_trees, _ML),
+    Operator("TreeEnsemble", _trees, _ML, jumps=True),
+    Operator("TreeEnsembleClassifier", None, _ML, jumps=True),  # its scores have a form that depends on the labels
+    Operator("TreeEnsembleRegressor", _regression_trees, _ML, jumps=True),
 )

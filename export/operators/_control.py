@@ -70,5 +70,5 @@ OPERATORS = (
     Operator("If", _branch),
     Operator("Loop", _loop),
     Operator("Scan", {8: _batched_scan, 9: _scan}),
-    Operator("SequenceMap", _map_sequence),
+    Operator("SequenceMap", _map_sequence, returns_sequence=True),
 )

@@ -1,14 +1,16 @@
 """Operators that compute each number from numbers at the same place."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
 
 import onnx_ir as ir
 import torch
 from torch.nn import functional
 
 from ._dtypes import converted, is_float
-from ._operator import NodeCall, Operator, Tensor, UnsupportedError, by_name, plain, variadic
+from ._operator import Decision, NodeCall, Operator, Tensor, UnsupportedError, by_name, of_torch, plain, variadic
 
 _MICROSOFT = "com.microsoft"
 
@@ -133,88 +135,126 @@ def _split_gelu(x: Tensor, bias: Tensor) -> Tensor:
     return left * gelu(right)
 
 
-def _functions(**functions: Callable[..., Tensor]) -> tuple[Operator, ...]:
-    return tuple(Operator(name, plain(function)) for name, function in functions.items())
+def _functions(traits: Mapping[str, Any] = MappingProxyType({}), **functions: Callable[..., Tensor]) -> list[Operator]:
+    """Return operators by their names, of which PyTorch calls those of one word alike."""
+    return [Operator(name, plain(function), torch=name.lower(), **traits) for name, function in functions.items()]
 
+
+_RELATIVE: dict[str, Any] = {"rounding": "relative"}
+_COMPARISON = Decision("comparison")
+_CONVERSION = Decision("conversion")
+_INTEGERS = "bool byte char short int long"  # methods that convert to these
+_FLOATS = "double float half bfloat16"
 
 OPERATORS = (
     *_functions(
-        Abs=torch.abs,
         Acos=torch.acos,
         Acosh=torch.acosh,
-        Add=torch.add,
-        And=torch.logical_and,
         Asin=torch.asin,
         Asinh=torch.asinh,
         Atan=torch.atan,
         Atanh=torch.atanh,
-        BitwiseAnd=torch.bitwise_and,
-        BitwiseNot=torch.bitwise_not,
-        BitwiseOr=torch.bitwise_or,
-        BitwiseXor=torch.bitwise_xor,
-        Ceil=torch.ceil,
         Cos=torch.cos,
         Cosh=torch.cosh,
-        Div=_divide,
-        Equal=torch.eq,
-        Erf=torch.erf,
-        Exp=torch.exp,
-        Floor=torch.floor,
-        Greater=torch.gt,
-        GreaterOrEqual=torch.ge,
         IsNaN=torch.isnan,
-        Less=torch.lt,
-        LessOrEqual=torch.le,
         Log=torch.log,
         Mish=lambda x: x * torch.tanh(_softplus(x)),
-        Mul=torch.mul,
-        Neg=torch.neg,
-        Not=torch.logical_not,
-        Or=torch.logical_or,
-        PRelu=_parametric,
-        Pow=_power,
-        Reciprocal=torch.reciprocal,
-        Relu=torch.relu,
-        Round=torch.round,
-        Sign=torch.sign,
         Sin=torch.sin,
         Sinh=torch.sinh,
         Softplus=_softplus,
         Softsign=functional.softsign,
-        Sqrt=torch.sqrt,
-        Sub=torch.sub,
         Tan=torch.tan,
-        Tanh=torch.tanh,
-        Where=torch.where,
-        Xor=torch.logical_xor,
         HardSwish=lambda x: x * (x / 6 + 0.5).clamp(0, 1),
     ),
+    *_functions(_RELATIVE, Abs=torch.abs, Erf=torch.erf, Neg=torch.neg, Reciprocal=torch.reciprocal, Sqrt=torch.sqrt),
+    *_functions(_RELATIVE | {"activation": True}, Relu=torch.relu, Tanh=torch.tanh),
+    Operator("Add", plain(torch.add), torch="add", rounding="addition", commutes=True, neutral=0),
+    Operator("And", plain(torch.logical_and), torch="logical_and", commutes=True),
     Operator("BitCast", _bit_cast),
     Operator("BitShift", _shift),
-    Operator("Cast", _cast),
-    Operator("CastLike", _cast_like),
-    Operator("Celu", _celu),
-    Operator("Clip", _clip),
-    Operator("Dropout", _dropout),
-    Operator("Elu", _elu),
-    Operator("Gelu", by_name(gelu), added=torch.abs),
-    Operator("HardSigmoid", lambda call, x: (x * call["alpha"] + call["beta"]).clamp(0, 1)),
-    Operator("IsInf", _is_infinite),
-    Operator("LeakyRelu", lambda call, x: torch.where(x < 0, call["alpha"] * x, x)),
-    Operator("Max", variadic(torch.maximum)),
-    Operator("Mean", _mean),
-    Operator("Min", variadic(torch.minimum)),
-    Operator("Mod", _modulo),
-    Operator("Selu", _selu),
+    Operator("BitwiseAnd", plain(torch.bitwise_and), torch="bitwise_and", commutes=True),
+    Operator("BitwiseNot", plain(torch.bitwise_not), torch="bitwise_not"),
+    Operator("BitwiseOr", plain(torch.bitwise_or), torch="bitwise_or", commutes=True),
+    Operator("BitwiseXor", plain(torch.bitwise_xor), torch="bitwise_xor", commutes=True),
+    Operator(
+        "Cast",
+        _cast,
+        torch=f"_to_copy convert_element_type to type type_as {_INTEGERS} {_FLOATS}",
+        movement="cast",
+        decision=_CONVERSION,
+    ),
+    Operator("CastLike", _cast_like, movement="cast", decision=_CONVERSION),
+    Operator("Ceil", plain(torch.ceil), torch="ceil", jumps=True, decision=Decision("jump", 0.0)),
+    Operator("Celu", _celu, torch="celu"),
+    Operator("Clip", _clip, torch="clamp clip hardtanh relu6", chooses=True, activation=True),
+    Operator("Div", plain(_divide), torch="div divide truediv true_divide", rounding="relative", neutral=1),
+    Operator("Dropout", _dropout, torch="dropout native_dropout feature_dropout", chooses=True),
+    Operator("Elu", _elu, torch="elu"),
+    Operator("Equal", plain(torch.eq), torch="eq equal", decision=_COMPARISON, commutes=True),
+    Operator("Exp", plain(torch.exp), torch="exp", rounding="exponential"),
+    Operator("Floor", plain(torch.floor), torch="floor", jumps=True, decision=Decision("jump", 1.0)),
+    Operator("Gelu", by_name(gelu), torch="gelu", added=torch.abs),
+    Operator("Greater", plain(torch.gt), torch="gt greater", decision=_COMPARISON),
+    Operator("GreaterOrEqual", plain(torch.ge), torch="ge greater_equal", decision=_COMPARISON),
+    Operator(
+        "HardSigmoid",
+        lambda call, x: (x * call["alpha"] + call["beta"]).clamp(0, 1),
+        torch="hardsigmoid",
+        activation=True,
+    ),
+    Operator("IsInf", _is_infinite, torch="isinf"),
+    Operator(
+        "LeakyRelu",
+        lambda call, x: torch.where(x < 0, call["alpha"] * x, x),
+        torch="leaky_relu",
+        rounding="relative",
+        activation=True,
+    ),
+    Operator("Less", plain(torch.lt), torch="lt less", decision=_COMPARISON),
+    Operator("LessOrEqual", plain(torch.le), torch="le less_equal", decision=_COMPARISON),
+    Operator("Max", variadic(torch.maximum), torch="maximum fmax", chooses=True, commutes=True, variadic=True),
+    Operator("Mean", _mean, variadic=True),
+    Operator("Min", variadic(torch.minimum), torch="minimum fmin", chooses=True, commutes=True, variadic=True),
+    Operator("Mod", _modulo, torch="fmod remainder mod"),
+    Operator("Mul", plain(torch.mul), torch="mul multiply", rounding="relative", commutes=True, neutral=1, weight=1),
+    Operator("Not", plain(torch.logical_not), torch="logical_not"),
+    Operator("Or", plain(torch.logical_or), torch="logical_or", commutes=True),
+    Operator("PRelu", plain(_parametric), torch="prelu _prelu_kernel", rounding="relative"),
+    Operator("Pow", plain(_power), torch="pow", rounding="exponential", exponent=1, neutral=1),
+    Operator("Round", plain(torch.round), torch="round", jumps=True, decision=Decision("jump", 0.5)),
+    Operator("Selu", _selu, torch="selu"),
     Operator("Shrink", _shrink),
-    Operator("Sigmoid", plain(torch.sigmoid), added=lambda x: torch.full_like(x, 0.5)),
-    Operator("Sum", variadic(torch.add)),
+    Operator(
+        "Sigmoid",
+        plain(torch.sigmoid),
+        torch="sigmoid",
+        rounding="exponential",
+        activation=True,
+        added=lambda x: torch.full_like(x, 0.5),
+    ),
+    Operator("Sign", plain(torch.sign), torch="sign sgn", jumps=True, decision=Decision("sign")),
+    Operator("Sub", plain(torch.sub), torch="sub subtract rsub", rounding="addition", neutral=0),
+    Operator("Sum", variadic(torch.add), family="add", rounding="addition", commutes=True, variadic=True),
     Operator("SwiGLU", lambda call, gate, x: swish(gate, call["alpha"]) * x),
-    Operator("Swish", lambda call, x: swish(x, call["alpha"])),
-    Operator("ThresholdedRelu", lambda call, x: torch.where(x > call["alpha"], x, torch.zeros_like(x))),
+    Operator("Swish", lambda call, x: swish(x, call["alpha"]), torch="silu", rounding="exponential"),
+    Operator(
+        "ThresholdedRelu",
+        lambda call, x: torch.where(x > call["alpha"], x, torch.zeros_like(x)),
+        torch="threshold",
+        rounding="relative",
+    ),
+    Operator("Where", plain(torch.where), torch="where masked_fill", chooses=True),
+    Operator("Xor", plain(torch.logical_xor), torch="logical_xor", commutes=True),
     Operator("BiasGelu", plain(_biased_gelu), _MICROSOFT, added=torch.abs),
     Operator("BiasSplitGelu", plain(_split_gelu), _MICROSOFT),
     Operator("FastGelu", plain(_fast_gelu), _MICROSOFT, added=torch.abs),
     Operator("Gelu", plain(gelu), _MICROSOFT, added=torch.abs),
     Operator("QuickGelu", lambda call, x: swish(x, call.get("alpha", 1.702)), _MICROSOFT),
+    of_torch("rsqrt", rounding="relative"),
+    of_torch("square", family="pow", rounding="relative"),
+    of_torch("clamp_max clamp_min", chooses=True),
+    of_torch("threshold_backward", chooses=True),
+    of_torch("ne not_equal", decision=_COMPARISON),
+    of_torch("fix trunc", jumps=True, decision=_CONVERSION),
+    of_torch("floor_divide floordiv heaviside", jumps=True),
 )

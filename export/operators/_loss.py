@@ -1,9 +1,12 @@
 """Losses."""
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch.nn import functional
 
-from ._operator import NodeCall, Operator, Tensor
+from ._operator import NodeCall, Operator, Tensor, of_torch
 
 
 def _likelihood(call: NodeCall, scores: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -26,7 +29,12 @@ def _cross_entropy(
     return _likelihood(call, logarithms, target, weights), logarithms
 
 
+def _terms(_: object, shapes: Sequence[tuple[int, ...]]) -> float:
+    return math.prod(shapes[0]) / math.prod(shapes[-1])
+
+
 OPERATORS = (
-    Operator("NegativeLogLikelihoodLoss", _likelihood),
-    Operator("SoftmaxCrossEntropyLoss", _cross_entropy),
+    Operator("NegativeLogLikelihoodLoss", _likelihood, torch="nll_loss nll_loss_forward nll_loss_nd"),
+    Operator("SoftmaxCrossEntropyLoss", _cross_entropy, torch="cross_entropy cross_entropy_loss", terms=_terms),
+    of_torch("mse_loss", terms=_terms),
 )

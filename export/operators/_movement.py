@@ -9,8 +9,15 @@ import torch
 from torch.nn import functional
 
 from ._dtypes import is_float, storage
-from ._operator import NodeCall, Operator, Tensor, UnsupportedError, flat_from, integers, number, plain
+from ._operator import NodeCall, Operator, Tensor, UnsupportedError, flat_from, integers, number, of_torch, plain
 
+OPENVINO = "openvino"  # the domain of the layers that OpenVINO runs
+_COPIES = "alias clone contiguous detach lift_fresh lift_fresh_copy"
+_RESHAPES = "reshape reshape_as view view_as _unsafe_view _reshape_alias _reshape_copy unflatten"
+_SPLITS = "chunk split split_with_sizes tensor_split unbind unsafe_chunk unsafe_split unsafe_split_with_sizes"
+_PUT = "index_put _index_put_impl _unsafe_index_put"
+_SCATTERED_PARTS = "select_scatter slice_scatter diagonal_scatter as_strided_scatter"
+_FILLED = "full full_like new_full new_ones new_zeros ones ones_like scalar_tensor zeros zeros_like"
 _SCATTER = {"add": "sum", "mul": "prod", "min": "amin", "max": "amax"}
 
 
@@ -251,38 +258,62 @@ def padded(x: Tensor, begin: Sequence[int], end: Sequence[int], value: float = 0
     return functional.pad(x, pads, value=value) if any(pads) else x
 
 
+def _tile(x: Tensor, repeats: Tensor) -> Tensor:
+    return x.repeat(integers(repeats))
+
+
 OPERATORS = (
-    Operator("CenterCropPad", _crop_or_pad),
-    Operator("Compress", _compress),
-    Operator("Concat", _concat),
+    Operator("CenterCropPad", _crop_or_pad, movement="combine"),
+    Operator("Compress", _compress, movement="combine"),
+    Operator("Concat", _concat, torch="cat concat concatenate", family="cat", movement="combine", variadic=True),
     Operator("Constant", _constant),
-    Operator("ConstantOfShape", _constant_of_shape),
-    Operator("DepthToSpace", _depth_to_space),
-    Operator("Expand", plain(_expand)),
-    Operator("EyeLike", _eye_like),
-    Operator("Flatten", lambda call, x: flat_from(x, call["axis"])),
-    Operator("Gather", _gather),
-    Operator("GatherElements", _gather_elements),
-    Operator("GatherND", _gather_nd),
-    Operator("Identity", plain(lambda x: x)),
-    Operator("NonZero", plain(lambda x: x.reshape(x.shape or (1,)).nonzero().T)),
-    Operator("OneHot", _one_hot, settings=frozenset({0, 1})),
-    Operator("Pad", _pad),
-    Operator("Range", plain(_range), settings=frozenset({0, 1, 2})),
-    Operator("Reshape", _reshape),
-    Operator("ReverseSequence", _reverse_sequence),
-    Operator("Scatter", _scatter_elements),
-    Operator("ScatterElements", _scatter_elements),
-    Operator("ScatterND", _scatter_nd),
-    Operator("Shape", _shape),
-    Operator("Size", plain(lambda x: torch.tensor(x.numel()))),
-    Operator("Slice", _slice),
-    Operator("SpaceToDepth", _space_to_depth),
-    Operator("Split", _split),
-    Operator("Squeeze", _squeeze),
-    Operator("TensorScatter", _tensor_scatter),
-    Operator("Tile", plain(lambda x, repeats: x.repeat(integers(repeats)))),
-    Operator("Transpose", _transpose),
-    Operator("Trilu", _triangle),
-    Operator("Unsqueeze", _unsqueeze),
+    Operator("ConstantOfShape", _constant_of_shape, torch=_FILLED),
+    Operator("DepthToSpace", _depth_to_space, torch="pixel_shuffle", movement="combine"),
+    Operator("Expand", plain(_expand), torch="expand expand_as broadcast_to", movement="expand", resizes=True),
+    Operator("EyeLike", _eye_like, torch="eye"),
+    Operator("Flatten", lambda call, x: flat_from(x, call["axis"]), torch="flatten", movement="reshape"),
+    Operator("Gather", _gather, torch="embedding index_select", family="embedding", movement="combine", weight=0),
+    Operator("GatherElements", _gather_elements, torch="gather take_along_dim", movement="combine", routing="gather"),
+    Operator("GatherND", _gather_nd, torch="index _unsafe_index", movement="combine", routing="gather"),
+    Operator("Identity", plain(lambda x: x), torch=_COPIES, movement="copy"),
+    Operator("NonZero", plain(lambda x: x.reshape(x.shape or (1,)).nonzero().T), torch="nonzero", routing="order"),
+    Operator("OneHot", _one_hot, torch="one_hot", settings=frozenset({0, 1})),
+    Operator("Pad", _pad, torch="pad constant_pad_nd", movement="combine", resizes=True),
+    Operator("Range", plain(_range), torch="arange", settings=frozenset({0, 1, 2})),
+    Operator("Reshape", _reshape, torch=_RESHAPES, movement="reshape"),
+    Operator("ReverseSequence", _reverse_sequence, torch="flip", movement="combine"),
+    Operator("Scatter", _scatter_elements, movement="combine", routing="scatter"),
+    Operator("ScatterElements", _scatter_elements, torch="scatter", movement="combine", routing="scatter"),
+    Operator("ScatterND", _scatter_nd, torch=_PUT, movement="combine", routing="scatter"),
+    Operator("Shape", _shape, torch="size sym_size", reads_shape=True),
+    Operator("Size", plain(lambda x: torch.tensor(x.numel())), torch="numel sym_numel", reads_shape=True),
+    Operator("Slice", _slice, torch="slice", movement="part", resizes=True),
+    Operator("SpaceToDepth", _space_to_depth, torch="pixel_unshuffle", movement="combine"),
+    Operator("Split", _split, torch=_SPLITS, movement="part", splits=True),
+    Operator("Squeeze", _squeeze, torch="squeeze", movement="reshape"),
+    Operator("TensorScatter", _tensor_scatter, torch=_SCATTERED_PARTS, movement="combine"),
+    Operator("Tile", plain(_tile), torch="repeat", movement="combine", resizes=True),
+    Operator("Transpose", _transpose, torch="permute t transpose movedim swapaxes numpy_T", movement="permute"),
+    Operator("Trilu", _triangle, torch="tril triu", movement="combine"),
+    Operator("Unsqueeze", _unsqueeze, torch="unsqueeze", movement="reshape"),
+    Operator("ReorderInput", None, "com.microsoft.nchwc", movement="combine"),
+    Operator("ReorderOutput", None, "com.microsoft.nchwc", movement="combine"),
+    Operator("MemcpyFromHost", movement="copy"),
+    Operator("MemcpyToHost", movement="copy"),
+    of_torch("copy", movement="copy", source=1),  # into the first tensor from the second one
+    of_torch("as_strided diagonal narrow select unfold", movement="part"),
+    of_torch("_conj imag real view_as_complex view_as_real", movement="part"),  # numbers, or parts, of another kind
+    of_torch("getitem", movement="combine", splits=True),  # of a tensor, or of a tuple of results
+    of_torch("masked_scatter masked_select roll stack take _unsafe_masked_index zero", movement="combine"),
+    of_torch("repeat_interleave tile", movement="combine"),
+    of_torch("index_add scatter_add", routing="scatter"),
+    of_torch("empty empty_like empty_permuted empty_strided new_empty new_empty_strided", uninitialized=True),
+    # The layers of OpenVINO's compiled models.
+    *(Operator(name, domain=OPENVINO, movement="combine") for name in ("Concatenation", "Gather")),
+    *(Operator(name, domain=OPENVINO, movement="part") for name in ("Split", "StridedSlice")),
+    Operator("Broadcast", domain=OPENVINO, movement="expand"),
+    Operator("Convert", domain=OPENVINO, movement="cast"),
+    Operator("Reorder", domain=OPENVINO, movement="copy"),
+    Operator("Reshape", domain=OPENVINO, movement="reshape"),
+    Operator("Transpose", domain=OPENVINO, movement="permute"),
 )

@@ -1,9 +1,13 @@
 """Operators that normalize numbers by the mean, the variance or the norm of some of them."""
 
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import torch
 from torch.nn import functional
 
-from ._operator import NodeCall, Operator, Tensor, along, by_name
+from ._operator import NodeCall, Operator, Tensor, along, by_name, of_torch
 
 _MICROSOFT = "com.microsoft"
 
@@ -147,18 +151,44 @@ def _channels_last_group_norm(call: NodeCall, x: Tensor, scale: Tensor, bias: Te
     return result.movedim(1, -1) if last else result
 
 
+def _last(_: object, shapes: Sequence[tuple[int, ...]]) -> float:
+    return shapes[0][-1]
+
+
+def _from_axis(attributes: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]) -> float:
+    return math.prod(shapes[0][attributes.get("axis", -1) :])
+
+
+def _of_sample(_: object, shapes: Sequence[tuple[int, ...]]) -> float:
+    return math.prod(shapes[0][1:])
+
+
+def _of_channel(_: object, shapes: Sequence[tuple[int, ...]]) -> float:
+    return math.prod(shapes[0]) / shapes[0][1]
+
+
+_BATCH_NORM: dict[str, Any] = {"family": "batch_norm", "weight": 1}
+_LAYER_NORM: dict[str, Any] = {"family": "layer_norm", "weight": 1}
+_RMS_NORM: dict[str, Any] = {"family": "rms_norm", "weight": 1}
+
 OPERATORS = (
-    Operator("BatchNormalization", {7: _batch_norm, 14: _training_norm}),
-    Operator("GroupNormalization", _group_norm),
-    Operator("InstanceNormalization", _instance_norm),
+    Operator("BatchNormalization", {7: _batch_norm, 14: _training_norm}, **_BATCH_NORM),
+    Operator("GroupNormalization", _group_norm, terms=_of_sample),
+    Operator("InstanceNormalization", _instance_norm, terms=_of_sample),
     Operator("LRN", _local_norm),
-    Operator("LayerNormalization", by_name(_layer_norm)),
+    Operator("LayerNormalization", by_name(_layer_norm), terms=_from_axis, **_LAYER_NORM),
     Operator("LpNormalization", _unit_norm),
     Operator("MeanVarianceNormalization", _mean_variance_norm),
-    Operator("RMSNormalization", _rms_norm),
-    Operator("SimplifiedLayerNormalization", by_name(_simplified_norm)),
+    Operator("RMSNormalization", _rms_norm, terms=_from_axis, **_RMS_NORM),
+    Operator("SimplifiedLayerNormalization", by_name(_simplified_norm), **_RMS_NORM),
     Operator("EmbedLayerNormalization", by_name(_embed_norm), _MICROSOFT),
     Operator("GroupNorm", _channels_last_group_norm, _MICROSOFT),
     Operator("SkipLayerNormalization", by_name(_skip_norm), _MICROSOFT),
     Operator("SkipSimplifiedLayerNormalization", by_name(_skip_simplified_norm), _MICROSOFT),
+    of_torch("layer_norm native_layer_norm", terms=_last, **_LAYER_NORM),
+    of_torch("rms_norm", terms=_last, **_RMS_NORM),
+    of_torch("_fused_rms_norm", **_RMS_NORM),
+    of_torch("group_norm instance_norm", terms=_of_sample),
+    of_torch("batch_norm", terms=_of_channel, sequential=_of_channel, **_BATCH_NORM),
+    of_torch("_native_batch_norm_legit_no_training native_batch_norm", **_BATCH_NORM),
 )

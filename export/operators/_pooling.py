@@ -1,7 +1,7 @@
 """Operators that combine the numbers of windows and regions, and resize what is between them."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,11 +9,17 @@ import torch
 from torch.nn import functional
 
 from ._movement import padded
-from ._operator import Compute, NodeCall, Operator, Tensor, UnsupportedError, integers, number, plain
+from ._operator import Compute, NodeCall, Operator, Tensor, UnsupportedError, integers, number, of_torch, plain
 from ._windows import Windows, unfolded, windows_of, with_last_windows
 
 _HALF = 0.5
 _NEAR, _RELATIVELY_NEAR = 2.0**-18, 2.0**-21  # to a tie: as far as rounding in float32 moves coordinates
+
+_MAX_POOLS = "max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices"
+_UPSAMPLES = (
+    "upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_nearest1d upsample_nearest2d upsample_nearest3d "
+    "upsample_trilinear3d"
+)
 
 
 def _pool_windows(call: NodeCall, x: Tensor) -> Windows:
@@ -354,20 +360,30 @@ def _kept(scores: Tensor, too_near: Tensor, count: int, floor: float) -> list[in
     return kept
 
 
+def _terms(_: object, shapes: Sequence[tuple[int, ...]]) -> float:
+    return math.prod(shapes[0]) / math.prod(shapes[-1])
+
+
+_SUMS: Mapping[str, Any] = {"terms": _terms, "sequential": _terms}
+
 OPERATORS = (
-    Operator("AffineGrid", _affine_grid),
-    Operator("AveragePool", _average_pool),
-    Operator("Col2Im", _columns_to_image),
-    Operator("GlobalAveragePool", _global_pool(torch.mean)),
-    Operator("GlobalLpPool", _global_norm_pool),
-    Operator("GlobalMaxPool", _global_pool(torch.amax)),
-    Operator("GridSample", _grid_sample),
-    Operator("LpPool", _norm_pool),
-    Operator("MaxPool", _max_pool),
-    Operator("MaxRoiPool", _region_pool),
-    Operator("MaxUnpool", _unpool),
+    Operator("AffineGrid", _affine_grid, torch="affine_grid affine_grid_generator"),
+    Operator("AveragePool", _average_pool, **_SUMS, resamples=True),
+    Operator("Col2Im", _columns_to_image, torch="col2im"),
+    Operator("GlobalAveragePool", _global_pool(torch.mean), **_SUMS),
+    Operator("GlobalLpPool", _global_norm_pool, **_SUMS),
+    Operator("GlobalMaxPool", _global_pool(torch.amax), torch="adaptive_max_pool1d adaptive_max_pool2d", chooses=True),
+    Operator("GridSample", _grid_sample, torch="grid_sampler grid_sampler_2d grid_sampler_3d grid_sample"),
+    Operator("LpPool", _norm_pool, **_SUMS),
+    Operator("MaxPool", _max_pool, torch=_MAX_POOLS, family="max_pool2d", chooses=True),
+    Operator("MaxRoiPool", _region_pool, chooses=True),
+    Operator("MaxUnpool", _unpool, torch="max_unpool2d", movement="combine"),
     Operator("NonMaxSuppression", _suppress),
-    Operator("Resize", {10: _upsample, 11: _resize}, settings=frozenset({1, 2})),
-    Operator("RoiAlign", _region_align),
-    Operator("Upsample", _upsample, settings=frozenset({1})),
+    Operator("Resize", {10: _upsample, 11: _resize}, settings=frozenset({1, 2}), resamples=True),
+    Operator("RoiAlign", _region_align, torch="roi_align"),
+    Operator("Upsample", _upsample, settings=frozenset({1}), resamples=True),
+    # In PyTorch, sums of windows are added like those of products.
+    of_torch("avg_pool2d", terms=_terms, resamples=True),
+    of_torch("adaptive_avg_pool2d", terms=_terms),
+    of_torch(_UPSAMPLES, resamples=True),
 )

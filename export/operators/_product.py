@@ -1,14 +1,17 @@
 """Operators that add products: of matrices, and convolutions."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.nn import functional
 
+from filch.steal import Product
+
 from ._elementwise import swish
 from ._movement import padded
-from ._operator import NodeCall, Operator, Tensor, UnsupportedError, along, by_name, plain
+from ._operator import NodeCall, Operator, Tensor, Terms, UnsupportedError, along, by_name, of_torch, plain
 from ._windows import halves, windows_of
 
 _MICROSOFT = "com.microsoft"
@@ -189,18 +192,74 @@ _ACTIVATIONS: dict[str, Any] = {
     "HardSigmoid": lambda x, alpha=0.2, beta=0.5: (alpha * x + beta).clamp(0, 1),
 }
 
+_Shapes = Sequence[tuple[int, ...]]
+
+
+def _last(_: object, shapes: _Shapes) -> float:
+    return shapes[0][-1]
+
+
+def _contracted(_: object, shapes: _Shapes) -> float:
+    """Return the size of the contracted dimensions; a shared batch dimension increases the estimate."""
+    return math.sqrt(math.prod(shapes[0]) * math.prod(shapes[1]) / math.prod(shapes[-1]))
+
+
+def _kernel(_: object, shapes: _Shapes) -> float:
+    return math.prod(shapes[1][1:])
+
+
+def _summed_gradients(_: object, shapes: _Shapes) -> float:
+    return max(math.prod(shape) / shape[1] for shape in (shapes[0], shapes[2]))
+
+
+def _samples(_: object, shapes: _Shapes) -> float:
+    """Return over how many samples the gradient of a parameter is summed."""
+    return math.prod(shapes[0]) / shapes[-1][0]
+
+
+def _in_turns(terms: Terms) -> Terms:
+    """Return four times the length of sums of gradients.
+
+    Gradients of one sample often have one sign, and cancel with those of the next, so that partial sums, and with them
+    the error, are twice as large as those of random numbers. The error grows with the square root of the length.
+    """
+    return lambda attributes, shapes: 4 * terms(attributes, shapes)
+
+
+def _of_parameter(attributes: Mapping[str, Any], shapes: _Shapes) -> float:
+    """Return 1 for the gradients of matrices, which are products."""
+    return 1 if len(shapes[-1]) == 2 else _in_turns(_samples)(attributes, shapes)
+
+
+_MATMUL: dict[str, Any] = {"family": "matmul", "product": Product.MATMUL, "weight": 1}
+_CONVOLUTION: dict[str, Any] = {"family": "convolution", "product": Product.CONVOLUTION, "weight": 1}
+
 OPERATORS = (
     Operator("CausalConvWithState", _causal),
-    Operator("Conv", convolved),
-    Operator("ConvTranspose", _transposed),
-    Operator("DeformConv", _deformed),
-    Operator("Det", plain(torch.linalg.det)),
-    Operator("Einsum", _einsum),
-    Operator("Gemm", _gemm),
-    Operator("MatMul", plain(torch.matmul)),
-    Operator("FusedConv", _fused_conv, _MICROSOFT),
-    Operator("FusedGemm", by_name(_fused_gemm), _MICROSOFT),
-    Operator("FusedMatMul", by_name(_fused_matmul), _MICROSOFT),
-    Operator("NhwcFusedConv", _channels_last, _MICROSOFT),
-    Operator("TransposeMatMul", by_name(_fused_matmul), _MICROSOFT),
+    Operator("Conv", convolved, torch="conv1d conv2d conv3d convolution _convolution", terms=_kernel, **_CONVOLUTION),
+    Operator(
+        "ConvTranspose",
+        _transposed,
+        torch="conv_transpose1d conv_transpose2d conv_transpose3d",
+        terms=lambda _, shapes: math.prod(shapes[1]) / shapes[1][1],
+        product=Product.CONVOLUTION,
+    ),
+    Operator("DeformConv", _deformed, torch="deform_conv2d"),
+    Operator("Det", plain(torch.linalg.det), torch="_linalg_det linalg_det det"),
+    Operator("Einsum", _einsum, torch="einsum", terms=_contracted, product=Product.MATMUL),
+    Operator(
+        "Gemm",
+        _gemm,
+        terms=lambda attributes, shapes: shapes[0][0 if attributes.get("transA") else -1],
+        **_MATMUL,
+    ),
+    Operator("MatMul", plain(torch.matmul), torch="bmm linear matmul mm", terms=_last, **_MATMUL),
+    Operator("FusedConv", _fused_conv, _MICROSOFT, terms=_kernel, **_CONVOLUTION),
+    Operator("FusedGemm", by_name(_fused_gemm), _MICROSOFT, **_MATMUL),
+    Operator("FusedMatMul", by_name(_fused_matmul), _MICROSOFT, **_MATMUL),
+    Operator("NhwcFusedConv", _channels_last, _MICROSOFT, product=Product.CONVOLUTION),
+    Operator("TransposeMatMul", by_name(_fused_matmul), _MICROSOFT, product=Product.MATMUL),
+    of_torch("addmm baddbmm", terms=lambda _, shapes: shapes[1][-1], **(_MATMUL | {"weight": 2})),
+    of_torch("convolution_backward", terms=_summed_gradients, sequential=_in_turns(_summed_gradients)),
+    of_torch("gradient", terms=_samples, sequential=_of_parameter),
 )

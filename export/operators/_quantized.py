@@ -1,13 +1,13 @@
 """Operators on quantized numbers, and what converts to and from them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
 import torch
 
 from ._dtypes import rounded
-from ._operator import Compute, NodeCall, Operator, Tensor, UnsupportedError, along
+from ._operator import Compute, NodeCall, Operator, Tensor, UnsupportedError, along, of_torch
 from ._product import convolved
 
 _MICROSOFT = "com.microsoft"
@@ -259,24 +259,30 @@ def _unpacked(packed: Tensor, bits: int) -> Tensor:
     return ((packed[..., None].long() >> shifts) & (2**bits - 1)).flatten(-2).double()
 
 
+_DEQUANTIZES: Mapping[str, Any] = {"quantization": "dequantize"}
+_STORES_INTEGERS: Mapping[str, Any] = {"quantization": "integers"}
+
 OPERATORS = (
-    Operator("ConvInteger", _integer_conv),
-    Operator("DequantizeLinear", _dequantize),
-    Operator("DynamicQuantizeLinear", _quantize_to_range),
-    Operator("MatMulInteger", _integer_matmul),
-    Operator("QLinearConv", _quantized_conv),
-    Operator("QLinearMatMul", _quantized_matmul),
-    Operator("QuantizeLinear", _quantize),
-    Operator("DequantizeLinear", _dequantize, _MICROSOFT),
+    Operator("ConvInteger", _integer_conv, **_STORES_INTEGERS),
+    Operator("DequantizeLinear", _dequantize, torch="dequantize_per_tensor dequantize_per_channel", **_DEQUANTIZES),
+    Operator("DynamicQuantizeLinear", _quantize_to_range, quantization="quantize"),
+    Operator("MatMulInteger", _integer_matmul, **_STORES_INTEGERS),
+    Operator("QLinearConv", _quantized_conv, **_STORES_INTEGERS),
+    Operator("QLinearMatMul", _quantized_matmul, **_STORES_INTEGERS),
+    Operator("QuantizeLinear", _quantize, torch="quantize_per_tensor quantize_per_channel", quantization="quantize"),
+    Operator("DequantizeLinear", _dequantize, _MICROSOFT, **_DEQUANTIZES),
     Operator("DynamicQuantizeMatMul", _ranging_matmul, _MICROSOFT),
+    Operator("GatherBlockQuantized", None, _MICROSOFT, quantization="weight"),
     Operator("MatMulIntegerToFloat", _scaled_matmul, _MICROSOFT),
-    Operator("MatMulNBits", _block_matmul, _MICROSOFT),
-    Operator("QGemm", _quantized_gemm, _MICROSOFT),
-    Operator("QLinearAdd", _binary(torch.add), _MICROSOFT),
-    Operator("QLinearConcat", _joined, _MICROSOFT),
-    Operator("QLinearGlobalAveragePool", _unary(_quantized_mean), _MICROSOFT),
-    Operator("QLinearLeakyRelu", _unary(_leaky), _MICROSOFT),
-    Operator("QLinearMul", _binary(torch.mul), _MICROSOFT),
-    Operator("QLinearSigmoid", _unary(lambda _, x: torch.sigmoid(x)), _MICROSOFT),
-    Operator("QuantizeLinear", _quantize, _MICROSOFT),
+    Operator("MatMulNBits", _block_matmul, _MICROSOFT, quantization="weight"),
+    Operator("QGemm", _quantized_gemm, _MICROSOFT, **_STORES_INTEGERS),
+    Operator("QLinearAdd", _binary(torch.add), _MICROSOFT, **_STORES_INTEGERS),
+    Operator("QLinearConcat", _joined, _MICROSOFT, **_STORES_INTEGERS),
+    Operator("QLinearGlobalAveragePool", _unary(_quantized_mean), _MICROSOFT, **_STORES_INTEGERS),
+    Operator("QLinearLeakyRelu", _unary(_leaky), _MICROSOFT, **_STORES_INTEGERS),
+    Operator("QLinearMul", _binary(torch.mul), _MICROSOFT, **_STORES_INTEGERS),
+    Operator("QLinearSigmoid", _unary(lambda _, x: torch.sigmoid(x)), _MICROSOFT, **_STORES_INTEGERS),
+    Operator("QuantizeLinear", _quantize, _MICROSOFT, quantization="quantize"),
+    of_torch("fake_quantize_per_channel_affine fake_quantize_per_tensor_affine", jumps=True),
+    of_torch("fake_quantize_per_channel_affine_cachemask fake_quantize_per_tensor_affine_cachemask", jumps=True),
 )

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.nn import functional
+
+from filch.steal import Product
 
 from ._operator import NodeCall, Operator, Tensor, UnsupportedError
 
@@ -195,4 +198,13 @@ def _rnn_step(part: _Direction) -> _Step:
     return lambda projected, states: [function(projected + states[0] @ part.recurrence.mT + bias)]
 
 
-OPERATORS = (Operator("GRU", _gru), Operator("LSTM", _lstm), Operator("RNN", _rnn))
+_TRAITS: dict[str, Any] = {
+    "terms": lambda _, shapes: shapes[0][0] * (shapes[1][-1] + shapes[2][-1]),  # over steps, inputs and states
+    "product": Product.CONVOLUTION,
+}
+
+OPERATORS = (
+    Operator("GRU", _gru, torch="gru", **_TRAITS),
+    Operator("LSTM", _lstm, torch="lstm", **_TRAITS),
+    Operator("RNN", _rnn, torch="rnn_tanh rnn_relu", **_TRAITS),
+)

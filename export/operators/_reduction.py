@@ -1,11 +1,13 @@
 """Operators that combine or rank the numbers along dimensions."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch.nn import functional
 
-from ._operator import Compute, NodeCall, Operator, Tensor, flat_from, integers, number
+from ._operator import Compute, Decision, NodeCall, Operator, Tensor, flat_from, integers, number, of_torch
 
 _Reduce = Callable[[Tensor, list[int]], Tensor]  # keeps the dimensions, with size 1
 
@@ -117,24 +119,61 @@ def _unique(call: NodeCall, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return values if axis is None else values.movedim(0, axis), first, inverse, counts
 
 
+def _reduced(_: object, shapes: Sequence[tuple[int, ...]]) -> float:
+    return math.prod(shapes[0]) / math.prod(shapes[-1])
+
+
+def _longest(_: object, shapes: Sequence[tuple[int, ...]]) -> float:
+    return max(shapes[0])  # the axis of ONNX's is an input of the node, so its value is unknown here
+
+
+def _last(_: object, shapes: Sequence[tuple[int, ...]]) -> float:
+    return shapes[0][-1]
+
+
+def _reduces(name: str, function: _Reduce, **traits: Any) -> Operator:
+    """Return an operator of sums, which kernels may add one by one along dimensions that are not the last."""
+    return Operator(name, _reducing(function), terms=_reduced, sequential=_reduced, **traits)
+
+
 OPERATORS = (
-    Operator("ArgMax", _position(torch.argmax)),
-    Operator("ArgMin", _position(torch.argmin)),
-    Operator("CumProd", _running(torch.cumprod, 1)),
-    Operator("CumSum", _running(torch.cumsum, 0)),
-    Operator("Hardmax", _versions(_hardmax)),
-    Operator("LogSoftmax", _versions(functional.log_softmax)),
-    Operator("ReduceL1", _reducing(lambda x, dims: _sum(x.abs(), dims))),
-    Operator("ReduceL2", _reducing(_by_float64(_norm))),
-    Operator("ReduceLogSum", _reducing(_by_float64(lambda x, dims: _sum(x, dims).log()))),
-    Operator("ReduceLogSumExp", _reducing(_by_float64(lambda x, dims: x.logsumexp(dims, keepdim=True)))),
-    Operator("ReduceMax", _reducing(_extreme(torch.amax, is_largest=True))),
-    Operator("ReduceMean", _reducing(_by_float64(lambda x, dims: x.mean(dims, keepdim=True)))),
-    Operator("ReduceMin", _reducing(_extreme(torch.amin, is_largest=False))),
-    Operator("ReduceProd", _reducing(_product)),
-    Operator("ReduceSum", _reducing(_sum)),
-    Operator("ReduceSumSquare", _reducing(lambda x, dims: _sum(x * x, dims))),
-    Operator("Softmax", _versions(functional.softmax)),
-    Operator("TopK", _top_k),
-    Operator("Unique", _unique),
+    Operator("ArgMax", _position(torch.argmax), decision=Decision("selection", default=0, largest=True)),
+    Operator("ArgMin", _position(torch.argmin), decision=Decision("selection", default=0, largest=False)),
+    Operator("CumProd", _running(torch.cumprod, 1), torch="cumprod"),
+    Operator("CumSum", _running(torch.cumsum, 0), torch="cumsum", terms=_longest, sequential=_longest),
+    Operator("Hardmax", _versions(_hardmax), jumps=True),
+    Operator("LogSoftmax", _versions(functional.log_softmax), torch="log_softmax _log_softmax", terms=_last),
+    _reduces("ReduceL1", lambda x, dims: _sum(x.abs(), dims)),
+    _reduces("ReduceL2", _by_float64(_norm)),
+    _reduces("ReduceLogSum", _by_float64(lambda x, dims: _sum(x, dims).log())),
+    _reduces("ReduceLogSumExp", _by_float64(lambda x, dims: x.logsumexp(dims, keepdim=True))),
+    Operator("ReduceMax", _reducing(_extreme(torch.amax, is_largest=True)), torch="amax", family="amax", chooses=True),
+    _reduces("ReduceMean", _by_float64(lambda x, dims: x.mean(dims, keepdim=True)), family="mean"),
+    Operator("ReduceMin", _reducing(_extreme(torch.amin, is_largest=False)), torch="amin", chooses=True),
+    _reduces("ReduceProd", _product),
+    _reduces("ReduceSum", _sum, family="sum"),
+    _reduces("ReduceSumSquare", lambda x, dims: _sum(x * x, dims)),
+    Operator(
+        "Softmax",
+        _versions(functional.softmax),
+        torch="softmax _softmax _safe_softmax",
+        terms=_last,
+        rounding="exponential",
+    ),
+    Operator("TopK", _top_k, chooses=True, routing="gather", decision=Decision("selection", output=1)),
+    Operator("Unique", _unique, torch="unique _unique2 unique_consecutive unique_dim"),
+    # Those of PyTorch add in blocks, and return numbers and indices together.
+    of_torch("mean", family="mean"),
+    of_torch("sum sum_to_size", family="sum"),
+    of_torch("logsumexp", terms=_reduced),
+    of_torch("argmax", decision=Decision("selection", axis="arg1", default=None, largest=True)),
+    of_torch("argmin", decision=Decision("selection", axis="arg1", default=None, largest=False)),
+    of_torch("argsort", decision=Decision("selection", axis="arg1"), routing="order"),
+    of_torch("max", family="amax", chooses=True, decision=Decision("selection", axis="arg1", default=None, output=1)),
+    of_torch("min", family="amin", chooses=True, decision=Decision("selection", axis="arg1", default=None, output=1)),
+    of_torch("aminmax median kthvalue mode cummax cummin", chooses=True),
+    of_torch("sort", chooses=True, routing="order", decision=Decision("selection", axis="arg1", output=1)),
+    of_torch("topk", chooses=True, routing="gather", decision=Decision("selection", axis="arg2", output=1)),
+    of_torch("bucketize", decision=Decision("buckets")),
+    of_torch("searchsorted", decision=Decision("buckets", boundaries=0)),
 )

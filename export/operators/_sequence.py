@@ -30,15 +30,15 @@ def _erased(items: list[Any], at: Tensor | None = None) -> list[Any]:
 
 
 OPERATORS = (
-    Operator("ConcatFromSequence", _joined),
+    Operator("ConcatFromSequence", _joined, movement="combine"),
     Operator("Optional", lambda _, item=None: (item,)),
-    Operator("OptionalGetElement", plain(lambda item: item)),
+    Operator("OptionalGetElement", plain(lambda item: item), movement="copy"),
     Operator("OptionalHasElement", lambda _, item=None: torch.tensor(item is not None)),
-    Operator("SequenceAt", plain(lambda items, at: items[int(number(at))])),
-    Operator("SequenceConstruct", lambda _, *items: [*items]),
-    Operator("SequenceEmpty", lambda _: []),
-    Operator("SequenceErase", plain(_erased)),
-    Operator("SequenceInsert", plain(_inserted)),
+    Operator("SequenceAt", plain(lambda items, at: items[int(number(at))]), movement="part"),
+    Operator("SequenceConstruct", lambda _, *items: [*items], movement="combine", returns_sequence=True),
+    Operator("SequenceEmpty", lambda _: [], returns_sequence=True),
+    Operator("SequenceErase", plain(_erased), movement="combine", returns_sequence=True),
+    Operator("SequenceInsert", plain(_inserted), movement="combine", returns_sequence=True),
     Operator("SequenceLength", plain(lambda items: torch.tensor(len(items)))),
-    Operator("SplitToSequence", _split_to_sequence),
+    Operator("SplitToSequence", _split_to_sequence, movement="part", splits=True, returns_sequence=True),
 )

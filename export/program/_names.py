@@ -11,13 +11,7 @@ from ..evaluation._eager import weight_names
 from ..graph._arguments import written_arguments
 from ..graph._graph import Graph
 from ..graph._module_calls import Port, Resolution
-
-# The output of these operators equals their input, whatever their arguments, if dtype and shape are equal.
-_COPIES = {"to", "_to_copy", "type_as", "contiguous", "clone", "detach", "detach_", "alias", "lift_fresh_copy"}
-_IDENTITIES = _COPIES | {"dropout", "dropout_"}
-# The output of these equals their input if the decomposition removed them although their result is used.
-_RESHAPES = {"expand", "expand_as", "view", "view_as", "reshape", "squeeze", "flatten"}
-_IDENTITIES_WHEN_REMOVED = _RESHAPES | {"slice", "repeat", "pad", "constant_pad_nd"}
+from ..operators import operator_of
 
 
 class Names:
@@ -74,9 +68,11 @@ class Names:
         first = node.args[0] if node.op == "call_function" and node.args else None
         if not isinstance(first, fx.Node) or not _same_type(node, first):
             return None
-        operator = _operator(node)
-        removed_identity = operator in _IDENTITIES_WHEN_REMOVED and node.name in self._live
-        return first if operator in _IDENTITIES or removed_identity else None
+        operator = operator_of(_operator(node))
+        # What the decomposition has removed although its result is used returns its input, if that has the same shape.
+        was_removed = operator.keeps and node.name in self._live
+        is_copy = operator.movement in ("copy", "cast") and not operator.source
+        return first if is_copy or operator.name == "dropout" or was_removed else None
 
     def _map_nodes(self, module: fx.GraphModule, decompositions: Mapping[str, list[fx.Node]]) -> None:
         """Map the nodes of `module`, and those of its regions (`with torch.no_grad():`, autocast)."""
@@ -135,10 +131,6 @@ def _is_result(item: fx.Node, decomposition: Sequence[fx.Node]) -> bool:
     return all(_operator(other) == "getitem" and inside.isdisjoint(other.users) for other in items)
 
 
-# Operators whose results share memory with their input; schemas do not declare that for lists of results.
-_SPLITTING = frozenset({"split", "split_with_sizes", "chunk", "tensor_split", "unbind", "getitem"})
-
-
 def _written_through_views(module: fx.GraphModule) -> set[fx.Node]:
     """Return the nodes whose memory is written to through another node (`y = x[0]; y.add_(1)` changes x).
 
@@ -164,7 +156,8 @@ def _is_view(node: fx.Node) -> bool:
     """Whether the result of a node shares memory with its input."""
     schema = getattr(node.target, "_schema", None)
     results = schema.returns if schema is not None else ()
-    return _operator(node) in _SPLITTING or any(item.alias_info is not None for item in results)
+    # Schemas do not declare that for lists of results.
+    return operator_of(_operator(node)).splits or any(item.alias_info is not None for item in results)
 
 
 def _decompositions(exported: ExportedProgram, decomposed: ExportedProgram) -> dict[str, list[fx.Node]]:

@@ -24,8 +24,8 @@ _MAX_TERMS = 100  # of an expression after multiplying out, which sympy does to 
 _SYMBOL = re.compile(r"[A-Za-z_]{1,32}(\d{0,5})")
 _ASSUMPTIONS = {"finite", "integer", "negative", "nonnegative", "nonzero", "positive", "real", "zero"}
 _OF_SYMPY = (
-    *("Add", "And", "Equality", "GreaterThan", "LessThan", "Max", "Min", "Mul", "Not", "Or", "Pow", "Rational"),
-    *("StrictGreaterThan", "StrictLessThan", "Unequality"),
+    *(sympy.Add, sympy.And, sympy.Equality, sympy.GreaterThan, sympy.LessThan, sympy.Max, sympy.Min, sympy.Mul),
+    *(sympy.Not, sympy.Or, sympy.Pow, sympy.Rational, sympy.StrictGreaterThan, sympy.StrictLessThan, sympy.Unequality),
 )
 _OF_TORCH = (
     *("CeilDiv", "CeilToInt", "CleanDiv", "FloatTrueDiv", "FloorDiv", "FloorToInt", "Identity", "IntTrueDiv"),
@@ -143,7 +143,7 @@ def _term_count(name: str, arguments: Sequence[Any]) -> int:
     """Return the number of terms of a function call after multiplying out."""
     # An argument is one term unless it is a sum, a product or a power itself.
     counts = [_term_count(kind, item.args) if (kind := type(item).__name__) in _EXPANDING else 1 for item in arguments]
-    if name == "Mul":
+    if name == sympy.Mul.__name__:
         return math.prod(counts)
     if name in _POWERS and isinstance(arguments[-1], int | sympy.Integer):
         return int(counts[0] ** min(abs(int(arguments[-1])), _MAX_BITS))
@@ -160,5 +160,5 @@ def _bounded(value: Any) -> Any:
 
 @cache
 def _functions() -> Mapping[str, Callable[..., Any]]:
-    of_sympy = {name: getattr(sympy, name) for name in _OF_SYMPY}
+    of_sympy = {function.__name__: function for function in _OF_SYMPY}
     return of_sympy | {name: getattr(functions, name) for name in _OF_TORCH if hasattr(functions, name)}

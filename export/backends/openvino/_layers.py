@@ -14,14 +14,13 @@ from typing import Any
 
 from ...graph._graph import Graph
 from ...graph._nodes import Dim, Node, Value
+from ...operators import Operator, operator_of
 
 Port = tuple[str, int]  # the name of a layer, and the index of one of its outputs
 Owners = Mapping[str, tuple[str, ...]]
 Results = Mapping[str, tuple[tuple[str, ...], tuple[Dim, ...]]]  # names and shape, by the name of a layer
 Key = tuple[str, str, str, tuple[str, ...]]
 _NO_NODES = frozenset({"Const", "Input", "Output"})
-_COPIES = frozenset({"Convert", "Reorder"})
-_MOVES = _COPIES | {"Broadcast", "Concatenation", "Gather", "Reshape", "Split", "StridedSlice", "Transpose"}
 _KINDS = {"f": "float", "i": "int", "u": "uint"}
 _DTYPES = {f"{short}{bits}": f"{kind}{bits}" for short, kind in _KINDS.items() for bits in (8, 16, 32, 64)}
 _DTYPES |= {"bf16": "bfloat16", "boolean": "bool"}
@@ -56,6 +55,16 @@ class Layer:
     def is_node(self) -> bool:
         """Whether the layer computes something."""
         return self.kind not in _NO_NODES
+
+    @property
+    def operator(self) -> Operator:
+        """What is known of the type of the layer."""
+        return operator_of(f"openvino::{self.kind}")
+
+    @property
+    def copies(self) -> bool:
+        """Whether it has the numbers of its input, in another dtype or memory layout."""
+        return self.operator.movement in ("copy", "cast")
 
 
 @dataclass(frozen=True)
@@ -144,7 +153,7 @@ class ExecutedLayers:
             layer.name
             for key, layers in self.by_key.items()
             for layer in layers[counts.get(key, 0) :]
-            if layer.kind not in _COPIES
+            if not layer.copies
         )
 
     def near_changed(self, changed: Collection[str], requested: Mapping[str, Border]) -> set[str]:
@@ -186,8 +195,8 @@ class ExecutedLayers:
         """
         read = [other.layers[name] for name, _ in layer.inputs if other.layers[name].is_node]
         return all(
-            (source.kind in _COPIES or self._has_layer(other, source))
-            and (source.kind not in _MOVES or self._has_input_layers(other, source))
+            (source.copies or self._has_layer(other, source))
+            and (not source.operator.movement or self._has_input_layers(other, source))
             for source in read
         )
 
@@ -198,7 +207,7 @@ class ExecutedLayers:
         if len(sources) != 1 or (layer.computes and layer.key in self.by_key):
             return port
         repeats = {*layer.computes} <= {*other.layers[sources[0][0]].computes}
-        return self._before_copies(other, sources[0]) if layer.kind in _COPIES or repeats else port
+        return self._before_copies(other, sources[0]) if layer.copies or repeats else port
 
     def _neighbors(self, name: str) -> set[str]:
         """Return the names of the layers that a layer reads or that read it."""
@@ -278,7 +287,7 @@ class ExecutedLayers:
 def _belongs_to(layer: Layer, group: tuple[Layer, ...]) -> bool:
     """Return whether a layer belongs to the group of its only consumer; see `ExecutedLayers.groups`."""
     shared = any(name in later.computes for name in layer.computes for later in group)
-    return not layer.computes or shared or group[0].kind in _MOVES
+    return not layer.computes or shared or bool(group[0].operator.movement)
 
 
 def _layer(op: Any, owners: Owners) -> Layer:

@@ -11,7 +11,8 @@ from collections.abc import Collection
 import openvino as ov
 from openvino import opset13 as opset
 
-_MOVES = frozenset({"Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+from ...operators import operator_of
+
 _LIKE = "ConvertLike"
 _TYPE_ONLY = frozenset({_LIKE, "ShapeOf"})  # read the type or shape of a value, not its numbers
 
@@ -38,7 +39,7 @@ def _move(product: ov.Node, side: int) -> bool:
     """Move the scalar factor if input `side` of a product is a move and the other a scalar; return whether it is."""
     moved, scalar = product.input_value(side), product.input_value(1 - side)
     move = moved.get_node()
-    if move.get_type_name() not in _MOVES or not _has_one_reader(moved):
+    if operator_of(move.get_type_name()).movement not in ("reshape", "permute") or not _has_one_reader(moved):
         return False
     start = move.input_value(0)
     for user in moved.get_target_inputs():

@@ -157,7 +157,7 @@ def test_every_operator_is_known():
     unknown = {
         name
         for (domain, name), found in schemas().items()
-        if domain in {"", CLASSICAL} and find_operator(domain, name) is None
+        if domain in {"", CLASSICAL} and getattr(find_operator(domain, name), "compute", None) is None
     }
     assert unknown == {*WITHOUT} - {"BitCast"}
 
