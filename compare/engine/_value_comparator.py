@@ -8,6 +8,7 @@ from functools import partial
 import torch
 
 from filch.export import Graph, Node, Unpredictable
+from filch.export.operators import operator_of
 
 from ..common._complex import complex_as_real
 from ..common._value_cache import ValueCache
@@ -104,7 +105,12 @@ class ValueComparator:
     def _sequence_row(self, name: str) -> Row:
         """Return the row of a value; a sequence is the same as its reference if all its elements are."""
         row, users = self._rows[name], self._graph.consumers.get(name, ())
-        if row.judged or row.op not in _SEQUENCE_OPS or not users or any(user.op != "SequenceAt" for user in users):
+        if (
+            row.judged
+            or not operator_of(row.op).returns_sequence
+            or not users
+            or any(user.op != "SequenceAt" for user in users)
+        ):
             return row
         elements = [self._rows[output] for user in users for output in user.outputs]
         if any(element.status != "same" for element in elements):
@@ -337,9 +343,6 @@ def _effect(plain: torch.Tensor, observed: torch.Tensor) -> Difference | None:
 
 
 _BY_ELEMENT = "a sequence of tensors: judged by its elements"
-_SEQUENCE_OPS = frozenset(
-    {"SplitToSequence", "SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceErase", "SequenceMap"}
-)
 
 
 def _with_unjudged(row: Row, graph: Graph, node: Node, judged: set[str]) -> Row:
@@ -364,7 +367,7 @@ def _measured_row(
     reason: str,
 ) -> Row:
     """Return a row with its difference, or with `reason` if it has no reference."""
-    if actual is None and row.op in _SEQUENCE_OPS:
+    if actual is None and operator_of(row.op).returns_sequence:
         return replace(row, status="no value", reason=_BY_ELEMENT)
     if reference is None:
         if reason:

@@ -78,5 +78,7 @@ def operator_of(op: str) -> Operator:
 
 
 def operator_name(op: str) -> str:
-    """Return the name of an operator without domain and overload: `aten.mul.Tensor` becomes `mul`."""
-    return op.split(".")[1] if op.startswith("aten.") else op.rpartition("::")[2]
+    """Return the name of an operator without domain or namespace and overload: `aten.mul.Tensor` becomes `mul`."""
+    namespace, _, name = op.rpartition("::")
+    parts = name.split(".")
+    return parts[1] if len(parts) == 3 and not namespace else name
