@@ -43,7 +43,7 @@ class PositionedRow:
             value: the value.
             reference: the reference, of the same shape.
             axes: the axes of both.
-            positions: the position of each token along the axis of tokens; see `Joined`.
+            positions: the position of each token along the axis of tokens; see `JoinedSteps`.
         """
         if torch.equal(value, reference):
             return cls(row, (0.0,) * axes.spans.length)

@@ -10,7 +10,7 @@ from filch.export import Node
 
 from ..float64 import Float64Value
 
-Ties = Mapping[int, int]  # by axis, 1 or -1; see `filch.export.operators.Call`
+Ties = Mapping[int, int]  # by axis, 1 or -1; see `filch.export.operators.NodeCall`
 _AXES = 4  # whose ties are tried, each in both directions
 
 

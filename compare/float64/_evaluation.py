@@ -305,7 +305,7 @@ class Float64NodeRun(_ProgramValues):
         *args: see `_ProgramValues`.
         reference: returns the reference of a value by its name, in its own dtype; None has it computed from what its
             node reads.
-        ties: see `filch.export.operators.Call`.
+        ties: see `filch.export.operators.NodeCall`.
         by_graph: whether the graph's nodes compute what reads a value within an operation of the model, if that has a
             reference; else the operation does.
     """
