@@ -22,10 +22,10 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from filch.compare import align
 
-# The port lives with the tests, which are no package and are not installed.
+# The model of the port lives with the tests, which are no package and are not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from support.models.ports.gpt2 import port_of
+from ports.gpt2 import port_of
 
 LAYERS = (3, 6, 12, 24)
 COLUMNS = ("parameters", "two runs s", "clean s", "ratio", "two bugs s", "above the models GiB", "clean", "bugs named")

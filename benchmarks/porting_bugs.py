@@ -17,29 +17,10 @@ from torch.utils._pytree import tree_leaves
 
 from filch.compare import Alignment, align
 
-# The models and the bugs live with the tests, which are no package and are not installed.
+# The models that are ported live with the tests, which are no package and are not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from support.faults import (
-    porting_heldout,
-    porting_heldout2,
-    porting_heldout3,
-    porting_heldout4,
-    porting_heldout5,
-    porting_heldout6,
-    porting_heldout7,
-)
-from support.faults.porting import STYLES, PortingBug, Style, make
-
-SETS = {
-    "first": porting_heldout,
-    "second": porting_heldout2,
-    "third": porting_heldout3,
-    "fourth": porting_heldout4,
-    "fifth": porting_heldout5,
-    "sixth": porting_heldout6,
-    "seventh": porting_heldout7,
-}
+from faults.porting import SETS, STYLES, PortingBug, Style, make, read_set
 
 OUTCOMES = OPERATION, MODULE, ELSEWHERE, UNNAMED, PASSED = ("operation", "module", "elsewhere", "unnamed", "passed")
 LEAST_CHANGE = 1e-5  # of the outputs, in float64
@@ -176,7 +157,7 @@ def main() -> int:
     parser.add_argument("--only-effects", action="store_true", help="check that each bug changes the outputs")
     options = parser.parse_args()
     gc.freeze()  # `align` collects garbage, which takes a second if it looks at all imported modules
-    bugs, paired = SETS[options.set].BUGS, SETS[options.set].PAIRS
+    bugs, paired = read_set(options.set).bugs, read_set(options.set).pairs
     every = {bug.port for bug in bugs.values()}
     ports = sorted(every if options.ports is None else options.ports)
     if unknown := {*ports} - every:

@@ -3,11 +3,9 @@
 import pytest
 import torch
 
+from faults.porting import STYLES, make, read_set
 from filch.compare import align
-from support.faults import porting_heldout2, porting_heldout3, porting_heldout4, porting_heldout6, porting_heldout7
-from support.faults.porting import STYLES, make
-from support.models.ports import PORTS
-from support.models.ports.heldout import HELD_OUT_PORTS
+from ports import HELD_OUT_PORTS, PORTS
 
 
 @pytest.mark.parametrize("name", HELD_OUT_PORTS)
@@ -49,8 +47,8 @@ NAMED = {
     "rwkv: bonus of another layer in layer 0": "operation",  # the weight of another layer, which only a sum reads
 }
 FRESH = "opt", "gptj", "bloom", "gemma2", "falcon", "segformer: corners", "rwkv"
-SETS = porting_heldout2, porting_heldout3, porting_heldout4, porting_heldout6, porting_heldout7
-BUGS = {name: bug for bugs in SETS for name, bug in bugs.BUGS.items()}
+SETS = "second", "third", "fourth", "sixth", "seventh"
+BUGS = {name: bug for part in SETS for name, bug in read_set(part).bugs.items()}
 
 
 @pytest.mark.parametrize("name", NAMED)

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
+from faults.porting import make, read_set
 from filch.compare import align
-from support.faults import porting_heldout2
-from support.faults.porting import make
 
 pytestmark = pytest.mark.gpu
 BUG = "gptj: branches one after the other in layer 0"
@@ -24,6 +23,6 @@ def test_a_port_on_the_device_is_aligned():
 
 
 def test_a_bug_on_the_device_is_named():
-    bug = porting_heldout2.BUGS[BUG]
+    bug = read_set("second").bugs[BUG]
     first, *_ = align(*on_device((bug,))).departures
     assert bug.found(first) == "operation"

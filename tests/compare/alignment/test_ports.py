@@ -4,15 +4,14 @@ import re
 
 import pytest
 
+from faults.porting import make, read_set
 from filch.compare import align
 from filch.compare.results._alignment import AlignedValue, Departure
-from support.faults.porting import make
-from support.faults.porting_heldout import BUGS as HELD_OUT
-from support.models.ports import PORTS, Bug, Port
+from ports import FIRST_PORTS, Bug, Port
 
 UNKNOWN_WEIGHTS = {"qwen2": "cos|sin"}  # tables of what the model computes
 # One bug of each port, so that the tests stay short; `benchmarks/aligning.py` judges all of them.
-BUGS = [(name, [*port.bugs][index % len(port.bugs)]) for index, (name, port) in enumerate(PORTS.items())]
+BUGS = [(name, [*port.bugs][index % len(port.bugs)]) for index, (name, port) in enumerate(FIRST_PORTS.items())]
 # Those that once were not; `benchmarks/porting_bugs.py` judges all of them.
 NAMED_ALONE = (
     "gpt_neox: norms exchanged in layer 1",
@@ -21,10 +20,10 @@ NAMED_ALONE = (
 )
 
 
-@pytest.mark.parametrize("name", PORTS)
+@pytest.mark.parametrize("name", FIRST_PORTS)
 def test_values_of_a_correct_port_are_found_where_they_are(name: str) -> None:
     """Each output of a module that the port computes is found, in its place, and none that it does not compute."""
-    port = PORTS[name]
+    port = FIRST_PORTS[name]
     result = align(*port.make(None))
     assert result.close, str(result)
     assert result.departures == ()
@@ -37,15 +36,16 @@ def test_values_of_a_correct_port_are_found_where_they_are(name: str) -> None:
 @pytest.mark.parametrize(("name", "bug"), BUGS)
 def test_a_bug_of_a_port_is_named_in_its_module(name: str, bug: str) -> None:
     """The first departure is an operation of the module that has the bug."""
-    result = align(*PORTS[name].make(bug))
+    port = FIRST_PORTS[name]
+    result = align(*port.make(bug))
     assert not result.close
-    assert PORTS[name].bugs[bug].found(result.departures[0] if result.departures else None) != "elsewhere", str(result)
+    assert port.bugs[bug].found(next(iter(result.departures), None)) != "elsewhere", str(result)
 
 
 @pytest.mark.parametrize("name", NAMED_ALONE)
 def test_a_bug_in_one_layer_is_named_and_nothing_else(name: str) -> None:
     """What is unlike the other layers is named where it is: not where it is read, and not with what all layers do."""
-    bug = HELD_OUT[name]
+    bug = read_set("first").bugs[name]
     result = align(*make((bug,), bug.port, "fresh"))
     assert result.departures, str(result)
     assert [str(item) for item in result.departures if bug.found(item) != "operation"] == []
@@ -53,7 +53,7 @@ def test_a_bug_in_one_layer_is_named_and_nothing_else(name: str) -> None:
 
 def test_a_value_in_a_wrong_place_is_false() -> None:
     """The truth of layer 1 does not hold for layer 0, nor for a value that the port does not compute."""
-    port = Port(PORTS["llama"].make, {"layers.#.q": "blocks.#.qkv", "layers.#.norm": None, "head": "/mm"}, {})
+    port = Port(FIRST_PORTS["llama"].make, {"layers.#.q": "blocks.#.qkv", "layers.#.norm": None, "head": "/mm"}, {})
     right = AlignedValue("layers.1.q", "", "", "proved", ("blocks.1.qkv",))
     swapped = AlignedValue("layers.1.q", "", "", "by value", ("blocks.1.qkv", "blocks.0.qkv"))
     invented = AlignedValue("layers.0.norm", "", "", "by value", ("blocks.0.norm",))

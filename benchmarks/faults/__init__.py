@@ -1,0 +1,1 @@
+"""Sets of faults, as data and as what plants them."""

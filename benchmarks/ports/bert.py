@@ -1,0 +1,112 @@
+"""BERT as layers of `torch.nn.TransformerEncoder`, with a padded text."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu
+from transformers import BertConfig
+
+from support.models.zoo import ENCODER, build
+
+from ._port import EAGER, Bug, Pair, Port, copy, token_ids
+
+
+class Embeddings(nn.Module):
+    def __init__(self, config: BertConfig, bug: str | None):
+        super().__init__()
+        self.bug = bug
+        self.word = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.kind = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.word(ids) + self.position(torch.arange(ids.shape[1]))
+        if self.bug != "no token types":
+            x = x + self.kind.weight[0]
+        return self.norm(x)
+
+
+class Bert(nn.Module):
+    def __init__(self, config: BertConfig, bug: str | None):
+        super().__init__()
+        self.embed = Embeddings(config, bug)
+        layer = nn.TransformerEncoderLayer(
+            config.hidden_size,
+            config.num_attention_heads,
+            config.intermediate_size,
+            activation=nn.GELU("tanh") if bug == "activation" else gelu,
+            layer_norm_eps=1e-5 if bug == "eps" else config.layer_norm_eps,
+            batch_first=True,
+        )
+        self.encoder = nn.TransformerEncoder(layer, config.num_hidden_layers, enable_nested_tensor=False)
+        self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.encoder(self.embed(ids), src_key_padding_mask=mask == 0)
+        return x, self.pooler(x[:, 0]).tanh()
+
+
+def make(bug: str | None = None) -> Pair:
+    a = build("BertModel", ENCODER | EAGER)
+    b = Bert(a.config, bug).eval()
+    copy(b.embed.word, a.embeddings.word_embeddings)
+    copy(b.embed.position, a.embeddings.position_embeddings)
+    copy(b.embed.kind, a.embeddings.token_type_embeddings)
+    copy(b.embed.norm, a.embeddings.LayerNorm)
+    copy(b.pooler, a.pooler.dense)
+    for own, layer in zip(a.encoder.layer, b.encoder.layers, strict=True):
+        parts = own.attention.self.query, own.attention.self.key, own.attention.self.value
+        layer.self_attn.in_proj_weight.data.copy_(torch.cat([part.weight for part in parts]))
+        layer.self_attn.in_proj_bias.data.copy_(torch.cat([part.bias for part in parts]))
+        copy(layer.self_attn.out_proj, own.attention.output.dense)
+        copy(layer.norm1, own.attention.output.LayerNorm)
+        copy(layer.linear1, own.intermediate.dense)
+        copy(layer.linear2, own.output.dense)
+        copy(layer.norm2, own.output.LayerNorm)
+    ids, mask = token_ids(), torch.ones(token_ids().shape, dtype=torch.int64)
+    mask[1, -2:] = 0
+    return a, b, (ids, mask), (ids, mask)
+
+
+LAYER, OTHER = "encoder.layer.#", "encoder.layers.#"
+PORT = Port(
+    make,
+    {
+        "embeddings.word_embeddings": "embed.word",
+        "embeddings.position_embeddings": "embed.position",
+        "embeddings.token_type_embeddings": None,  # B adds a row of the weight
+        "embeddings.LayerNorm": "embed.norm",
+        "embeddings.dropout": "embed.norm",
+        "embeddings": "embed.norm",
+        LAYER + ".attention.self.query": OTHER + ".self_attn/add",
+        LAYER + ".attention.self.key": OTHER + ".self_attn/add",
+        LAYER + ".attention.self.value": OTHER + ".self_attn/add",
+        LAYER + ".attention.self[0]": OTHER + ".self_attn/bmm",
+        LAYER + ".attention.self[1]": OTHER + ".self_attn/_safe_softmax",
+        LAYER + ".attention.output.dense": OTHER + ".self_attn[0]",
+        LAYER + ".attention.output.dropout": OTHER + ".self_attn[0]",
+        LAYER + ".attention.output.LayerNorm": OTHER + ".norm1",
+        LAYER + ".attention.output": OTHER + ".norm1",
+        LAYER + ".attention[0]": OTHER + ".norm1",
+        LAYER + ".attention[1]": OTHER + ".self_attn/_safe_softmax",
+        LAYER + ".intermediate.dense": OTHER + ".linear1",
+        LAYER + ".intermediate.intermediate_act_fn": (OTHER + "/gelu", OTHER + ".dropout"),
+        LAYER + ".intermediate": (OTHER + "/gelu", OTHER + ".dropout"),
+        LAYER + ".output.dense": OTHER + ".linear2",
+        LAYER + ".output.dropout": OTHER + ".linear2",
+        LAYER + ".output.LayerNorm": OTHER + ".norm2",
+        LAYER + ".output": OTHER + ".norm2",
+        LAYER: OTHER + ".norm2",
+        "encoder.last_hidden_state": "encoder.layers.1.norm2",
+        "pooler.dense": "pooler",
+        "pooler.activation": "[1]",
+        "pooler": "[1]",
+        ".last_hidden_state": "encoder.layers.1.norm2",
+        ".pooler_output": "[1]",
+    },
+    {
+        "eps": Bug("encoder.layers.0.norm1", "forward", "native_layer_norm"),
+        "activation": Bug("encoder.layers.0.activation", "forward", "gelu"),
+        "no token types": Bug("embed", "forward", "add"),
+    },
+)
