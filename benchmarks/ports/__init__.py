@@ -6,13 +6,13 @@ styles. The nine of `FIFTH_PORTS` came with the fifth set of bugs.
 
 from importlib import import_module
 
-from ._port import Bug, Port
+from ._port import Bug, Port, read_port
 
 __all__ = ["FIFTH_PORTS", "FIRST_PORTS", "HELD_OUT_PORTS", "PORTS", "Bug", "Port"]
 
 
 def _ports(names: str) -> dict[str, Port]:
-    return {name: import_module(f"{__name__}.{name}").PORT for name in names.split()}
+    return {name: read_port(name, import_module(f"{__name__}.{name}").make) for name in names.split()}
 
 
 FIRST_PORTS = _ports("bert clip falcon gemma gpt2 gpt_neox llama mamba mistral mixtral qwen2 resnet t5 vit whisper")

@@ -1,11 +1,19 @@
-"""`Port`: a model and a re-implementation of it, with what corresponds and the bugs that it can have."""
+"""`Port`: a model and a re-implementation of it, with what corresponds and the bugs that it can have.
+
+A file of TOML beside each port says where the outputs of the modules of the model are in the port, and where its bugs
+are. Braces stand for several texts, as in a shell. The first braces of both sides take the same choice, then the second
+ones: `"{q,k}_proj" = "w{q,k}"` says that `q_proj` is `wq` and `k_proj` is `wk`.
+"""
 
 import ast
 import re
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -14,9 +22,9 @@ from torch import nn
 from filch.compare.results._alignment import AlignedValue, Departure
 
 Pair = tuple[nn.Module, nn.Module, tuple[Any, ...], tuple[Any, ...]]
-Place = str | tuple[str, ...] | None
 EAGER = {"attn_implementation": "eager"}
 BATCH, LENGTH, VOCABULARY = 2, 7, 96
+BRACES = re.compile(r"\{(.*?)\}")
 
 
 @dataclass(frozen=True)
@@ -56,13 +64,13 @@ class Port:
     Attributes:
         make: returns A, B and their positional arguments; takes the name of a bug of B, or None.
         truth: where the outputs of the modules of A are in B. A key is the path of a module with the path of the tensor
-            in its output; `#` stands for a number. A value has the path of a module of B, or `module/operator`; `#`
-            stands for the same number. None means that B does not compute it. Written before the first run.
+            in its output; `#` stands for a number. A value has the paths of modules of B, or `module/operator`; `#`
+            stands for the same number. It is empty if B does not compute the output. Written before the first run.
         bugs: bugs that B can have, in all layers, by name.
     """
 
     make: Callable[[str | None], Pair]
-    truth: Mapping[str, Place]
+    truth: Mapping[str, tuple[str, ...]]
     bugs: Mapping[str, Bug]
 
     def places(self, value: AlignedValue) -> tuple[str, ...]:
@@ -75,8 +83,7 @@ class Port:
         for key, places in self.truth.items():
             match = re.fullmatch(re.escape(key).replace(r"\#", r"(\d+)"), name)
             if match is not None:
-                items = (places,) if isinstance(places, str) else places or ()
-                return tuple(_numbered(item, match.groups()) for item in items)
+                return tuple(_numbered(place, match.groups()) for place in places)
         raise LookupError(f"the truth has no entry for {name!r}")
 
     def is_false(self, value: AlignedValue) -> bool:
@@ -87,6 +94,46 @@ class Port:
     def is_paired(self, value: AlignedValue) -> bool:
         """Whether a value of A is found where it is in B."""
         return not self.is_false(value) and any(_bare(place) in self.places(value) for place in value.places)
+
+
+def read_port(name: str, make: Callable[[str | None], Pair]) -> Port:
+    """Return a port, given the name of its file and the function that makes it."""
+    data = tomllib.loads((Path(__file__).parent / f"{name}.toml").read_text(encoding="utf-8"))
+    truth = {
+        key: tuple(items)
+        for keys, places in data["truth"].items()
+        for key, *items in expanded(keys, *([places] if isinstance(places, str) else places))
+    }
+    return Port(make, truth, {bug: read_places(text)[0] for bug, text in data.get("bugs", {}).items()})
+
+
+def expanded(*texts: str) -> Iterator[tuple[str, ...]]:
+    """Yield what the braces in texts stand for: `a0b`, `0` and `a1b`, `1` for `a{0..1}b`, `{0..1}`."""
+    counts = [len(_choices(match)) for match in BRACES.finditer(texts[0])]
+    for numbers in product(*map(range, counts)):
+        yield tuple(_chosen(text, iter(numbers)) for text in texts)
+
+
+def _chosen(text: str, numbers: Iterator[int]) -> str:
+    return BRACES.sub(lambda match: _choices(match)[next(numbers)], text)
+
+
+def _choices(match: re.Match[str]) -> list[str]:
+    first, dots, last = match[1].partition("..")
+    return [str(number) for number in range(int(first), int(last) + 1)] if dots else match[1].split(",")
+
+
+def read_places(text: str, operators: Mapping[str, str] = MappingProxyType({})) -> list[Bug]:
+    """Read places: `"blocks.{0,1}.forward: PRODUCT mul"`, where `operators` says what `PRODUCT` stands for.
+
+    The function `library` is code that is not the port's own. At the end, ` in path` is the start of the path of the
+    module of A.
+    """
+    paths, _, rest = text.partition(": ")
+    names, _, reference = rest.partition(" in ")
+    names = " ".join(operators.get(name, name) for name in names.split())
+    split = [path.rpartition(".") for (path,) in expanded(paths)]
+    return [Bug(module, "" if name == "library" else name, names, reference) for module, _, name in split]
 
 
 def _numbered(place: str, numbers: tuple[str, ...]) -> str:
@@ -126,14 +173,3 @@ def copy(target: nn.Module, *sources: nn.Module) -> None:
     """Copy the weights of linear layers, joined along their outputs, or of one module with the same parameters."""
     for name, parameter in target.named_parameters():
         parameter.data.copy_(torch.cat([source.get_parameter(name) for source in sources]))
-
-
-def expanded(text: str) -> list[str]:
-    """Return the texts that braces stand for, as in a shell: `q` and `k` of `{q,k}`, 0 to 2 of `{0..2}`."""
-    before, brace, rest = text.partition("{")
-    if not brace:
-        return [text]
-    inside, _, after = rest.partition("}")
-    first, dots, last = inside.partition("..")
-    choices = map(str, range(int(first), int(last) + 1)) if dots else inside.split(",")
-    return [before + choice + end for choice in choices for end in expanded(after)]

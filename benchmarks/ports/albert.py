@@ -9,7 +9,7 @@ from transformers import AlbertConfig
 
 from support.models.zoo import ENCODER, build
 
-from ._port import EAGER, Bug, Pair, Port, token_ids
+from ._port import EAGER, Pair, token_ids
 
 
 class Albert(nn.Module):
@@ -102,45 +102,3 @@ def make(bug: str | None = None) -> Pair:
     ids, mask = token_ids(), torch.ones(token_ids().shape, dtype=torch.int64)
     mask[1, -2:] = 0
     return a, b, (ids, mask), (ids, mask)
-
-
-LAYER = "albert.encoder.albert_layer_groups.#"
-INNER = LAYER + ".albert_layers.0"
-PORT = Port(
-    make,
-    {
-        "albert.embeddings.word_embeddings": "/index",
-        "albert.embeddings.token_type_embeddings": None,  # B adds a row of the weight
-        "albert.embeddings.position_embeddings": None,
-        "albert.embeddings.LayerNorm": "/native_layer_norm",
-        "albert.embeddings.dropout": "/native_layer_norm",
-        "albert.embeddings": "/native_layer_norm",
-        "albert.encoder.embedding_hidden_mapping_in": "/addmm",
-        INNER + ".attention.query": "/add",
-        INNER + ".attention.key": "/add",
-        INNER + ".attention.value": "/add",
-        INNER + ".attention.dense": "/add",
-        INNER + ".attention.output_dropout": "/add",
-        INNER + ".attention.LayerNorm": "/native_layer_norm",
-        INNER + ".attention[0]": "/native_layer_norm",
-        INNER + ".attention[1]": "/div",
-        INNER + ".ffn": "/addmm",
-        INNER + ".activation": "/mul",
-        INNER + ".ffn_output": "/addmm",
-        INNER + ".full_layer_layer_norm": "/native_layer_norm",
-        INNER: "/native_layer_norm",
-        LAYER: "/native_layer_norm",
-        "albert.encoder.last_hidden_state": "/native_layer_norm",
-        "albert.last_hidden_state": "/native_layer_norm",
-        "predictions.dense": "/addmm",
-        "predictions.activation": "/mul",
-        "predictions.LayerNorm": "/native_layer_norm",
-        "predictions.decoder": "(the model)",
-        "predictions": "(the model)",
-        ".logits": "(the model)",
-    },
-    {
-        "activation": Bug("", "activate", "erf div mul add"),
-        "one group": Bug("", "attend", "bmm add mm"),
-    },
-)

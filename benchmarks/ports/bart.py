@@ -7,7 +7,7 @@ from transformers import BartConfig
 
 from support.models.zoo import POSITIONS, SEQ2SEQ, build
 
-from ._port import EAGER, Bug, Pair, Port, copy, token_ids
+from ._port import EAGER, Pair, copy, token_ids
 
 OFFSET = 2  # of the positions in the tables of transformers
 
@@ -101,56 +101,3 @@ def make(bug: str | None = None) -> Pair:
     ids, decoder_ids, mask = token_ids(), token_ids(6, seed=2), torch.ones(token_ids().shape, dtype=torch.int64)
     mask[1, -2:] = 0
     return a, b, (ids, mask, decoder_ids), (ids, mask, decoder_ids)
-
-
-def attention_truth(name: str, other: str) -> dict[str, str | None]:
-    """Return where the outputs of the modules of an attention are."""
-    return {
-        f"{name}.q_proj": None,  # B may run `_native_multi_head_attention`
-        f"{name}.k_proj": None,
-        f"{name}.v_proj": None,
-        f"{name}.out_proj": f"{other}[0]",
-        f"{name}[0]": f"{other}[0]",
-        f"{name}[1]": None,
-    }
-
-
-def side_truth(name: str, other: str) -> dict[str, str | None]:
-    """Return where the outputs of the modules of the encoder or the decoder are."""
-    layer, target = f"{name}.layers.#", f"{other}.layers.#"
-    return {
-        f"{name}.embed_tokens": "/mul",
-        f"{name}.embed_positions": None,  # B adds the parameter itself
-        f"{name}.layernorm_embedding": f"{other}.norm",
-        **attention_truth(f"{layer}.self_attn", f"{target}.attention"),
-        f"{layer}.self_attn_layer_norm": f"{target}.norm_a",
-        **attention_truth(f"{layer}.encoder_attn", f"{target}.cross"),
-        **dict.fromkeys((f"{layer}.encoder_attn.{part}_proj" for part in "qkv"), f"{target}.cross/add"),
-        f"{layer}.encoder_attn[1]": f"{target}.cross/_safe_softmax",
-        f"{layer}.encoder_attn_layer_norm": f"{target}.norm_c",
-        f"{layer}.fc1": f"{target}.mlp.0",
-        f"{layer}.activation_fn": f"{target}/gelu",
-        f"{layer}.fc2": f"{target}.mlp.1",
-        f"{layer}.final_layer_norm": f"{target}.norm_m",
-        layer: f"{target}.norm_m",
-        f"{name}.last_hidden_state": f"{other}.layers.1.norm_m",
-    }
-
-
-PORT = Port(
-    make,
-    {
-        **side_truth("model.encoder", "encoder"),
-        **side_truth("model.decoder", "decoder"),
-        "model.last_hidden_state": "decoder.layers.1.norm_m",
-        "model.encoder_last_hidden_state": "encoder.layers.1.norm_m",
-        "lm_head": "/mm",
-        ".logits": "(the model)",
-        ".encoder_last_hidden_state": "encoder.layers.1.norm_m",
-    },
-    {
-        "eps": Bug("encoder.layers.0.norm_m", "encode", "native_layer_norm"),
-        "embeddings not scaled": Bug("encoder", "forward", "add"),
-        "offset of the positions": Bug("encoder", "forward", "add"),
-    },
-)

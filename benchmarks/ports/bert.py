@@ -7,7 +7,7 @@ from transformers import BertConfig
 
 from support.models.zoo import ENCODER, build
 
-from ._port import EAGER, Bug, Pair, Port, copy, token_ids
+from ._port import EAGER, Pair, copy, token_ids
 
 
 class Embeddings(nn.Module):
@@ -66,47 +66,3 @@ def make(bug: str | None = None) -> Pair:
     ids, mask = token_ids(), torch.ones(token_ids().shape, dtype=torch.int64)
     mask[1, -2:] = 0
     return a, b, (ids, mask), (ids, mask)
-
-
-LAYER, OTHER = "encoder.layer.#", "encoder.layers.#"
-PORT = Port(
-    make,
-    {
-        "embeddings.word_embeddings": "embed.word",
-        "embeddings.position_embeddings": "embed.position",
-        "embeddings.token_type_embeddings": None,  # B adds a row of the weight
-        "embeddings.LayerNorm": "embed.norm",
-        "embeddings.dropout": "embed.norm",
-        "embeddings": "embed.norm",
-        LAYER + ".attention.self.query": OTHER + ".self_attn/add",
-        LAYER + ".attention.self.key": OTHER + ".self_attn/add",
-        LAYER + ".attention.self.value": OTHER + ".self_attn/add",
-        LAYER + ".attention.self[0]": OTHER + ".self_attn/bmm",
-        LAYER + ".attention.self[1]": OTHER + ".self_attn/_safe_softmax",
-        LAYER + ".attention.output.dense": OTHER + ".self_attn[0]",
-        LAYER + ".attention.output.dropout": OTHER + ".self_attn[0]",
-        LAYER + ".attention.output.LayerNorm": OTHER + ".norm1",
-        LAYER + ".attention.output": OTHER + ".norm1",
-        LAYER + ".attention[0]": OTHER + ".norm1",
-        LAYER + ".attention[1]": OTHER + ".self_attn/_safe_softmax",
-        LAYER + ".intermediate.dense": OTHER + ".linear1",
-        LAYER + ".intermediate.intermediate_act_fn": (OTHER + "/gelu", OTHER + ".dropout"),
-        LAYER + ".intermediate": (OTHER + "/gelu", OTHER + ".dropout"),
-        LAYER + ".output.dense": OTHER + ".linear2",
-        LAYER + ".output.dropout": OTHER + ".linear2",
-        LAYER + ".output.LayerNorm": OTHER + ".norm2",
-        LAYER + ".output": OTHER + ".norm2",
-        LAYER: OTHER + ".norm2",
-        "encoder.last_hidden_state": "encoder.layers.1.norm2",
-        "pooler.dense": "pooler",
-        "pooler.activation": "[1]",
-        "pooler": "[1]",
-        ".last_hidden_state": "encoder.layers.1.norm2",
-        ".pooler_output": "[1]",
-    },
-    {
-        "eps": Bug("encoder.layers.0.norm1", "forward", "native_layer_norm"),
-        "activation": Bug("encoder.layers.0.activation", "forward", "gelu"),
-        "no token types": Bug("embed", "forward", "add"),
-    },
-)

@@ -7,7 +7,7 @@ from transformers import BloomConfig
 
 from support.models.zoo import GPT, build
 
-from ._port import EAGER, Bug, Pair, Port, copy, token_ids
+from ._port import EAGER, Pair, copy, token_ids
 
 
 class FusedAttention(nn.Module):
@@ -96,34 +96,3 @@ def make(bug: str | None = None) -> Pair:
         copy(block.ffn.up_proj, own.mlp.dense_h_to_4h)
         copy(block.ffn.down_proj, own.mlp.dense_4h_to_h)
     return a, b, (token_ids(),), (token_ids(),)
-
-
-LAYER = "transformer.h.#"
-PORT = Port(
-    make,
-    {
-        "transformer.word_embeddings": "wte",
-        "transformer.word_embeddings_layernorm": "emb_norm",
-        LAYER + ".input_layernorm": "blocks.#.norm_1",
-        LAYER + ".self_attention.query_key_value": "blocks.#.attn.Wqkv",
-        LAYER + ".self_attention.attention_dropout": "blocks.#.attn/_safe_softmax",
-        LAYER + ".self_attention.dense": ("blocks.#.attn.out_proj", "blocks.#.attn"),
-        LAYER + ".self_attention[0]": "blocks.#/add",
-        LAYER + ".self_attention[1]": "blocks.#.attn/_safe_softmax",
-        LAYER + ".post_attention_layernorm": "blocks.#.norm_2",
-        LAYER + ".mlp.dense_h_to_4h": "blocks.#.ffn.up_proj",
-        LAYER + ".mlp.gelu_impl": "blocks.#.ffn/gelu",
-        LAYER + ".mlp.dense_4h_to_h": ("blocks.#.ffn.down_proj", "blocks.#.ffn"),
-        LAYER + ".mlp": "blocks.#",
-        LAYER + "[0]": "blocks.#",
-        LAYER + "[1]": "blocks.#.attn/_safe_softmax",
-        "transformer.ln_f": "norm_f",
-        "transformer.last_hidden_state": "norm_f",
-        "lm_head": "(the model)",
-        ".logits": "(the model)",
-    },
-    {
-        "activation": Bug("blocks.0.ffn", "forward", "gelu"),
-        "embeddings not normalized": Bug("blocks.0.norm_1", "forward", "native_layer_norm"),
-    },
-)

@@ -6,7 +6,7 @@ from transformers import CLIPTextConfig
 
 from support.models.zoo import ENCODER, build
 
-from ._port import EAGER, Bug, Pair, Port, copy, token_ids
+from ._port import EAGER, Pair, copy, token_ids
 
 
 class Block(nn.Module):
@@ -72,39 +72,3 @@ def make(bug: str | None = None) -> Pair:
         copy(block.c_fc, layer.mlp.fc1)
         copy(block.c_proj, layer.mlp.fc2)
     return a, b, (token_ids(),), (token_ids(),)
-
-
-LAYER = "text_model.encoder.layers.#"
-PORT = Port(
-    make,
-    {
-        "text_model.embeddings.token_embedding": "token",
-        "text_model.embeddings.position_embedding": None,  # B reads the parameter itself
-        "text_model.embeddings": "/add",
-        LAYER + ".layer_norm1": "blocks.#.ln_1",
-        LAYER + ".self_attn.q_proj": "blocks.#.qkv",
-        LAYER + ".self_attn.k_proj": "blocks.#.qkv",
-        LAYER + ".self_attn.v_proj": "blocks.#.qkv",
-        LAYER + ".self_attn.out_proj": "blocks.#.proj",
-        LAYER + ".self_attn[0]": "blocks.#.proj",
-        LAYER + ".self_attn[1]": "blocks.#/_softmax",
-        LAYER + ".layer_norm2": "blocks.#.ln_2",
-        LAYER + ".mlp.fc1": "blocks.#.c_fc",
-        LAYER + ".mlp.activation_fn": "blocks.#/mul",
-        LAYER + ".mlp.fc2": "blocks.#.c_proj",
-        LAYER + ".mlp": "blocks.#.c_proj",
-        LAYER: "blocks.#",
-        "text_model.encoder.last_hidden_state": "blocks.1",
-        "text_model.final_layer_norm": None,  # B has the rows that are used
-        "text_model.last_hidden_state": None,
-        "text_model.pooler_output": "ln",
-        "text_projection": "(the model)",
-        ".text_embeds": "(the model)",
-        ".last_hidden_state": None,
-    },
-    {
-        "heads not transposed": Bug("blocks.0", "attend", "clone reshape view permute _unsafe_view"),
-        "activation": Bug("blocks.0", "forward", "mul sigmoid"),
-        "last token": Bug("", "forward", "index"),
-    },
-)

@@ -7,7 +7,7 @@ from transformers import CohereConfig
 
 from support.models.zoo import DECODER, build
 
-from ._port import EAGER, Bug, Pair, Port, token_ids
+from ._port import EAGER, Pair, token_ids
 
 
 class ParallelBlock(nn.Module):
@@ -90,35 +90,3 @@ def make(bug: str | None = None) -> Pair:
         block.enter.data.copy_(torch.cat([*rotated, *others]).T)
         block.leave.data.copy_(torch.cat([attention.o_proj.weight, mlp.down_proj.weight], 1).T)
     return a, b, (token_ids(),), (token_ids(),)
-
-
-LAYER = "model.layers.#"
-PORT = Port(
-    make,
-    {
-        "model.embed_tokens": "/index",
-        "model.rotary_emb[0]": "/cos",
-        "model.rotary_emb[1]": "/sin",
-        LAYER + ".input_layernorm": "blocks.#/native_layer_norm",
-        LAYER + ".self_attn.q_proj": "blocks.#/mm",
-        LAYER + ".self_attn.k_proj": "blocks.#/mm",
-        LAYER + ".self_attn.v_proj": "blocks.#/mm",
-        LAYER + ".self_attn.o_proj": None,  # one product with that of the other branch
-        LAYER + ".self_attn[0]": None,
-        LAYER + ".self_attn[1]": ("blocks.#/_safe_softmax", "blocks.#/_softmax"),
-        LAYER + ".mlp.gate_proj": "blocks.#/mm",
-        LAYER + ".mlp.up_proj": "blocks.#/mm",
-        LAYER + ".mlp.act_fn": "blocks.#/silu",
-        LAYER + ".mlp.down_proj": None,
-        LAYER + ".mlp": None,
-        LAYER: "blocks.#",
-        "model.norm": None,  # with the scale of the logits
-        "model.last_hidden_state": None,
-        "lm_head": None,
-        ".logits": ("(the model)", "/mm"),
-    },
-    {
-        "eps": Bug("blocks.0", "normalize", "native_layer_norm"),
-        "logits not scaled": Bug("", "forward", "native_layer_norm mm"),
-    },
-)

@@ -9,7 +9,7 @@ from transformers import ConvNextConfig
 
 from support.models.zoo import build
 
-from ._port import BATCH, Bug, Pair, Port, copy
+from ._port import BATCH, Pair, copy
 
 EPS = 1e-6
 
@@ -96,39 +96,3 @@ def make(bug: str | None = None) -> Pair:
             block.shrink.bias.data.copy_(layer.pwconv2.bias * scale)
     pixels = torch.randn(BATCH, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     return a, b, (pixels,), (pixels,)
-
-
-STAGE, LAYER, BLOCK = "convnext.encoder.stages", "convnext.encoder.stages.#.layers.#", "stages.#.#"
-PORT = Port(
-    make,
-    {
-        "convnext.embeddings.patch_embeddings": "stem.linear",
-        "convnext.embeddings.layernorm": "stem_norm",
-        "convnext.embeddings": "stem_norm",
-        f"{STAGE}.1.downsampling_layer.0": "norms.0",
-        f"{STAGE}.1.downsampling_layer.1": "steps.0.linear",
-        f"{STAGE}.2.downsampling_layer.0": "norms.1",
-        f"{STAGE}.2.downsampling_layer.1": "steps.1.linear",
-        LAYER + ".dwconv": BLOCK + "/convolution",
-        LAYER + ".layernorm": BLOCK + ".norm",
-        LAYER + ".pwconv1": BLOCK + ".expand",
-        LAYER + ".act": BLOCK + "/gelu",
-        LAYER + ".pwconv2": None,  # scaled
-        LAYER + ".drop_path": BLOCK + ".shrink",
-        LAYER: BLOCK,
-        f"{STAGE}.0": "stages.0.0",
-        f"{STAGE}.1": "stages.1.1",
-        f"{STAGE}.2": "stages.2.0",
-        "convnext.encoder.last_hidden_state": "stages.2.0",
-        "convnext.layernorm": "norm",
-        "convnext.last_hidden_state": "stages.2.0",
-        "convnext.pooler_output": "norm",
-        "classifier": "head",
-        ".logits": "head",
-    },
-    {
-        "eps": Bug("stages.0.0.norm", "forward", "native_layer_norm"),
-        "activation": Bug("stages.0.0", "forward", "gelu"),
-        "no layer scale": Bug("stages.0.0.shrink", "forward", "addmm mm bmm add"),
-    },
-)

@@ -9,7 +9,7 @@ from transformers import DebertaV2Config
 
 from support.models.zoo import ENCODER, build
 
-from ._port import EAGER, Bug, Pair, Port, copy, token_ids
+from ._port import EAGER, Pair, copy, token_ids
 
 HIDDEN_SCORE = -1e9
 TERMS = 3  # of a score: words with words, words with distances, distances with words
@@ -113,51 +113,3 @@ def make(bug: str | None = None) -> Pair:
     ids, mask = token_ids(), torch.ones(token_ids().shape, dtype=torch.int64)
     mask[1, -2:] = 0
     return a, b, (ids, mask), (ids, mask)
-
-
-ENCODED, LAYER, OTHER = "deberta.encoder", "deberta.encoder.layer.#", "layers.#"
-PORT = Port(
-    make,
-    {
-        "deberta.embeddings.word_embeddings": "words",
-        "deberta.embeddings.LayerNorm": "norm",
-        "deberta.embeddings.dropout": "/mul",
-        "deberta.embeddings": "/mul",
-        ENCODED + ".LayerNorm": None,  # B has the keys and queries of the distances
-        LAYER + ".attention.self.query_proj": None,  # scaled
-        LAYER + ".attention.self.key_proj": OTHER + ".attention.qkv",
-        LAYER + ".attention.self.value_proj": OTHER + ".attention.qkv",
-        LAYER + ".attention.self.pos_dropout": None,
-        LAYER + ".attention.self.query_proj@1": None,
-        LAYER + ".attention.self.key_proj@1": None,
-        LAYER + ".attention.self.dropout": OTHER + ".attention/_softmax",
-        LAYER + ".attention.self[0]": OTHER + ".attention/bmm",
-        LAYER + ".attention.output.dense": OTHER + ".attention.out",
-        LAYER + ".attention.output.dropout": OTHER + ".attention.out",
-        LAYER + ".attention.output.LayerNorm": OTHER + ".after",
-        LAYER + ".attention.output": OTHER + ".after",
-        LAYER + ".attention[0]": OTHER + ".after",
-        LAYER + ".intermediate.dense": OTHER + ".up",
-        LAYER + ".intermediate.intermediate_act_fn": OTHER + "/gelu",
-        LAYER + ".intermediate": OTHER + "/gelu",
-        LAYER + ".output.dense": OTHER + ".down",
-        LAYER + ".output.dropout": OTHER + ".down",
-        LAYER + ".output.LayerNorm": OTHER + ".last",
-        LAYER + ".output": OTHER + ".last",
-        LAYER + "[0]": OTHER + ".last",
-        ENCODED + ".last_hidden_state": "layers.1.last",
-        "deberta.last_hidden_state": "layers.1.last",
-        "cls.predictions.transform.dense": "transform",
-        "cls.predictions.transform.transform_act_fn": "/gelu",
-        "cls.predictions.transform.LayerNorm": "head_norm",
-        "cls.predictions.transform": "head_norm",
-        "cls.predictions.decoder": ("(the model)", "/addmm"),
-        "cls.predictions": ("(the model)", "/addmm"),
-        "cls": ("(the model)", "/addmm"),
-        ".logits": ("(the model)", "/addmm"),
-    },
-    {
-        "distance": Bug("layers.0.attention", "scores", "index bmm mul sum add"),
-        "scale": Bug("layers.0.attention.qkv", "forward", "addmm mm bmm add"),
-    },
-)

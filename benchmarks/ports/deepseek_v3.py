@@ -7,7 +7,7 @@ from transformers import DeepseekV3Config
 
 from support.models.zoo import ENCODER, NO_CACHE, build
 
-from ._port import EAGER, Bug, Pair, Port, copy, token_ids
+from ._port import EAGER, Pair, copy, token_ids
 
 LATENT_EPS = 1e-6
 
@@ -167,54 +167,3 @@ def make(bug: str | None = None) -> Pair:
         copy(dense.both, mlp.gate_proj, mlp.up_proj)
         copy(dense.down, mlp.down_proj)
     return a, b, (token_ids(),), (token_ids(),)
-
-
-def mlp_truth(name: str, other: str) -> dict[str, str | None]:
-    """Return where the outputs of the modules of a multilayer perceptron are."""
-    return {
-        f"{name}.gate_proj": f"{other}.both",
-        f"{name}.up_proj": f"{other}.both",
-        f"{name}.act_fn": f"{other}/silu",
-        f"{name}.down_proj": f"{other}.down",
-        name: f"{other}.down",
-    }
-
-
-LAYER, OTHER = "model.layers.#", "layers.#"
-PORT = Port(
-    make,
-    {
-        "model.embed_tokens": "embed",
-        "model.rotary_emb[0]": ("/cos", "/stack"),
-        "model.rotary_emb[1]": ("/sin", "/stack"),
-        LAYER + ".input_layernorm": OTHER + ".norm_a",
-        LAYER + ".self_attn.q_a_proj": OTHER + ".attention.shrink",
-        LAYER + ".self_attn.q_a_layernorm": OTHER + ".attention.norm_q",
-        LAYER + ".self_attn.q_b_proj": OTHER + ".attention.queries",
-        LAYER + ".self_attn.kv_a_proj_with_mqa": OTHER + ".attention.shrink",
-        LAYER + ".self_attn.kv_a_layernorm": OTHER + ".attention.norm_kv",
-        LAYER + ".self_attn.kv_b_proj": None,  # B does not leave the latent space
-        LAYER + ".self_attn.o_proj": OTHER + ".attention",
-        LAYER + ".self_attn[0]": OTHER + ".attention",
-        LAYER + ".self_attn[1]": OTHER + ".attention/_softmax",
-        LAYER + ".post_attention_layernorm": OTHER + ".norm_m",
-        **mlp_truth("model.layers.0.mlp", "layers.0.mlp"),
-        **mlp_truth(LAYER + ".mlp.shared_experts", OTHER + ".mlp.shared"),
-        LAYER + ".mlp.gate[0]": OTHER + ".mlp.router",
-        LAYER + ".mlp.gate[1]": None,  # B has a weight for each expert
-        LAYER + ".mlp.gate[2]": OTHER + ".mlp/topk",
-        LAYER + ".mlp.experts.act_fn": OTHER + ".mlp/silu",  # of the tokens of one expert
-        LAYER + ".mlp.experts.act_fn@#": OTHER + ".mlp/silu",
-        LAYER + ".mlp.experts": OTHER + ".mlp/bmm",
-        LAYER + ".mlp": OTHER + ".mlp",
-        LAYER: OTHER,
-        "model.norm": "norm",
-        "model.last_hidden_state": "norm",
-        "lm_head": "head",
-        ".logits": "head",
-    },
-    {
-        "rotary layout": Bug("layers.0.attention", "rotate", "mul sub add stack"),
-        "no preference": Bug("layers.1.mlp", "route", "topk sum"),
-    },
-)

@@ -7,7 +7,7 @@ from transformers import Dinov2Config
 
 from support.models.zoo import build
 
-from ._port import BATCH, EAGER, Pair, Port, copy
+from ._port import BATCH, EAGER, Pair, copy
 
 SIDE, PATCH = 32, 8
 
@@ -106,40 +106,3 @@ def make(_: str | None = None) -> Pair:
         block.gamma.data.copy_(layer.layer_scale2.lambda1)
     pixels = torch.randn(BATCH, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
     return a, b, (pixels,), (pixels,)
-
-
-EMBED, LAYER, OTHER = "dinov2.embeddings", "dinov2.encoder.layer.#", "blocks.#"
-PORT = Port(
-    make,
-    {
-        EMBED + ".patch_embeddings.projection": "patch",
-        EMBED + ".patch_embeddings": "patch",
-        EMBED + ".dropout": "/cat",
-        EMBED: "/cat",
-        LAYER + ".norm1": OTHER + ".norm1",
-        LAYER + ".attention.q_proj": OTHER + ".attn.qkv",
-        LAYER + ".attention.k_proj": OTHER + ".attn.qkv",
-        LAYER + ".attention.v_proj": OTHER + ".attn.qkv",
-        LAYER + ".attention.o_proj": None,  # scaled
-        LAYER + ".attention[0]": None,
-        LAYER + ".attention[1]": (OTHER + ".attn/_safe_softmax", OTHER + ".attn/_softmax"),
-        LAYER + ".layer_scale1": (OTHER + ".attn.proj", OTHER + ".attn"),
-        LAYER + ".drop_path": (OTHER + ".attn.proj", OTHER + ".attn"),
-        LAYER + ".norm2": OTHER + ".norm2",
-        LAYER + ".mlp.gate_proj": OTHER + ".mlp.w12",
-        LAYER + ".mlp.act_fn": OTHER + ".mlp/silu",
-        LAYER + ".mlp.up_proj": OTHER + ".mlp.w12",
-        LAYER + ".mlp.down_proj": (OTHER + ".mlp.w3", OTHER + ".mlp"),
-        LAYER + ".mlp": (OTHER + ".mlp.w3", OTHER + ".mlp"),
-        LAYER + ".layer_scale2": OTHER + "/mul",
-        LAYER + ".drop_path@1": OTHER + "/mul",
-        LAYER: OTHER,
-        "dinov2.encoder.last_hidden_state": OTHER.replace("#", "1"),
-        "dinov2.layernorm": "norm",
-        "dinov2.last_hidden_state": "norm",
-        "dinov2.pooler_output": "norm",
-        "classifier": "head",
-        ".logits": "head",
-    },
-    {},
-)

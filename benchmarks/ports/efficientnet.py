@@ -7,7 +7,7 @@ from transformers import EfficientNetConfig
 
 from support.models.zoo import build
 
-from ._port import BATCH, Bug, Pair, Port, copy
+from ._port import BATCH, Pair, copy
 
 
 class Depthwise(nn.Module):
@@ -149,51 +149,3 @@ def make(bug: str | None = None) -> Pair:
         b.top.weight.data.copy_(own.encoder.top_conv.weight[..., 0, 0])
     copy(b.head, a.classifier)
     return a, b, (pixels,), (pixels,)
-
-
-EMBED, TOP = "efficientnet.embeddings", "efficientnet.encoder"
-LAYER, BLOCK = "efficientnet.encoder.blocks.#", "blocks.#"
-PORT = Port(
-    make,
-    {
-        EMBED + ".padding": "/constant_pad_nd",
-        EMBED + ".convolution": None,  # B has its batch norm in the weights
-        EMBED + ".batchnorm": "/convolution",
-        EMBED + ".activation": "/silu",
-        EMBED: "/silu",
-        LAYER + ".expansion.expand_conv": None,
-        LAYER + ".expansion.expand_bn": BLOCK + ".expand",
-        LAYER + ".expansion.expand_act": BLOCK + "/silu",
-        LAYER + ".expansion": BLOCK + "/silu",
-        LAYER + ".depthwise_conv.depthwise_conv_pad": BLOCK + ".depthwise/constant_pad_nd",
-        LAYER + ".depthwise_conv.depthwise_conv": None,
-        LAYER + ".depthwise_conv.depthwise_norm": BLOCK + ".depthwise",
-        LAYER + ".depthwise_conv.depthwise_act": BLOCK + "/silu",
-        LAYER + ".depthwise_conv": BLOCK + "/silu",
-        LAYER + ".squeeze_excite.squeeze": BLOCK + ".squeeze/mean",
-        LAYER + ".squeeze_excite.reduce": BLOCK + ".squeeze.shrink",
-        LAYER + ".squeeze_excite.act_reduce": BLOCK + ".squeeze/silu",
-        LAYER + ".squeeze_excite.expand": BLOCK + ".squeeze.grow",
-        LAYER + ".squeeze_excite.act_expand": BLOCK + ".squeeze/sigmoid",
-        LAYER + ".squeeze_excite": BLOCK + ".squeeze",
-        LAYER + ".projection.project_conv": None,
-        LAYER + ".projection.project_bn": (BLOCK + ".project", BLOCK),
-        LAYER + ".projection.dropout": BLOCK + ".project",
-        LAYER + ".projection": (BLOCK + ".project", BLOCK),
-        LAYER: (BLOCK + ".project", BLOCK),
-        TOP + ".top_conv": None,
-        TOP + ".top_bn": "top",
-        TOP + ".top_activation": "/silu",
-        TOP + ".last_hidden_state": "/silu",
-        "efficientnet.pooler": "/mean",
-        "efficientnet.last_hidden_state": "/silu",
-        "efficientnet.pooler_output": "/mean",
-        "dropout": "/mean",
-        "classifier": "head",
-        ".logits": "head",
-    },
-    {
-        "relu": Bug("blocks.0.squeeze", "forward", "relu"),
-        "no batch norm": Bug("top", "forward", "addmm mm bmm add"),
-    },
-)

@@ -7,7 +7,7 @@ from transformers import FalconConfig
 
 from support.models.zoo import ENCODER, NO_CACHE, build
 
-from ._port import EAGER, Bug, Pair, Port, copy, token_ids
+from ._port import EAGER, Pair, copy, token_ids
 
 
 class Block(nn.Module):
@@ -67,34 +67,3 @@ def make(bug: str | None = None) -> Pair:
         copy(block.enter, own.self_attention.query_key_value, own.mlp.dense_h_to_4h)
         block.leave.weight.data.copy_(torch.cat([own.self_attention.dense.weight, own.mlp.dense_4h_to_h.weight], 1))
     return a, b, (token_ids(),), (token_ids(),)
-
-
-LAYER = "transformer.h.#"
-PORT = Port(
-    make,
-    {
-        "transformer.word_embeddings": "embed",
-        "transformer.rotary_emb[0]": "/cos",
-        "transformer.rotary_emb[1]": "/sin",
-        LAYER + ".input_layernorm": "blocks.#.norm",
-        LAYER + ".self_attention.query_key_value": "blocks.#.enter",
-        LAYER + ".self_attention.dense": None,  # B has the sum of both branches
-        LAYER + ".self_attention[0]": None,
-        LAYER + ".self_attention[1]": "blocks.#/_softmax",
-        LAYER + ".mlp.dense_h_to_4h": "blocks.#.enter",
-        LAYER + ".mlp.act": "blocks.#/gelu",
-        LAYER + ".mlp.dense_4h_to_h": None,
-        LAYER + ".mlp": None,
-        LAYER + "[0]": "blocks.#",
-        LAYER + "[1]": "blocks.#/_softmax",
-        "transformer.ln_f": "norm",
-        "transformer.last_hidden_state": "norm",
-        "lm_head": "(the model)",
-        ".logits": "(the model)",
-    },
-    {
-        "sign of the halves": Bug("blocks.0", "rotate", "neg cat mul add"),
-        "mask sees the next token": Bug("blocks.0", "forward", "where _softmax"),
-        "activation": Bug("blocks.0", "forward", "gelu"),
-    },
-)

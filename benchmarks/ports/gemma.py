@@ -7,7 +7,7 @@ from transformers import GemmaConfig
 
 from support.models.zoo import DECODER, build
 
-from ._port import EAGER, Bug, Pair, Port, copy, token_ids
+from ._port import EAGER, Pair, copy, token_ids
 
 
 class Attention(nn.Module):
@@ -84,37 +84,3 @@ def make(bug: str | None = None) -> Pair:
         for name in ("gate", "up", "down"):
             copy(layer.get_submodule(name), own.mlp.get_submodule(f"{name}_proj"))
     return a, b, (token_ids(),), (token_ids(),)
-
-
-LAYER = "model.layers.#"
-PORT = Port(
-    make,
-    {
-        "model.embed_tokens": "embed",
-        "model.rotary_emb[0]": "/cos",
-        "model.rotary_emb[1]": "/sin",  # the half with the same signs
-        LAYER + ".input_layernorm": "layers.#.norm_a",
-        LAYER + ".self_attn.q_proj": None,  # scaled
-        LAYER + ".self_attn.k_proj": "layers.#.attention.wkv",
-        LAYER + ".self_attn.v_proj": "layers.#.attention.wkv",
-        LAYER + ".self_attn.o_proj": "layers.#.attention.wo",
-        LAYER + ".self_attn[0]": "layers.#.attention.wo",
-        LAYER + ".self_attn[1]": "layers.#.attention/_safe_softmax",
-        LAYER + ".post_attention_layernorm": "layers.#.norm_m",
-        LAYER + ".mlp.gate_proj": "layers.#.gate",
-        LAYER + ".mlp.up_proj": "layers.#.up",
-        LAYER + ".mlp.act_fn": "layers.#/gelu",
-        LAYER + ".mlp.down_proj": "layers.#.down",
-        LAYER + ".mlp": "layers.#.down",
-        LAYER: "layers.#",
-        "model.norm": "norm",
-        "model.last_hidden_state": "norm",
-        "lm_head": "head",
-        ".logits": "head",
-    },
-    {
-        "embeddings": Bug("layers.0.norm_a", "forward", "pow mul"),  # A has the embeddings before it scales them
-        "gains": Bug("layers.0.norm_m", "forward", "mul _fused_rms_norm"),
-        "activation": Bug("layers.0", "forward", "gelu"),
-    },
-)

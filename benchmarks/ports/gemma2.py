@@ -7,7 +7,7 @@ from transformers import Gemma2Config
 
 from support.models.zoo import DECODER, build
 
-from ._port import EAGER, Bug, Pair, Port, token_ids
+from ._port import EAGER, Pair, token_ids
 
 HIDDEN_SCORE = -2.3819763e38
 NORMS = {
@@ -112,38 +112,3 @@ def make(bug: str | None = None) -> Pair:
         for name, theirs in NORMS.items():
             b.params[name][index].data.copy_(own.get_submodule(theirs).weight)
     return a, b, (token_ids(),), (token_ids(),)
-
-
-LAYER = "model.layers.#"
-PORT = Port(
-    make,
-    {
-        "model.embed_tokens": "/mul",
-        "model.rotary_emb[0]": "/cos",
-        "model.rotary_emb[1]": "/sin",
-        LAYER + ".input_layernorm": "/mul",
-        LAYER + ".self_attn.q_proj": "/bmm",
-        LAYER + ".self_attn.k_proj": "/bmm",
-        LAYER + ".self_attn.v_proj": "/bmm",
-        LAYER + ".self_attn.o_proj": "/bmm",
-        LAYER + ".self_attn[0]": "/bmm",
-        LAYER + ".self_attn[1]": "/_softmax",
-        LAYER + ".post_attention_layernorm": "/mul",
-        LAYER + ".pre_feedforward_layernorm": "/mul",
-        LAYER + ".mlp.gate_proj": "/bmm",
-        LAYER + ".mlp.up_proj": "/bmm",
-        LAYER + ".mlp.act_fn": "/gelu",
-        LAYER + ".mlp.down_proj": "/mm",
-        LAYER + ".mlp": "/mm",
-        LAYER + ".post_feedforward_layernorm": "/mul",
-        LAYER: "/add",
-        "model.norm": "/mul",
-        "model.last_hidden_state": "/mul",
-        "lm_head": "/mm",
-        ".logits": "(the model)",
-    },
-    {
-        "activation": Bug("", "feed_forward", "gelu"),
-        "scores not capped": Bug("", "attention", "div tanh"),
-    },
-)

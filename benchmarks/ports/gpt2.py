@@ -7,7 +7,7 @@ from transformers import GPT2Config
 
 from support.models.zoo import GPT, build
 
-from ._port import EAGER, Bug, Pair, Port, copy, token_ids
+from ._port import EAGER, Pair, copy, token_ids
 
 
 class Block(nn.Module):
@@ -87,37 +87,3 @@ def port_of(a: nn.Module, bug: str | None = None) -> Gpt2:
 def make(bug: str | None = None) -> Pair:
     a = build("GPT2LMHeadModel", GPT | EAGER | {"n_positions": 16})
     return a, port_of(a, bug), (token_ids(),), (token_ids(),)
-
-
-LAYER = "transformer.h.#"
-PORT = Port(
-    make,
-    {
-        "transformer.wte": "words",
-        "transformer.wpe": None,  # B reads the parameter itself
-        "transformer.drop": "/add",
-        LAYER + ".ln_1": "blocks.#.before",
-        LAYER + ".attn.c_attn": ("blocks.#.q", "blocks.#.k", "blocks.#.v"),
-        LAYER + ".attn.c_proj": "blocks.#.o",
-        LAYER + ".attn.attn_dropout": "blocks.#/_softmax",
-        LAYER + ".attn.resid_dropout": "blocks.#.o",
-        LAYER + ".attn[0]": "blocks.#.o",
-        LAYER + ".attn[1]": "blocks.#/_softmax",
-        LAYER + ".ln_2": "blocks.#.between",
-        LAYER + ".mlp.c_fc": "blocks.#.up",
-        LAYER + ".mlp.act": "blocks.#/gelu",
-        LAYER + ".mlp.c_proj": "blocks.#.down",
-        LAYER + ".mlp.dropout": "blocks.#.down",
-        LAYER + ".mlp": "blocks.#.down",
-        LAYER: "blocks.#",
-        "transformer.ln_f": "last",
-        "transformer.last_hidden_state": "last",
-        "lm_head": "(the model)",
-        ".logits": "(the model)",
-    },
-    {
-        "transposed weight": Bug("blocks.0.o", "attend", "addmm"),
-        "activation": Bug("blocks.0", "transform", "gelu"),
-        "residual after the norm": Bug("blocks.0", "forward", "add"),
-    },
-)

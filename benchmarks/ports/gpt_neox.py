@@ -7,7 +7,7 @@ from transformers import GPTNeoXConfig
 
 from support.models.zoo import ENCODER, NO_CACHE, build
 
-from ._port import EAGER, Bug, Pair, Port, copy, token_ids
+from ._port import EAGER, Pair, copy, token_ids
 
 
 class Rotary(nn.Module):
@@ -95,39 +95,3 @@ def make(bug: str | None = None) -> Pair:
         copy(block.up, own.mlp.dense_h_to_4h)
         copy(block.down, own.mlp.dense_4h_to_h)
     return a, b, (token_ids(),), (token_ids(),)
-
-
-LAYER = "gpt_neox.layers.#"
-HEADS = ("blocks.#.attention.query", "blocks.#.attention.key", "blocks.#.attention.value")
-ANGLES = tuple(f"blocks.{index}.attention.rotary/" for index in range(2))
-PORT = Port(
-    make,
-    {
-        "gpt_neox.embed_in": "wte",
-        "gpt_neox.emb_dropout": "wte",
-        "gpt_neox.rotary_emb[0]": tuple(name + "cos" for name in ANGLES),
-        "gpt_neox.rotary_emb[1]": tuple(name + "sin" for name in ANGLES),
-        LAYER + ".input_layernorm": "blocks.#.norm_a",
-        LAYER + ".attention.query_key_value": HEADS,
-        LAYER + ".attention.dense": "blocks.#.attention.output",
-        LAYER + ".attention[0]": "blocks.#.attention.output",
-        LAYER + ".attention[1]": "blocks.#.attention/_safe_softmax",
-        LAYER + ".post_attention_dropout": "blocks.#.attention.output",
-        LAYER + ".post_attention_layernorm": "blocks.#.norm_m",
-        LAYER + ".mlp.dense_h_to_4h": "blocks.#.up",
-        LAYER + ".mlp.act": "blocks.#/gelu",
-        LAYER + ".mlp.dense_4h_to_h": "blocks.#.down",
-        LAYER + ".mlp": "blocks.#.down",
-        LAYER + ".post_mlp_dropout": "blocks.#.down",
-        LAYER: "blocks.#",
-        "gpt_neox.final_layer_norm": "norm",
-        "gpt_neox.last_hidden_state": "norm",
-        "lm_head": "head",
-        ".logits": "head",
-    },
-    {
-        "whole heads rotated": Bug("blocks.0.attention.rotary", "forward", "mul cos sin div pow"),
-        "residuals in sequence": Bug("blocks.0", "forward", "add"),
-        "activation": Bug("blocks.0", "forward", "gelu"),
-    },
-)

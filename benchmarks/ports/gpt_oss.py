@@ -8,7 +8,7 @@ from transformers import GptOssConfig
 
 from support.models.zoo import DECODER, build
 
-from ._port import EAGER, Pair, Port, copy, token_ids
+from ._port import EAGER, Pair, copy, token_ids
 
 
 class SinkAttention(nn.Module):
@@ -153,34 +153,3 @@ def make(_: str | None = None) -> Pair:
         layer.attention.sinks.data.copy_(attention.sinks.view_as(layer.attention.sinks))
         copy_experts(layer.experts, own.mlp)
     return a, b, (token_ids(),), (token_ids(),)
-
-
-LAYER, OTHER = "model.layers.#", "layers.#"
-PORT = Port(
-    make,
-    {
-        "model.embed_tokens": "words",
-        "model.rotary_emb[0]": "/polar",
-        "model.rotary_emb[1]": "/polar",
-        LAYER + ".input_layernorm": OTHER + ".attention_norm",
-        LAYER + ".self_attn.q_proj": OTHER + ".attention.qkv",
-        LAYER + ".self_attn.k_proj": OTHER + ".attention.qkv",
-        LAYER + ".self_attn.v_proj": OTHER + ".attention.qkv",
-        LAYER + ".self_attn.o_proj": (OTHER + ".attention.out", OTHER + ".attention"),
-        LAYER + ".self_attn[0]": (OTHER + ".attention.out", OTHER + ".attention"),
-        LAYER + ".self_attn[1]": None,  # B has them without the sinks
-        LAYER + ".post_attention_layernorm": OTHER + ".experts_norm",
-        LAYER + ".mlp.router[0]": OTHER + ".experts.router",
-        LAYER + ".mlp.router[1]": OTHER + ".experts/_softmax",
-        LAYER + ".mlp.router[2]": OTHER + ".experts/topk",
-        LAYER + ".mlp.experts": (OTHER + ".experts/sum", OTHER + ".experts"),
-        LAYER + ".mlp[0]": (OTHER + ".experts/sum", OTHER + ".experts"),
-        LAYER + ".mlp[1]": OTHER + ".experts/_softmax",
-        LAYER: OTHER,
-        "model.norm": "norm",
-        "model.last_hidden_state": "norm",
-        "lm_head": "head",
-        ".logits": "head",
-    },
-    {},
-)

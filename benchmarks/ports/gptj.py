@@ -7,7 +7,7 @@ from transformers import GPTJConfig
 
 from support.models.zoo import GPT, build
 
-from ._port import EAGER, Bug, Pair, Port, copy, token_ids
+from ._port import EAGER, Pair, copy, token_ids
 
 
 class SelfAttention(nn.Module):
@@ -95,37 +95,3 @@ def make(bug: str | None = None) -> Pair:
         copy(block.mlp.fc, own.mlp.fc_in)
         copy(block.mlp.proj, own.mlp.fc_out)
     return a, b, (token_ids(),), (token_ids(),)
-
-
-LAYER = "transformer.h.#"
-PORT = Port(
-    make,
-    {
-        "transformer.wte": "wte",
-        "transformer.drop": "wte",
-        LAYER + ".ln_1": "blocks.#.norm",
-        LAYER + ".attn.q_proj": "blocks.#.attention.qkv",
-        LAYER + ".attn.k_proj": "blocks.#.attention.qkv",
-        LAYER + ".attn.v_proj": "blocks.#.attention.qkv",
-        LAYER + ".attn.attn_dropout": "blocks.#.attention/_safe_softmax",
-        LAYER + ".attn.out_proj": ("blocks.#.attention.proj", "blocks.#.attention"),
-        LAYER + ".attn.resid_dropout": ("blocks.#.attention.proj", "blocks.#.attention"),
-        LAYER + ".attn[0]": ("blocks.#.attention.proj", "blocks.#.attention"),
-        LAYER + ".attn[1]": "blocks.#.attention/_safe_softmax",
-        LAYER + ".mlp.fc_in": "blocks.#.mlp.fc",
-        LAYER + ".mlp.act": "blocks.#.mlp/gelu",
-        LAYER + ".mlp.fc_out": ("blocks.#.mlp.proj", "blocks.#.mlp"),
-        LAYER + ".mlp.dropout": ("blocks.#.mlp.proj", "blocks.#.mlp"),
-        LAYER + ".mlp": ("blocks.#.mlp.proj", "blocks.#.mlp"),
-        LAYER + "[0]": "blocks.#",
-        LAYER + "[1]": "blocks.#.attention/_safe_softmax",
-        "transformer.ln_f": "last",
-        "transformer.last_hidden_state": "last",
-        "lm_head": "head",
-        ".logits": "head",
-    },
-    {
-        "activation": Bug("blocks.0.mlp", "forward", "gelu"),
-        "eps": Bug("blocks.0.norm", "forward", "native_layer_norm"),
-    },
-)

@@ -7,7 +7,7 @@ from transformers import GraniteConfig
 
 from support.models.zoo import DECODER, build
 
-from ._port import EAGER, Pair, Port, copy, token_ids
+from ._port import EAGER, Pair, copy, token_ids
 
 
 class PackedLayer(nn.Module):
@@ -88,33 +88,3 @@ def make(_: str | None = None) -> Pair:
         layer.gate_up.weight.data.copy_(torch.stack([mlp.gate_proj.weight, mlp.up_proj.weight], 1).flatten(0, 1))
         copy(layer.down, mlp.down_proj)
     return a, b, (token_ids(),), (token_ids(),)
-
-
-LAYER, OTHER = "model.layers.#", "layers.#"
-PORT = Port(
-    make,
-    {
-        "model.embed_tokens": None,  # scaled
-        "model.rotary_emb[0]": "/cos",
-        "model.rotary_emb[1]": "/sin",  # the half with the same signs
-        LAYER + ".input_layernorm": (OTHER + "/_fused_rms_norm", OTHER + "/mul"),
-        LAYER + ".self_attn.q_proj": OTHER + ".packed",
-        LAYER + ".self_attn.k_proj": OTHER + ".packed",
-        LAYER + ".self_attn.v_proj": OTHER + ".packed",
-        LAYER + ".self_attn.o_proj": OTHER + ".merge",
-        LAYER + ".self_attn[0]": OTHER + ".merge",
-        LAYER + ".self_attn[1]": (OTHER + "/_safe_softmax", OTHER + "/_softmax"),
-        LAYER + ".post_attention_layernorm": (OTHER + "/_fused_rms_norm", OTHER + "/mul"),
-        LAYER + ".mlp.gate_proj": OTHER + ".gate_up",
-        LAYER + ".mlp.up_proj": OTHER + ".gate_up",
-        LAYER + ".mlp.act_fn": OTHER + "/silu",
-        LAYER + ".mlp.down_proj": OTHER + ".down",
-        LAYER + ".mlp": OTHER + ".down",
-        LAYER: OTHER,
-        "model.norm": "norm",
-        "model.last_hidden_state": "norm",
-        "lm_head": None,  # divided
-        ".logits": "head",
-    },
-    {},
-)

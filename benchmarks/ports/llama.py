@@ -7,7 +7,7 @@ from transformers import LlamaConfig
 
 from support.models.zoo import DECODER, build
 
-from ._port import EAGER, Bug, Pair, Port, copy, token_ids
+from ._port import EAGER, Pair, copy, token_ids
 
 
 class AddNorm(nn.Module):
@@ -112,38 +112,3 @@ def make(bug: str | None = None) -> Pair:
         copy(block.mlp.gate_up, own.mlp.gate_proj, own.mlp.up_proj)
         copy(block.mlp.down, own.mlp.down_proj)
     return a, b, (token_ids(),), (token_ids(),)
-
-
-LAYER = "model.layers.#."
-PORT = Port(
-    make,
-    {
-        "model.embed_tokens": "tokens",
-        "model.rotary_emb[0]": "/polar",
-        "model.rotary_emb[1]": "/polar",
-        LAYER + "input_layernorm": "blocks.#.norm1[0]",
-        LAYER + "self_attn.q_proj": "blocks.#.attention.qkv",
-        LAYER + "self_attn.k_proj": "blocks.#.attention.qkv",
-        LAYER + "self_attn.v_proj": "blocks.#.attention.qkv",
-        LAYER + "self_attn.o_proj": "blocks.#.attention.o",
-        LAYER + "self_attn[0]": "blocks.#.attention.o",
-        LAYER + "self_attn[1]": "blocks.#.attention/_safe_softmax",
-        LAYER + "post_attention_layernorm": "blocks.#.norm2[0]",
-        LAYER + "mlp.gate_proj": "blocks.#.mlp.gate_up",
-        LAYER + "mlp.up_proj": "blocks.#.mlp.gate_up",
-        LAYER + "mlp.act_fn": "blocks.#.mlp/silu",
-        LAYER + "mlp.down_proj": "blocks.#.mlp.down",
-        LAYER + "mlp": "blocks.#.mlp.down",
-        "model.layers.0": "blocks.1.norm1[1]",
-        "model.layers.1": "norm[1]",
-        "model.norm": "norm[0]",
-        "model.last_hidden_state": "norm[0]",
-        "lm_head": "head",
-        ".logits": "head",
-    },
-    {
-        "eps": Bug("blocks.0.norm2", "forward", "add rsqrt"),
-        "rotary layout": Bug("blocks.0.attention", "rotate", "complex mul"),
-        "gate and up swapped": Bug("blocks.0.mlp", "forward", "silu"),
-    },
-)

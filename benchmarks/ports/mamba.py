@@ -7,7 +7,7 @@ from transformers import MambaConfig
 
 from support.models.zoo import STATE_SPACE, build
 
-from ._port import Bug, Pair, Port, copy, token_ids
+from ._port import Pair, copy, token_ids
 
 
 class Mixer(nn.Module):
@@ -89,27 +89,3 @@ def make(bug: str | None = None) -> Pair:
         mixer.log_decay.data.copy_(own.A_log)
         mixer.skip.data.copy_(own.D)
     return a, b, (token_ids(),), (token_ids(),)
-
-
-LAYER = "backbone.layers.#"
-PORT = Port(
-    make,
-    {
-        "backbone.embeddings": "embed",
-        LAYER + ".norm": "norms.#",
-        LAYER + ".mixer.in_proj": ("mixers.#.to_x", "mixers.#.to_gate"),
-        LAYER + ".mixer.x_proj": ("mixers.#.to_step", "mixers.#.to_in", "mixers.#.to_out"),
-        LAYER + ".mixer.out_proj": "mixers.#.out",
-        LAYER + ".mixer": "mixers.#.out",
-        LAYER: "/add",
-        "backbone.norm_f": "norms.2",
-        "backbone.last_hidden_state": "norms.2",
-        "lm_head": "(the model)",
-        ".logits": "(the model)",
-    },
-    {
-        "convolution sees the next token": Bug("mixers.0", "convolve", "add constant_pad_nd mul"),
-        "exponential steps": Bug("mixers.0", "forward", "exp"),
-        "no skip": Bug("mixers.0", "forward", "mul"),
-    },
-)

@@ -7,7 +7,7 @@ from transformers import Mamba2Config
 
 from support.models.zoo import STATE_SPACE, build
 
-from ._port import Bug, Pair, Port, copy, token_ids
+from ._port import Pair, copy, token_ids
 
 
 class DualMixer(nn.Module):
@@ -92,26 +92,3 @@ def make(bug: str | None = None) -> Pair:
         mixer.skip.data.copy_(own.D)
         mixer.out.weight.data.copy_(own.out_proj.weight * own.norm.weight)
     return a, b, (token_ids(),), (token_ids(),)
-
-
-LAYER = "backbone.layers.#"
-PORT = Port(
-    make,
-    {
-        "backbone.embeddings": "embed",
-        LAYER + ".norm": "norms.#",
-        LAYER + ".mixer.in_proj": ("mixers.#.z", "mixers.#.xbc"),
-        LAYER + ".mixer.norm": None,  # without its gain
-        LAYER + ".mixer.out_proj": ("mixers.#.out", "mixers.#"),
-        LAYER + ".mixer": ("mixers.#.out", "mixers.#"),
-        LAYER: "/add",
-        "backbone.norm_f": "norm",
-        "backbone.last_hidden_state": "norm",
-        "lm_head": "head",
-        ".logits": "head",
-    },
-    {
-        "one decay too many": Bug("mixers.0", "decays", "add sub masked_fill exp"),
-        "one group": Bug("mixers.0", "normalize", "pow mean add rsqrt mul"),
-    },
-)

@@ -9,7 +9,7 @@ from transformers import MarianConfig
 
 from support.models.zoo import POSITIONS, SEQ2SEQ, build
 
-from ._port import EAGER, Pair, Port, token_ids
+from ._port import EAGER, Pair, token_ids
 
 HIDDEN_SCORE = -99999999.0
 
@@ -121,42 +121,3 @@ def make(_: str | None = None) -> Pair:
     ids, decoder_ids, mask = token_ids(), token_ids(6, seed=2), torch.ones(token_ids().shape, dtype=torch.int64)
     mask[1, -2:] = 0
     return a, b, (ids, mask, decoder_ids), (ids, mask, decoder_ids)
-
-
-def attention_truth(name: str) -> dict[str, str]:
-    parts = ("q_proj", "k_proj", "v_proj", "out_proj")
-    return {f"{name}.{part}": "/add" for part in parts} | {f"{name}[0]": "/add", f"{name}[1]": "/_softmax"}
-
-
-def side_truth(name: str) -> dict[str, str | None]:
-    """Return where the outputs of the modules of the encoder or the decoder are: all are of the model itself."""
-    layer = f"{name}.layers.#"
-    return {
-        f"{name}.embed_tokens": "/index",
-        f"{name}.embed_positions": "/cat",
-        **attention_truth(f"{layer}.self_attn"),
-        f"{layer}.self_attn_layer_norm": "/native_layer_norm",
-        f"{layer}.fc1": "/add",
-        f"{layer}.activation_fn": "/silu",
-        f"{layer}.fc2": "/add",
-        f"{layer}.final_layer_norm": "/native_layer_norm",
-        layer: "/native_layer_norm",
-        f"{name}.last_hidden_state": "/native_layer_norm",
-    }
-
-
-PORT = Port(
-    make,
-    {
-        **side_truth("model.encoder"),
-        **side_truth("model.decoder"),
-        **attention_truth("model.decoder.layers.#.encoder_attn"),
-        "model.decoder.layers.#.encoder_attn_layer_norm": "/native_layer_norm",
-        "model.last_hidden_state": "/native_layer_norm",
-        "model.encoder_last_hidden_state": "/native_layer_norm",
-        "lm_head": "/mm",
-        ".logits": ("(the model)", "/add"),
-        ".encoder_last_hidden_state": "/native_layer_norm",
-    },
-    {},
-)

@@ -7,7 +7,7 @@ from transformers import MistralConfig
 
 from support.models.zoo import DECODER, build
 
-from ._port import EAGER, Bug, Pair, Port, copy, token_ids
+from ._port import EAGER, Pair, copy, token_ids
 
 WINDOW = 4
 
@@ -74,37 +74,3 @@ def make(bug: str | None = None) -> Pair:
         copy(layer.mixed, attention.o_proj)
         copy(layer.down, mlp.down_proj)
     return a, b, (token_ids(),), (token_ids(),)
-
-
-LAYER = "model.layers.#"
-PORT = Port(
-    make,
-    {
-        "model.embed_tokens": "embed",
-        "model.rotary_emb[0]": ("layers.0/cos", "layers.1/cos"),
-        "model.rotary_emb[1]": ("layers.0/sin", "layers.1/sin"),
-        LAYER + ".input_layernorm": None,
-        LAYER + ".self_attn.q_proj": "layers.#.qkv",
-        LAYER + ".self_attn.k_proj": "layers.#.qkv",
-        LAYER + ".self_attn.v_proj": "layers.#.qkv",
-        LAYER + ".self_attn.o_proj": "layers.#.mixed",
-        LAYER + ".self_attn[0]": "layers.#.mixed",
-        LAYER + ".self_attn[1]": "layers.#/_softmax",
-        LAYER + ".post_attention_layernorm": None,
-        LAYER + ".mlp.gate_proj": "layers.#.gate_up",
-        LAYER + ".mlp.up_proj": "layers.#.gate_up",
-        LAYER + ".mlp.act_fn": "layers.#/silu",
-        LAYER + ".mlp.down_proj": "layers.#.down",
-        LAYER + ".mlp": "layers.#.down",
-        LAYER: "layers.#",
-        "model.norm": None,
-        "model.last_hidden_state": None,
-        "lm_head": "head",
-        ".logits": "head",
-    },
-    {
-        "eps": Bug("layers.0", "norm", "add rsqrt _fused_rms_norm"),
-        "no window": Bug("layers.0", "attend", "where _softmax"),
-        "gain not folded": Bug("layers.0.gate_up", "forward", "mm"),
-    },
-)

@@ -7,7 +7,7 @@ from transformers import MixtralConfig
 
 from support.models.zoo import DECODER, build
 
-from ._port import EAGER, Bug, Pair, Port, copy, token_ids
+from ._port import EAGER, Pair, copy, token_ids
 
 
 class Expert(nn.Module):
@@ -107,39 +107,3 @@ def make(bug: str | None = None) -> Pair:
             expert.w3.weight.data.copy_(up)
             expert.w2.weight.data.copy_(down)
     return a, b, (token_ids(),), (token_ids(),)
-
-
-LAYER = "model.layers.#"
-CALLS = {f"{LAYER}.mlp.experts.act_fn@{index}": f"layers.#.mixture.experts.{index}/silu" for index in range(1, 4)}
-PORT = Port(
-    make,
-    {
-        "model.embed_tokens": "embed",
-        "model.rotary_emb[0]": ("layers.0/cos", "layers.1/cos"),
-        "model.rotary_emb[1]": ("layers.0/sin", "layers.1/sin"),
-        LAYER + ".input_layernorm": "layers.#.norm_a",
-        LAYER + ".self_attn.q_proj": "layers.#.wq",
-        LAYER + ".self_attn.k_proj": "layers.#.wk",
-        LAYER + ".self_attn.v_proj": "layers.#.wv",
-        LAYER + ".self_attn.o_proj": "layers.#.wo",
-        LAYER + ".self_attn[0]": "layers.#.wo",
-        LAYER + ".self_attn[1]": "layers.#/_softmax",
-        LAYER + ".post_attention_layernorm": "layers.#.norm_m",
-        LAYER + ".mlp.gate[0]": "layers.#.mixture.gate",
-        LAYER + ".mlp.gate[1]": "layers.#.mixture/_softmax",
-        LAYER + ".mlp.experts.act_fn": "layers.#.mixture.experts.0/silu",
-        **CALLS,
-        LAYER + ".mlp.experts": "layers.#.mixture",
-        LAYER + ".mlp": "layers.#.mixture",
-        LAYER: "layers.#",
-        "model.norm": "norm",
-        "model.last_hidden_state": "norm",
-        "lm_head": "output",
-        ".logits": "output",
-    },
-    {
-        "activation": Bug("layers.0.mixture.experts.0", "forward", "gelu"),
-        "shares not normalized": Bug("layers.0.mixture", "forward", "topk index mul"),
-        "sign of the angle": Bug("layers.0", "rotate", "neg mul"),
-    },
-)

@@ -6,7 +6,7 @@ from transformers import NemotronConfig
 
 from support.models.zoo import DECODER, build
 
-from ._port import EAGER, Pair, Port, token_ids
+from ._port import EAGER, Pair, token_ids
 
 HIDDEN_SCORE = -1e30
 
@@ -125,33 +125,3 @@ def make(_: str | None = None) -> Pair:
             layer.mlp.get_parameter(name).data.copy_(linear.weight.T)
             layer.mlp.get_parameter(f"{name}_bias").data.copy_(linear.bias)
     return a, b, (token_ids(),), (token_ids(),)
-
-
-LAYER, OTHER = "model.layers.#", "layers.#"
-PRODUCTS = "/bmm", "/mm"
-PORT = Port(
-    make,
-    {
-        "model.embed_tokens": "/index",
-        "model.rotary_emb[0]": None,  # B reads a table
-        "model.rotary_emb[1]": None,
-        LAYER + ".input_layernorm": OTHER + ".pre_attention",
-        LAYER + ".self_attn.q_proj": tuple(f"{OTHER}.attention{name}" for name in PRODUCTS),
-        LAYER + ".self_attn.k_proj": tuple(f"{OTHER}.attention{name}" for name in PRODUCTS),
-        LAYER + ".self_attn.v_proj": tuple(f"{OTHER}.attention{name}" for name in PRODUCTS),
-        LAYER + ".self_attn.o_proj": (OTHER + ".attention", *(f"{OTHER}.attention{name}" for name in PRODUCTS)),
-        LAYER + ".self_attn[0]": (OTHER + ".attention", *(f"{OTHER}.attention{name}" for name in PRODUCTS)),
-        LAYER + ".self_attn[1]": OTHER + ".attention/_softmax",  # by group
-        LAYER + ".post_attention_layernorm": OTHER + ".pre_mlp",
-        LAYER + ".mlp.up_proj": OTHER + ".mlp/add",
-        LAYER + ".mlp.act_fn": OTHER + ".mlp/pow",
-        LAYER + ".mlp.down_proj": OTHER + ".mlp",
-        LAYER + ".mlp": OTHER + ".mlp",
-        LAYER: OTHER,
-        "model.norm": "norm",
-        "model.last_hidden_state": "norm",
-        "lm_head": ("(the model)", "/mm"),
-        ".logits": ("(the model)", "/mm"),
-    },
-    {},
-)

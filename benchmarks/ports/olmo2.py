@@ -7,7 +7,7 @@ from transformers import Olmo2Config
 
 from support.models.zoo import DECODER, build
 
-from ._port import EAGER, Bug, Pair, Port, token_ids
+from ._port import EAGER, Pair, token_ids
 
 
 class Olmo2(nn.Module):
@@ -108,38 +108,3 @@ def make(bug: str | None = None) -> Pair:
     for name, stacked in stack(a, b.size).items():
         b.params[name].data.copy_(stacked)
     return a, b, (token_ids(),), (token_ids(),)
-
-
-LAYER = "model.layers.#"
-PORT = Port(
-    make,
-    {
-        "model.embed_tokens": "/index",
-        "model.rotary_emb[0]": "/cos",
-        "model.rotary_emb[1]": "/sin",
-        LAYER + ".self_attn.q_proj": ("/bmm", "/mm"),
-        LAYER + ".self_attn.k_proj": ("/bmm", "/mm"),
-        LAYER + ".self_attn.v_proj": ("/bmm", "/mm"),
-        LAYER + ".self_attn.q_norm": "/mul",
-        LAYER + ".self_attn.k_norm": "/mul",
-        LAYER + ".self_attn.o_proj": ("/bmm", "/mm"),
-        LAYER + ".self_attn[0]": ("/bmm", "/mm"),
-        LAYER + ".self_attn[1]": "/_softmax",
-        LAYER + ".post_attention_layernorm": "/mul",
-        LAYER + ".mlp.gate_proj": ("/bmm", "/mm"),
-        LAYER + ".mlp.up_proj": ("/bmm", "/mm"),
-        LAYER + ".mlp.act_fn": "/silu",
-        LAYER + ".mlp.down_proj": ("/bmm", "/mm"),
-        LAYER + ".mlp": ("/bmm", "/mm"),
-        LAYER + ".post_feedforward_layernorm": "/mul",
-        LAYER: "/add",
-        "model.norm": "/mul",
-        "model.last_hidden_state": "/mul",
-        "lm_head": ("(the model)", "/mm"),
-        ".logits": ("(the model)", "/mm"),
-    },
-    {
-        "norm of each head": Bug("", "norm", "mean add rsqrt mul", "model.layers.0."),
-        "activation": Bug("", "mlp", "gelu", "model.layers.0."),
-    },
-)

@@ -6,7 +6,7 @@ from transformers import OPTConfig
 
 from support.models.zoo import ENCODER, NO_CACHE, build
 
-from ._port import EAGER, Bug, Pair, Port, copy, token_ids
+from ._port import EAGER, Pair, copy, token_ids
 
 
 class NormPre(nn.Module):
@@ -118,33 +118,3 @@ def make(bug: str | None = None) -> Pair:
     ids, mask = token_ids(), torch.ones(token_ids().shape, dtype=torch.int64)
     mask[1, -2:] = 0
     return a, b, (ids, mask), (ids, mask)
-
-
-LAYER = "model.decoder.layers.#"
-PORT = Port(
-    make,
-    {
-        "model.decoder.embed_tokens": "embed",
-        "model.decoder.embed_positions": "/index",
-        LAYER + ".self_attn_layer_norm": None,  # B has it without gain and bias
-        LAYER + ".self_attn.q_proj": "blocks.#.attn/add",
-        LAYER + ".self_attn.k_proj": "blocks.#.attn/add",
-        LAYER + ".self_attn.v_proj": "blocks.#.attn/add",
-        LAYER + ".self_attn.out_proj": "blocks.#.attn",
-        LAYER + ".self_attn[0]": "blocks.#.attn",
-        LAYER + ".self_attn[1]": "blocks.#.attn/_softmax",
-        LAYER + ".final_layer_norm": None,
-        LAYER + ".fc1": "blocks.#.mlp/add",
-        LAYER + ".activation_fn": "blocks.#.mlp/relu",
-        LAYER + ".fc2": "blocks.#.mlp",
-        LAYER: "blocks.#",
-        "model.decoder.final_layer_norm": None,
-        "model.decoder.last_hidden_state": None,
-        "lm_head": "(the model)",
-        ".logits": "(the model)",
-    },
-    {
-        "eps": Bug("blocks.0.ln2", "forward", "add sqrt div"),
-        "scale": Bug("blocks.0.attn", "forward", "div"),
-    },
-)

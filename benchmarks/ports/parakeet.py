@@ -7,7 +7,7 @@ from transformers import ParakeetEncoderConfig
 
 from support.models.zoo import build
 
-from ._port import BATCH, EAGER, Pair, Port, copy
+from ._port import BATCH, EAGER, Pair, copy
 from .efficientnet import measure
 
 
@@ -166,49 +166,3 @@ def make(_: str | None = None) -> Pair:
         block.attention.place.data.copy_(attention.bias_v)
         copy_convolution(block.convolution, own.conv)
     return a, b, (spectra,), (spectra,)
-
-
-LAYER, OTHER = "layers.#", "blocks.#"
-ENTRY = "subsampling.layers."
-PORT = Port(
-    make,
-    {
-        ENTRY + "0": "subsampling/convolution",
-        ENTRY + "1": "subsampling/relu",
-        ENTRY + "2": "subsampling/convolution",
-        ENTRY + "3": "subsampling.point",
-        ENTRY + "4": "subsampling/relu",
-        "subsampling.linear": None,  # scaled
-        "subsampling": None,
-        "encode_positions": "/stack",  # the highest first
-        LAYER + ".norm_feed_forward1": OTHER + ".before.norm",
-        LAYER + ".feed_forward1.linear1": OTHER + ".before.up",
-        LAYER + ".feed_forward1.activation": OTHER + ".before/silu",
-        LAYER + ".feed_forward1.linear2": None,  # half of it
-        LAYER + ".feed_forward1": None,
-        LAYER + ".norm_self_att": OTHER + ".norm_a",
-        LAYER + ".self_attn.q_proj": OTHER + ".attention.qkv",
-        LAYER + ".self_attn.k_proj": OTHER + ".attention.qkv",
-        LAYER + ".self_attn.v_proj": OTHER + ".attention.qkv",
-        LAYER + ".self_attn.relative_k_proj": OTHER + ".attention.far",  # the highest first
-        LAYER + ".self_attn.o_proj": (OTHER + ".attention.out", OTHER + ".attention"),
-        LAYER + ".self_attn[0]": (OTHER + ".attention.out", OTHER + ".attention"),
-        LAYER + ".self_attn[1]": OTHER + ".attention/_softmax",
-        LAYER + ".norm_conv": OTHER + ".norm_c",
-        LAYER + ".conv.pointwise_conv1": OTHER + ".convolution.enter",
-        LAYER + ".conv.depthwise_conv": None,  # B has its batch norm in the weights
-        LAYER + ".conv.norm": OTHER + ".convolution/convolution",
-        LAYER + ".conv.activation": OTHER + ".convolution/silu",
-        LAYER + ".conv.pointwise_conv2": (OTHER + ".convolution.leave", OTHER + ".convolution"),
-        LAYER + ".conv": (OTHER + ".convolution.leave", OTHER + ".convolution"),
-        LAYER + ".norm_feed_forward2": OTHER + ".after.norm",
-        LAYER + ".feed_forward2.linear1": OTHER + ".after.up",
-        LAYER + ".feed_forward2.activation": OTHER + ".after/silu",
-        LAYER + ".feed_forward2.linear2": None,
-        LAYER + ".feed_forward2": None,
-        LAYER + ".norm_out": (OTHER + ".norm", OTHER),
-        LAYER: (OTHER + ".norm", OTHER),
-        ".last_hidden_state": "blocks.1",
-    },
-    {},
-)

@@ -7,7 +7,7 @@ from transformers import Qwen2Config
 
 from support.models.zoo import DECODER, build
 
-from ._port import EAGER, Bug, Pair, Port, copy, token_ids
+from ._port import EAGER, Pair, copy, token_ids
 
 
 class Scale(nn.Module):
@@ -100,37 +100,3 @@ def make(bug: str | None = None) -> Pair:
         copy(layer.expand, own.mlp.up_proj, own.mlp.gate_proj)
         copy(layer.shrink, own.mlp.down_proj)
     return a, b, (token_ids(),), (token_ids(),)
-
-
-LAYER = "model.layers.#"
-PORT = Port(
-    make,
-    {
-        "model.embed_tokens": "embed",
-        "model.rotary_emb[0]": None,  # B reads a table
-        "model.rotary_emb[1]": None,
-        LAYER + ".input_layernorm": "stack.#.pre",
-        LAYER + ".self_attn.q_proj": "stack.#.packed",
-        LAYER + ".self_attn.k_proj": "stack.#.packed",
-        LAYER + ".self_attn.v_proj": "stack.#.packed",
-        LAYER + ".self_attn.o_proj": "stack.#.out",
-        LAYER + ".self_attn[0]": "stack.#.out",
-        LAYER + ".self_attn[1]": "stack.#/_softmax",
-        LAYER + ".post_attention_layernorm": "stack.#.post",
-        LAYER + ".mlp.gate_proj": "stack.#.expand",
-        LAYER + ".mlp.up_proj": "stack.#.expand",
-        LAYER + ".mlp.act_fn": "stack.#/silu",
-        LAYER + ".mlp.down_proj": "stack.#.shrink",
-        LAYER + ".mlp": "stack.#.shrink",
-        LAYER: "stack.#",
-        "model.norm": "scale",
-        "model.last_hidden_state": "scale",
-        "lm_head": "unembed",
-        ".logits": "unembed",
-    },
-    {
-        "key bias": Bug("stack.0.packed", "attend", "addmm"),
-        "scale": Bug("stack.0", "attend", "_softmax masked_fill"),
-        "mask": Bug("stack.0", "attend", "_softmax"),
-    },
-)

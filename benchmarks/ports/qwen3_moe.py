@@ -7,7 +7,7 @@ from transformers import Qwen3MoeConfig
 
 from support.models.zoo import DECODER, build
 
-from ._port import EAGER, Bug, Pair, Port, copy, token_ids
+from ._port import EAGER, Pair, copy, token_ids
 
 
 class GroupedAttention(nn.Module):
@@ -124,43 +124,3 @@ def make(bug: str | None = None) -> Pair:
             layer.ffn.w_in.data.copy_(own.mlp.experts.gate_up_proj.mT)
             layer.ffn.w_out.data.copy_(own.mlp.experts.down_proj.mT)
     return a, b, (token_ids(),), (token_ids(),)
-
-
-LAYER = "model.layers.#"
-CALLS = {f"{LAYER}.mlp.experts.act_fn{call}": None for call in ("", "@1", "@2", "@3")}  # B computes it for all tokens
-PORT = Port(
-    make,
-    {
-        "model.embed_tokens": "tok",
-        "model.rotary_emb[0]": ("/cos", "/stack"),
-        "model.rotary_emb[1]": ("/sin", "/stack"),
-        LAYER + ".input_layernorm": "layers.#.norm1",
-        LAYER + ".self_attn.q_proj": "layers.#.attention.wqkv",
-        LAYER + ".self_attn.k_proj": "layers.#.attention.wqkv",
-        LAYER + ".self_attn.v_proj": "layers.#.attention.wqkv",
-        LAYER + ".self_attn.q_norm": ("layers.#.attention/_fused_rms_norm", "layers.#.attention/mul"),
-        LAYER + ".self_attn.k_norm": ("layers.#.attention/_fused_rms_norm", "layers.#.attention/mul"),
-        LAYER + ".self_attn.o_proj": ("layers.#.attention.wo", "layers.#.attention"),
-        LAYER + ".self_attn[0]": ("layers.#.attention.wo", "layers.#.attention"),
-        LAYER + ".self_attn[1]": "layers.#.attention/_safe_softmax",
-        LAYER + ".post_attention_layernorm": "layers.#.norm2",
-        LAYER + ".mlp.gate_proj": "layers.#.ffn.w_in",
-        LAYER + ".mlp.up_proj": "layers.#.ffn.w_in",
-        LAYER + ".mlp.act_fn": "layers.#.ffn/silu",
-        LAYER + ".mlp.down_proj": ("layers.#.ffn.w_out", "layers.#.ffn"),
-        LAYER + ".mlp.gate[0]": "layers.#.ffn.router",
-        LAYER + ".mlp.gate[1]": "layers.#.ffn/div",
-        **CALLS,
-        LAYER + ".mlp.experts": "layers.#.ffn",
-        LAYER + ".mlp": ("layers.#.ffn.w_out", "layers.#.ffn"),
-        LAYER: "layers.#",
-        "model.norm": "norm",
-        "model.last_hidden_state": "norm",
-        "lm_head": "unembed",
-        ".logits": "unembed",
-    },
-    {
-        "norm of the key": Bug("layers.0.attention", "rotate", "mul"),
-        "shares not normalized": Bug("layers.1.ffn", "shares", "scatter"),
-    },
-)

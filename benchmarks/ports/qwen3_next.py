@@ -7,7 +7,7 @@ from transformers import Qwen3NextConfig
 
 from support.models.zoo import DECODER, build
 
-from ._port import EAGER, Pair, Port, copy, token_ids
+from ._port import EAGER, Pair, copy, token_ids
 
 UNIT_EPS = 1e-6
 
@@ -209,48 +209,3 @@ def make(_: str | None = None) -> Pair:
             copy_attention(layer.mixer, own.self_attn)
         copy_experts(layer.experts, own.mlp)
     return a, b, (token_ids(),), (token_ids(),)
-
-
-LAYER, OTHER = "model.layers.#", "layers.#"
-PORT = Port(
-    make,
-    {
-        "model.embed_tokens": "embed",
-        "model.rotary_emb[0]": ("/cos", "/stack"),
-        "model.rotary_emb[1]": ("/sin", "/stack"),
-        LAYER + ".input_layernorm": OTHER + ".norm_a",
-        LAYER + ".linear_attn.in_proj_qkvz": (OTHER + ".mixer.qkv", OTHER + ".mixer.z"),
-        LAYER + ".linear_attn.in_proj_ba": None,  # B has the bias of the step in its layer
-        LAYER + ".linear_attn.norm": OTHER + ".mixer/mul",
-        LAYER + ".linear_attn.out_proj": (OTHER + ".mixer.out", OTHER + ".mixer"),
-        LAYER + ".linear_attn": (OTHER + ".mixer.out", OTHER + ".mixer"),
-        LAYER + ".self_attn.q_proj": OTHER + ".mixer.enter",
-        LAYER + ".self_attn.k_proj": OTHER + ".mixer.enter",
-        LAYER + ".self_attn.v_proj": OTHER + ".mixer.enter",
-        LAYER + ".self_attn.q_norm": (OTHER + ".mixer/_fused_rms_norm", OTHER + ".mixer/mul"),
-        LAYER + ".self_attn.k_norm": (OTHER + ".mixer/_fused_rms_norm", OTHER + ".mixer/mul"),
-        LAYER + ".self_attn.o_proj": (OTHER + ".mixer.leave", OTHER + ".mixer"),
-        LAYER + ".self_attn[0]": (OTHER + ".mixer.leave", OTHER + ".mixer"),
-        LAYER + ".self_attn[1]": (OTHER + ".mixer/_safe_softmax", OTHER + ".mixer/_softmax"),
-        LAYER + ".post_attention_layernorm": OTHER + ".norm_m",
-        LAYER + ".mlp.shared_expert.gate_proj": OTHER + ".experts.shared_in",
-        LAYER + ".mlp.shared_expert.up_proj": OTHER + ".experts.shared_in",
-        LAYER + ".mlp.shared_expert.act_fn": OTHER + ".experts/silu",
-        LAYER + ".mlp.shared_expert.down_proj": OTHER + ".experts.shared_out",
-        LAYER + ".mlp.shared_expert": OTHER + ".experts.shared_out",
-        LAYER + ".mlp.shared_expert_gate": (OTHER + ".experts/mv", OTHER + ".experts/mm", OTHER + ".experts/sum"),
-        LAYER + ".mlp.gate[0]": OTHER + ".experts.router",
-        LAYER + ".mlp.gate[1]": OTHER + ".experts/div",
-        LAYER + ".mlp.gate[2]": OTHER + ".experts/topk",
-        LAYER + ".mlp.experts.act_fn": OTHER + ".experts/silu",  # of the tokens of one expert
-        LAYER + ".mlp.experts.act_fn@#": OTHER + ".experts/silu",
-        LAYER + ".mlp.experts": OTHER + ".experts/sum",
-        LAYER + ".mlp": OTHER + ".experts",
-        LAYER: OTHER,
-        "model.norm": "norm",
-        "model.last_hidden_state": "norm",
-        "lm_head": "head",
-        ".logits": "head",
-    },
-    {},
-)

@@ -7,7 +7,7 @@ from transformers import RegNetConfig
 
 from support.models.zoo import build
 
-from ._port import BATCH, Pair, Port
+from ._port import BATCH, Pair
 from .efficientnet import measure
 
 
@@ -132,67 +132,3 @@ def make(_: str | None = None) -> Pair:
     b.head.weight.data.copy_(a.classifier[1].weight)
     b.head.bias.data.copy_(a.classifier[1].bias)
     return a, b, (pixels,), (pixels,)
-
-
-def layer_truth(name: str, block: str) -> dict[str, str | tuple[str, ...]]:
-    """Return where the outputs of the modules of a layer are in a block."""
-    return {
-        f"{name}.layer.0.convolution": f"{block}.enter",
-        f"{name}.layer.0.normalization": f"{block}.norm1",
-        f"{name}.layer.0.activation": f"{block}/relu",
-        f"{name}.layer.0": f"{block}/relu",
-        f"{name}.layer.1.convolution": f"{block}.mix",
-        f"{name}.layer.1.normalization": f"{block}.norm2",
-        f"{name}.layer.1.activation": f"{block}/relu",
-        f"{name}.layer.1": f"{block}/relu",
-        f"{name}.layer.2.pooler": f"{block}.shares/mean",
-        f"{name}.layer.2.attention.0": f"{block}.shares.shrink",
-        f"{name}.layer.2.attention.1": f"{block}.shares/relu",
-        f"{name}.layer.2.attention.2": f"{block}.shares.grow",
-        f"{name}.layer.2.attention.3": f"{block}.shares/sigmoid",
-        f"{name}.layer.2.attention": f"{block}.shares/sigmoid",
-        f"{name}.layer.2": f"{block}.shares",
-        f"{name}.layer.3.convolution": f"{block}.leave",
-        f"{name}.layer.3.normalization": f"{block}.norm3",
-        f"{name}.layer.3.activation": f"{block}.norm3",
-        f"{name}.layer.3": f"{block}.norm3",
-        f"{name}.layer": f"{block}.norm3",
-        f"{name}.activation": block,
-        name: block,
-    }
-
-
-STAGE = "regnet.encoder.stages"
-PORT = Port(
-    make,
-    {
-        "regnet.embedder.embedder.convolution": "stem",
-        "regnet.embedder.embedder.normalization": "stem_norm",
-        "regnet.embedder.embedder.activation": "/relu",
-        "regnet.embedder.embedder": "/relu",
-        "regnet.embedder": "/relu",
-        f"{STAGE}.1.layers.1.shortcut": "blocks.1",
-        f"{STAGE}.0.layers.0.shortcut": "blocks.0.skip_norm",
-        f"{STAGE}.1.layers.0.shortcut": "blocks.1.skip_norm",
-        f"{STAGE}.0.layers.0.shortcut.convolution": "blocks.0.skip",
-        f"{STAGE}.0.layers.0.shortcut.normalization": "blocks.0.skip_norm",
-        f"{STAGE}.1.layers.0.shortcut.convolution": "blocks.1.skip",
-        f"{STAGE}.1.layers.0.shortcut.normalization": "blocks.1.skip_norm",
-        **layer_truth(f"{STAGE}.0.layers.0", "blocks.0"),
-        **layer_truth(f"{STAGE}.1.layers.0", "blocks.1"),
-        **layer_truth(f"{STAGE}.1.layers.1", "blocks.2"),
-        f"{STAGE}.0.layers": "blocks.0",
-        f"{STAGE}.1.layers": "blocks.2",
-        f"{STAGE}.0": "blocks.0",
-        f"{STAGE}.1": "blocks.2",
-        "regnet.encoder.last_hidden_state": "blocks.2",
-        "regnet.pooler": "/mean",
-        "regnet.last_hidden_state": "blocks.2",
-        "regnet.pooler_output": "/mean",
-        "classifier.0": "/mean",
-        "classifier.1": "head",
-        "classifier": "head",
-        ".logits": "head",
-    },
-    {},
-)

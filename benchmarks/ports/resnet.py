@@ -6,7 +6,7 @@ from torch.nn.functional import avg_pool2d, max_pool2d, relu
 
 from support.models.zoo import build
 
-from ._port import BATCH, Bug, Pair, Port, copy
+from ._port import BATCH, Pair, copy
 
 
 class Block(nn.Module):
@@ -59,57 +59,3 @@ def make(bug: str | None = None) -> Pair:
     copy(b.head, a.classifier[1])
     pixels = torch.randn(BATCH, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     return a, b.to(memory_format=torch.channels_last), (pixels,), (pixels,)
-
-
-def layer_truth(name: str, block: str) -> dict[str, str | None]:
-    """Return where the outputs of the modules of a layer are in a block."""
-    return {
-        f"{name}.layer.0.convolution": None,
-        f"{name}.layer.0.normalization": f"{block}.first",
-        f"{name}.layer.0.activation": f"{block}/relu",
-        f"{name}.layer.0": f"{block}/relu",
-        f"{name}.layer.1.convolution": None,
-        f"{name}.layer.1.normalization": f"{block}.second",
-        f"{name}.layer.1.activation": f"{block}.second",
-        f"{name}.layer.1": f"{block}.second",
-        f"{name}.layer": f"{block}.second",
-        f"{name}.shortcut.convolution": None,
-        f"{name}.shortcut.normalization": f"{block}.skip",
-        f"{name}.activation": block,
-        name: block,
-    }
-
-
-STAGE = "resnet.encoder.stages"
-PORT = Port(
-    make,
-    {
-        "resnet.embedder.embedder.convolution": None,
-        "resnet.embedder.embedder.normalization": "stem",
-        "resnet.embedder.embedder.activation": "/relu",
-        "resnet.embedder.embedder": "/relu",
-        "resnet.embedder.pooler": "/max_pool2d_with_indices",
-        "resnet.embedder": "/max_pool2d_with_indices",
-        f"{STAGE}.1.layers.1.shortcut": "blocks.1",
-        f"{STAGE}.0.layers.0.shortcut": "blocks.0.skip",
-        f"{STAGE}.1.layers.0.shortcut": "blocks.1.skip",
-        **layer_truth(f"{STAGE}.0.layers.0", "blocks.0"),
-        **layer_truth(f"{STAGE}.1.layers.0", "blocks.1"),
-        **layer_truth(f"{STAGE}.1.layers.1", "blocks.2"),
-        f"{STAGE}.0": "blocks.0",
-        f"{STAGE}.1": "blocks.2",
-        "resnet.encoder.last_hidden_state": "blocks.2",
-        "resnet.pooler": "/mean",
-        "resnet.last_hidden_state": "blocks.2",
-        "resnet.pooler_output": "/mean",
-        "classifier.0": "/mean",
-        "classifier.1": "head",
-        "classifier": "head",
-        ".logits": "head",
-    },
-    {
-        "eps": Bug("stem", "forward", "convolution"),
-        "average pooling": Bug("", "forward", "avg_pool2d"),
-        "activation before the sum": Bug("blocks.0", "forward", "relu"),
-    },
-)

@@ -7,7 +7,7 @@ from transformers import RobertaConfig
 
 from support.models.zoo import ENCODER, build
 
-from ._port import EAGER, Bug, Pair, Port, copy, token_ids
+from ._port import EAGER, Pair, copy, token_ids
 
 
 class ChannelNorm(nn.Module):
@@ -125,47 +125,3 @@ def make(bug: str | None = None) -> Pair:
     ids[1, -2:] = 1
     mask = (ids != 1).long()
     return a, b, (ids, mask), (ids, mask)
-
-
-LAYER = "roberta.encoder.layer.#"
-PORT = Port(
-    make,
-    {
-        "roberta.embeddings.word_embeddings": None,  # B has the sum with the embedding of the type
-        "roberta.embeddings.token_type_embeddings": None,
-        "roberta.embeddings.position_embeddings": "place",
-        "roberta.embeddings.LayerNorm": "norm",
-        "roberta.embeddings.dropout": "norm",
-        "roberta.embeddings": "norm",
-        LAYER + ".attention.self.query": "layers.#.attention.q_proj",
-        LAYER + ".attention.self.key": "layers.#.attention.k_proj",
-        LAYER + ".attention.self.value": "layers.#.attention.v_proj",
-        LAYER + ".attention.self[0]": "layers.#.attention/cat",
-        LAYER + ".attention.self[1]": "layers.#.attention/_softmax",
-        LAYER + ".attention.output.dense": ("layers.#.attention.out_proj", "layers.#.attention"),
-        LAYER + ".attention.output.dropout": ("layers.#.attention.out_proj", "layers.#.attention"),
-        LAYER + ".attention.output.LayerNorm": "layers.#.sa_norm",
-        LAYER + ".attention.output": "layers.#.sa_norm",
-        LAYER + ".attention[0]": "layers.#.sa_norm",
-        LAYER + ".attention[1]": "layers.#.attention/_softmax",
-        LAYER + ".intermediate.dense": "layers.#.lin1",
-        LAYER + ".intermediate.intermediate_act_fn": "layers.#/gelu",
-        LAYER + ".intermediate": "layers.#/gelu",
-        LAYER + ".output.dense": "layers.#.lin2",
-        LAYER + ".output.dropout": "layers.#.lin2",
-        LAYER + ".output.LayerNorm": ("layers.#.out_norm", "layers.#"),
-        LAYER + ".output": ("layers.#.out_norm", "layers.#"),
-        LAYER: ("layers.#.out_norm", "layers.#"),
-        "roberta.encoder.last_hidden_state": ("layers.1.out_norm", "layers.1"),
-        "roberta.last_hidden_state": ("layers.1.out_norm", "layers.1"),
-        "lm_head.dense": "head.transform",
-        "lm_head.layer_norm": "head.norm",
-        "lm_head.decoder": ("head.projector", "head"),
-        "lm_head": ("head.projector", "head"),
-        ".logits": ("head.projector", "head"),
-    },
-    {
-        "eps": Bug("layers.0.sa_norm", "forward", "add rsqrt"),
-        "activation": Bug("layers.0", "forward", "gelu"),
-    },
-)

@@ -7,7 +7,7 @@ from transformers import RwkvConfig
 
 from support.models.zoo import LAYERS, NO_CACHE, STACK, TEXT, build
 
-from ._port import Bug, Pair, Port, copy, token_ids
+from ._port import Pair, copy, token_ids
 
 NEVER = -torch.inf
 
@@ -117,35 +117,3 @@ def make(bug: str | None = None) -> Pair:
     copy(b.norm, a.rwkv.ln_out)
     copy(b.head, a.head)
     return a, b, (token_ids(),), (token_ids(),)
-
-
-LAYER, OTHER = "rwkv.blocks.#", "blocks.#"
-PORT = Port(
-    make,
-    {
-        "rwkv.embeddings": None,  # B has normalized words
-        "rwkv.blocks.0.pre_ln": "words",
-        LAYER + ".ln1": OTHER + "/native_layer_norm",
-        LAYER + ".attention.time_shift": OTHER + ".time/cat",
-        LAYER + ".attention.key": OTHER + ".time.kvr",
-        LAYER + ".attention.value": OTHER + ".time.kvr",
-        LAYER + ".attention.receptance": OTHER + ".time.kvr",
-        LAYER + ".attention.output": (OTHER + ".time.out", OTHER + ".time"),
-        LAYER + ".attention[0]": (OTHER + ".time.out", OTHER + ".time"),
-        LAYER + ".ln2": OTHER + "/native_layer_norm",
-        LAYER + ".feed_forward.time_shift": OTHER + ".channels/cat",
-        LAYER + ".feed_forward.key": OTHER + ".channels.kr",
-        LAYER + ".feed_forward.value": OTHER + ".channels.value",
-        LAYER + ".feed_forward.receptance": OTHER + ".channels.kr",
-        LAYER + ".feed_forward[0]": OTHER + ".channels",
-        LAYER + "[0]": OTHER,
-        "rwkv.ln_out": "norm",
-        "rwkv.last_hidden_state": "norm",
-        "head": "head",
-        ".logits": "head",
-    },
-    {
-        "age": Bug("blocks.0.time", "shares", "sub mul where"),
-        "not squared": Bug("blocks.0.channels.value", "forward", "mm bmm addmm"),
-    },
-)

@@ -7,7 +7,7 @@ from transformers import SegformerConfig
 
 from support.models.zoo import build
 
-from ._port import BATCH, EAGER, Bug, Pair, Port, copy
+from ._port import BATCH, EAGER, Pair, copy
 
 
 class Affine(nn.Module):
@@ -161,55 +161,3 @@ def make(bug: str | None = None) -> Pair:
     copy_head(b, a.decode_head)
     pixels = torch.randn(BATCH, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     return a, b, (pixels,), (pixels,)
-
-
-STAGE, OTHER = "segformer.stages.#", "stages.#"
-LAYER, BLOCK = STAGE + ".blocks.#", OTHER + ".blocks.#"
-ATTENTION, REDUCED = LAYER + ".attention", LAYER + ".attention.sequence_reduction"
-PORT = Port(
-    make,
-    {
-        STAGE + ".patch_embeddings.proj": OTHER + ".patches",
-        STAGE + ".patch_embeddings.layer_norm": OTHER + ".norm_in",
-        STAGE + ".patch_embeddings[0]": OTHER + ".norm_in",
-        LAYER + ".layernorm_before": BLOCK + ".before",
-        ATTENTION + ".q_proj": BLOCK + ".attention.query",
-        REDUCED + ".sequence_reduction": BLOCK + ".attention.reduce",
-        REDUCED + ".layer_norm": BLOCK + ".attention.norm",
-        REDUCED: BLOCK + ".attention.norm",
-        ATTENTION + ".k_proj": BLOCK + ".attention.key_value",
-        ATTENTION + ".v_proj": BLOCK + ".attention.key_value",
-        ATTENTION + ".o_proj": (BLOCK + ".attention.out", BLOCK + ".attention"),
-        ATTENTION + "[0]": (BLOCK + ".attention.out", BLOCK + ".attention"),
-        ATTENTION + "[1]": BLOCK + ".attention/_softmax",
-        LAYER + ".hidden_dropout": (BLOCK + ".attention.out", BLOCK + ".attention"),
-        LAYER + ".drop_path": (BLOCK + ".attention.out", BLOCK + ".attention"),
-        LAYER + ".layernorm_after": BLOCK + ".between",
-        LAYER + ".mlp.fc1": BLOCK + ".up",
-        LAYER + ".mlp.dwconv.dwconv": BLOCK + "/convolution",
-        LAYER + ".mlp.dwconv": BLOCK + "/convolution",
-        LAYER + ".mlp.activation_fn": BLOCK + "/gelu",
-        LAYER + ".mlp.dropout": BLOCK + "/gelu",
-        LAYER + ".mlp.fc2": BLOCK + ".down",
-        LAYER + ".mlp.dropout@1": BLOCK + ".down",
-        LAYER + ".mlp": BLOCK + ".down",
-        LAYER + ".drop_path@1": BLOCK + ".down",
-        LAYER: BLOCK,
-        STAGE + ".layer_norm": (OTHER + ".norm_out", OTHER),
-        STAGE: (OTHER + ".norm_out", OTHER),
-        "segformer.last_hidden_state": ("stages.2.norm_out", "stages.2"),
-        "decode_head.linear_projections.#.proj": None,  # one product with the part of the fusion that reads it
-        "decode_head.linear_projections.#": None,
-        "decode_head.linear_fuse": None,
-        "decode_head.batch_norm": "/add",
-        "decode_head.activation": "/relu",
-        "decode_head.dropout": "/relu",
-        "decode_head.classifier": "classifier",
-        "decode_head": "classifier",
-        ".logits": ("classifier", "(the model)"),
-    },
-    {
-        "eps": Bug("stages.0.norm_in", "forward", "add sqrt div"),
-        "corners": Bug("", "enlarge", "upsample_bilinear2d mul add sub clamp _unsafe_index"),
-    },
-)

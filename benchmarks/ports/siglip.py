@@ -7,7 +7,7 @@ from transformers import SiglipConfig
 
 from support.models.zoo import build
 
-from ._port import BATCH, EAGER, Pair, Port, copy, token_ids
+from ._port import BATCH, EAGER, Pair, copy, token_ids
 
 
 class DotAttention(nn.Module):
@@ -168,58 +168,3 @@ def make(_: str | None = None) -> Pair:
     b.shift.data.copy_(a.logit_bias)
     pixels = torch.randn(BATCH, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     return a, b, (token_ids(), pixels), (token_ids(), pixels)
-
-
-def tower_truth(name: str, other: str) -> dict[str, str | tuple[str, ...] | None]:
-    """Return where the outputs of the modules of the layers of a tower are."""
-    layer, block = f"{name}.encoder.layers.#", f"{other}.blocks.#"
-    return {
-        f"{name}.embeddings.position_embedding": None,  # B adds the parameter itself
-        f"{name}.embeddings": f"{other}/add",
-        f"{layer}.layer_norm1": f"{block}.norm_a",
-        **dict.fromkeys((f"{layer}.self_attn.{part}_proj" for part in "qkv"), f"{block}.attention/add"),
-        f"{layer}.self_attn.out_proj": f"{block}.attention",
-        f"{layer}.self_attn[0]": f"{block}.attention",
-        f"{layer}.self_attn[1]": f"{block}.attention/_softmax",
-        f"{layer}.layer_norm2": f"{block}.norm_m",
-        f"{layer}.mlp.fc1": f"{block}.mlp.up",
-        f"{layer}.mlp.activation_fn": f"{block}.mlp/gelu",
-        f"{layer}.mlp.fc2": (f"{block}.mlp.down", f"{block}.mlp"),
-        f"{layer}.mlp": (f"{block}.mlp.down", f"{block}.mlp"),
-        layer: block,
-        f"{name}.encoder.last_hidden_state": f"{other}.blocks.2",
-        f"{name}.last_hidden_state": (f"{other}.norm", other),
-    }
-
-
-PORT = Port(
-    make,
-    {
-        "vision_model.embeddings.patch_embedding": "/convolution",
-        **tower_truth("vision_model", "image"),
-        "vision_model.post_layernorm": ("image.norm", "image"),
-        "vision_model.head.attention[0]": "pool.attention",
-        "vision_model.head.attention[1]": None,  # the mean of the heads
-        "vision_model.head.layernorm": "pool.norm",
-        "vision_model.head.mlp.fc1": "pool.mlp.up",
-        "vision_model.head.mlp.activation_fn": "pool.mlp/gelu",
-        "vision_model.head.mlp.fc2": ("pool.mlp.down", "pool.mlp"),
-        "vision_model.head.mlp": ("pool.mlp.down", "pool.mlp"),
-        "vision_model.head": "pool",
-        "vision_model.pooler_output": "pool",
-        "text_model.embeddings.token_embedding": "words",
-        **tower_truth("text_model", "text"),
-        "text_model.final_layer_norm": ("text.norm", "text"),
-        "text_model.head": "text_out",
-        "text_model.pooler_output": "text_out",
-        ".logits_per_image": ("(the model)", "/add"),
-        ".logits_per_text": ("(the model)", "/add"),
-        ".text_embeds": "/div",
-        ".image_embeds": "/div",
-        ".text_model_output.last_hidden_state": ("text.norm", "text"),
-        ".text_model_output.pooler_output": "text_out",
-        ".vision_model_output.last_hidden_state": ("image.norm", "image"),
-        ".vision_model_output.pooler_output": "pool",
-    },
-    {},
-)

@@ -7,7 +7,7 @@ from transformers import SwinConfig
 
 from support.models.zoo import build
 
-from ._port import BATCH, EAGER, Bug, Pair, Port, copy
+from ._port import BATCH, EAGER, Pair, copy
 
 
 class Attention(nn.Module):
@@ -137,65 +137,3 @@ def make(bug: str | None = None) -> Pair:
         copy(block.down, layer.mlp.fc2)
     pixels = torch.randn(BATCH, 3, 48, 48, generator=torch.Generator().manual_seed(1))
     return a, b, (pixels,), (pixels,)
-
-
-def layer_truth(name: str, block: str) -> dict[str, str | None]:
-    """Return where the outputs of the modules of a layer are in a block."""
-    return {
-        f"{name}.layernorm_before": f"{block}.before",
-        f"{name}.attention.q_proj": f"{block}.attention.qkv",
-        f"{name}.attention.k_proj": f"{block}.attention.qkv",
-        f"{name}.attention.v_proj": f"{block}.attention.qkv",
-        f"{name}.attention.relative_position_bias": f"{block}.attention/index",
-        f"{name}.attention.o_proj": f"{block}.attention.out",
-        f"{name}.attention[0]": f"{block}.attention.out",
-        f"{name}.attention[1]": f"{block}.attention/_safe_softmax",
-        f"{name}.dropout": f"{block}.attention.out",
-        f"{name}.drop_path": (f"{block}.attention.out", f"{block}/roll"),
-        f"{name}.layernorm_after": f"{block}.between",
-        f"{name}.mlp.fc1": f"{block}.up",
-        f"{name}.mlp.activation_fn": f"{block}/gelu",
-        f"{name}.mlp.fc2": f"{block}.down",
-        f"{name}.mlp": f"{block}.down",
-        f"{name}.dropout@1": f"{block}.down",
-        f"{name}[0]": block,
-        f"{name}[1]": f"{block}.attention/_safe_softmax",
-    }
-
-
-STAGE = "swin.encoder.layers"
-PORT = Port(
-    make,
-    {
-        "swin.embeddings.patch_embeddings.projection": "stem",
-        "swin.embeddings.patch_embeddings[0]": "stem",
-        "swin.embeddings.norm": "stem_norm",
-        "swin.embeddings.dropout": "stem_norm",
-        "swin.embeddings[0]": "stem_norm",
-        **layer_truth(f"{STAGE}.0.blocks.0", "layers.0"),
-        **layer_truth(f"{STAGE}.0.blocks.1", "layers.1"),
-        **layer_truth(f"{STAGE}.1.blocks.0", "layers.3"),
-        **layer_truth(f"{STAGE}.1.blocks.1", "layers.4"),
-        f"{STAGE}.0.downsample.norm": "layers.2.norm",
-        f"{STAGE}.0.downsample.reduction": "layers.2.linear",
-        f"{STAGE}.0.downsample": "layers.2.linear",
-        f"{STAGE}.0[0]": "layers.2.linear",
-        f"{STAGE}.0[1]": "layers.2.linear",
-        f"{STAGE}.0[2]": "layers.1.attention/_safe_softmax",
-        f"{STAGE}.1[0]": "layers.4",
-        f"{STAGE}.1[1]": "layers.4",
-        f"{STAGE}.1[2]": "layers.4.attention/_safe_softmax",
-        "swin.encoder.last_hidden_state": "layers.4",
-        "swin.layernorm": "norm",
-        "swin.pooler": "/mean",
-        "swin.last_hidden_state": "norm",
-        "swin.pooler_output": "/mean",
-        "classifier": "head",
-        ".logits": "head",
-    },
-    {
-        "eps": Bug("layers.0.between", "forward", "native_layer_norm"),
-        "no mask": Bug("layers.1.attention", "forward", "add _safe_softmax _softmax"),
-        "order of neighbors": Bug("layers.2", "forward", "permute clone _unsafe_view view"),
-    },
-)

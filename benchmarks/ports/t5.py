@@ -10,7 +10,7 @@ from transformers import T5Config
 from support.models.zoo import T5 as SETTINGS
 from support.models.zoo import build
 
-from ._port import EAGER, Bug, Pair, Port, copy, token_ids
+from ._port import EAGER, Pair, copy, token_ids
 
 
 class Attention(nn.Module):
@@ -122,68 +122,3 @@ def make(bug: str | None = None) -> Pair:
             copy(layer.up, block.layer[-1].DenseReluDense.wi)
             copy(layer.down, block.layer[-1].DenseReluDense.wo)
     return a, b, (token_ids(), None, token_ids(6, seed=2)), (token_ids(), token_ids(6, seed=2))
-
-
-def attention_truth(name: str, kind: str, other: str) -> dict[str, str | None]:
-    """Return where the outputs of the modules of an attention are."""
-    return {
-        f"{name}.{kind}.q": f"{other}.wq",
-        f"{name}.{kind}.k": f"{other}.wkv",
-        f"{name}.{kind}.v": f"{other}.wkv",
-        f"{name}.{kind}.o": f"{other}.wo",
-        f"{name}.{kind}[0]": f"{other}.wo",
-        f"{name}.{kind}[2]": f"{other}/_softmax",
-        f"{name}[2]": f"{other}/_softmax",
-        f"{name}.dropout": f"{other}.wo",
-    }
-
-
-def stack_truth(stack: str, *, decodes: bool) -> dict[str, str | None]:
-    """Return where the outputs of the modules of a stack are."""
-    block, layer, last = f"{stack}.block.#", f"{stack}.layers.#", 2 if decodes else 1
-    truth: dict[str, str | None] = {
-        **attention_truth(f"{block}.layer.0", "SelfAttention", f"{layer}.attention"),
-        f"{block}.layer.0.SelfAttention.relative_attention_bias": f"{stack}/index",
-        f"{block}.layer.0.layer_norm": f"{layer}.norms.0",
-        f"{block}.layer.{last}.layer_norm": f"{layer}.norms.{last}",
-        f"{block}.layer.{last}.DenseReluDense.wi": f"{layer}.up",
-        f"{block}.layer.{last}.DenseReluDense.act": f"{layer}/relu",
-        f"{block}.layer.{last}.DenseReluDense.dropout": f"{layer}/relu",
-        f"{block}.layer.{last}.DenseReluDense.wo": f"{layer}.down",
-        f"{block}.layer.{last}.DenseReluDense": f"{layer}.down",
-        f"{block}.layer.{last}.dropout": f"{layer}.down",
-        f"{block}.layer.0[0]": f"{layer}/add",
-        f"{block}.layer.{last}": layer,
-        f"{block}[0]": layer,
-        f"{stack}.final_layer_norm": f"{stack}.norm",
-        f"{stack}.dropout@1": f"{stack}.norm",
-        f"{stack}.last_hidden_state": f"{stack}.norm",
-    }
-    for name in (f"{block}.layer.0.SelfAttention[1]", f"{block}.layer.0[1]", f"{block}[1]"):
-        truth[name] = f"{stack}/index"
-    if decodes:
-        truth |= attention_truth(f"{block}.layer.1", "EncDecAttention", f"{layer}.cross")
-        truth[f"{block}.layer.1.layer_norm"] = f"{layer}.norms.1"
-        truth[f"{block}.layer.1[0]"] = f"{layer}/add"
-    return truth
-
-
-PORT = Port(
-    make,
-    {
-        "encoder.embed_tokens": "words",
-        "encoder.dropout": "words",
-        "decoder.embed_tokens": "words@1",
-        "decoder.dropout": "words@1",
-        **stack_truth("encoder", decodes=False),
-        **stack_truth("decoder", decodes=True),
-        "lm_head": "(the model)",
-        ".logits": "(the model)",
-        ".encoder_last_hidden_state": "encoder.norm",
-    },
-    {
-        "one-sided positions": Bug("encoder", "bias", "index"),
-        "scaled scores": Bug("encoder.layers.0.attention", "forward", "div"),
-        "activation": Bug("encoder.layers.0", "forward", "gelu"),
-    },
-)

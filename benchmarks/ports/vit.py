@@ -7,7 +7,7 @@ from transformers import ViTConfig
 
 from support.models.zoo import VISION, build
 
-from ._port import BATCH, EAGER, Bug, Pair, Port, copy
+from ._port import BATCH, EAGER, Pair, copy
 
 
 class Patches(nn.Module):
@@ -82,39 +82,3 @@ def make(bug: str | None = None) -> Pair:
         copy(block.down, own.mlp.fc2)
     pixels = torch.randn(BATCH, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     return a, b, (pixels,), (pixels,)
-
-
-LAYER = "vit.layers.#"
-PORT = Port(
-    make,
-    {
-        "vit.embeddings.patch_embeddings.projection": "patches.linear",
-        "vit.embeddings.patch_embeddings": "patches.linear",
-        "vit.embeddings.dropout": "/add",
-        "vit.embeddings": "/add",
-        LAYER + ".layernorm_before": "blocks.#.first",
-        LAYER + ".attention.q_proj": None,  # B runs `_native_multi_head_attention`
-        LAYER + ".attention.k_proj": None,
-        LAYER + ".attention.v_proj": None,
-        LAYER + ".attention.o_proj": "blocks.#.heads[0]",
-        LAYER + ".attention[0]": "blocks.#.heads[0]",
-        LAYER + ".attention[1]": None,
-        LAYER + ".dropout": "blocks.#.heads[0]",
-        LAYER + ".layernorm_after": "blocks.#.second",
-        LAYER + ".mlp.fc1": "blocks.#.up",
-        LAYER + ".mlp.activation_fn": "blocks.#/gelu",
-        LAYER + ".mlp.fc2": "blocks.#.down",
-        LAYER + ".mlp": "blocks.#.down",
-        LAYER + ".dropout@1": "blocks.#.down",
-        LAYER: "blocks.#",
-        "vit.layernorm": "norm",  # the part that is used
-        "vit.last_hidden_state": "norm",
-        "classifier": "head",
-        ".logits": "head",
-    },
-    {
-        "order of pixels": Bug("patches.linear", "forward", "addmm add"),
-        "no position of the token": Bug("", "forward", "cat add"),
-        "eps": Bug("blocks.0.second", "forward", "native_layer_norm"),
-    },
-)

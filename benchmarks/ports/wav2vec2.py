@@ -7,7 +7,7 @@ from transformers import Wav2Vec2Config
 
 from support.models.zoo import WAV2VEC2, build
 
-from ._port import BATCH, EAGER, Bug, Pair, Port, copy
+from ._port import BATCH, EAGER, Pair, copy
 
 
 class Features(nn.Module):
@@ -121,59 +121,3 @@ def make(bug: str | None = None) -> Pair:
         copy(target.down, layer.feed_forward.output_dense)
     sound = torch.randn(BATCH, 300, generator=torch.Generator().manual_seed(1))
     return a, b, (sound,), (sound,)
-
-
-FIRST, LAYER, OTHER = "wav2vec2.feature_extractor.conv_layers.0", "wav2vec2.encoder.layers.#", "layers.#"
-PORT = Port(
-    make,
-    {
-        FIRST + ".conv": "features/mm",
-        FIRST + ".layer_norm": "features/native_batch_norm",
-        FIRST + ".activation": "features/gelu",
-        FIRST: "features/gelu",
-        "wav2vec2.feature_extractor.conv_layers.1.conv": "features.convolutions.0",
-        "wav2vec2.feature_extractor.conv_layers.2.conv": "features.convolutions.1",
-        "wav2vec2.feature_extractor.conv_layers.#.activation": ("features/gelu", "features"),
-        "wav2vec2.feature_extractor.conv_layers.#": ("features/gelu", "features"),
-        "wav2vec2.feature_extractor": ("features/gelu", "features"),
-        "wav2vec2.feature_projection.layer_norm": "norm_in",
-        "wav2vec2.feature_projection.projection": "project",
-        "wav2vec2.feature_projection.dropout": "project",
-        "wav2vec2.feature_projection[0]": "project",
-        "wav2vec2.feature_projection[1]": "norm_in",
-        "wav2vec2.encoder.pos_conv_embed.conv.parametrizations.weight.0": None,  # B has it as a parameter
-        "wav2vec2.encoder.pos_conv_embed.conv.parametrizations.weight": None,
-        "wav2vec2.encoder.pos_conv_embed.conv": "positions/convolution",  # which lacks one place
-        "wav2vec2.encoder.pos_conv_embed.padding": "positions/convolution",
-        "wav2vec2.encoder.pos_conv_embed.activation": ("positions/gelu", "positions"),
-        "wav2vec2.encoder.pos_conv_embed": ("positions/gelu", "positions"),
-        "wav2vec2.encoder.layer_norm": "norm",
-        "wav2vec2.encoder.dropout": "norm",
-        LAYER + ".attention.q_proj": OTHER + ".attention.qkv",
-        LAYER + ".attention.k_proj": OTHER + ".attention.qkv",
-        LAYER + ".attention.v_proj": OTHER + ".attention.qkv",
-        LAYER + ".attention.out_proj": OTHER + ".attention.out",
-        LAYER + ".attention[0]": OTHER + ".attention.out",
-        LAYER + ".attention[1]": OTHER + ".attention/_softmax",
-        LAYER + ".dropout": OTHER + ".attention.out",
-        LAYER + ".layer_norm": OTHER + ".norm",
-        LAYER + ".feed_forward.intermediate_dense": OTHER + ".up",
-        LAYER + ".feed_forward.intermediate_act_fn": OTHER + "/gelu",
-        LAYER + ".feed_forward.intermediate_dropout": OTHER + "/gelu",
-        LAYER + ".feed_forward.output_dense": OTHER + ".down",
-        LAYER + ".feed_forward.output_dropout": OTHER + ".down",
-        LAYER + ".feed_forward": OTHER + ".down",
-        LAYER + ".final_layer_norm": OTHER + ".last_norm",
-        LAYER: OTHER + ".last_norm",
-        "wav2vec2.encoder.last_hidden_state": "layers.1.last_norm",
-        "wav2vec2.last_hidden_state": "layers.1.last_norm",
-        "wav2vec2.extract_features": "norm_in",
-        "dropout": "layers.1.last_norm",
-        "lm_head": "letters",
-        ".logits": "letters",
-    },
-    {
-        "weight norm": Bug("positions", "forward", "convolution"),
-        "scale": Bug("layers.0.attention", "forward", "mul bmm _softmax"),
-    },
-)

@@ -7,7 +7,7 @@ from transformers import WhisperConfig
 
 from support.models.zoo import WHISPER, build
 
-from ._port import BATCH, EAGER, Bug, Pair, Port, copy, token_ids
+from ._port import BATCH, EAGER, Pair, copy, token_ids
 
 
 class Attention(nn.Module):
@@ -113,58 +113,3 @@ def make(bug: str | None = None) -> Pair:
         copy(block.mlp[2], own.fc2)
     features = torch.randn(BATCH, 8, 20, generator=torch.Generator().manual_seed(2))
     return a, b, (features, None, token_ids(6)), (features, token_ids(6))
-
-
-def attention_truth(name: str, other: str) -> dict[str, str | None]:
-    """Return where the outputs of the modules of an attention are."""
-    return {
-        f"{name}.q_proj": f"{other}.query",
-        f"{name}.k_proj": f"{other}.key_value",
-        f"{name}.v_proj": f"{other}.key_value",
-        f"{name}.out_proj": f"{other}.out",
-        f"{name}[0]": f"{other}.out",
-        f"{name}[1]": f"{other}/_softmax",
-    }
-
-
-def layer_truth(name: str, other: str) -> dict[str, str | None]:
-    """Return where the outputs of the modules of a layer are."""
-    return {
-        f"{name}.self_attn_layer_norm": f"{other}.norm_self",
-        **attention_truth(f"{name}.self_attn", f"{other}.self_attention"),
-        f"{name}.encoder_attn_layer_norm": f"{other}.norm_cross",
-        **attention_truth(f"{name}.encoder_attn", f"{other}.cross"),
-        f"{name}.final_layer_norm": f"{other}.norm_mlp",
-        f"{name}.fc1": f"{other}.mlp.0",
-        f"{name}.activation_fn": f"{other}.mlp.1",
-        f"{name}.fc2": f"{other}.mlp.2",
-        name: other,
-    }
-
-
-PORT = Port(
-    make,
-    {
-        "model.encoder.conv1": "encoder.first",
-        "model.encoder.conv2": "encoder.second",
-        "model.encoder.embed_positions": None,  # B adds the parameter itself
-        **layer_truth("model.encoder.layers.#", "encoder.blocks.#"),
-        "model.encoder.layer_norm": "encoder.norm",
-        "model.encoder.last_hidden_state": "encoder.norm",
-        "model.decoder.embed_tokens": "tokens",
-        "model.decoder.embed_positions": None,
-        **layer_truth("model.decoder.layers.#", "blocks.#"),
-        "model.decoder.layer_norm": "norm",
-        "model.decoder.last_hidden_state": "norm",
-        "model.last_hidden_state": "norm",
-        "model.encoder_last_hidden_state": "encoder.norm",
-        "proj_out": "(the model)",
-        ".logits": "(the model)",
-        ".encoder_last_hidden_state": "encoder.norm",
-    },
-    {
-        "keys not scaled": Bug("encoder.blocks.0.self_attention", "forward", "bmm _softmax"),
-        "no mask": Bug("blocks.0.self_attention", "forward", "_softmax"),
-        "activation": Bug("encoder.blocks.0.mlp.1", "forward", "gelu"),
-    },
-)

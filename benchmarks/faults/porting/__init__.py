@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
 import sys
 import textwrap
 import tomllib
@@ -40,7 +39,7 @@ from torch import Tensor, nn
 
 from filch.compare.results._alignment import Departure
 from ports import PORTS, Bug
-from ports._port import Pair, expanded
+from ports._port import Pair, read_places
 
 Style = Literal["fresh", "trained"]
 Edit = Mapping[str, Any]
@@ -98,27 +97,20 @@ class PortingSet:
 def read_set(name: str) -> PortingSet:
     """Read one of `SETS`."""
     data = tomllib.loads((Path(__file__).parent / f"{name}.toml").read_text(encoding="utf-8"))
+    operators: dict[str, str] = {}
+    for word, names in data["operators"].items():
+        operators[word] = " ".join(operators.get(name, name) for name in names.split())
     bugs = {
         f"{port}: {bug}": PortingBug(
             port,
             entry["kind"],
             tuple(entry.get("edits", [entry])),
-            tuple(place for text in entry["places"] for place in _places(text, data["operators"])),
+            tuple(place for text in entry["places"] for place in read_places(text, operators)),
         )
         for port, entries in data["bugs"].items()
         for bug, entry in entries.items()
     }
     return PortingSet(bugs, tuple((f"{port}: {first}", f"{port}: {second}") for port, first, second in data["pairs"]))
-
-
-def _places(text: str, operators: Mapping[str, str]) -> Iterator[Bug]:
-    path, _, rest = text.partition(": ")
-    names, _, reference = rest.partition(" in ")
-    while words := [word for word in names.split() if word in operators]:
-        names = re.sub(rf"\b{words[0]}\b", operators[words[0]], names)
-    for item in expanded(path):
-        module, _, function = item.rpartition(".")
-        yield Bug(module, "" if function == "library" else function, names, reference)
 
 
 @contextmanager

@@ -53,7 +53,8 @@ def test_a_bug_in_one_layer_is_named_and_nothing_else(name: str) -> None:
 
 def test_a_value_in_a_wrong_place_is_false() -> None:
     """The truth of layer 1 does not hold for layer 0, nor for a value that the port does not compute."""
-    port = Port(FIRST_PORTS["llama"].make, {"layers.#.q": "blocks.#.qkv", "layers.#.norm": None, "head": "/mm"}, {})
+    truth = {"layers.#.q": ("blocks.#.qkv",), "layers.#.norm": (), "head": ("/mm",)}
+    port = Port(FIRST_PORTS["llama"].make, truth, {})
     right = AlignedValue("layers.1.q", "", "", "proved", ("blocks.1.qkv",))
     swapped = AlignedValue("layers.1.q", "", "", "by value", ("blocks.1.qkv", "blocks.0.qkv"))
     invented = AlignedValue("layers.0.norm", "", "", "by value", ("blocks.0.norm",))
