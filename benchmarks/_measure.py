@@ -26,6 +26,9 @@ TIMEOUT_S = 900.0
 
 T = TypeVar("T")
 
+# `support`, the models and pages that the tests have, is no package and not installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
 
 def folder_size(folder: Path) -> int:
     """Return the total size in bytes of all files in a folder."""

@@ -5,16 +5,12 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from _measure import version
 
-# The cases live with the tests, which are no package and are not installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
-from support.faults.wrong_answers import CASES, Case
+from faults.answers import CASES, Case
 
 Tensor = torch.Tensor | None
 Adapter = Callable[[Tensor, Tensor], bool]

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from faults.answers import CASES, Case
 from filch.compare import Report, compare_tensors
 from filch.compare.common._complex import complex_as_real
 from filch.compare.engine._float64_checker import Float64Checker
@@ -16,10 +17,9 @@ from filch.compare.metrics._limits import Limits
 from filch.compare.references._resolver import Reference, ReferenceResolver
 from filch.export import Graph, Node, Value
 from filch.export.backends import Compiled
-from support.faults.wrong_answers import CASES, NAN, Case
 from support.models.hand_made import float64_values
 
-SPECIAL = (0.0, 1.5, -2.0, 1e-30, 3e4, float("inf"), float("-inf"), NAN)
+SPECIAL = (0.0, 1.5, -2.0, 1e-30, 3e4, float("inf"), float("-inf"), float("nan"))
 GRAPH = Graph("main", ("x",), ("y",), (), (Node("copy", "Identity", ("x",), ("y",)),), {"y": Value("y")})
 
 
