@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
+import _measure  # noqa: F401  makes `support` importable
 import torch
 from torch.utils._pytree import tree_map_only
 
 from filch.export import Program, export
 from filch.steal import Capture, ModuleInfo, argument_tensors, steal_forward
+from support.models.zoo import MODELS, ZOO, build
 
-# The models live with the tests, which are not a package and are not installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
-from support.models.zoo import MODELS, ZOO
-
-__all__ = ["MODELS", "ZOO", "CapturedModel", "load_model"]
+__all__ = ["MODELS", "ZOO", "CapturedModel", "build", "load_model"]
 
 
 @dataclass(frozen=True)

@@ -13,43 +13,46 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 import torch
-from _families import MODELS, arguments
+from _families import MODELS, PLANTED, arguments
 from _measure import describe_environment, table
+from _zoo import build
 from torch import nn
 
+from faults.decoding import (
+    FIRST,
+    SETS,
+    SLOTS,
+    Fault,
+    ModelFault,
+    ProgramFault,
+    Runner,
+    RunnerFault,
+    logits_of,
+    reached,
+    same_operation,
+)
 from filch.compare import DecodeBreak, Decoding, check_invariance, compare_decode
 from filch.export import Program, cache_argument, cached_call, export
 from filch.export.backends import get_backend
 
-# The models live with the tests, which are no package and are not installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
-from support.faults import decoding_heldout, decoding_patches, decoding_plants
-from support.faults.decoding_patches import Patched, logits_of
-from support.faults.decoding_plants import FIRST, SLOTS, Edit, Planted, Runner, reached, same_operation
-from support.models.zoo import build
-
 LENGTH, WORDS = 12, 96
 TOKENS = torch.randint(3, WORDS, (2, LENGTH), generator=torch.Generator().manual_seed(0))
 LOW, HIGH = 1e-5, 2e-5  # differences of logits without and with a fault
-SETS: dict[str, tuple[Sequence[Planted], Sequence[Patched]]] = {
-    "first": (decoding_plants.PLANTED, decoding_patches.PATCHED),
-    "second": (decoding_heldout.PLANTED, decoding_heldout.PATCHED),
-}
 RESULTS = ("node", "operation", "module", "position", "elsewhere", "silent")  # how a fault is named
+PLACES = {ProgramFault: "program", RunnerFault: "runner", ModelFault: "model"}
 
+Planted = ProgramFault | RunnerFault
 Values = Mapping[str, torch.Tensor]
 
 
 @cache
 def model_of(name: str) -> nn.Module:
     """Return a model."""
-    return build(name, (MODELS | decoding_heldout.MODELS)[name])
+    return build(name, (MODELS | PLANTED)[name])
 
 
 @cache
@@ -137,10 +140,9 @@ def encoded(name: str, tokens: torch.Tensor, others: Mapping[str, torch.Tensor])
 def planted(fault: Planted) -> tuple[Program, Runner | None, set[str]]:
     """Return a program with a fault, what runs it, and the names of the values that are wrong."""
     program = program_of(fault.model, fault.cache)
-    if fault.plant:
-        edit = Edit(program, fault.start)
-        return edit.program, None, fault.plant(edit, fault.layer)
-    assert fault.run
+    if isinstance(fault, ProgramFault):
+        changed, names = fault.plant(program)
+        return changed, None, names
     graph = program.model.graph
     inputs = [value for value in graph.inputs if value.name in fault.inputs]
     readers = {
@@ -150,7 +152,7 @@ def planted(fault: Planted) -> tuple[Program, Runner | None, set[str]]:
         if node.op_type != "Shape"
         for item in node.outputs
     }
-    return program, Runner(fault.run, fault.start or 0), readers
+    return program, Runner(fault), readers
 
 
 def differences(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -249,7 +251,7 @@ def arguments_of(name: str, tokens: torch.Tensor | None = None) -> dict[str, tor
     return {**{other: item[: len(tokens)] for other, item in given.items()}, key: tokens}
 
 
-def check_patched(fault: Patched) -> str:
+def check_patched(fault: ModelFault) -> str:
     """Return what is not as it is said of a fault in a model; empty if nothing is."""
     model, given = model_of(fault.model), arguments_of(fault.model)
     with attention(model, "eager"):
@@ -276,7 +278,7 @@ def attention(model: Any, implementation: str) -> Iterator[None]:
         model.set_attn_implementation(before)
 
 
-def judge_patched(fault: Patched) -> tuple[str, str]:
+def judge_patched(fault: ModelFault) -> tuple[str, str]:
     """Return how a fault in a model is named, and what is named."""
     model = model_of(fault.model)
     with fault.patch(model):
@@ -292,10 +294,12 @@ def judge_patched(fault: Patched) -> tuple[str, str]:
     return "module" if {first.module, *first.before} & {*fault.modules} else "position", str(first)
 
 
-def clean_runs(programs: Sequence[Planted], models: Sequence[Patched]) -> Iterator[tuple[str, bool]]:
+def clean_runs(faults: Sequence[Fault]) -> Iterator[tuple[str, bool]]:
     """Yield the names of runs without a fault, and whether they are silent."""
+    models = [fault for fault in faults if isinstance(fault, ModelFault)]
+    programs = [fault for fault in faults if not isinstance(fault, ModelFault)]
     for name, kind in sorted({(fault.model, fault.cache) for fault in programs}):
-        for backend in ("onnxruntime-cpu", Runner(lambda _inputs, _previous: {}, FIRST)):
+        for backend in ("onnxruntime-cpu", Runner()):
             result = compared(name, kind, program_of(name, kind), backend)
             yield f"{name}, {kind}: {result.headline}", result.close and not result.breaks
     for name in sorted({fault.model for fault in models}):
@@ -303,19 +307,12 @@ def clean_runs(programs: Sequence[Planted], models: Sequence[Patched]) -> Iterat
         yield name, check_invariance(model_of(name), kwargs=arguments_of(name), only=relations).close
 
 
-def judge(fault: Planted | Patched) -> tuple[str, str]:
+def judge(fault: Fault) -> tuple[str, str]:
     """Check what is said of a fault, and return how it is named."""
-    check, run = (check_planted, judge_planted) if isinstance(fault, Planted) else (check_patched, judge_patched)
+    check, run = (check_patched, judge_patched) if isinstance(fault, ModelFault) else (check_planted, judge_planted)
     if wrong := check(fault):  # type: ignore[operator]
         raise ValueError(f"{fault}: {wrong}")
     return run(fault)  # type: ignore[operator]
-
-
-def place_of(fault: Planted | Patched) -> str:
-    """Return where a fault is planted."""
-    if isinstance(fault, Patched):
-        return "model"
-    return "program" if fault.plant else "runner"
 
 
 def main() -> int:
@@ -324,17 +321,17 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="faults that contain a text; no clean runs")
     parser.add_argument("--set", choices=SETS, default="first", help="which faults")
     options = parser.parse_args()
-    only, (programs, models) = options.only, SETS[options.set]
+    only, faults = options.only, SETS[options.set]
     start = time.perf_counter()
     counts: dict[str, Counter[str]] = {}
-    for fault in (*programs, *models):
+    for fault in faults:
         if only not in str(fault):
             continue
         result, text = judge(fault)
-        for row in (place_of(fault), "all"):
+        for row in (PLACES[type(fault)], "all"):
             counts.setdefault(row, Counter())[result] += 1
         print(f"{result:9} {fault}: at position {fault.position} of sequence {fault.sequence}: {text}", flush=True)
-    runs = [] if only else [*clean_runs(programs, models)]
+    runs = [] if only else [*clean_runs(faults)]
     noisy = [name for name, silent in runs if not silent]
     print()
     rows = [[place, *(str(count[result]) for result in RESULTS)] for place, count in counts.items()]
