@@ -22,12 +22,14 @@ BACKENDS: dict[str, Callable[[], Backend]] = {
 }
 
 
-def available_backends(labels: Sequence[str]) -> list[str]:
+def available_backends(
+    labels: Sequence[str], make: Callable[[str], Backend] = lambda label: BACKENDS[label]()
+) -> list[str]:
     """Return the labels of those that can be made; print which are skipped, as their library or device is missing."""
     available = []
     for label in labels:
         try:
-            BACKENDS[label]()
+            make(label)
         except FilchError as error:
             print(f"{label}: skipped: {error}", flush=True)
         else:

@@ -178,6 +178,14 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     )
 
 
+def table_with_totals(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Format a table with a row of totals; the columns of text have none."""
+    rows = [*rows]
+    columns = list(zip(*rows, strict=True))[1:] if rows else [()] * (len(header) - 1)
+    totals = ["" if any(isinstance(cell, str) for cell in column) else sum(column) for column in columns]
+    return table(header, [*rows, ("all", *totals)])
+
+
 def format_target(
     text: str, value: float | None, *, at_most: float | None = None, at_least: float | None = None
 ) -> str:

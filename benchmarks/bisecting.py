@@ -13,11 +13,11 @@ from random import Random
 import torch
 from _zoo import ZOO
 
+from faults.nodes.optimizers import candidates, faulty
 from filch.compare import bisect
 from filch.export import Program, export, optimize
 from filch.export.backends import Switch, get_backend
 from filch.steal import Capture, steal_forward
-from support.faults.optimizer_plants import candidates, faulty
 
 MODELS = ("bert", "llama", "resnet", "vit", "whisper", "t5", "mobilenet_v2", "gpt2", "convnext", "swin")
 FAULTS = 20

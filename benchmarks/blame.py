@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, islice
 from random import Random
-from typing import Any
 
+from _measure import table_with_totals
+from _planting import OUTCOMES, parser_of, seeded
 from _zoo import ZOO
 
+from faults.nodes.blaming import INT8, MISSED, Subject, Verdict, blamed, judge, wheres
+from faults.nodes.kinds import KINDS, QDQ, Fault
 from filch.steal import FilchError
-from support.faults.blaming import INSIDE, INT8, MISSED, NODE, Subject, Verdict, blamed, judge, wheres
-from support.faults.kinds import KINDS, QDQ, Fault
 
 MODELS = ("llama", "bert", "vit", "t5", "clip", "gpt2", "resnet")
 TWO_FAULTS = "two at once"
@@ -84,26 +84,21 @@ def plant_faults(subjects: Sequence[Subject], kind: str, random: Random) -> Iter
 
 def table(verdicts: Mapping[str, Sequence[Verdict]]) -> str:
     """Format a row for each kind, and a row of totals."""
-    columns = (NODE, INSIDE, MISSED)
-    rows: list[tuple[Any, ...]] = []
+    rows = []
     for kind, of_kind in verdicts.items():
         counts = Counter(verdict.at for verdict in of_kind)
         also_blamed = sum(verdict.besides for verdict in of_kind)
-        rows.append((kind, len(of_kind), *(counts[column] for column in columns), also_blamed))
-    total = ("all", *(sum(column) for column in list(zip(*rows, strict=True))[1:]))
-    header = ("kind", "planted", *columns, "also blamed")
-    return "\n".join(f"{row[0]!s:26}" + "".join(f"{cell!s:>12}" for cell in row[1:]) for row in (header, *rows, total))
+        rows.append((kind, len(of_kind), *(counts[outcome] for outcome in OUTCOMES), also_blamed))
+    return table_with_totals(("kind", "planted", *OUTCOMES, "also blamed"), rows)
 
 
 def main() -> int:
     """Plant and compare; return 1 if too few faults are found or a clean run blames anything."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = parser_of(__doc__, MODELS)
     parser.add_argument("--each", type=int, default=20, help="faults of each kind, and pairs of faults")
     parser.add_argument(
         "--kinds", nargs="+", choices=[*KINDS, TWO_FAULTS], default=[*KINDS, TWO_FAULTS], metavar="KIND"
     )
-    parser.add_argument("--models", nargs="+", choices=sorted(ZOO), default=MODELS, metavar="MODEL")
     options = parser.parse_args()
     subjects = [Subject(name, *ZOO[name]()) for name in options.models]
     graphs = sorted({graph for kind in options.kinds for graph in wheres(kind)})
@@ -112,7 +107,7 @@ def main() -> int:
     print(clean, flush=True)
     verdicts: dict[str, list[Verdict]] = {}
     for kind in options.kinds:
-        random = Random(f"{options.seed} {kind}")  # noqa: S311  not for security
+        random = seeded(options.seed, kind)
         verdicts[kind] = list(islice(plant_faults(subjects, kind, random), options.each))
         print(f"{kind}: {dict(Counter(verdict.at for verdict in verdicts[kind]))}", flush=True)
     print(f"\n{table(verdicts)}\n")

@@ -15,20 +15,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import torch
 from _backends import BACKENDS, available_backends
+from _zoo import MODELS
 
 from filch.compare import Report, compare
 from filch.export import export
 from filch.steal import FilchError, steal_forward
-
-# The models live with the tests, which are no package and are not installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
-from support.models.zoo import MODELS
 
 DEFAULT = [label for label in BACKENDS if label != "onnxruntime-cpu"]  # which is that of all levels
 MODES: dict[str, dict[str, Any]] = {

@@ -14,18 +14,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from _measure import describe_environment, table
 
+from faults.decisions import FAULTS, MODELS, Subject, faulty, flipped, flipped_in_compiler, subject
 from filch.compare import Report, Row, compare
-
-# The models live with the tests, which are no package and are not installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
-from support.faults.decision_plants import FAULTS, Subject, faulty, flipped, flipped_in_compiler, subject
-from support.models.near_ties import MODELS
 
 SEEDS = 20  # inputs that are tried until the backend decides otherwise
 SAME_MARGIN = 1e-6  # relative difference of two margins

@@ -16,7 +16,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -24,18 +23,15 @@ import torch
 from _backends import BACKENDS
 from _default_models import MODELS, WEIGHTS
 from _measure import GIB, limit_memory, peak_memory, table
+from _planting import seeded
 from onnx import ModelProto, helper, numpy_helper
 from onnx_ir import serde
 
+from faults.nodes.plants import KINDS, MUL, Planter
 from filch.compare import Report, compare
 from filch.compare._compare_export import compare_export
 from filch.export import Program, export
 from filch.steal import Capture, FilchError, ModuleInfo, argument_tensors, steal_forward
-
-# The planter lives with the tests, which are not a package and are not installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
-from support.faults.plants import KINDS, MUL, Planter
 
 CPU_BACKENDS = ("onnxruntime-cpu", "inductor", "openvino")
 DTYPES = ("float32", "float16", "bfloat16")
@@ -131,7 +127,7 @@ def _multiply(proto: ModelProto, value: str, factor: float) -> None:
 def judge_planted(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield the result of each planted fault: its kind, and whether the report names its node first."""
     capture, program, inputs = capture_and_export(options)
-    random = Random(f"{options.seed} {options.models[0]}")  # noqa: S311  not for security
+    random = seeded(options.seed, options.models[0])
     clean = compare(capture, program, stages=["exported"])
     yield {"kind": "clean", "flagged": sum(row.diverged or row.introduced for row in clean.rows)}
     small = SmallFaults(capture, program, clean)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import signal
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -21,8 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from _measure import describe_environment, table
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # the tests are not installed
 
 from support.processes.fleets import Fleet, outcomes, ray_cluster
 

@@ -6,7 +6,6 @@ the model's values in each of these files. Then faults are planted in them, in o
 
 from __future__ import annotations
 
-import argparse
 import io
 import sys
 import warnings
@@ -17,17 +16,18 @@ from random import Random
 
 import onnx
 import torch
+from _measure import table_with_totals
+from _planting import MISSED, OUTCOMES, detection, parser_of, seeded
 from _zoo import ZOO, CapturedModel, load_model
 
+from faults.nodes.kinds import LEAST, roundings
+from faults.nodes.plants import KINDS, Plant, Planter, run
 from filch.compare import Report, compare, map_to_export
 from filch.steal import FilchError
-from support.faults.kinds import LEAST, roundings
-from support.faults.plants import KINDS, Plant, Planter, run
 from support.models.plain_onnx import plain, renamed, saved_by_onnxruntime, unoptimized
 
 MODELS = ("llama", "bert", "resnet", "t5", "whisper")
 TRACEABLE = ("resnet", "t5")  # the older exporter fails for bert and whisper, and adds an input to llama
-NODE, INSIDE, MISSED = "the node", "inside", "missed"
 MIN_JUDGED, MIN_DETECTION_RATE = 0.9, 0.95
 ATTEMPTS = 40  # to plant a fault of the next kind in a file
 
@@ -54,18 +54,6 @@ def judge(model: CapturedModel, proto: onnx.ModelProto) -> Report:
     """Compare a file with the recorded model, node by node as it stands."""
     program = map_to_export(proto, model.program, model.capture)
     return compare(model.capture, program, stages=("exported",))
-
-
-def detection(report: Report, fault: Plant) -> str:
-    """Return where the report finds a fault: `NODE`, `INSIDE` or `MISSED`.
-
-    `INSIDE` means that the first row names the node among those before it that could not be judged: the model has no
-    value for a node that was inserted.
-    """
-    first = report.first_divergence
-    if first is None or report.close:
-        return MISSED
-    return NODE if first.node == fault.node else INSIDE if fault.node in first.origins else MISSED
 
 
 def plant_faults(
@@ -104,17 +92,15 @@ def cycle_of_kinds(random: Random) -> Iterator[str]:
 
 def main() -> int:
     """Judge, plant and judge again; return 1 if too few nodes or faults are found or a sound file is flagged."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = parser_of(__doc__, MODELS)
     parser.add_argument("--plants", type=int, default=3, help="faults in each file")
-    parser.add_argument("--models", nargs="+", choices=sorted(ZOO), default=MODELS, metavar="MODEL")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=[*VARIANTS], metavar="VARIANT")
     options = parser.parse_args()
     found, flagged, least = Counter[tuple[str, str]](), 0, 1.0
     print("model    variant                 nodes  judged  inferred  suspect  flagged  faults")
     for name in options.models:
         model = load_model(name)
-        kinds = cycle_of_kinds(Random(f"{options.seed} {name}"))  # noqa: S311  not for security
+        kinds = cycle_of_kinds(seeded(options.seed, name))
         for variant in options.variants:
             label = f"{name:8} {variant:22}"
             if variant == "TorchScript" and name not in TRACEABLE:
@@ -126,15 +112,14 @@ def main() -> int:
             inferred = sum(row.evidence == "inferred" for row in rows)
             suspicious = sum(row.float64 is not None and row.float64.verdict == "suspicious" for row in rows)
             alarms = max(len(report.diverged) + len(report.interface), int(not report.close))
-            random = Random(f"{options.seed} {name} {variant}")  # noqa: S311  nor this
+            random = seeded(options.seed, name, variant)
             faults = [*islice(plant_faults(label.strip(), model, proto, kinds, random), options.plants)]
             named = sum(result != MISSED for _, result in faults)
             counts = f"{len(rows):6} {judged:7} {inferred:9} {suspicious:8} {alarms:8}"
             print(f"{label} {counts}  {named} of {len(faults)} named", flush=True)
             found, flagged, least = found + Counter(faults), flagged + alarms, min(least, judged / len(rows))
-    print(f"\n{'kind':20}" + "".join(f"{column:>10}" for column in (NODE, INSIDE, MISSED)))
-    for kind in KINDS:
-        print(f"{kind:20}" + "".join(f"{found[kind, column]:>10}" for column in (NODE, INSIDE, MISSED)))
+    rows = [(kind, *(found[kind, outcome] for outcome in OUTCOMES)) for kind in KINDS]
+    print(f"\n{table_with_totals(('kind', *OUTCOMES), rows)}")
     total, missed = found.total(), sum(found[kind, MISSED] for kind in KINDS)
     print(f"\n{total - missed} of {total} faults named; sound files flag {flagged} rows; at least {least:.0%} judged")
     return int(flagged > 0 or least < MIN_JUDGED or total - missed < MIN_DETECTION_RATE * total or not total)

@@ -34,17 +34,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _zoo import MODELS as ZOO_MODELS
 from torch import nn
 from torch.nn import functional
 
 from filch.compare.results._dump_diff import DumpDiff
 from filch.compare.testing._golden import Golden
 from filch.steal import environment
-
-# The models live with the tests, which are not a package and are not installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
-from support.models import zoo
 
 MODELS = (
     *("llama", "gpt2", "mixtral", "mamba", "bert", "deberta_v2", "t5", "whisper", "vit", "swin", "convnext", "resnet"),
@@ -70,7 +66,7 @@ def _wide() -> Case:
 
 def make(name: str, weights: Path | None = None) -> Case:
     """Return a model with its arguments; if `weights` is given, with the weights and arguments of that file."""
-    model, args, kwargs = _wide() if name == "wide" else zoo.MODELS[name]()
+    model, args, kwargs = _wide() if name == "wide" else ZOO_MODELS[name]()
     if weights is not None:
         if not weights.is_file():
             torch.save((model.state_dict(), args, kwargs), weights)
@@ -435,7 +431,7 @@ def main() -> int:
     parser.add_argument("--work", nargs=3, type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--python", action="append", default=[], help="another Python, with another torch")
     parser.add_argument("--path", action="append", default=[], help="a folder with another transformers")
-    parser.add_argument("--models", nargs="+", choices=["wide", *zoo.MODELS], default=[*MODELS])
+    parser.add_argument("--models", nargs="+", choices=["wide", *ZOO_MODELS], default=[*MODELS])
     parser.add_argument("--folder", type=Path, help="keep the golden dumps and results here")
     options = parser.parse_args()
     if options.work:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import statistics
 import sys
@@ -13,11 +12,12 @@ from random import Random
 
 import onnx
 import torch
+from _planting import parser_of, seeded
 from _zoo import ZOO
 from planted_faults import MODELS, Subject, load_subject
 
+from faults.nodes.plants import KINDS, Plant
 from filch.steal import steal_forward
-from support.faults.plants import KINDS, Plant
 from support.processes.following import Followed, follow
 
 MAX_MEDIAN = 3  # commands: compare, find the cause, run the repro
@@ -67,16 +67,14 @@ def follow_fault(subject: Subject, dump: str, fault: Plant) -> Followed:
 
 def main() -> int:
     """Plant faults and follow; return 1 if one does not lead to its node, or the median is too large."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = parser_of(__doc__, MODELS)
     parser.add_argument("--plants", type=int, default=50, help="number of faults, of all models together")
-    parser.add_argument("--models", nargs="+", choices=sorted(ZOO), default=MODELS, metavar="MODEL")
     options = parser.parse_args()
     counts, reached, total = list[int](), 0, 0
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         for name in options.models:
             subject, dump = load_subject(name, Path(folder)), save_dump(name)
-            random = Random(f"{options.seed} {name}")  # noqa: S311  not for security
+            random = seeded(options.seed, name)
             for fault in plants(subject, -(-options.plants // len(options.models)), random):
                 followed = follow_fault(subject, dump, fault)
                 total += 1

@@ -23,9 +23,6 @@ from _measure import describe_environment, interleave, table
 
 from filch.export import Graph, Node
 from filch.export.views import plot_graph
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # the tests are not installed
-
 from support.views.chromium import Chromium, missing
 from support.views.pages import flat, judged
 

@@ -11,17 +11,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from _measure import table_with_totals
+
+from faults.parallel import (
+    BY_HAND,
+    FIRST,
+    SECOND,
+    ParallelFault,
+    record,
+    record_clean,
+    record_faulty,
+    record_run,
+    record_single,
+    reference_of,
+)
+from faults.parallel import KINDS as SECOND_KINDS
 from filch.compare import DumpDiff, diff
 from filch.steal import Layouts, assemble
-
-# The faults live with the tests, which are no package and are not installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
-from support.faults.parallel_heldout import HELD_OUT, HeldOut, record_run, record_single
-from support.faults.parallel_plants import FAULTS, ParallelFault, record, record_clean, record_faulty
 from support.models.parallel import KINDS, run_jobs
-from support.models.parallel_by_hand import BY_HAND, reference_of
-from support.models.parallel_transformer import KINDS as HELD_OUT_KINDS
 
 RIGHT, RANKS, PLACE, PASSED = "right", "wrong ranks", "wrong value", "passed"
 OUTCOMES = (RIGHT, RANKS, PLACE, PASSED)
@@ -41,7 +48,7 @@ class Plants:
         faulty_job: the same, given the name of the fault and a folder.
     """
 
-    faults: Mapping[str, ParallelFault | HeldOut]
+    faults: Mapping[str, ParallelFault]
     clean: Sequence[tuple[str, int]]
     record_references: Callable[[str], None]
     clean_job: Callable[[str, int, str], Callable[[int, int], None]]
@@ -54,7 +61,7 @@ def _record_planted_references(folder: str) -> None:
 
 
 def _record_held_out_references(folder: str) -> None:
-    for kind in HELD_OUT_KINDS:
+    for kind in SECOND_KINDS:
         record_single(kind, f"{folder}/{kind}.onnx")
 
 
@@ -64,7 +71,7 @@ def _held_out_job(kind: str, fault: str, run: str) -> Callable[[int, int], None]
 
 SETS = {
     "planted": Plants(
-        FAULTS,
+        FIRST,
         [
             (kind, world)
             for world in (2, 4)
@@ -76,11 +83,11 @@ SETS = {
         lambda name, folder: functools.partial(record_faulty, name, folder),
     ),
     "held out": Plants(
-        HELD_OUT,
-        [*((kind, 2) for kind in HELD_OUT_KINDS), *((kind, 4) for kind in ("tp", "sp", "cp", "zigzag", "ep"))],
+        SECOND,
+        [*((kind, 2) for kind in SECOND_KINDS), *((kind, 4) for kind in ("tp", "sp", "cp", "zigzag", "ep"))],
         _record_held_out_references,
         lambda kind, world, folder: _held_out_job(kind, "", f"{folder}/{kind}.{world}"),
-        lambda name, folder: _held_out_job(HELD_OUT[name].parallelism, name, f"{folder}/fault_{name}"),
+        lambda name, folder: _held_out_job(SECOND[name].parallelism, name, f"{folder}/fault_{name}"),
     ),
 }
 
@@ -101,7 +108,7 @@ def compare_run(kind: str, run: str, folder: str, learned: Layouts | None = None
     return diff(reference, assemble(f"{folder}/{run}.[0-9].onnx", layouts=learned))
 
 
-def outcome(result: DumpDiff, fault: ParallelFault | HeldOut) -> str:
+def outcome(result: DumpDiff, fault: ParallelFault) -> str:
     """Return what the verdict is worth."""
     first = result.first_divergence
     if first is None:
@@ -136,9 +143,7 @@ def table(found: dict[str, Counter[tuple[str, str]]]) -> str:
         )
         for kind in kinds
     ]
-    totals = ("all", *(sum(column) for column in list(zip(*rows, strict=True))[1:]))  # type: ignore[arg-type]
-    lines = (header, *rows, totals)
-    return "\n".join(f"{line[0]:38}" + "".join(f"{cell!s:>22}" for cell in line[1:]) for line in lines)
+    return table_with_totals(header, rows)
 
 
 def judge(plants: Plants, names: list[str]) -> bool:

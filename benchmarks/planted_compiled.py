@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import cycle, islice
 from random import Random
 from typing import Any
 
+from _backends import available_backends
+from _measure import table_with_totals
+from _planting import parser_of, seeded
 from _zoo import CapturedModel, load_model
 
+from faults.nodes.compiled import CompiledPlant, OrtPlants
 from filch.compare import Report, compare
 from filch.export import Program, optimize
 from filch.export.backends import get_backend
-from filch.steal import FilchError
-from support.faults.compiled_plants import CompiledPlant, OrtPlants
 
 ONNX_RUNTIME = ("resnet", "bert", "llama", "t5", "vit", "whisper", "clip")
 # Faults per model, and the models. Inductor is slow (a C++ compiler), and so is OpenVINO (several compilations).
@@ -33,30 +34,17 @@ MIN_DETECTION_RATE = 58 / 60
 def make_planter(backend: str, model: CapturedModel, optimized: Program) -> tuple[Program, Any]:
     """Return the program to compile, and the object that plants faults in its compiled graph."""
     if backend == "inductor":
-        from support.faults.inductor_plants import InductorPlants
+        from faults.nodes.inductor import InductorPlants
 
         return model.program, InductorPlants(model.program, model.inputs)
     if backend == "openvino":
-        from support.faults.openvino_plants import OpenVinoPlants
+        from faults.nodes.openvino import OpenVinoPlants
 
         return model.program, OpenVinoPlants(model.program, model.inputs)
     name, level = backend.split()
     # TF32 would hide small faults. ONNX Runtime fuses most in the program as the exporter optimizes it.
     clean = get_backend(name, level=level, **({"tf32": False} if name == "onnxruntime-cuda" else {}))
     return optimized, OrtPlants(optimized, model.inputs, clean)
-
-
-def available_backends(labels: Sequence[str]) -> list[str]:
-    """Return the backends that can be made; print which ones are skipped because their library or device is missing."""
-    available = []
-    for label in labels:
-        try:
-            get_backend(label.split()[0])
-        except FilchError as error:
-            print(f"{label}: skipped: {error}", flush=True)
-        else:
-            available.append(label)
-    return available
 
 
 def plant_faults(planter: Any, kinds: Iterator[str], count: int, random: Random) -> Iterator[CompiledPlant]:
@@ -80,25 +68,19 @@ def explain_miss(report: Report, fault: CompiledPlant) -> str:
 def table(found: Counter[tuple[str, str]], missed: Counter[tuple[str, str]]) -> str:
     """Format a row for each backend and kind, and a row of totals."""
     rows = [(*key, found[key] + missed[key], found[key], missed[key]) for key in sorted(found.keys() | missed.keys())]
-    total = ("all", "", found.total() + missed.total(), found.total(), missed.total())
-    header = ("backend", "kind", "planted", "found", "missed")
-    return "\n".join(
-        f"{row[0]:26}{row[1]:16}" + "".join(f"{cell!s:>9}" for cell in row[2:]) for row in (header, *rows, total)
-    )
+    return table_with_totals(("backend", "kind", "planted", "found", "missed"), rows)
 
 
 def main() -> int:
     """Plant and compare; return 1 if too few faults are found or a clean run flags anything."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = parser_of(__doc__, ONNX_RUNTIME, ONNX_RUNTIME)
     parser.add_argument("--backends", nargs="+", choices=list(SHARES), default=list(SHARES), metavar="BACKEND")
-    parser.add_argument("--models", nargs="+", choices=ONNX_RUNTIME, default=ONNX_RUNTIME, metavar="MODEL")
     options = parser.parse_args()
     found: Counter[tuple[str, str]] = Counter()
     missed: Counter[tuple[str, str]] = Counter()
     kinds_of: dict[str, Iterator[str]] = {}
     false_alarms = 0
-    backends = available_backends(options.backends)
+    backends = available_backends(options.backends, lambda label: get_backend(label.split()[0]))
     for name in options.models:
         model = load_model(name)
         optimized = optimize(model.program)
@@ -107,7 +89,7 @@ def main() -> int:
             if name not in models:
                 continue
             program, planter = make_planter(backend, model, optimized)
-            random = Random(f"{options.seed} {backend} {name}")  # noqa: S311  not for security
+            random = seeded(options.seed, backend, name)
             clean = compare(model.capture, program, backend=planter.clean, stages=("compiled",))
             false_alarms += len(clean.diverged) or int(not clean.close)
             print(f"{name} on {backend}: clean: {len(clean.diverged)} flagged, {clean.headline}", flush=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from collections import Counter
@@ -12,15 +11,16 @@ from pathlib import Path
 from random import Random
 
 import onnx
-from _zoo import ZOO, CapturedModel, load_model
+from _measure import table_with_totals
+from _planting import MISSED, OUTCOMES, detection, parser_of, seeded
+from _zoo import CapturedModel, load_model
 from onnx_ir import serde
 
+from faults.nodes.plants import KINDS, Planter
 from filch.compare import Report, compare
 from filch.steal import FilchError
-from support.faults.plants import KINDS, Plant, Planter
 
 MODELS = ("llama", "bert", "resnet", "t5", "vit")
-NODE, INSIDE, MISSED = "the node", "inside", "missed"
 PROGRAM_SOURCES = ("memory", "file")
 MIN_DETECTION_RATE = 0.98
 
@@ -63,35 +63,11 @@ def count_false_alarms(subject: Subject) -> dict[str, int]:
     return {source: len(report.diverged) or int(not report.close) for source, report in reports.items()}
 
 
-def detection(report: Report, fault: Plant) -> str:
-    """Return where the report finds a fault: `NODE`, `INSIDE` or `MISSED`.
-
-    `INSIDE` means that the first row names the node among its origins: those that a compiled node computes, and those
-    before it that could not be judged. The model has no value for a node that was inserted.
-    """
-    first = report.first_divergence
-    if first is None or report.close:
-        return MISSED
-    if first.stage == "exported" and first.node == fault.node:
-        return NODE
-    return INSIDE if fault.node in first.origins else MISSED
-
-
 def table(found: Counter[tuple[str, str]], planted: Counter[str]) -> str:
     """Format a row for each kind of fault, and a row of totals."""
-    columns = (NODE, INSIDE, MISSED)
-    header = ("kind", "planted", "counted", *columns)
-    rows = [
-        (
-            kind,
-            planted[kind],
-            sum(found[kind, column] for column in columns),
-            *(found[kind, column] for column in columns),
-        )
-        for kind in KINDS
-    ]
-    total = ("all", *(sum(column) for column in list(zip(*rows, strict=True))[1:]))  # type: ignore[arg-type]
-    return "\n".join(f"{row[0]!s:20}" + "".join(f"{cell!s:>10}" for cell in row[1:]) for row in (header, *rows, total))
+    counts = {kind: [found[kind, outcome] for outcome in OUTCOMES] for kind in KINDS}
+    rows = [(kind, planted[kind], sum(of_kind), *of_kind) for kind, of_kind in counts.items()]
+    return table_with_totals(("kind", "planted", "counted", *OUTCOMES), rows)
 
 
 def plant_faults(subject: Subject, kinds: list[str], attempts: int, random: Random) -> Iterator[tuple[str, str]]:
@@ -114,10 +90,8 @@ def plant_faults(subject: Subject, kinds: list[str], attempts: int, random: Rand
 
 def main() -> int:
     """Plant and compare; return 1 if too few faults are found or a clean run flags anything."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = parser_of(__doc__, MODELS)
     parser.add_argument("--plants", type=int, default=100, help="attempts to plant a fault, of all kinds together")
-    parser.add_argument("--models", nargs="+", choices=sorted(ZOO), default=MODELS, metavar="MODEL")
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS), metavar="KIND")
     options = parser.parse_args()
     found: Counter[tuple[str, str]] = Counter()
@@ -127,7 +101,7 @@ def main() -> int:
         for name in options.models:
             subject = load_subject(name, Path(folder))
             false_alarms = count_false_alarms(subject)
-            random = Random(f"{options.seed} {name}")  # noqa: S311  not for security
+            random = seeded(options.seed, name)
             attempts = -(-options.plants // len(options.models))
             results = Counter(plant_faults(subject, options.kinds, attempts, random))
             found, planted = found + results, planted + subject.planter.drawn

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -25,9 +24,6 @@ import torch.distributed as dist
 from _measure import describe_environment, format_target, table
 
 from filch.steal import steal_forward
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # the tests are not installed
-
 from support.models import parallel
 
 LIMIT = 1.5  # times what a value costs if it is not sharded

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from support.faults.blaming import (
+from faults.nodes.blaming import (
     COMPILED,
     EXPORTED,
     INSIDE,
@@ -20,7 +20,7 @@ from support.faults.blaming import (
     judge,
     wheres,
 )
-from support.faults.kinds import KINDS, LEAST, NAN, NOISE, QDQ, STALE
+from faults.nodes.kinds import KINDS, LEAST, NAN, NOISE, QDQ, STALE
 
 ALLOWED = (Verdict(NODE, besides=0), Verdict(INSIDE, besides=0))
 # What needs `truth`, `repeats`, `introduced` and `unstable` of `compare` is marked in blaming.py.

@@ -13,10 +13,10 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.transformers.float16 import convert_float_to_float16
 from torch import nn
 
+from faults.nodes.kinds import KINDS, NAN, NOISE, QDQ, Faults, planted
 from filch.compare import CompareError, compare_programs
 from filch.compare.models._drawn_inputs import draw_inputs
 from filch.export import as_program, export, load_program, optimize
-from support.faults.kinds import KINDS, NAN, NOISE, QDQ, Faults, planted
 from support.models.plain_onnx import VARIANTS, new_names, plain, renamed, saved_by_onnxruntime
 
 MODELS = ("llama", "gpt2", "bert", "resnet")

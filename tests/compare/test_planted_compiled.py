@@ -10,11 +10,11 @@ import torch
 from onnx import numpy_helper
 from torch import nn
 
+from faults.nodes.compiled import OrtPlants, WrongOnnxRuntime
 from filch.compare import compare
 from filch.export import export, lower, optimize
 from filch.export.backends import get_backend
 from filch.steal import ModuleInfo, argument_tensors, steal_forward
-from support.faults.compiled_plants import OrtPlants, WrongOnnxRuntime
 from support.models.zoo import ZOO
 from support.processes.compilers import needs_compiler
 
@@ -85,7 +85,7 @@ def test_a_wrong_node_of_the_graph_that_onnx_runtime_optimized_is_named_first(na
 def test_a_wrong_layer_of_the_model_that_openvino_read_is_named_first():
     """OpenVINO compiles a model with one wrong operation."""
     pytest.importorskip("openvino", reason="backend 'openvino' needs pip install 'filch[openvino]'")
-    from support.faults.openvino_plants import OpenVinoPlants
+    from faults.nodes.openvino import OpenVinoPlants
 
     one = subject("resnet")
     check(one, OpenVinoPlants(one.program, one.inputs), ("weight bit", "attribute"))
@@ -94,7 +94,7 @@ def test_a_wrong_layer_of_the_model_that_openvino_read_is_named_first():
 @needs_compiler
 def test_a_wrong_kernel_of_inductor_is_named_first():
     """Its source, the library function that it calls, or the lowering that generates it is wrong."""
-    from support.faults.inductor_plants import InductorPlants
+    from faults.nodes.inductor import InductorPlants
 
     one = subject("small")
     check(one, InductorPlants(one.program, one.inputs), InductorPlants.kinds)

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 
+from faults.nodes.optimizers import FaultyOptimizers, faulty
 from filch.compare import BisectReport, CompareError, bisect
 from filch.compare.bisection._criterion import Criterion
 from filch.compare.common._delta_debugging import minimize, minimize_by_removal
@@ -27,7 +28,6 @@ from filch.export.backends.inductor._switches import without as inductor_without
 from filch.export.backends.onnxruntime._options import CUDA, OrtOptions
 from filch.export.backends.onnxruntime._switches import switches_of, without
 from filch.steal import Capture, steal_forward
-from support.faults.optimizer_plants import FaultyOptimizers, faulty
 from support.processes import commands
 
 Subject = tuple[Capture, Program]

@@ -12,11 +12,11 @@ import torch
 from onnx import AttributeProto, GraphProto, TensorProto, numpy_helper, parser
 from torch import nn
 
+from faults.nodes.compiled import WrongOnnxRuntime
 from filch.compare import compare
 from filch.export import Program, export
 from filch.export.backends import get_backend
 from filch.steal import Capture, steal_forward
-from support.faults.compiled_plants import WrongOnnxRuntime
 from support.faults.fakes import WrongBackend
 
 HEAD = '<ir_version: 10, opset_import: ["": 18, "own": 1]>'

@@ -12,15 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from filch.compare import Report, Row, compare, load_report
-from filch.compare.engine._float64_checker import Float64Checker
-from filch.compare.engine._run import Run
-from filch.compare.float64 import Flips, Float64Value, RecordedValues
-from filch.export import Graph, Node, Value, export
-from filch.export.backends import Compiled
-from filch.steal import steal_forward
-from support.faults.decision_plants import (
+from faults.decisions import (
     FAULTS,
+    Dispatch,
     Subject,
     deciding_node,
     faulty,
@@ -28,7 +22,13 @@ from support.faults.decision_plants import (
     flipped_in_compiler,
     subject,
 )
-from support.models.near_ties import Dispatch
+from filch.compare import Report, Row, compare, load_report
+from filch.compare.engine._float64_checker import Float64Checker
+from filch.compare.engine._run import Run
+from filch.compare.float64 import Flips, Float64Value, RecordedValues
+from filch.export import Graph, Node, Value, export
+from filch.export.backends import Compiled
+from filch.steal import steal_forward
 
 SAME_MARGIN = 1e-6  # relative
 

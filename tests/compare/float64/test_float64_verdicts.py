@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from faults.decisions import replaced
 from filch.compare import compare, compare_tensors, load_report
 from filch.compare.float64 import (
     Float64Value,
@@ -24,7 +25,6 @@ from filch.compare.float64 import (
 from filch.compare.float64._verdict import SUSPICIOUS
 from filch.export import Program, export
 from filch.steal import Capture, FilchError, steal_forward
-from support.faults.decision_plants import replaced
 from support.faults.fakes import WrongBackend
 
 UNIT, HALF = 2.0**-24, 2.0**-8  # of float32 and bfloat16

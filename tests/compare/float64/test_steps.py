@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from faults.decisions import replaced
 from filch.compare import Report, compare
 from filch.compare.dynamo._graph_check import _eager_values
 from filch.compare.float64 import Float64Evaluator, Float64Value, RoundingVerdict, differing, rounding_verdict
 from filch.export import export
 from filch.steal import steal_forward
-from support.faults.decision_plants import replaced
 
 UNIT = 2.0**-24
 

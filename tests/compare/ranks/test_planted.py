@@ -4,11 +4,10 @@ import functools
 
 import pytest
 
+from faults.parallel import BY_HAND, FIRST, record, record_clean, record_faulty, reference_of
 from filch.compare import diff
 from filch.steal import Layouts, assemble
-from support.faults.parallel_plants import FAULTS, record, record_clean, record_faulty
 from support.models.parallel import KINDS, run_jobs
-from support.models.parallel_by_hand import BY_HAND, reference_of
 
 CLEAN = [
     *((kind, 2) for kind in BY_HAND),
@@ -52,7 +51,7 @@ def folder(tmp_path_factory):
     clean, names = {*CLEAN, ("fsdp", 2)}, {*PLANTED, "sequential", "fsdp_loss_scale"}
     for world in (2, 4):
         jobs = [functools.partial(record_clean, kind, path) for kind, size in sorted(clean) if size == world]
-        jobs += [functools.partial(record_faulty, name, path) for name in sorted(names) if FAULTS[name].world == world]
+        jobs += [functools.partial(record_faulty, name, path) for name in sorted(names) if FIRST[name].world == world]
         run_jobs(world, jobs, path)
     return path
 
@@ -74,7 +73,7 @@ def test_a_run_without_a_fault_equals_one_process(folder, kind, world):
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_fault_is_named_with_value_and_ranks(folder, name):
     """The first value that differs is the faulty one, and the ranks are those that have it wrong."""
-    fault = FAULTS[name]
+    fault = FIRST[name]
     first = _diff(folder, fault.parallelism, f"fault_{name}").first_divergence
     assert first is not None
     assert fault.is_at(first), first
@@ -84,7 +83,7 @@ def test_a_fault_is_named_with_value_and_ranks(folder, name):
 @pytest.mark.parametrize("name", LEARNED)
 def test_learned_layouts_name_what_values_alone_leave_open(folder, name):
     """A partial value that was none before, and a loss that is scaled as another convention would, are named."""
-    kind = FAULTS[name].parallelism
+    kind = FIRST[name].parallelism
     learned = _diff(folder, kind, f"{kind}.2").learned
     first = _diff(folder, kind, f"fault_{name}", learned=learned).first_divergence
     assert first is not None

@@ -164,7 +164,7 @@ class Written(nn.Module):
 @cache
 def written():
     """The stolen call of that model, its program and inputs, and what plants faults in what Inductor makes of it."""
-    from support.faults.inductor_plants import InductorPlants  # it asks for a compiler
+    from faults.nodes.inductor import InductorPlants  # it asks for a compiler
 
     torch.manual_seed(0)
     model, inputs = Written().eval(), (torch.randn(5, 4), torch.tensor([1, 0, 1, 3, 1]))

@@ -14,12 +14,12 @@ import torch
 from onnx import parser
 from torch import nn
 
+from faults.nodes.compiled import OrtPlants
 from filch.export import BackendError, Program, export, lower, optimize
 from filch.export.backends import Backend, Compiled, Isolates, backend_names, get_backend, isolate
 from filch.export.backends._forms import Cast, Form, Permute, Reshape, Uint8ToInt8
 from filch.export.backends._nchwc import Unblock
 from filch.steal import ModuleInfo, argument_tensors
-from support.faults.compiled_plants import OrtPlants
 from support.faults.fakes import PlantedBackend
 from support.models.zoo import ZOO
 from support.processes.compilers import needs_compiler
@@ -332,7 +332,7 @@ def test_a_backend_that_refuses_the_cut_program_says_so() -> None:
 @cache
 def inductor() -> Any:
     """What plants faults in Inductor's kernels; it is imported once it is needed."""
-    from support.faults.inductor_plants import InductorPlants
+    from faults.nodes.inductor import InductorPlants
 
     return InductorPlants(*subject("small"))
 

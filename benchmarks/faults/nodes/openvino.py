@@ -15,8 +15,9 @@ import torch
 
 from filch.export import Program
 from filch.export.backends import get_backend
-from support.faults.compiled_plants import CompiledPlant, handing_out
-from support.faults.plants import flipped, is_off, is_tolerated, other
+
+from .compiled import CompiledPlant, handing_out
+from .plants import flipped, is_off, is_tolerated, other
 
 FLOAT32 = {"INFERENCE_PRECISION_HINT": "f32"}  # the default is bfloat16 where the CPU has it
 CHOICES = {"ERF": "TANH", "TANH": "ERF", "INSIDE_SQRT": "OUTSIDE_SQRT"}

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import onnx_ir as ir
 import torch
 from torch import fx
 
+from faults._expressions import Names, load
 from filch.compare import Report, compare
 from filch.export import Program, export
 from filch.export.backends import Stage
 from filch.steal import Capture, steal_forward
-from support.models.near_ties import CHOICES, MODELS, ROWS, Scored, near_ties
+
+from ._near_ties import MODELS, ROWS, Scored, near_ties
 
 STEPS = ("Round", "Floor", "Sign")  # they return floating-point numbers
 DECIDING = ("TopK", "ArgMax", "ArgMin", "Greater", "Cast", *STEPS)  # operators of the models' decisions
@@ -114,7 +118,7 @@ def units_of(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Ten
     return (1 - moved * torch.finfo(dtype).eps / 2).to(dtype)
 
 
-def replaced(model: ir.Model, value: ir.Value, op: str, *constant: torch.Tensor, **attributes: int) -> ir.Value:
+def replaced(model: ir.Model, value: ir.Value, op: str, *constant: Any, **attributes: int) -> ir.Value:
     """Let a new node compute a value from what it was, and from a constant; return the new value, of the same name."""
     producer, name = value.producer(), value.name
     assert producer is not None
@@ -132,9 +136,9 @@ def replaced(model: ir.Model, value: ir.Value, op: str, *constant: torch.Tensor,
     return output
 
 
-def _weight(model: ir.Model, constant: torch.Tensor) -> ir.Value:
+def _weight(model: ir.Model, constant: Any) -> ir.Value:
     name = f"planted_{len(model.graph.initializers)}"
-    weight = ir.Value(name=name, const_value=ir.tensor(constant.numpy(), name=name))
+    weight = ir.Value(name=name, const_value=ir.tensor(torch.as_tensor(constant).numpy(), name=name))
     model.graph.register_initializer(weight)
     return weight
 
@@ -151,15 +155,54 @@ def _shape(value: ir.Value) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class RouterFault:
-    """A fault in a router.
+    """A fault in a router: in the node that decides, or in the first one of some operators.
+
+    In the expressions, `x` is the value, `far_row` is 1 for a row without near-ties, and `rows` is the number of rows.
 
     Attributes:
         models: the names of the models that have such a router.
-        plant: plants it in a program, and returns the name of the value that becomes wrong.
+        of: the operators; empty for the node that decides.
+        attribute: an attribute and its wrong number.
+        operator: the wrong operator by the right one.
+        result: what becomes of the node's last result.
+        operand: the number of an input; others that read it read the right numbers.
+        becomes: what becomes of this input.
     """
 
     models: tuple[str, ...]
-    plant: Callable[[ir.Model], str]
+    of: tuple[str, ...] = ()
+    attribute: Mapping[str, int] = field(default_factory=dict)
+    operator: Mapping[str, str] = field(default_factory=dict)
+    result: str = ""
+    operand: int = 0
+    becomes: str = ""
+
+    def plant(self, model: ir.Model) -> str:
+        """Plant the fault in a program, and return the name of the value that becomes wrong."""
+        nodes = (node for node in model.graph if node.op_type in self.of)
+        node = next(nodes) if self.of else deciding_node(model)
+        wrong = str(node.outputs[-1].name)
+        node.op_type = self.operator.get(node.op_type, node.op_type)
+        for name, number in self.attribute.items():
+            node.attributes[name] = ir.AttrInt64(name, number)
+
+        def insert(op: str, value: ir.Value, *constants: Any) -> ir.Value:
+            changed = ir.node(op, [value, *(_weight(model, item) for item in constants)], name=f"planted_{op}")
+            model.graph.insert_before(node, changed)
+            return changed.outputs[0]
+
+        far_row = (torch.arange(ROWS) == ROWS - 1).long()
+        names = {"far_row": far_row, "rows": ROWS, "weight": partial(_weight, model)}
+        if self.result:
+            Names(add=partial(_replace, model), x=node.outputs[-1], **names).evaluate(self.result)
+        if self.becomes:
+            changed = Names(add=insert, x=node.inputs[self.operand], **names).evaluate(self.becomes)
+            node.replace_input_with(self.operand, changed)
+        return wrong
+
+
+def _replace(model: ir.Model, op: str, value: ir.Value, *constants: Any, **attributes: int) -> ir.Value:
+    return replaced(model, value, op, *constants, **attributes)
 
 
 def faulty(one: Subject, fault: RouterFault, *, moved: bool = False) -> tuple[Report, str]:
@@ -179,119 +222,10 @@ def faulty(one: Subject, fault: RouterFault, *, moved: bool = False) -> tuple[Re
     return compare(one.capture, replace(one.program, model=model), backend="onnxruntime-cpu"), str(node)
 
 
-def _attribute(name: str, number: int, op: str = "") -> Callable[[ir.Model], str]:
-    """Return a fault that changes an attribute of the node that decides, or of the first one of an operator."""
-
-    def plant(model: ir.Model) -> str:
-        node = next((node for node in model.graph if node.op_type == op), None) if op else deciding_node(model)
-        assert node is not None
-        node.attributes[name] = ir.AttrInt64(name, number)
-        return str(node.outputs[-1].name)
-
-    return plant
-
-
-def _operator(model: ir.Model) -> str:
-    """Choose the least in place of the largest, or the reverse; round otherwise."""
-    node = deciding_node(model)
-    others = {"ArgMax": "ArgMin", "Greater": "Less", "Round": "Floor", "Sign": "Softsign"}
-    node.op_type = (others | {other: op for op, other in others.items()})[node.op_type]
-    return str(node.outputs[-1].name)
-
-
-def _of_indices(*steps: tuple[str, torch.Tensor, dict[str, int]]) -> Callable[[ir.Model], str]:
-    """Return a fault that computes something of the right indices."""
-
-    def plant(model: ir.Model) -> str:
-        value = deciding_node(model).outputs[-1]
-        name = str(value.name)
-        for op, constant, attributes in steps:
-            value = replaced(model, value, op, constant, **attributes)
-        return name
-
-    return plant
-
-
-def _in_half_precision(model: ir.Model) -> str:
-    """Compute the scores in float16."""
-    value = next(node.outputs[0] for node in model.graph if node.op_type in ("Gemm", "MatMul"))
-    name = str(value.name)
-    for dtype in (ir.DataType.FLOAT16, ir.DataType.FLOAT):
-        value = replaced(model, value, "Cast", to=dtype.value)
-    return name
-
-
-def _of_scores(op: str, constant: torch.Tensor) -> Callable[[ir.Model], str]:
-    """Return a fault that computes something of the right scores."""
-
-    def plant(model: ir.Model) -> str:
-        scores = next(node.outputs[0] for node in model.graph if node.op_type in ("Gemm", "MatMul"))
-        name = str(scores.name)
-        replaced(model, scores, op, constant)
-        return name
-
-    return plant
-
-
-def _of_operand(op: str, position: int, *constant: torch.Tensor) -> Callable[[ir.Model], str]:
-    """Return a fault that computes something of what the node that decides reads; others read the right numbers."""
-
-    def plant(model: ir.Model) -> str:
-        node = deciding_node(model)
-        weights = (_weight(model, item) for item in constant)
-        changed = ir.node(op, [node.inputs[position], *weights], name=f"planted_{op}")
-        model.graph.insert_before(node, changed)
-        node.replace_input_with(position, changed.outputs[0])
-        return str(node.outputs[-1].name)
-
-    return plant
-
-
-def _without_normalization(model: ir.Model) -> str:
-    """Divide by 1."""
-    node = next(node for node in model.graph if node.op_type == "Div")
-    node.replace_input_with(1, _weight(model, torch.ones(1)))
-    return str(node.outputs[0].name)
-
-
-def _far_row() -> torch.Tensor:
-    """Return 1 for a row without near-ties."""
-    return (torch.arange(ROWS) == ROWS - 1).long()
-
-
-_MIXTURES, _SINGLE = ("top-k", "top-k of a softmax"), ("argmax", "max", "nearest code")
-_STEPS = ("rounded", "floor", "sign")
-_EIGHT = torch.tensor(CHOICES)
+_FILE = load(__file__, "faults.toml")
 FAULTS: Mapping[str, RouterFault] = {
-    "the smallest scores": RouterFault((*_MIXTURES, "argsort"), _attribute("largest", 0)),
-    "the other extreme": RouterFault((*_SINGLE, "threshold"), _operator),
-    "another way of rounding": RouterFault(_STEPS, _operator),
-    "the next integer": RouterFault(_STEPS, _of_indices(("Add", torch.tensor(1.0), {}))),
-    "another integer in one row": RouterFault(_STEPS, _of_indices(("Sub", _far_row().float()[:, None], {}))),
-    "a shift before rounding": RouterFault(_STEPS, _of_operand("Add", 0, torch.tensor(0.1))),
-    "softmax over the rows": RouterFault(_MIXTURES, _attribute("axis", 0, "Softmax")),
-    "weights that are not normalized": RouterFault(_MIXTURES[1:], _without_normalization),
-    "the next expert": RouterFault(
-        (*_MIXTURES, *_SINGLE), _of_indices(("Add", torch.tensor(1), {}), ("Mod", _EIGHT, {}))
-    ),
-    "experts in reverse order": RouterFault(
-        (*_MIXTURES, *_SINGLE), _of_indices(("Mul", torch.tensor(-1), {}), ("Add", _EIGHT - 1, {}))
-    ),
-    "weights of the other expert": RouterFault(_MIXTURES, _of_indices(("Gather", torch.tensor([1, 0]), {"axis": -1}))),
-    "one expert twice": RouterFault(_MIXTURES, _of_indices(("Gather", torch.tensor([0, 0]), {"axis": -1}))),
-    "the experts of the row before": RouterFault(
-        (*_MIXTURES, *_SINGLE, "argsort", "bucket"),
-        _of_indices(("Gather", torch.arange(ROWS).roll(1), {"axis": 0})),
-    ),
-    "another expert in one row": RouterFault(_SINGLE, _of_indices(("Add", _far_row(), {}), ("Mod", _EIGHT, {}))),
-    "scores with a temperature": RouterFault(
-        (*_MIXTURES, "threshold", *_STEPS[:2]), _of_scores("Mul", torch.tensor(1.01))
-    ),
-    "scores with a bias": RouterFault((*_MIXTURES, "argmax", "max"), _of_scores("Add", torch.arange(CHOICES) * 0.01)),
-    "scores in half precision": RouterFault(
-        (*_MIXTURES, "argmax", "max", "argsort", "threshold", "bucket", *_STEPS), _in_half_precision
-    ),
-    "absolute scores": RouterFault((*_MIXTURES[:1], "argmax", "max", "argsort"), _of_operand("Abs", 0)),
-    "another threshold": RouterFault(("threshold",), _of_operand("Sub", 1, torch.tensor(0.05))),
-    "rounded to the nearest bucket": RouterFault(("bucket",), _of_operand("Round", 0)),
+    name: RouterFault(
+        tuple(model for group in fields.pop("models") for model in _FILE["models"].get(group, [group])), **fields
+    )
+    for name, fields in _FILE["faults"].items()
 }

@@ -1,4 +1,4 @@
-"""A tiny decoder with grouped queries, and its parallel forms written by hand; faults of `parallel_heldout` can be set.
+"""A tiny decoder with grouped queries, and its parallel forms written by hand; faults of the second set can be set.
 
 Each form is one kind: `tp` (vocabulary-parallel embedding and loss, dropout, clipped gradients), `sp` (sequence
 parallel, as Megatron does it), `cp` and `zigzag` (context parallel), `ddp` (with accumulated gradients), `fsdp`

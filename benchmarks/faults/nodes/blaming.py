@@ -15,8 +15,9 @@ from filch.compare import compare
 from filch.export import export, lower, optimize
 from filch.export.backends import get_backend
 from filch.steal import ModuleInfo, argument_tensors, steal_forward
-from support.faults.compiled_plants import WrongOnnxRuntime
-from support.faults.kinds import INFINITE, NOISE, QDQ, STALE, Faults, planted
+
+from .compiled import WrongOnnxRuntime
+from .kinds import INFINITE, NOISE, QDQ, STALE, Faults, planted
 
 EXPORTED, COMPILED, INT8 = "exported", "compiled", "int8"
 NODE, INSIDE, MISSED = "the node", "inside", "missed"

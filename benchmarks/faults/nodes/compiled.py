@@ -18,7 +18,8 @@ import torch
 from filch.export import Program
 from filch.export.backends import Backend, Compiled
 from filch.export.backends.onnxruntime._backend import OnnxRuntimeBackend
-from support.faults.plants import (
+
+from .plants import (
     Kinds,
     Planter,
     change_attribute,

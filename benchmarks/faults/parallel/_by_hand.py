@@ -13,7 +13,18 @@ import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812  as everybody does
 from torch import nn
 
-from .parallel import HEADS, KINDS, LENGTH, WIDTH, Mlp, Transformer, batch_of, loss_of, make_batch, make_model
+from support.models.parallel import (
+    HEADS,
+    KINDS,
+    LENGTH,
+    WIDTH,
+    Mlp,
+    Transformer,
+    batch_of,
+    loss_of,
+    make_batch,
+    make_model,
+)
 
 EXPERTS, CHOSEN = 4, 2  # CHOSEN experts for each token
 
@@ -510,10 +521,10 @@ def step_of(kind: str, rank: int, world: int) -> Step:
         tokens, targets = batch_of(kind, rank, world)
         return Step(KINDS[kind](make_model()), (tokens,), targets)
     step = reference_of(kind)
-    return _MAKERS[kind](step, rank, world)
+    return _MAKERS[kind](step, world)
 
 
-def _megatron_step(step: Step, rank: int, world: int) -> Step:
+def _megatron_step(step: Step, world: int) -> Step:
     """Tensor parallelism over 2 ranks, data parallelism over the others."""
     data, tensor = _groups(world // 2, 2)
     step.model = megatron(step.model, tensor)
@@ -523,19 +534,19 @@ def _megatron_step(step: Step, rank: int, world: int) -> Step:
     return step
 
 
-def _outer_step(step: Step, rank: int, world: int) -> Step:
+def _outer_step(step: Step, _world: int) -> Step:
     step.model = outer_parallel(step.model)
     return step
 
 
-def _clipped_step(step: Step, rank: int, world: int) -> Step:
+def _clipped_step(step: Step, _world: int) -> Step:
     step.inputs, step.targets = (own_chunk(step.inputs[0]),), own_chunk(step.targets)
     step.averaged = lambda _: average
     return step
 
 
-def _pipeline_step(schedule: str, microbatches: int) -> Callable[[Step, int, int], Step]:
-    def make(step: Step, rank: int, world: int) -> Step:
+def _pipeline_step(schedule: str, microbatches: int) -> Callable[[Step, int], Step]:
+    def make(step: Step, world: int) -> Step:
         data, stages = _groups(world // 2, 2)
         inputs, targets = own_chunk(step.inputs[0], data), own_chunk(step.targets, data)
         stage = Stage(step.model, dist.get_rank(stages))
@@ -547,14 +558,14 @@ def _pipeline_step(schedule: str, microbatches: int) -> Callable[[Step, int, int
     return make
 
 
-def _expert_step(step: Step, rank: int, world: int) -> Step:
+def _expert_step(step: Step, world: int) -> Step:
     step.model = expert_parallel(step.model)
     step.inputs, step.targets = (own_chunk(step.inputs[0]),), own_chunk(step.targets)
     step.averaged = lambda name: (lambda gradient: gradient / world) if ".experts." in name else average
     return step
 
 
-def _context_step(step: Step, rank: int, world: int) -> Step:
+def _context_step(step: Step, world: int) -> Step:
     own = own_chunk(zigzag_order(world))
     step.model = context_parallel(step.model)
     step.inputs, step.targets = (step.inputs[0][:, own], own), step.targets[:, own]
@@ -562,7 +573,7 @@ def _context_step(step: Step, rank: int, world: int) -> Step:
     return step
 
 
-_MAKERS: dict[str, Callable[[Step, int, int], Step]] = {
+_MAKERS: dict[str, Callable[[Step, int], Step]] = {
     "megatron": _megatron_step,
     "dropout": _megatron_step,
     "outer": _outer_step,

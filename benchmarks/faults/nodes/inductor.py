@@ -16,8 +16,9 @@ from torch._inductor.graph import GraphLowering
 
 from filch.export import BackendError, Program
 from filch.export.backends import Compiled, get_backend
-from support.faults.compiled_plants import CompiledPlant, handing_out
-from support.faults.plants import is_off, is_tolerated
+
+from .compiled import CompiledPlant, handing_out
+from .plants import is_off, is_tolerated
 
 KERNEL = re.compile(r"^(\w+) = async_compile\.cpp_pybinding\(.*?^'''\)$", re.MULTILINE | re.DOTALL)
 CALL = re.compile(r"\[Provenance debug handles\] (\S+\.\S+:\d+)\n\s+(\w+ = )?(?P<function>[\w.]+)\(")
@@ -61,9 +62,11 @@ def change_call(code: str, random: Random) -> Change:
     call = random.choice(list(CALL.finditer(code)))
     function = call["function"]
     start, end = call.span("function")
-    wrong = f"inductor_plants.TooLarge({function}).{function.rpartition('.')[2]}"
+    wrong = f"inductor_faults.TooLarge({function}).{function.rpartition('.')[2]}"
     changed = f"{code[:start]}{wrong}{code[end:]}"
-    return call[1], changed.replace("import torch\n", "import torch\nfrom support.faults import inductor_plants\n", 1)
+    return call[1], changed.replace(
+        "import torch\n", "import torch\nfrom faults.nodes import inductor as inductor_faults\n", 1
+    )
 
 
 SOURCES: Mapping[str, Callable[[str, Random], Change]] = {"kernel source": change_kernel, "library call": change_call}

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from support.faults.plants import Draft, attribute, change_epsilon, drop_bias, drop_input, run, run_nodes, swap_inputs
+from faults._expressions import Names, load
+
+from .plants import Draft, attribute, change_epsilon, drop_bias, drop_input, run, run_nodes, swap_inputs
 
 # A fault is off by so many roundings (the type's epsilon, of 8-bit integers half a step) of the largest number that its
 # node makes. A sum of a hundred products in float32 is off by less than ten.
@@ -22,7 +24,6 @@ LEAST = 30
 HALF_STEP = 0.5 / 127
 TRIES = 4  # of each place: what is drawn may be too small a change
 INFINITE = 1e30  # masks have numbers beyond it for infinity
-MICROSOFT = "com.microsoft"
 
 
 class NoPlaceError(Exception):
@@ -104,20 +105,39 @@ class FaultPlace:
         self.weights[name] = array
         return name
 
-    def number(self, number: float) -> str:
-        """Add a weight of one number, of the value's type, and return its name."""
-        return self.give(np.array(number, self.right.dtype))
-
-    def add(self, op: str, *reads: str, makes: str = "", **attributes: Any) -> str:
-        """Append a node and return the name of its result, which is `makes` or a new one."""
+    def add(self, op: str, *reads: str | float | np.ndarray, **attributes: Any) -> str:
+        """Append a node and return the name of its result; numbers become weights of the value's type."""
+        weights = (x if isinstance(x, str | np.ndarray) else np.array(x, self.right.dtype) for x in reads)
+        given = [x if isinstance(x, str) else self.give(x) for x in weights]
         name = f"planted_{len(self.nodes)}_in_{self.sound.name}"
-        made = makes or f"{name}_value"
-        self.nodes.append(helper.make_node(op, list(reads), [made], name=name, **attributes))
-        return made
+        self.nodes.append(helper.make_node(op, given, [f"{name}_value"], name=name, **attributes))
+        return f"{name}_value"
 
-    def end(self, op: str, *reads: str, **attributes: Any) -> None:
-        """Append the node that computes the value; it takes over the sound node's name, unless that is still used."""
-        self.add(op, *reads, makes=self.value, **attributes)
+    def names(self) -> Names:
+        """Return the names for the expressions of `Variant`."""
+        inputs, right = [name for name in self.sound.input if name], self.right
+        alike = (name for name in self.earlier if name in self.values)
+        return Names(
+            add=self.add,
+            alike=[x for x in alike if (self.values[x].shape, self.values[x].dtype) == (right.shape, right.dtype)],
+            attribute=attribute,
+            dtype=helper.np_dtype_to_tensor_dtype(right.dtype),
+            give=self.give,
+            inputs=inputs,
+            keep=self.keep,
+            kept=self.kept,
+            node=self.sound,
+            np=np,
+            random=self.random,
+            right=right,
+            size=right.dtype.kind == "f" and scale(right),
+            values=self.values,
+            x=inputs[0] if inputs else "",
+        )
+
+    def end(self) -> None:
+        """Let the last node compute the value; it takes over the sound node's name, unless that is still used."""
+        self.nodes[-1].output[0] = self.value
         if self.sound.name not in {node.name for node in self.nodes}:
             self.nodes[-1].name = self.sound.name
 
@@ -137,28 +157,21 @@ class FaultPlace:
         return self.keep(makes=f"sound_{self.value}", **reads).output[0]
 
 
-Change = Callable[[FaultPlace], None]
-
-
-def drafted(change: Callable[[Draft], NodeProto]) -> Change:
-    """Return the change that `plants` makes in one node."""
-
-    def plant(place: FaultPlace) -> None:
-        near = {name: place.values[name] for name in (*place.sound.input, *place.sound.output) if name in place.values}
-        weights = [numpy_helper.from_array(near[name], name) for name in place.sound.input if name in place.held]
-        alone = helper.make_model(helper.make_graph([place.sound], "alone", [], [], weights))
-        draft = Draft(alone, near, place.random, lambda _: True)
-        try:
-            node = change(draft)
-        except IndexError as error:
-            raise NoPlaceError(place.sound.name) from error
-        for position, name in enumerate(node.input):
-            array = numpy_helper.to_array(draft.weights[name]) if name in draft.weights else None
-            if array is not None and not (name in near and same(near[name], array)):
-                node.input[position] = place.give(array)
-        place.nodes.append(node)
-
-    return plant
+def drafted(place: FaultPlace, change: Callable[[Draft], NodeProto]) -> None:
+    """Make the change that `plants` makes in one node."""
+    near = {name: place.values[name] for name in (*place.sound.input, *place.sound.output) if name in place.values}
+    weights = [numpy_helper.from_array(near[name], name) for name in place.sound.input if name in place.held]
+    alone = helper.make_model(helper.make_graph([place.sound], "alone", [], [], weights))
+    draft = Draft(alone, near, place.random, lambda _: True)
+    try:
+        node = change(draft)
+    except IndexError as error:
+        raise NoPlaceError(place.sound.name) from error
+    for position, name in enumerate(node.input):
+        array = numpy_helper.to_array(draft.weights[name]) if name in draft.weights else None
+        if array is not None and not (name in near and same(near[name], array)):
+            node.input[position] = place.give(array)
+    place.nodes.append(node)
 
 
 def same(right: np.ndarray, wrong: np.ndarray) -> bool:
@@ -182,7 +195,8 @@ def lose_precision(place: FaultPlace) -> None:
     if how == "inputs":
         place.keep(**reads)
     else:
-        rounded(place, place.kept(**reads), low, last=True)
+        rounded(place, place.kept(**reads), low)
+        place.end()
 
 
 def sum_coarsely(place: FaultPlace) -> None:
@@ -194,39 +208,14 @@ def sum_coarsely(place: FaultPlace) -> None:
     for part in np.array_split(np.arange(count), 4):
         reads = (place.add("Gather", left, at := place.give(part), axis=-1), place.add("Gather", right, at, axis=-2))
         made = rounded(place, place.add("MatMul", *reads), low)
-        total = rounded(place, place.add("Add", total, made), low, last=part[-1] == count - 1) if total else made
+        total = rounded(place, place.add("Add", total, made), low) if total else made
+    place.end()
 
 
-def rounded(place: FaultPlace, name: str, low: int, *, last: bool = False) -> str:
+def rounded(place: FaultPlace, name: str, low: int) -> str:
     """Add casts to a type with fewer bits and back; return the name of the result."""
-    half = place.add("Cast", name, to=low)
     full = helper.np_dtype_to_tensor_dtype(place.right.dtype)
-    if not last:
-        return place.add("Cast", half, to=full)
-    place.end("Cast", half, to=full)
-    return place.value
-
-
-def polynomial(place: FaultPlace, x: str, *factors: float) -> str:
-    """Add the nodes of `x * (a + x * (b + …))`; return the name of the result."""
-    made = place.add("Mul", x, place.number(factors[-1]))
-    for factor in reversed(factors[:-1]):
-        made = place.add("Mul", x, place.add("Add", made, place.number(factor)))
-    return made
-
-
-def tanh_gelu(place: FaultPlace) -> None:
-    """Replace the exact Gelu by its tanh approximation, as fusions do."""
-    place.needs(not attribute(place.sound, "approximate"))
-    inside = {"domain": MICROSOFT} if place.sound.domain else {"approximate": "tanh"}
-    place.end("FastGelu" if place.sound.domain else "Gelu", *place.sound.input, **inside)
-
-
-def quick_gelu(place: FaultPlace) -> None:
-    """Replace Gelu by `x * sigmoid(1.702 x)`."""
-    x, *bias = [name for name in place.sound.input if name]
-    x = place.add("Add", x, *bias) if bias else x
-    place.end("Mul", x, place.add("Sigmoid", place.add("Mul", x, place.number(1.702))))
+    return place.add("Cast", place.add("Cast", name, to=low), to=full)
 
 
 def other_alpha(place: FaultPlace) -> None:
@@ -234,42 +223,6 @@ def other_alpha(place: FaultPlace) -> None:
     old = attribute(place.sound, "alpha")
     place.needs(old)
     attribute(place.keep(), "alpha").f = 1.7 if old.f > 1 else 1.702
-
-
-def steep_sigmoid(place: FaultPlace) -> None:
-    """Replace Sigmoid by `sigmoid(1.702 x)`, which turns Silu into CLIP's Gelu."""
-    place.end("Sigmoid", place.add("Mul", place.sound.input[0], place.number(1.702)))
-
-
-def hard_sigmoid(place: FaultPlace) -> None:
-    """Replace Sigmoid by three straight lines."""
-    place.end("HardSigmoid", place.sound.input[0], alpha=1 / 6, beta=0.5)
-
-
-def rational_tanh(place: FaultPlace) -> None:
-    """Replace Tanh by Padé's `x (27 + x²) / (27 + 9 x²)`, clipped to -1 and 1."""
-    x = place.sound.input[0]
-    square = place.add("Mul", x, x)
-    above = place.add("Mul", x, place.add("Add", square, place.number(27)))
-    below = place.add("Add", place.add("Mul", square, place.number(9)), place.number(27))
-    place.end("Clip", place.add("Div", above, below), place.number(-1), place.number(1))
-
-
-def old_erf(place: FaultPlace) -> None:
-    """Replace Erf by formula 7.1.25 of Abramowitz and Stegun, which is within 2.5e-5."""
-    x = place.sound.input[0]
-    below = place.add("Add", place.add("Mul", place.add("Abs", x), place.number(0.47047)), place.number(1))
-    sum_ = polynomial(place, place.add("Reciprocal", below), 0.3480242, -0.0958798, 0.7478556)
-    bell = place.add("Exp", place.add("Neg", place.add("Mul", x, x)))
-    one_less = place.add("Sub", place.number(1), place.add("Mul", sum_, bell))
-    place.end("Mul", place.add("Sign", x), one_less)
-
-
-def short_exp(place: FaultPlace) -> None:
-    """Replace Exp by the sixteenth power of the cubic Taylor polynomial of x / 16."""
-    x = place.add("Mul", place.sound.input[0], place.number(1 / 16))
-    made = place.add("Add", polynomial(place, x, 1, 1 / 2, 1 / 6), place.number(1))
-    place.end("Pow", made, place.number(16))
 
 
 def other_comparison(place: FaultPlace) -> None:
@@ -287,37 +240,11 @@ def shift_numbers(place: FaultPlace) -> None:
     place.keep(**{key: place.give(np.asarray(array, np.int64)) for key, array in moved.items()})
 
 
-def roll_mask(place: FaultPlace) -> None:
-    """Roll the last axis of a boolean mask by one."""
-    place.needs(place.right.dtype == np.bool_ and place.right.ndim > 1)
-    order = np.roll(np.arange(place.right.shape[-1]), place.random.choice((-1, 1)))
-    place.end("Gather", place.kept(), place.give(order), axis=-1)
-
-
 def leave_bias(place: FaultPlace) -> None:
     """Remove the weight of an addition."""
     weights = [name for name in place.sound.input if name in place.held and place.values[name].size > 1]
     place.needs(place.sound.op_type != "Add" or weights)
-    drafted(drop_bias)(place)
-
-
-def zero_bias(place: FaultPlace) -> None:
-    """Set the bias of a norm to zero if it can't be removed."""
-    place.keep(at_2=place.give(np.zeros_like(place.values[place.sound.input[2]])))
-
-
-def first_call(place: FaultPlace) -> None:
-    """Return the value of the first call in each call."""
-    place.since = 1
-    place.end("Identity", place.give(place.right))
-
-
-def reuse_buffer(place: FaultPlace) -> None:
-    """Return an earlier value of the same shape and type."""
-    right = place.right
-    fits = [x for x in place.earlier if (place.values[x].shape, place.values[x].dtype) == (right.shape, right.dtype)]
-    place.needs(fits and right.ndim > 1)
-    place.end("Identity", place.random.choice(fits))
+    drafted(place, drop_bias)
 
 
 def rescale(place: FaultPlace) -> None:
@@ -332,82 +259,62 @@ def rescale(place: FaultPlace) -> None:
     place.keep(**{f"at_{at}": place.give(new)})
 
 
-def add_noise(place: FaultPlace) -> None:
-    """Add noise that changes with each run, of 1e-5 to 1e-2 of the value's numbers."""
-    place.needs(place.right.dtype.kind == "f" and place.right.ndim > 1 and scale(place.right))
-    sound = place.kept()
-    noise = place.add("RandomNormalLike", sound, scale=10 ** place.random.uniform(-5, -2) * scale(place.right))
-    place.end("Add", sound, noise)
+def other_epsilon(place: FaultPlace) -> None:
+    """Change the epsilon of a norm."""
+    drafted(place, partial(change_epsilon, choices=(1e-12, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3)))
 
 
-def overflow_half(place: FaultPlace) -> None:
-    """Add a detour through float16 that is zero, except that numbers beyond its range give NaN."""
-    full, size = helper.np_dtype_to_tensor_dtype(place.right.dtype), scale(place.right)
-    place.needs(place.right.dtype.kind == "f" and place.right.ndim > 1 and size)
-    sound = place.kept()
-    half = place.add("Cast", place.add("Mul", sound, place.number(2 * 65504 / size)), to=TensorProto.FLOAT16)
-    large = place.add("Cast", half, to=full)
-    zero = place.add("Sub", large, large) if place.random.randrange(2) else place.add("Mul", large, place.number(0))
-    place.end("Add", sound, zero)
+def swapped(place: FaultPlace) -> None:
+    """Exchange two inputs."""
+    drafted(place, swap_inputs)
 
 
-def overflow_softmax(place: FaultPlace) -> None:
-    """Compute Softmax of large logits without subtracting the maximum: exact except for rounding and overflow."""
-    axis = attribute(place.sound, "axis")
-    power = place.add("Exp", place.add("Add", place.sound.input[0], place.number(90)))
-    axes = place.give(np.array([-1 if axis is None else axis.i]))
-    place.end("Div", power, place.add("ReduceSum", power, axes, keepdims=1))
+def without_input(place: FaultPlace) -> None:
+    """Remove an optional input."""
+    drafted(place, drop_input)
 
 
-def overflow_sigmoid(place: FaultPlace) -> None:
-    """Replace Sigmoid by `exp(x + c) / (exp(x + c) + exp(c))`, where exp overflows."""
-    power = place.add("Exp", place.add("Add", place.sound.input[0], place.number(88)))
-    place.end("Div", power, place.add("Add", power, place.number(np.exp(88.0))))
+@dataclass(frozen=True)
+class Variant:
+    """What a kind of fault does to a node of some operators.
+
+    In the expressions, `x` is the name of the first input, numbers and arrays become weights, and `random`, `values`
+    and methods are those of `FaultPlace`.
+
+    Attributes:
+        operators: the operators; none for all.
+        edit: the name of a function of this file.
+        becomes: the nodes that take the node's place, as an expression; the last one computes the value.
+        needs: the condition that a place has to meet.
+        since: the first call of the model in which the value is wrong.
+    """
+
+    operators: Collection[str] = ()
+    edit: str = ""
+    becomes: str = ""
+    needs: str = "True"
+    since: int = 0
+
+    def change(self, place: FaultPlace) -> None:
+        """Replace a node."""
+        if self.edit:
+            globals()[self.edit](place)
+            return
+        names = place.names()
+        place.needs(names.evaluate(self.needs))
+        place.since = self.since
+        names.evaluate(self.becomes)
+        place.end()
 
 
-# The operators of the nodes, none for all, and what is done to them.
-Variants = Sequence[tuple[Collection[str], Change]]
-COMPARISONS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual")
-ORDERED = ("Sub", "Div", "Pow", "Mod", "MatMul", "Gemm", "FusedMatMul", "Where", "Concat")
-NORMS = ("LayerNormalization", "SkipLayerNormalization", "BatchNormalization", "SimplifiedLayerNormalization")
-SUMS = ("MatMul", "FusedMatMul", "Gemm", "FusedGemm", "Conv", "FusedConv", "ReduceMean", "ReduceSum", "Softmax", *NORMS)
-EPSILONS = (1e-12, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3)
-NAN = "NaN from overflow"
-NOISE = "non-determinism"
-STALE = "stale buffer"
-QDQ = "wrong scale in QDQ"
-KINDS: Mapping[str, Variants] = {
-    "wrong epsilon": [(("Add", *NORMS), drafted(partial(change_epsilon, choices=EPSILONS)))],
-    "lower precision": [(SUMS, lose_precision), (("MatMul",), sum_coarsely)],
-    "approximated activation": [
-        (("Gelu",), tanh_gelu),
-        (("Gelu", "BiasGelu", "FastGelu"), quick_gelu),
-        (("QuickGelu",), other_alpha),
-        (("Sigmoid",), hard_sigmoid),
-        (("Sigmoid",), steep_sigmoid),
-        (("Tanh",), rational_tanh),
-        (("Erf",), old_erf),
-        (("Exp",), short_exp),
-    ],
-    "swapped operands": [((*ORDERED, *COMPARISONS), drafted(swap_inputs)), (NORMS, drafted(swap_inputs))],
-    "off-by-one mask": [
-        (COMPARISONS, other_comparison),
-        (("Trilu", "Range", "Slice"), shift_numbers),
-        (("And", "Or", "Not", "Cast", "GatherND", "Expand", *COMPARISONS), roll_mask),
-    ],
-    "dropped bias": [
-        (("Add", "Gemm", "Conv"), leave_bias),
-        (("BatchNormalization",), zero_bias),
-        (("FusedConv", "FusedGemm", "BiasGelu", "LayerNormalization", "SkipLayerNormalization"), drafted(drop_input)),
-    ],
-    STALE: [((), first_call), ((), reuse_buffer)],
-    QDQ: [(("QuantizeLinear", "DequantizeLinear"), rescale)],
-    NOISE: [((), add_noise)],
-    NAN: [
-        ((), overflow_half),
-        (("Softmax",), overflow_softmax),
-        (("Sigmoid",), overflow_sigmoid),
-    ],
+NAN, NOISE, STALE, QDQ = "NaN from overflow", "non-determinism", "stale buffer", "wrong scale in QDQ"
+_FILE = load(__file__, "kinds.toml")
+KINDS: Mapping[str, Sequence[Variant]] = {
+    kind: [
+        Variant({op for group in row.pop("operators", ()) for op in _FILE["operators"].get(group, [group])}, **row)
+        for row in rows
+    ]
+    for kind, rows in _FILE["kinds"].items()
 }
 
 
@@ -450,10 +357,10 @@ class Faults:
             spare: names of other nodes that it is not in.
         """
         taken = {*spare, *(fault.node for fault in beside)}
-        for ops, change in random.sample(KINDS[kind], len(KINDS[kind])) * TRIES:
-            nodes = [node for node in self._open(ops) if node.name not in taken]
+        for variant in random.sample(KINDS[kind], len(KINDS[kind])) * TRIES:
+            nodes = [node for node in self._open(variant.operators) if node.name not in taken]
             for node in random.sample(nodes, len(nodes)):
-                fault = self._planted(kind, node, change, random)
+                fault = self._planted(kind, node, variant, random)
                 if fault is not None and self._runs([*beside, fault]):
                     return fault
         return None
@@ -461,7 +368,7 @@ class Faults:
     def _open(self, ops: Collection[str]) -> list[NodeProto]:
         return [node for node in self.nodes if not ops or node.op_type in ops]
 
-    def _planted(self, kind: str, node: NodeProto, change: Change, random: Random) -> Fault | None:
+    def _planted(self, kind: str, node: NodeProto, variant: Variant, random: Random) -> Fault | None:
         values = self.calls[0]
         if not node.output[0] or node.output[0] not in values:
             return None
@@ -470,7 +377,7 @@ class Faults:
         earlier = self._names[: self._names.index(node.output[0])] if kind == STALE else ()
         place = FaultPlace(node, values, self._weights, [name for name in earlier if name in values], random)
         try:
-            change(place)
+            variant.change(place)
             off = self._off(kind, place)
         except Exception:  # noqa: BLE001  there is no place, or ONNX Runtime refuses it
             return None
