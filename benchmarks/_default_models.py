@@ -6,8 +6,10 @@ Llama with 1.0 billion parameters. A Mixtral with 0.07 billion parameters select
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +20,9 @@ OUTLIERS, OUTLIER_GAIN = 0.005, 20.0  # share of the norm gains and of the input
 BATCH_NORM_GAIN = 0.3  # typical after training; with gains of 1, the sums of residual blocks overflow in float16
 LOGIT_GAIN = 4.0  # factor of the last layer, so that softmax and argmax see large logits
 TOKENS = 32
+# An image of 224 by 224 pixels; the features of 30 seconds of sound.
+FEATURES = {"picture": {"pixel_values": (1, 3, 224, 224)}, "speech": {"input_features": (1, 80, 3000)}, "": {}}
+_FILE = Path(__file__).with_name("default_models.toml")
 
 
 @dataclass(frozen=True)
@@ -27,12 +32,14 @@ class DefaultModel:
     Attributes:
         name: the class.
         settings: those of its configuration that are not the default.
-        inputs: returns the keyword arguments of a call.
+        features: the input that is no text: `picture`, `speech` or none.
+        text: the number of words of each input of tokens.
     """
 
     name: str
-    settings: dict[str, Any]
-    inputs: Callable[[], dict[str, Tensor]]
+    settings: dict[str, Any] = field(default_factory=dict)
+    features: str = ""
+    text: dict[str, int] = field(default_factory=dict)
 
     def make(self, weights: str, dtype: torch.dtype) -> tuple[nn.Module, dict[str, Tensor]]:
         """Return the model in eval mode and the inputs of a call; the weights are one of `WEIGHTS`."""
@@ -47,23 +54,9 @@ class DefaultModel:
         finally:
             torch.set_default_dtype(before)
         WEIGHTS[weights](model)
-        inputs = self.inputs()
+        inputs = {name: torch.randn(shape) for name, shape in FEATURES[self.features].items()}
+        inputs |= {name: torch.randint(0, words, (1, TOKENS)) for name, words in self.text.items()}
         return model.to(dtype), {name: x.to(dtype) if x.is_floating_point() else x for name, x in inputs.items()}
-
-
-def text(words: int, *names: str) -> Callable[[], dict[str, Tensor]]:
-    """Return a function that draws tokens for each of the inputs."""
-    return lambda: {name: torch.randint(0, words, (1, TOKENS)) for name in names}
-
-
-def picture() -> dict[str, Tensor]:
-    """Draw an image of 224 by 224 pixels."""
-    return {"pixel_values": torch.randn(1, 3, 224, 224)}
-
-
-def speech() -> dict[str, Tensor]:
-    """Draw the features of 30 seconds of sound, and tokens."""
-    return {"input_features": torch.randn(1, 80, 3000), "decoder_input_ids": torch.randint(0, 50000, (1, TOKENS))}
 
 
 def trained_like(model: nn.Module) -> None:
@@ -106,42 +99,4 @@ def _train_batch_norms(model: nn.Module) -> None:
 
 
 WEIGHTS: dict[str, Callable[[nn.Module], object]] = {"fresh": lambda _model: None, "trained-like": trained_like}
-_QWEN2 = {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14}
-_MAMBA2 = {"hidden_size": 768, "num_hidden_layers": 24, "num_heads": 24, "n_groups": 1, "vocab_size": 50288}
-_LLAMA = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32}
-_MIXTRAL = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 8}
-_MIXTRAL |= {"num_key_value_heads": 4, "vocab_size": 8000}
-_WHISPER = {"d_model": 512, "encoder_ffn_dim": 2048, "decoder_ffn_dim": 2048, "use_cache": False}
-_WHISPER |= {
-    f"{side}_{part}": count
-    for side in ("encoder", "decoder")
-    for part, count in (("layers", 6), ("attention_heads", 8))
-}
-MODELS = {
-    "resnet50": DefaultModel("ResNetForImageClassification", {}, picture),
-    "gpt2": DefaultModel("GPT2LMHeadModel", {"use_cache": False}, text(50000, "input_ids")),
-    "bert": DefaultModel("BertModel", {}, text(30000, "input_ids")),
-    "vit": DefaultModel("ViTModel", {}, picture),
-    "t5": DefaultModel(
-        "T5ForConditionalGeneration", {"use_cache": False}, text(32000, "input_ids", "decoder_input_ids")
-    ),
-    "whisper": DefaultModel(
-        "WhisperForConditionalGeneration",
-        _WHISPER,
-        speech,
-    ),
-    "mamba2": DefaultModel("Mamba2ForCausalLM", {**_MAMBA2, "use_cache": False}, text(50000, "input_ids")),
-    "qwen2": DefaultModel(
-        "Qwen2ForCausalLM",
-        {**_QWEN2, "num_key_value_heads": 2, "tie_word_embeddings": True, "use_cache": False},
-        text(150000, "input_ids"),
-    ),
-    "mixtral": DefaultModel(  # torch.onnx translates only this implementation of the experts
-        "MixtralForCausalLM",
-        {**_MIXTRAL, "experts_implementation": "batched_mm", "use_cache": False},
-        text(8000, "input_ids"),
-    ),
-    "llama": DefaultModel(
-        "LlamaForCausalLM", {**_LLAMA, "num_key_value_heads": 8, "use_cache": False}, text(32000, "input_ids")
-    ),
-}
+MODELS = {name: DefaultModel(**fields) for name, fields in tomllib.loads(_FILE.read_text(encoding="utf-8")).items()}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,16 +36,10 @@ ReferenceOf = Callable[[str], torch.Tensor | None]
 
 
 @dataclass(frozen=True)
-class NoisyOnnxRuntime:
-    """ONNX Runtime node by node, with noise added to the results of isolated nodes.
+class ChangedOnnxRuntime:
+    """ONNX Runtime node by node; subclasses change what it makes."""
 
-    Attributes:
-        noise: returns a node's result with noise; its arguments are the name of the value, the result, and a function
-            that returns the reference of a value.
-    """
-
-    noise: Callable[[str, torch.Tensor, ReferenceOf], torch.Tensor]
-    name: str = "noisy"
+    name: str = "changed"
     stages: tuple[Stage, ...] = ("exported",)
     inner: Any = field(default_factory=lambda: get_backend("onnxruntime-cpu"))
 
@@ -54,18 +48,27 @@ class NoisyOnnxRuntime:
         return self.inner.compile(program, optimize=optimize)
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Any:
-        """Run without noise, which is only planted in isolated nodes."""
+        """Run with ONNX Runtime."""
         return self.inner.run(compiled, inputs, watch)
 
-    def isolate(
-        self,
-        compiled: Compiled,
-        inputs: Values,
-        reference_of: ReferenceOf,
-        *,
-        nodes: Collection[str] | None = None,
-        buffer: int,
-    ) -> Iterator[tuple[str, torch.Tensor]]:
+    def isolate(self, compiled: Compiled, inputs: Values, reference_of: ReferenceOf, **options: Any) -> Any:
+        """Run nodes in isolation with ONNX Runtime."""
+        return self.inner.isolate(compiled, inputs, reference_of, **options)
+
+
+@dataclass(frozen=True)
+class NoisyOnnxRuntime(ChangedOnnxRuntime):
+    """ONNX Runtime with noise added to the results of isolated nodes.
+
+    Attributes:
+        noise: returns a node's result with noise; its arguments are the name of the value, the result, and a function
+            that returns the reference of a value.
+    """
+
+    noise: Callable[[str, torch.Tensor, ReferenceOf], torch.Tensor] = field(kw_only=True)
+    name: str = "noisy"
+
+    def isolate(self, compiled: Compiled, inputs: Values, reference_of: ReferenceOf, **options: Any) -> Any:
         """Run nodes in isolation, and add noise to their results."""
         references: dict[str, torch.Tensor] = {}  # `reference_of` may return a reference only once
 
@@ -73,32 +76,22 @@ class NoisyOnnxRuntime:
             reference = references.get(name, reference_of(name))
             return reference if reference is None else references.setdefault(name, reference)
 
-        for name, tensor in self.inner.isolate(compiled, inputs, cached_reference, nodes=nodes, buffer=buffer):
+        for name, tensor in self.inner.isolate(compiled, inputs, cached_reference, **options):
             yield name, self.noise(name, tensor, cached_reference)
 
 
 @dataclass(frozen=True)
-class Tf32OnnxRuntime:
-    """ONNX Runtime node by node, with the inputs of matrix products rounded to TF32, as GPUs do."""
+class Tf32OnnxRuntime(ChangedOnnxRuntime):
+    """ONNX Runtime with the inputs of matrix products rounded to TF32, as GPUs do."""
 
     name: str = "tf32"
-    stages: tuple[Stage, ...] = ("exported",)
-    inner: Any = field(default_factory=lambda: get_backend("onnxruntime-cpu"))
     compiled_programs: list[Compiled] = field(default_factory=list)
 
     def compile(self, program: Program, *, optimize: bool) -> Compiled:
         """Compile the program with rounded inputs of products."""
-        compiled = self.inner.compile(replace(program, model=round_factors(program.model)), optimize=optimize)
+        compiled = super().compile(replace(program, model=round_factors(program.model)), optimize=optimize)
         self.compiled_programs.append(compiled)  # its files exist as long as this object
         return replace(compiled, tf32=frozenset(Product))
-
-    def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Any:
-        """Run with ONNX Runtime."""
-        return self.inner.run(compiled, inputs, watch)
-
-    def isolate(self, compiled: Compiled, inputs: Any, reference_of: Any, **options: Any) -> Any:
-        """Run nodes in isolation with ONNX Runtime."""
-        return self.inner.isolate(compiled, inputs, reference_of, **options)
 
 
 def round_factors(model: ir.Model) -> ir.Model:
@@ -197,7 +190,7 @@ class NoisePlanter:
                 planted.add(name)
             return noisy
 
-        report = compare_float64(self._model, backend=NoisyOnnxRuntime(noise))
+        report = compare_float64(self._model, backend=NoisyOnnxRuntime(noise=noise))
         rows = [row for row in report.rows if row.value in planted and row.kind != "output"]
         return len(rows), [row for row in rows if row.isolated is None or row.isolated.sound]
 
