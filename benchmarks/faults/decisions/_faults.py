@@ -186,6 +186,9 @@ class RouterFault:
         for name, number in self.attribute.items():
             node.attributes[name] = ir.AttrInt64(name, number)
 
+        def replace_value(op: str, value: ir.Value, *constants: Any, **attributes: int) -> ir.Value:
+            return replaced(model, value, op, *constants, **attributes)
+
         def insert(op: str, value: ir.Value, *constants: Any) -> ir.Value:
             changed = ir.node(op, [value, *(_weight(model, item) for item in constants)], name=f"planted_{op}")
             model.graph.insert_before(node, changed)
@@ -194,15 +197,11 @@ class RouterFault:
         far_row = (torch.arange(ROWS) == ROWS - 1).long()
         names = {"far_row": far_row, "rows": ROWS, "weight": partial(_weight, model)}
         if self.result:
-            Names(add=partial(_replace, model), x=node.outputs[-1], **names).evaluate(self.result)
+            Names(add=replace_value, x=node.outputs[-1], **names).evaluate(self.result)
         if self.becomes:
             changed = Names(add=insert, x=node.inputs[self.operand], **names).evaluate(self.becomes)
             node.replace_input_with(self.operand, changed)
         return wrong
-
-
-def _replace(model: ir.Model, op: str, value: ir.Value, *constants: Any, **attributes: int) -> ir.Value:
-    return replaced(model, value, op, *constants, **attributes)
 
 
 def faulty(one: Subject, fault: RouterFault, *, moved: bool = False) -> tuple[Report, str]:

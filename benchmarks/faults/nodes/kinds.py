@@ -16,7 +16,8 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from faults._expressions import Names, load
 
-from .plants import Draft, attribute, change_epsilon, drop_bias, drop_input, run, run_nodes, swap_inputs
+from . import plants
+from .plants import Draft, attribute, change_epsilon, drop_bias, run, run_nodes
 
 # A fault is off by so many roundings (the type's epsilon, of 8-bit integers half a step) of the largest number that its
 # node makes. A sum of a hundred products in float32 is off by less than ten.
@@ -264,16 +265,6 @@ def other_epsilon(place: FaultPlace) -> None:
     drafted(place, partial(change_epsilon, choices=(1e-12, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3)))
 
 
-def swapped(place: FaultPlace) -> None:
-    """Exchange two inputs."""
-    drafted(place, swap_inputs)
-
-
-def without_input(place: FaultPlace) -> None:
-    """Remove an optional input."""
-    drafted(place, drop_input)
-
-
 @dataclass(frozen=True)
 class Variant:
     """What a kind of fault does to a node of some operators.
@@ -284,6 +275,7 @@ class Variant:
     Attributes:
         operators: the operators; none for all.
         edit: the name of a function of this file.
+        draft: the name of a function of `plants`.
         becomes: the nodes that take the node's place, as an expression; the last one computes the value.
         needs: the condition that a place has to meet.
         since: the first call of the model in which the value is wrong.
@@ -291,6 +283,7 @@ class Variant:
 
     operators: Collection[str] = ()
     edit: str = ""
+    draft: str = ""
     becomes: str = ""
     needs: str = "True"
     since: int = 0
@@ -299,6 +292,9 @@ class Variant:
         """Replace a node."""
         if self.edit:
             globals()[self.edit](place)
+            return
+        if self.draft:
+            drafted(place, getattr(plants, self.draft))
             return
         names = place.names()
         place.needs(names.evaluate(self.needs))
