@@ -15,7 +15,8 @@ from ..references._inferred import Inference
 from ..references._inputs import CapturedCall
 from ..references._references import captured_tensors
 from ..references._resolver import Reference
-from ..results._rows import ModuleRow, Row
+from ..results._rows import ModuleRow
+from ._judged_value import JudgedValue
 
 
 class ModuleRows:
@@ -63,13 +64,13 @@ class ModuleRows:
             if tensor is not None:
                 self.compare(name, tensor, None, None)
 
-    def compare(self, name: str, tensor: torch.Tensor, reference: Reference | None, row: Row | None) -> None:
-        """Compare a value, see `OnValue`; reuse the difference of the row if it has the same reference."""
+    def compare(self, name: str, tensor: torch.Tensor, reference: Reference | None, value: JudgedValue | None) -> None:
+        """Compare a value, see `OnValue`; reuse its difference if it has the same reference."""
         for index in self._rows_of_value.pop(name, ()) if name not in self._program.unpredictable.all else ():
             captured = complex_as_real(self._tensors[index])
             difference = None
-            if row is not None and reference is not None and _is_same_memory(captured, reference.tensor):
-                difference = row.difference
+            if value is not None and reference is not None and _is_same_memory(captured, reference.tensor):
+                difference = value.difference
             if difference is None:
                 limit = self._limits.of(name, tensor.dtype)
                 difference = compare_tensors(

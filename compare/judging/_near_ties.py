@@ -8,14 +8,36 @@ import torch
 
 from filch.export import Node
 
-from ..float64 import Float64Value
+from ..float64 import Float64Value, RoundingVerdict
+from ._pair import Pair
+from ._rule import Rest, Rule
 
 Ties = Mapping[int, int]  # by axis, 1 or -1; see `filch.export.operators.NodeCall`
 _AXES = 4  # whose ties are tried, each in both directions
 
 
-def chooses_nearest(node: Node) -> bool:
-    """Whether a node of the exported graph chooses numbers by the nearest place."""
+class NearTies(Rule):
+    """A nearest `Resize` may choose either number in a near-tie: float64 and the reference do as the run does."""
+
+    def judge(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
+        """See `Rule.judge`."""
+        node, recompute = self.facts.program.exported.producer.get(pair.exported_name), self.facts.recompute
+        if recompute is None or node is None or pair.exact is None or not _chooses_nearest(node):
+            return rest(pair)
+        given = self.facts.read_by(pair)
+        source = given.get(node.inputs[0])
+        if source is None:
+            return rest(pair)
+
+        def resized(ties: Ties) -> torch.Tensor | None:
+            found = recompute(given.get, ties=ties).get(pair.exported_name)
+            return None if found is None else found.value
+
+        exact, reference = with_near_ties(pair.exact, pair.tensor, pair.reference, source.shape, resized)
+        return rest(replace(pair, exact=exact, reference=reference))
+
+
+def _chooses_nearest(node: Node) -> bool:
     return node.op in ("Resize", "Upsample") and node.attributes.get("mode", "nearest") == "nearest"
 
 
