@@ -1,14 +1,20 @@
 """Judge nodes by themselves: on their reference inputs, so that they inherit no error."""
 
 import math
+from dataclasses import replace
 
 import torch
 
-from ..float64 import RoundingVerdict, Verdict, confirmed_verdict, identical_verdict, largest_distance
+from ..float64 import RoundingVerdict, Verdict, identical_verdict, largest_distance
 from ..metrics._metrics import Difference
 from ..metrics._tolerance import is_quantized
 from ._pair import Pair
 from ._rule import Rest, Rule
+
+# A node whose value is suspicious in the whole run and by itself is wrong from this ratio by itself on, if the product
+# of both ratios is as large as this. Kernels sum in different orders: correct sums are up to 4.6 levels off.
+_CONFIRMED, _CONFIRMED_SUM, _CONFIRMED_PRODUCT = 2.5, 6.0, 7.5
+_COARSER = 2.0**10  # between the rounding levels of two precisions
 
 
 class ByTolerance(Rule):
@@ -28,14 +34,20 @@ class ByTolerance(Rule):
 
 
 class Confirmed(Rule):
-    """A node is wrong if its value is suspicious by itself and in the whole run."""
+    """A node that is suspicious by itself is wrong if its value in the whole run agrees."""
 
     def judge(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
         """See `Rule.judge`."""
-        verdict = rest(pair)
-        if verdict is None or pair.whole is None:
+        verdict, whole = rest(pair), pair.whole
+        if verdict is None or whole is None or not whole.verdict == verdict.verdict == "suspicious":
             return verdict
-        return confirmed_verdict(verdict, pair.whole, sums=self.facts.sums(pair.node))
+        if whole.error * verdict.ratio > _COARSER * verdict.error * whole.ratio:
+            return verdict  # the value was computed from a lower precision, which the node's own operands do not have
+        is_disputed = whole.disputed > 0 and verdict.disputed >= _CONFIRMED  # which the order of a sum doesn't explain
+        is_large = is_disputed or verdict.ratio >= (_CONFIRMED_SUM if self.facts.sums(pair.node) else _CONFIRMED)
+        if not is_large or verdict.ratio * whole.ratio < _CONFIRMED_PRODUCT:
+            return verdict
+        return replace(verdict, verdict="wrong", note="suspicious in the whole run, too")
 
 
 def tolerance_verdict(difference: Difference, spread: torch.Tensor | None) -> RoundingVerdict:

@@ -10,19 +10,14 @@ from filch.export import Node
 
 from ..float64 import RoundingVerdict
 from ._alone import ByTolerance, Confirmed
-from ._compiled_values import CompiledValues
 from ._facts import RunFacts
-from ._following import AnotherRun, Following
-from ._hidden_decisions import HiddenDecisions
-from ._near_ties import NearTies
-from ._open_order import AnyOrder, SelectedIndices
-from ._other_decisions import OtherDecisions
+from ._open_choices import AnyOrder, NearTies, SelectedIndices
+from ._other_decisions import AnotherRun, Following, HiddenDecisions, OtherDecisions
 from ._own_decisions import OwnDecisions
 from ._pair import Pair
-from ._rounded_operands import RoundedOperands
-from ._rounding import Rounding, Same
+from ._rounding import CompiledValues, Rounding, Same
 from ._rule import Rule
-from ._shared_errors import SharedErrors
+from ._suspects import RoundedOperands, SharedErrors
 
 # The first rule with an answer decides. A rule may ask those after it, also about another pair.
 RULES: Sequence[type[Rule]] = (

@@ -93,3 +93,22 @@ class Rounding(Rule):
         # An odd step does not divide the length of most rows, whose columns may differ.
         sample = numbers.reshape(-1)[:: numbers.numel() // _SAMPLE | 1]
         return len(torch.unique(sample)) * _REPEATED <= max(len(sample), _REPEATED)
+
+
+class CompiledValues(Rule):
+    """A value that only the compiled graph has is judged by the float64 values of that graph.
+
+    They take two more runs of the model, so they are for values that exceed the tolerance.
+    """
+
+    def judge(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
+        """See `Rule.judge`."""
+        verdict, facts = rest(pair), self.facts
+        is_known = pair.name != pair.exported_name or pair.name in facts.program.exported.values
+        if verdict is not None or not pair.differs or is_known or facts.compiled is None:
+            return verdict
+        float64 = facts.compiled()
+        verdict = rest(pair.supposing(float64.get(pair.name), pair.reference))
+        if float64.changed_decisions and not (verdict is not None and verdict.sound):
+            verdict = rest(pair.supposing(float64.get_with_changed_decisions(pair.name), pair.reference))
+        return verdict

@@ -185,7 +185,8 @@ class RankDiff:
             self._learned[key.place(path)] = found.layout
         held_by = tuple(sorted({rank for part in item.parts for rank in part.ranks}))
         row = partial(
-            *(DiffRow, key, path, describe(reference)),
+            DiffRow,
+            *(key, path, describe(reference)),
             difference=difference,
             ratio=ratio,
             layout=item.layout,
