@@ -23,14 +23,12 @@ from ..references._inputs import CapturedCall, cast_inputs, cast_notes
 from ..references._references import captured_results, result_references, without_random
 from ..references._resolver import Reference, ReferenceResolver
 from ..results._rows import ModelOperation, ModuleRow, Row
-from ._allowances import Allowances
 from ._interface import exchanged_output, unjudged_type
 from ._isolated_nodes import IsolatedInputs, compare_isolated_nodes, nodes_of_first_difference, unexplained_nodes
-from ._judged_value import JudgedValue
 from ._modules import ModuleRows
 from ._prepare import Prepared, attempt
 from ._random import RandomValues
-from ._value_comparator import ValueComparator, allowances_of, in_order
+from ._value_comparator import ValueComparator, in_order
 from ._work import counted, value_work
 
 _OBSERVER_EFFECT_NOTE = (
@@ -152,10 +150,9 @@ class _CallComparison:
             modules.infer({**self._call.inputs, **{name: tensor for name, tensor, _ in observed}})
         references.set_preferred(without_random(modules.references(), self._program.unpredictable))
         provenance = prepared.provenance_of(stage)
-        allowances = allowances_of(run, provenance, prepared.constant)
         judge = None if float64 is None else Judge(self._facts(run, float64))
         comparator = ValueComparator(
-            run, references, provenance, prepared.limits, modules.compare, judge, allowances, random
+            run, references, provenance, prepared.limits, modules.compare, judge, prepared.constant, random
         )
         work = value_work(run)
         with phase(f"{stage} graph: value", len(work), work=sum(work.values())) as progress:
@@ -164,10 +161,8 @@ class _CallComparison:
         isolated: dict[str, RoundingVerdict] = {}
         if prepared.float64 is not None:
             values, graph = comparator.values, run.graph
-            isolate_nodes = partial(
-                self._isolated, run, values, prepared.float64, references, allowances, random.unjudged
-            )
-            suspects = frozenset() if judge is None else judge.facts.suspects
+            isolate_nodes = partial(self._isolated, run, comparator, prepared.float64, references)
+            suspects = set() if judge is None else judge.facts.suspects
             if self._options.truth is not None:
                 isolated = isolate_nodes(None)
             elif selected := unexplained_nodes(values, graph, suspects):
@@ -176,19 +171,17 @@ class _CallComparison:
                     isolated |= isolate_nodes(selected)
         return comparator.rows(isolated), comparator.observer_effect
 
-    def _isolated(  # noqa: PLR0917  called in one place
+    def _isolated(
         self,
         run: Run,
-        values: Mapping[str, JudgedValue],
+        comparator: ValueComparator,
         float64: Float64Evaluator,
         references: ReferenceResolver,
-        allowances: Allowances,
-        unjudged: Collection[str],
         selected: Collection[str] | None,
     ) -> dict[str, RoundingVerdict]:
         """Return the verdicts on the selected nodes, or all, in isolation, by the names of their values."""
         references = references if references.fully_cached else self._references(run.stage)
-        inputs = IsolatedInputs(run, values, references, selected)
+        inputs = IsolatedInputs(run, comparator.values, references, selected)
         judge = Judge(self._facts(run, float64.isolated(run.inputs, inputs.get_exported), inputs.replaced))
         observed = self._repeated(partial(self._isolate, run, inputs.get, inputs.nodes))
         work = value_work(run)
@@ -197,7 +190,10 @@ class _CallComparison:
         try:
             with phase(f"{run.stage} graph: isolated node", len(work), work=sum(work.values())) as progress:
                 observed = counted(observed, progress, work)
-                return compare_isolated_nodes(values, observed, inputs, judge, allowances, unjudged)
+                unjudged = comparator.random.unjudged
+                return compare_isolated_nodes(
+                    comparator.values, observed, inputs, judge, comparator.allowances, unjudged
+                )
         except BackendError as error:
             self._notes[f"{run.stage} nodes were not run in isolation: {error}"] = None
             return {}

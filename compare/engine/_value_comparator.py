@@ -46,7 +46,7 @@ class ValueComparator:
         limits: the tolerance of each value.
         on_value: called with each value and what is known of it.
         judge: judges by float64; its verdict takes precedence over the tolerance.
-        allowances: the magnitudes that rounding is relative to; by default computed without the values of constants.
+        constant: returns a constant of the program by its name; None for any other value.
         random: identifies random values and uninitialized memory; by default there are none.
         reasons: why values have no reference, by the names of their nodes.
         summed: returns the difference of a value that is no further off than rounding of what was summed; else None.
@@ -54,6 +54,8 @@ class ValueComparator:
     Attributes:
         values: what is known of each value that a node computes, by its name.
         outputs: what is known of each output of the plain run.
+        allowances: the magnitudes that rounding is relative to.
+        random: see above.
     """
 
     def __init__(  # noqa: PLR0917  called in two places
@@ -64,7 +66,7 @@ class ValueComparator:
         limits: Limits,
         on_value: OnValue | None = None,
         judge: Judge | None = None,
-        allowances: Allowances | None = None,
+        constant: TensorLookup = lambda _: None,
         random: RandomValues | None = None,
         *,
         reasons: Mapping[str, str] = MappingProxyType({}),
@@ -74,9 +76,10 @@ class ValueComparator:
         self.outputs: list[JudgedValue] = []
         self._run, self._references, self._provenance, self._limits = run, references, provenance, limits
         self._on_value, self._judge, self._reasons, self._summed = on_value, judge, reasons, summed
-        self._allowances = allowances_of(run, provenance) if allowances is None else allowances
-        self._random = random or RandomValues(run, Unpredictable(), lambda node: (node,))
-        self._rows = RunRows(run, provenance, self._random)
+        nodes_of = (lambda node: (node,)) if provenance is None else provenance.rounding_nodes
+        self.allowances = Allowances(nodes_of, run.exported_name, constant)
+        self.random = random or RandomValues(run, Unpredictable(), lambda node: (node,))
+        self._rows = RunRows(run, provenance, self.random)
         self._graph = graph = run.graph
         self._nodes = graph.producer
         # Outputs are judged a second time at the end, which needs the inputs of their nodes.
@@ -94,7 +97,7 @@ class ValueComparator:
         return largest_effect(
             self._effects[name] if name in self._effects else compare_tensors(None, output)
             for name, output in self._run.outputs.items()
-            if name in self._nodes and not self._random.varies(name)
+            if name in self._nodes and not self.random.varies(name)
         )
 
     def compare(self, observed: Iterable[ObservedValue]) -> None:
@@ -160,7 +163,7 @@ class ValueComparator:
         return value
 
     def _compared_output(self, name: str) -> JudgedValue:
-        if name in self.values and self._random.varies(name):  # the plain run draws other random numbers
+        if name in self.values and self.random.varies(name):  # the plain run draws other random numbers
             return self.values[name]
         tensor = self._run.outputs.get(name)
         reference = self._lowered_reference(name, self._references.get(self._run.exported_name(name)), tensor)
@@ -184,10 +187,10 @@ class ValueComparator:
         is_output: bool = False,
     ) -> JudgedValue:
         """Compare a value, and judge it by float64 if possible, else by the tolerance."""
-        if kind := self._random.kind(name, node):
+        if kind := self.random.kind(name, node):
             value = random_value(name, kind, tensor, None if reference is None else reference.tensor)
             if value.random and value.status == "shape or dtype differs":
-                self._random.mark_not_replaced(name)
+                self.random.mark_not_replaced(name)
             return value
         if reference is None or tensor is None:
             return self._unjudged(name, node, reference, tensor, is_output=is_output)
@@ -253,7 +256,7 @@ class ValueComparator:
     ) -> Difference:
         """Measure how far a value is from its reference."""
         inputs, lowered = self._node_inputs.values, self._run.lowered
-        difference = self._allowances.difference(
+        difference = self.allowances.difference(
             name, node, inputs, tensor, reference, tolerance=limit, lower_precision=lowered is not None
         )
         clipped = 0 if lowered is None or difference.problem else lowered.clipped(node, inputs, reference)
@@ -279,12 +282,6 @@ class ValueComparator:
         tensor, value = self._node_inputs.values.get(name), self._graph.values.get(name)
         known = getattr(torch, (value and value.dtype) or "", None) if tensor is None else tensor.dtype
         return known if isinstance(known, torch.dtype) and known.is_floating_point else None
-
-
-def allowances_of(run: Run, provenance: NodeProvenance | None, constant: TensorLookup = lambda _: None) -> Allowances:
-    """Return the allowances of a run; `constant` returns a constant of the program, None for any other value."""
-    nodes_of = (lambda node: (node,)) if provenance is None else provenance.rounding_nodes
-    return Allowances(nodes_of, run.exported_name, constant)
 
 
 def compare_values(

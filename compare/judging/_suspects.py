@@ -32,12 +32,14 @@ class SharedErrors(Rule):
 
     def judge(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
         """See `Rule.judge`."""
-        shared, reads_right = self._shared(pair, rest), self._off.isdisjoint(pair.node.reads)
-        if shared is not None and reads_right:
-            self.facts.suspects.add(pair.name)
-        if shared is not None or not reads_right:
+        if self.facts.is_isolated:
+            return self._shared(pair, rest) or rest(pair)
+        if not self._off.isdisjoint(pair.node.reads):
             self._off.add(pair.name)
-        return rest(pair) if shared is None or not self.facts.is_isolated else shared
+        elif self._shared(pair, rest) is not None:
+            self._off.add(pair.name)
+            self.facts.suspects.add(pair.name)
+        return rest(pair)
 
     def _shared(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
         """Return the verdict on a value that is as far from float64 as its reference; None for any other."""
