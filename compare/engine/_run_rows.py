@@ -40,7 +40,8 @@ class RunRows:
         Args:
             values: what is known of each value, by its name.
             outputs: the same of each output.
-            isolated: the verdicts on nodes in isolation, by the names of their values; None if none ran.
+            isolated: the verdicts on nodes in isolation, by the names of their values; None for a run of a graph from
+                Dynamo, whose kernels name only what they compute.
         """
         graph, alone = self._graph, isolated or {}
         is_rounding = isolated is not None and is_accumulated(values, outputs, alone, graph)
@@ -52,7 +53,8 @@ class RunRows:
             if values[name].diverged and not judged.issuperset(node.reads):
                 more |= self._with_unjudged(name, judged)
             is_introduced = name in diverged and diverged.isdisjoint(node.reads)
-            if self._provenance is not None and (is_introduced or is_wrong(alone.get(name))):
+            may_be_removed = isolated is not None and (is_introduced or is_wrong(alone.get(name)))
+            if self._provenance is not None and may_be_removed:
                 more |= self._with_removed(name, self._provenance)
             rows.append(self.row(values[name], is_rounding=is_rounding, **more))
         return rows + [self.row(value, is_output=True, is_rounding=is_rounding) for value in outputs]

@@ -117,7 +117,7 @@ class ValueComparator:
         """Return a row for each value that a node computes, in order, then one for each output of the plain run.
 
         Args:
-            isolated: the verdicts on nodes in isolation, by the names of their values; None if none ran.
+            isolated: see `RunRows.rows`.
         """
         return self._rows.rows(self.values, self.outputs, isolated)
 

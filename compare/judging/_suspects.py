@@ -46,14 +46,14 @@ class SharedErrors(Rule):
         reference, exact = pair.reference, pair.exact
         if reference is None or exact is None or not shares_error(pair.tensor, reference, exact):
             return None
+        by_model = rest(pair.supposing(exact, reference))
+        if by_model is not None and not by_model.sound:
+            return None
         if exact.value.shape == pair.tensor.shape:  # the lowest number of the dtype masks as well as -inf
             masked = replace(exact, value=replace_masks(exact.value, pair.tensor))
             if not shares_error(pair.tensor, reference, masked):
                 return None
         if self.facts.hidden_in(pair.exported_name):  # in fused nodes and folded constants: rounding may decide them
-            return None
-        by_model = rest(pair.supposing(exact, reference))
-        if by_model is not None and not by_model.sound:
             return None
         verdict = rest(pair.supposing(exact, None))
         if verdict is None or verdict.verdict != "wrong" or verdict.ratio <= UNRELIABLE:

@@ -22,7 +22,7 @@ def comparator(run, references, provenance=None, on_value=None):
 def rows_by(one, observed):
     """Return the rows of what a comparator observes."""
     one.compare(observed)
-    return one.rows()
+    return one.rows({})
 
 
 def rows_of(graph, observed, expected, outputs=None, **made):
