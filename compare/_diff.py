@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from glob import has_magic
 from pathlib import Path
@@ -143,8 +142,7 @@ def _mapped_rows(
                     key, path, describe(tensor), f"{mapped.place!r} is {describe(other)}, which has no such part"
                 )
                 continue
-            level = {key.label: levels[key.label + path]} if key.label + path in levels else {}
-            yield from (replace(row, path=path) for row in value_rows(key, own, part, tolerance, levels=level))
+            yield from value_rows(key, own, part, tolerance, place=path, levels=levels)
 
 
 def _called(key: Key) -> str:
@@ -158,6 +156,7 @@ def value_rows(
     other: Any,
     tolerance: float | Tolerance | None,
     *,
+    place: str = "",
     second: str = _SECOND,
     levels: Mapping[str, StoredLevel] = MappingProxyType({}),
     sizes: SummedSizes | None = None,
@@ -169,22 +168,23 @@ def value_rows(
         value: its value in the first dump.
         other: its value in the second one.
         tolerance: see `compare`; it judges tensors without a level.
+        place: the path of the value in the record.
         second: what the second dump is called.
         levels: the rounding levels of the tensors, by the record's label and the tensor's path.
         sizes: the sizes of what gradients of the first dump were summed from.
     """
     if structure(value) != structure(other):
-        yield DiffRow(key, "", describe(value), f"it is {describe(other)} in {second}")
+        yield DiffRow(key, place, describe(value), f"it is {describe(other)} in {second}")
     others = tensors(other)
     for path, tensor in tensors(value).items():
-        other_tensor, level = others.get(path), levels.get(key.label + path)
+        other_tensor, level = others.get(path), levels.get(key.label + place + path)
         size = partial(sizes.of, key, path, tensor.shape) if sizes is not None else float
         difference, is_rounding = compare_summed(other_tensor, tensor, size, tolerance=tolerance)
         ratio = None
         if level is not None and level.reliable and other_tensor is not None and not difference.problem:
             ratio = level.ratio(tensor, other_tensor)
         reason = SUMMED if is_rounding and ratio is None else ""
-        yield DiffRow(key, path, describe(tensor), reason, difference, ratio=ratio)
+        yield DiffRow(key, place + path, describe(tensor), reason, difference, ratio=ratio)
     missing = missing_tensors(other)
     for path, stand_in in missing_tensors(value).items():
         yield _without_numbers(key, path, stand_in, missing.get(path), second)

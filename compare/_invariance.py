@@ -28,7 +28,7 @@ from .divergence._first_wrong import first_wrong
 from .layouts._closeness import RELATIVE
 from .layouts._numbers import TensorNumbers
 from .models._subject import Subject
-from .results._invariance import Invariance, InvarianceBreak, InvarianceRow
+from .results._invariance import Invariance, InvarianceBreak, InvarianceRow, InvarianceVerdict
 
 _LENGTH, _SEQUENCES = 24, 3
 _REASON = 120  # characters
@@ -197,7 +197,7 @@ class _RelationChecker:
             native = self._run(relation.plan, relation.attention, native=True)
             bits = mismatches(self._reference(relation, native=True), native, 0.0)
             if any(bits[name] is not None for name in native.judged_logits):
-                return replace(self._row(relation, native, bits, difference), verdict="rounding")
+                return self._row(relation, native, bits, difference, verdict="rounding")
         return InvarianceRow(relation.name, "holds", difference, compared=len(found))
 
     def _decoder(self, plan: Plan) -> Decoder:
@@ -244,14 +244,21 @@ class _RelationChecker:
             if call.is_judged
         }
 
-    def _row(self, relation: Relation, run: PositionedRun, found: Mismatches, difference: float) -> InvarianceRow:
+    def _row(
+        self,
+        relation: Relation,
+        run: PositionedRun,
+        found: Mismatches,
+        difference: float,
+        verdict: InvarianceVerdict = "breaks",
+    ) -> InvarianceRow:
         """Return the row of a relation of which some logits differ."""
         right = {name for name, mismatch in found.items() if mismatch is None}
         wrong = {*run.judged_logits} - right
         suspects = first_wrong(_JudgedRun(run.execution, found.keys()), right, frozenset(), wrong)
         breaks = [item for node in suspects if (item := _break_at(run.execution, node, found)) is not None]
         first = breaks[0] if breaks else None
-        return InvarianceRow(relation.name, "breaks", difference, first, max(len(breaks) - 1, 0), len(found))
+        return InvarianceRow(relation.name, verdict, difference, first, max(len(breaks) - 1, 0), len(found))
 
 
 def _break_at(execution: Execution, node: Node, found: Mismatches) -> InvarianceBreak | None:

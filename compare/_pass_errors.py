@@ -4,7 +4,6 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from filch.export import Graph, Program, fingerprint
@@ -14,7 +13,7 @@ from filch.steal import FilchError, Records, restore
 from ._compare import compare, resolve_backend
 from .common._errors import CompareError
 from .metrics._tolerance import Tolerance
-from .results._passes import PassErrors, PassRow, row_after
+from .results._passes import PassErrors, PassRow, pass_row
 from .results._report import Report
 
 _EXPORTED_ONLY: tuple[Stage, ...] = ("exported",)
@@ -125,14 +124,12 @@ class CompareInstrument:
         """Append the row of a pass; an unchanged program has the report of the row before it."""
         graph, current = program.graph, fingerprint(program.model)
         lower = self._is_lower(graph) if self._lower_precision is None else self._lower_precision
-        row = PassRow(len(self._rows), name, len(graph.nodes), seconds=self._seconds, lower_precision=lower)
-        if self._rows and current == self._fingerprint:
-            report = self._rows[-1].report
-        else:
-            report, failure = self._compare(program, lower_precision=lower)
-            row = replace(row, failure=failure)
+        is_unchanged = bool(self._rows) and current == self._fingerprint
+        unchanged = (self._rows[-1].report, "") if is_unchanged else None
+        report, failure = unchanged or self._compare(program, lower_precision=lower)
         self._fingerprint = current
-        self._rows.append(row_after(self._rows, row, report, graph))
+        known = {"seconds": self._seconds, "lower_precision": lower}
+        self._rows.append(pass_row(self._rows, name, graph, report, failure, **known))
 
     def _is_lower(self, graph: Graph) -> bool:
         """Return whether this pass or an earlier one introduced a coarser type than the initial program has."""

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,9 +11,9 @@ from filch.export.backends import Compiled, Stage
 from filch.steal.ranks import has_same_bits
 
 from ..common._complex import complex_as_real
-from ..engine._run import Run
 from ..engine._value_comparator import compare_values
 from ..float64 import Float64Values
+from ..judging._run import Run
 from ..metrics._limits import Limits
 from ..metrics._tolerance import ToleranceOption, given_limits
 from ..references._resolver import Reference
@@ -66,9 +65,9 @@ def changed_rows(
     ]
     nodes = tuple(Node(name, "input", (), (name,)) for name in changed)
     values = {name: Value(name, shape=tuple(given[name].shape)) for name in changed}
-    graph = Graph("inputs after the call", (), (), (), nodes, values)
-    run = Run(0, stage, Compiled(graph, None), {}, {})
-    references = {name: Reference(wanted[name], "eager") for name in changed}
+    graph = Graph("inputs after the call", (), tuple(changed), (), nodes, values)
     results = {name: found[name] for name in changed}
-    rows, _ = compare_values(run, results, references, None, Limits(graph, given_limits(tolerance)), float64=float64)
-    return [replace(row, kind="output") for row in rows]
+    run = Run(0, stage, Compiled(graph, None), {}, results)
+    references = {name: Reference(wanted[name], "eager") for name in changed}
+    rows, _ = compare_values(run, {}, references, None, Limits(graph, given_limits(tolerance)), float64=float64)
+    return [row for row in rows if row.kind == "output"]

@@ -14,17 +14,17 @@ from filch.export.backends import Compiled
 from filch.steal import Capture, Key, steal_forward, tensors
 
 from ..common._errors import CompareError
-from ..engine._run import Run
 from ..engine._value_comparator import compare_values
 from ..float64 import Float64Values, float64_values
+from ..judging._run import Run
 from ..metrics._limits import Limits
-from ..metrics._summed_sizes import SUMMED, SummedSizes, compare_summed
+from ..metrics._metrics import Difference
+from ..metrics._summed_sizes import SummedSizes, compare_summed
 from ..metrics._tolerance import Tolerance, ToleranceOption, given_limits
 from ..models._state import ModelState
 from ..references._resolver import Reference
 from ..results._joined import joined
 from ..results._report import EAGER_PYTORCH, Report
-from ..results._rows import Row
 from ._backend import filch
 from ._graph_check import BACKWARD, problem_notes
 
@@ -122,15 +122,16 @@ def _parameter_report(
     gradients = {f"{name}.grad": tensor for name, tensor in actual.items()}
     references = {f"{name}.grad": Reference(tensor, "eager") for name, tensor in expected.items()}
     run = Run(0, "compiled", Compiled(graph, None), summed, {})
-    rows, _ = compare_values(run, gradients, references, None, Limits(graph, tolerance), float64=float64)
     sizes = SummedSizes(capture)
 
-    def judged(row: Row, name: str) -> Row:
-        size = partial(sizes.of, Key(name, 0, "GF"), "", expected[name].shape)
-        difference, is_rounding = compare_summed(actual.get(name), expected[name], size, tolerance=tolerance)
-        return replace(row, status="same", reason=SUMMED, difference=difference, float64=None) if is_rounding else row
+    def of_sum(name: str, tensor: torch.Tensor) -> Difference | None:
+        parameter = name.removesuffix(".grad")
+        size = partial(sizes.of, Key(parameter, 0, "GF"), "", expected[parameter].shape)
+        difference, is_rounding = compare_summed(tensor, expected[parameter], size, tolerance=tolerance)
+        return difference if is_rounding else None
 
-    rows = [judged(row, str(row.module)) if row.diverged else row for row in rows]
+    limits = Limits(graph, tolerance)
+    rows, _ = compare_values(run, gradients, references, None, limits, float64=float64, summed=of_sum)
     bare_nodes = tuple(replace(node, inputs=()) for node in nodes)  # the inputs are paths, not values
     bare_graph = replace(graph, inputs=(), nodes=bare_nodes, values=values)
     return Report("", "", "parameters", tuple(rows), graphs={"compiled": bare_graph})

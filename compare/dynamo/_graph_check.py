@@ -17,9 +17,9 @@ from filch.steal.ranks import has_same_bits
 
 from ..common._complex import complex_as_real
 from ..common._errors import reason_of
-from ..engine._run import Run
 from ..engine._value_comparator import compare_values
 from ..float64 import Float64Values, float64_values
+from ..judging._run import Run
 from ..metrics._limits import Limits
 from ..metrics._metrics import Difference
 from ..metrics._tolerance import ToleranceOption, given_limits
@@ -74,18 +74,19 @@ class GraphCheck:
         stage: Stage = "exported" if self.kernels is None else "compiled"
         changed = changed_rows(arguments, *named, stage=stage, tolerance=self.tolerance, float64=float64)
         references = {name: Reference(complex_as_real(tensor), "eager") for name, tensor in eager.items()}
-        transformed = _transformed(self.module.graph)
+        transformed, random = _transformed(self.module.graph), random_nodes(self.module.graph)
         compare_run = partial(
             compare_values,
             limits=Limits(graph, given_limits(self.tolerance)),
             float64=float64,
             node_values=None if transformed else partial(NodeValues, self.module, arguments),
             uninitialized=uninitialized_nodes(self.module.graph),
+            drawing=random,
+            reasons=dict.fromkeys(transformed, _TRANSFORMED),
         )
         run = Run(0, "exported", Compiled(graph, None), _tensors_only(arguments), outputs)
         values, problem = self._all_values(inputs)
         rows, effect = compare_run(run, values, references, None)
-        rows = [replace(row, reason=_TRANSFORMED) if row.node in transformed else row for row in rows]
         notes = problem_notes(float64)
         if problem:
             notes.append(f"{_SECOND} does not work, so that its values were not judged: {problem}")
@@ -96,7 +97,6 @@ class GraphCheck:
                 f"the compiled graph that is used, by up to {amount}"
             )
         graphs: dict[Stage, Graph] = {"exported": graph}
-        random = random_nodes(self.module.graph)
         if self.kernels is not None:
             backend, compiled = self.kernels
             compiled = replace(compiled, graph=replace(compiled.graph, outputs=graph.outputs))
@@ -109,7 +109,7 @@ class GraphCheck:
             notes += compiled.notes
         elif random:
             notes.append(f"{random[0]} draws random numbers: compiled code draws others than eager PyTorch")
-        rows = [*(replace(row, random=row.node in random) for row in rows), *changed]
+        rows = [*rows, *changed]
         operators = (
             *fx_operators(self.module.graph, rows),
             *(ModelOperation("output", row.value, row) for row in changed),

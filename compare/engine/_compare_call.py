@@ -8,33 +8,27 @@ from itertools import chain
 
 import torch
 
-from filch.export import BackendError, Graph, value_sizes
+from filch.export import BackendError, value_sizes
 from filch.export.backends import Compiled, Observes, Profiles, ProvidesReferences, ReferenceLookup, Stage, isolate
 from filch.steal import phase
 
 from ..common._complex import complex_as_real
-from ..float64 import Float64Evaluator, Float64Values, RecordedValues, float64_values
+from ..float64 import Float64Evaluator, Float64Values, RecordedValues, RoundingVerdict, float64_values
+from ..judging._compared_numbers import compared_values
+from ..judging._facts import RunFacts
+from ..judging._judge import Judge
+from ..judging._run import JudgedProgram, ObservedValue, Run
 from ..metrics._metrics import Difference
 from ..references._inputs import CapturedCall, cast_inputs, cast_notes
 from ..references._references import captured_results, result_references, without_random
 from ..references._resolver import Reference, ReferenceResolver
 from ..results._rows import ModelOperation, ModuleRow, Row
-from ._allowances import Allowances
-from ._compared_numbers import compared_values
-from ._float64_checker import Float64Checker
 from ._interface import exchanged_output, unjudged_type
-from ._isolated_nodes import (
-    IsolatedInputs,
-    compare_isolated_nodes,
-    nodes_of_first_difference,
-    unexplained_nodes,
-    with_accumulated_rounding,
-)
+from ._isolated_nodes import IsolatedInputs, compare_isolated_nodes, nodes_of_first_difference, unexplained_nodes
 from ._modules import ModuleRows
 from ._prepare import Prepared, attempt
 from ._random import RandomValues
-from ._run import ObservedValue, Run
-from ._value_comparator import ValueComparator, allowances_of, in_order, with_covered
+from ._value_comparator import ValueComparator, in_order
 from ._work import counted, value_work
 
 _OBSERVER_EFFECT_NOTE = (
@@ -156,55 +150,55 @@ class _CallComparison:
             modules.infer({**self._call.inputs, **{name: tensor for name, tensor, _ in observed}})
         references.set_preferred(without_random(modules.references(), self._program.unpredictable))
         provenance = prepared.provenance_of(stage)
-        allowances = allowances_of(run, provenance, prepared.constant)
-        checker = None if float64 is None else self._checker(run, float64)
+        judge = None if float64 is None else Judge(self._facts(run, float64))
         comparator = ValueComparator(
-            run, references, provenance, prepared.limits, modules.compare, checker, allowances, random
+            run, references, provenance, prepared.limits, modules.compare, judge, prepared.constant, random
         )
         work = value_work(run)
         with phase(f"{stage} graph: value", len(work), work=sum(work.values())) as progress:
-            rows = comparator.rows(counted(observed, progress, work))
+            comparator.compare(counted(observed, progress, work))
         self._note_problem(float64)
+        isolated: dict[str, RoundingVerdict] = {}
         if prepared.float64 is not None:
-            isolated = partial(self._isolated_rows, run, prepared.float64, references, allowances, random.unjudged)
-            suspects = frozenset() if checker is None else checker.suspects
+            values, graph = comparator.values, run.graph
+            isolate_nodes = partial(self._isolated, run, comparator, prepared.float64, references)
+            suspects = set() if judge is None else judge.facts.suspects
             if self._options.truth is not None:
-                rows = isolated(rows, None)
-            elif selected := unexplained_nodes(rows, suspects):
-                rows = isolated(rows, selected)
-                rows = isolated(rows, selected) if (selected := nodes_of_first_difference(rows, run.graph)) else rows
-            rows = with_accumulated_rounding(rows, run.graph)
-        rows = rows if provenance is None else with_covered(rows, run.graph, provenance)
-        return rows, comparator.observer_effect
+                isolated = isolate_nodes(None)
+            elif selected := unexplained_nodes(values, graph, suspects):
+                isolated = isolate_nodes(selected)
+                if selected := nodes_of_first_difference(values, isolated, graph):
+                    isolated |= isolate_nodes(selected)
+        return comparator.rows(isolated), comparator.observer_effect
 
-    def _isolated_rows(  # noqa: PLR0917  called in one place
+    def _isolated(
         self,
         run: Run,
+        comparator: ValueComparator,
         float64: Float64Evaluator,
         references: ReferenceResolver,
-        allowances: Allowances,
-        unjudged: Collection[str],
-        rows: Sequence[Row],
         selected: Collection[str] | None,
-    ) -> list[Row]:
-        """Return the rows with the verdicts on the selected nodes, or all, in isolation."""
+    ) -> dict[str, RoundingVerdict]:
+        """Return the verdicts on the selected nodes, or all, in isolation, by the names of their values."""
         references = references if references.fully_cached else self._references(run.stage)
-        inputs = IsolatedInputs(run, rows, references, selected)
-        checker = self._checker(run, float64.isolated(run.inputs, inputs.get_exported), inputs.replaced)
-        values = self._repeated(partial(self._isolate, run, inputs.get, inputs.nodes))
+        inputs = IsolatedInputs(run, comparator.values, references, selected)
+        judge = Judge(self._facts(run, float64.isolated(run.inputs, inputs.get_exported), inputs.replaced))
+        observed = self._repeated(partial(self._isolate, run, inputs.get, inputs.nodes))
         work = value_work(run)
         nodes = [node for node in run.graph.nodes if inputs.nodes is None or node.name in inputs.nodes]
         work = {name: work[name] for node in nodes for name in node.outputs[:1] if name in work}
         try:
             with phase(f"{run.stage} graph: isolated node", len(work), work=sum(work.values())) as progress:
-                values = counted(values, progress, work)
-                computes = self._prepared.computes(run.stage)
-                return compare_isolated_nodes(rows, values, inputs, checker, allowances, computes, unjudged)
+                observed = counted(observed, progress, work)
+                unjudged = comparator.random.unjudged
+                return compare_isolated_nodes(
+                    comparator.values, observed, inputs, judge, comparator.allowances, unjudged
+                )
         except BackendError as error:
             self._notes[f"{run.stage} nodes were not run in isolation: {error}"] = None
-            return [*rows]
+            return {}
         finally:
-            self._note_problem(checker.float64)
+            self._note_problem(judge.facts.float64)
 
     def _run(self, stage: Stage) -> Run:
         """Run a stage without instrumentation."""
@@ -297,29 +291,26 @@ class _CallComparison:
         compared = frozenset(chain(decisions, *decisions.values()))
         return self._prepared.float64.of(inputs, self._wanted(stages) | compared, keep=keep)
 
-    def _checker(self, run: Run, float64: Float64Values, replaced: Collection[str] = frozenset()) -> Float64Checker:
-        # The backend may run another program than the one that is compared.
-        graph: Graph = run.graph if self._prepared.provenance_of(run.stage) is None else self._program.graph
-        computes, lower = self._prepared.computes(run.stage), self._options.lower_precision
-        is_whole_run = run.stage == "compiled" and not (lower or replaced)
-        compiled = cache(partial(self._compiled_values, run)) if is_whole_run else None
-        evaluator = self._prepared.float64
-        rerun = None if evaluator is None else partial(evaluator.isolated, run.inputs)
-        node_values = None if rerun is None or replaced else partial(rerun, by_graph=True)
-        return Float64Checker(
-            float64,
+    def _facts(self, run: Run, float64: Float64Values, replaced: Collection[str] = frozenset()) -> RunFacts:
+        prepared, original = self._prepared, self._program.original
+        program = JudgedProgram(
+            # The backend may run another program than the one that is compared.
+            run.graph if prepared.provenance_of(run.stage) is None else self._program.graph,
+            prepared.computes(run.stage),
+            prepared.constant,
+            None if original is None else original.graph,
+            self._options.lower_precision,
+            frozenset().union(*(info.tf32 for info in prepared.records.modules.values())),
+            self._shapes,
+        )
+        is_whole_run = run.stage == "compiled" and not (program.lower_precision or replaced)
+        return RunFacts(
             run,
-            computes,
-            graph,
-            lower_precision=lower,
-            model_tf32=frozenset().union(*(info.tf32 for info in self._prepared.records.modules.values())),
+            program,
+            float64,
             replaced=replaced,
-            compiled=compiled,
-            node_values=node_values,
-            rerun=rerun,
-            constant=self._prepared.constant,
-            shapes=self._shapes,
-            original=None if self._program.original is None else self._program.original.graph,
+            recompute=None if prepared.float64 is None else partial(prepared.float64.isolated, run.inputs),
+            compiled=cache(partial(self._compiled_values, run)) if is_whole_run else None,
         )
 
     def _compiled_values(self, run: Run) -> Float64Values:

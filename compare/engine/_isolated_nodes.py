@@ -2,8 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import torch
 
@@ -11,14 +10,15 @@ from filch.export import Graph, Node
 
 from ..common._complex import complex_as_real
 from ..common._value_cache import ValueCache
-from ..float64 import RoundingVerdict, Verdict, confirmed_verdict, identical_verdict, largest_distance
+from ..float64 import RoundingVerdict
+from ..judging._judge import Judge
+from ..judging._pair import Pair
+from ..judging._run import ObservedValue, Run
 from ..metrics._metrics import Difference
-from ..metrics._tolerance import is_coarser, is_quantized, largest_of
+from ..metrics._tolerance import is_coarser, largest_of
 from ..references._resolver import ReferenceResolver
-from ..results._rows import Row
 from ._allowances import Allowances
-from ._float64_checker import Float64Checker
-from ._run import ObservedValue, Run
+from ._judged_value import JudgedValue
 
 _ACCUMULATED = 16.0  # rounding levels, up to which rounding errors may add up in one direction
 
@@ -28,7 +28,7 @@ class IsolatedInputs:
 
     Args:
         run: the run.
-        rows: its rows.
+        values: what is known of its values, by name.
         references: the references of its values.
         selected: the names of the nodes to judge; None is all.
 
@@ -38,40 +38,44 @@ class IsolatedInputs:
     """
 
     def __init__(
-        self, run: Run, rows: Iterable[Row], references: ReferenceResolver, selected: Collection[str] | None = None
+        self,
+        run: Run,
+        values: Mapping[str, JudgedValue],
+        references: ReferenceResolver,
+        selected: Collection[str] | None = None,
     ) -> None:
         self.run, self.selected, self._references = run, selected, references
-        self._rows = {row.value: row for row in rows if row.kind != "output" and _has_usable_reference(row)}
+        self._values = {name: value for name, value in values.items() if _has_usable_reference(value)}
         self.nodes = None if selected is None else self._required_nodes(selected)
         nodes = [node for node in run.graph.nodes if self.nodes is None or node.name in self.nodes]
-        uses = Counter(name for node in nodes for name in {*node.reads} if name in self._rows)
-        judged = (name for node in nodes for name in node.outputs if name in self._rows)
+        uses = Counter(name for node in nodes for name in {*node.reads} if name in self._values)
+        judged = (name for node in nodes for name in node.outputs if name in self._values)
         self._cache = ValueCache[torch.Tensor](uses, judged)
-        self._names = frozenset(map(run.exported_name, self._rows))
+        self._names = frozenset(map(run.exported_name, self._values))
         self._recomputed: frozenset[str] = frozenset()
 
     def _required_nodes(self, selected: Collection[str]) -> frozenset[str]:
         """Return the names of the selected nodes and of those that must run to compute their inputs."""
         graph = self.run.graph
         outputs = [name for node in graph.nodes if node.name in selected for name in node.outputs]
-        replaced = {name for name in self._rows if graph.producer[name].reads}  # constants stay constants
+        replaced = {name for name in self._values if graph.producer[name].reads}  # constants stay constants
         return frozenset(node.name for node in graph.cone(outputs, replaced))
 
     @property
     def replaced(self) -> frozenset[str]:
         """The names of the values that are replaced by their references."""
-        return frozenset(self._rows)
+        return frozenset(self._values)
 
     def get(self, name: str) -> torch.Tensor | None:
         """Return the reference of a value, cast to its dtype in the run; None leaves the value as computed."""
-        row = self._rows.get(name)
-        if row is None or name in self._cache.values:
+        value = self._values.get(name)
+        if value is None or name in self._cache.values:
             return self._cache.values.get(name)
         reference = self._references.get(self.run.exported_name(name))
-        if reference is None or tuple(reference.tensor.shape) != row.shape:
+        if reference is None or tuple(reference.tensor.shape) != value.shape:
             return None
         tensor = reference.tensor
-        dtype = getattr(torch, row.dtype or "", tensor.dtype)
+        dtype = getattr(torch, value.dtype or "", tensor.dtype)
         if is_coarser(dtype, tensor.dtype):  # masks use the lowest finite number of the dtype, not -inf
             tensor = torch.where(tensor.isfinite(), tensor.clamp(-largest_of(dtype), largest_of(dtype)), tensor)
         tensor = tensor.to(dtype)
@@ -110,160 +114,144 @@ class IsolatedInputs:
             self._references.release(self.run.exported_name(dropped))
 
 
-def unexplained_nodes(rows: Iterable[Row], suspects: Collection[str] = ()) -> frozenset[str]:
+def unexplained_nodes(
+    values: Mapping[str, JudgedValue], graph: Graph, suspects: Collection[str] = ()
+) -> frozenset[str]:
     """Return the names of the nodes with a value whose error rounding does not explain, or that is among `suspects`."""
     return frozenset(
-        row.node
-        for row in rows
-        if row.kind != "output"
-        and (row.value in suspects or (row.diverged if row.float64 is None else not row.float64.sound))
+        graph.producer[name].name
+        for name, value in values.items()
+        if name in suspects or (value.diverged if value.float64 is None else not value.float64.sound)
     )
 
 
-def nodes_of_first_difference(rows: Sequence[Row], graph: Graph) -> frozenset[str]:
+def nodes_of_first_difference(
+    values: Mapping[str, JudgedValue], isolated: Mapping[str, RoundingVerdict], graph: Graph
+) -> frozenset[str]:
     """Return the names of the nodes that compute the first value that differs, if none of them is wrong by itself.
 
     Rounding explains the errors of the values before it, which may hide the error of a node: an error of 1e-6 is within
     the rounding of numbers around 10, but the exponential of numbers around -1e-3 is then off by more than rounding.
     """
-    first = next((row for row in rows if row.diverged and row.kind != "output"), None)
-    if first is None:
-        return frozenset()
-    names = frozenset(node.name for node in graph.cone([first.value], graph.constant_values))
-    return frozenset() if any(row.introduced and row.node in names for row in rows) else names
+    names = _first_difference(values, graph)
+    wrong = {graph.producer[name].name for name, verdict in isolated.items() if is_wrong(verdict)}
+    return names if names.isdisjoint(wrong) else frozenset()
 
 
-def with_accumulated_rounding(rows: Sequence[Row], graph: Graph) -> list[Row]:
-    """Return the rows of a stage; values that differ are only suspicious if rounding may have added up to their errors.
+def is_accumulated(
+    values: Mapping[str, JudgedValue],
+    outputs: Sequence[JudgedValue],
+    isolated: Mapping[str, RoundingVerdict],
+    graph: Graph,
+) -> bool:
+    """Return whether rounding may have added up to the errors of all values that differ.
 
     Rounding errors may add up in one direction, which the noise of the float64 run does not show. This explains errors
     of up to `_ACCUMULATED` rounding levels and other integers, if each node that computes the first of these values is
     right by itself, and so is each other node that ran in isolation.
     """
-    differing = [row for row in rows if row.diverged]
-    first = next((row for row in differing if row.kind != "output"), None)
-    explained = all(map(_may_be_accumulated, differing))
-    if first is None or not explained:
-        return [*rows]
-    names = {node.name for node in graph.cone([first.value], graph.constant_values)}
-    if not all(_is_right(row) for row in rows if row.node in names or row.isolated is not None):
-        return [*rows]
-    return [_as_suspicious(row) if row.diverged else row for row in rows]
+    names = _first_difference(values, graph)
+    differing = (value for value in (*values.values(), *outputs) if value.diverged)
+    if not names or not all(map(_may_be_accumulated, differing)):
+        return False
+    return all(
+        isolated[name].sound if name in isolated else _is_right(value)
+        for name, value in values.items()
+        if name in isolated or graph.producer[name].name in names
+    )
 
 
-def _may_be_accumulated(row: Row) -> bool:
-    verdict = row.float64
+def _first_difference(values: Mapping[str, JudgedValue], graph: Graph) -> frozenset[str]:
+    """Return the names of the nodes that compute the first value that differs; empty if there is none."""
+    first = [name for name in graph.producer if name in values and values[name].diverged][:1]
+    return frozenset(node.name for node in graph.cone(first, graph.constant_values))
+
+
+def _may_be_accumulated(value: JudgedValue) -> bool:
+    verdict = value.float64
     if verdict is None or verdict.verdict != "wrong":
         return False
-    return verdict.ratio < _ACCUMULATED or (row.dtype or "").startswith(("int", "uint", "bool"))
+    return verdict.ratio < _ACCUMULATED or (value.dtype or "").startswith(("int", "uint", "bool"))
 
 
-def _is_right(row: Row) -> bool:
-    """Whether a node is right by itself; one that can't be judged is judged with the nodes that read its value."""
-    if row.isolated is not None:
-        return row.isolated.sound
-    is_same = row.float64 is not None and row.float64.verdict == "same"
-    return row.kind == "output" or not row.judged or is_same
+def _is_right(value: JudgedValue) -> bool:
+    """Whether a value is right; one that can't be judged is judged with the nodes that read it."""
+    return not value.judged or (value.float64 is not None and value.float64.verdict == "same")
 
 
-def _as_suspicious(row: Row) -> Row:
-    note = "each node is right by itself"
-    verdict = None if row.float64 is None else replace(row.float64, verdict="suspicious", note=note)
-    return replace(row, status="same", float64=verdict)
+def is_wrong(verdict: RoundingVerdict | None) -> bool:
+    """Whether a node is wrong or unstable by its verdict."""
+    return verdict is not None and verdict.verdict in ("wrong", "unstable")
 
 
-def _has_usable_reference(row: Row) -> bool:
+def _has_usable_reference(value: JudgedValue) -> bool:
     """Whether a reference of the same shape and dtype can replace a value."""
-    return (row.judged or row.random) and row.status != "shape or dtype differs" and row.shape is not None
+    return (value.judged or value.random) and value.status != "shape or dtype differs" and value.shape is not None
 
 
 def compare_isolated_nodes(  # noqa: PLR0917  called in one place
-    rows: Sequence[Row],
+    known: Mapping[str, JudgedValue],
     values: Iterable[ObservedValue],
     inputs: IsolatedInputs,
-    checker: Float64Checker,
+    judge: Judge,
     allowances: Allowances,
-    computes: Callable[[Node], Iterable[Node]],
     unjudged: Collection[str] = (),
-) -> list[Row]:
-    """Return the rows of a run with a verdict on what each node computes from its reference inputs.
+) -> dict[str, RoundingVerdict]:
+    """Return the verdicts on what the nodes of a run compute from their reference inputs, by the names of the values.
 
     Args:
-        rows: the rows of the run.
+        known: what is known of the values of the whole run, by name.
         values: what the nodes computed in isolation, in the order of execution.
         inputs: the reference inputs of the nodes.
-        checker: decides whether an error exceeds rounding.
+        judge: judges the run whose nodes read them.
         allowances: the magnitudes that rounding is relative to, for values without a float64 reference.
-        computes: returns the exported nodes that a node computes.
         unjudged: the names of values that no reference can judge, such as random numbers.
     """
-    run = inputs.run
-    by_value = {row.value: row for row in rows if row.kind != "output"}
-    verdicts = dict(_shape_errors(by_value, run.graph))
+    run, facts = inputs.run, judge.facts
+    producers = run.graph.producer
+    verdicts = dict(_shape_errors(known, run.graph))
     consumed: set[str] = set()
-    for name, row in by_value.items():
-        if row.dtype is not None:
-            checker.record_output(run.graph.producer[name], name, getattr(torch, row.dtype), row.shape)
+
+    def measure(pair: Pair, expected: torch.Tensor) -> Difference:
+        inputs_of_node = inputs.of(pair.node)
+        return allowances.difference(
+            pair.name, pair.node, inputs_of_node, pair.tensor, expected, tolerance=pair.tolerance
+        )
+
+    for name, value in known.items():
+        if value.dtype is not None:
+            facts.record(producers[name], name, getattr(torch, value.dtype), value.shape)
     for name, tensor, spread in values:
-        node = run.graph.producer.get(name)
-        if node is None or name not in by_value or (inputs.nodes is not None and node.name not in inputs.nodes):
+        node = producers.get(name)
+        if node is None or name not in known or (inputs.nodes is not None and node.name not in inputs.nodes):
             continue
-        plain = complex_as_real(tensor)
-        inputs.set_node(node, computes(node))
+        inputs.set_node(node, facts.program.computes(node))
         reference = inputs.get(name)
-        verdict = None
         if name not in unjudged and (inputs.selected is None or node.name in inputs.selected):
-            verdict = _node_verdict(by_value[name], node, reference, plain, spread, inputs, checker, allowances)
-        verdicts |= {} if verdict is None else {name: verdict}
+            actual, difference = complex_as_real(tensor), known[name].difference
+            verdict = judge.verdict(
+                name,
+                node,
+                reference,
+                actual,
+                spread,
+                inputs=inputs.get,
+                tolerance=None if difference is None else difference.tolerance,
+                measure=measure,
+                whole=known[name].float64,
+            )
+            verdicts |= {} if verdict is None else {name: verdict}
         if node.name not in consumed:
             consumed.add(node.name)
             inputs.consume(node)
         inputs.release(name)
-        checker.release(run.exported_name(name))
-    return [
-        row if row.kind == "output" else replace(row, isolated=verdicts.get(row.value, row.isolated)) for row in rows
-    ]
+        facts.release(run.exported_name(name))
+    return verdicts
 
 
-def _node_verdict(  # noqa: PLR0917  called in one place
-    row: Row,
-    node: Node,
-    reference: torch.Tensor | None,
-    actual: torch.Tensor,
-    spread: torch.Tensor | None,
-    inputs: IsolatedInputs,
-    checker: Float64Checker,
-    allowances: Allowances,
-) -> RoundingVerdict | None:
-    """Return the verdict on a value: by its float64 value, else by the tolerance of its reference, else None."""
-    tolerance = None if row.difference is None else row.difference.tolerance
-    if not is_quantized(tolerance):  # the error of quantized values is relative to their step, not to rounding
-        verdict = checker.verdict(row.value, node, reference, actual, spread, inputs=inputs.get)
-        if verdict is not None:
-            return confirmed_verdict(verdict, row.float64, sums=checker.sums(node))
-    if reference is None or (row.float64 is not None and row.float64.sound):
-        return None  # a tolerance does not override float64, which found only rounding in the whole run
-    difference = allowances.difference(row.value, node, inputs.of(node), actual, reference, tolerance=tolerance)
-    return tolerance_verdict(difference, spread)
-
-
-def _shape_errors(rows: Mapping[str, Row], graph: Graph) -> Iterator[tuple[str, RoundingVerdict]]:
+def _shape_errors(values: Mapping[str, JudgedValue], graph: Graph) -> Iterator[tuple[str, RoundingVerdict]]:
     """Yield the verdicts on values of a wrong shape or dtype whose node reads none: references can't replace them."""
-    wrong = {name for name, row in rows.items() if row.status == "shape or dtype differs"}
+    wrong = {name for name, value in values.items() if value.status == "shape or dtype differs"}
     for name in wrong:
         if wrong.isdisjoint(graph.producer[name].reads):
-            yield name, RoundingVerdict("wrong", math.inf, math.inf, note=rows[name].reason)
-
-
-def tolerance_verdict(difference: Difference, spread: torch.Tensor | None) -> RoundingVerdict:
-    """Return the verdict by tolerance on a value without a float64 reference."""
-    distance = largest_distance(spread)
-    if difference.problem or difference.nonfinite:
-        return RoundingVerdict("wrong", math.inf, math.inf, spread=distance, note=difference.problem or "not finite")
-    if not difference.absolute:
-        return identical_verdict(spread)
-    ratio = difference.excess if math.isfinite(difference.excess) else difference.scale
-    unstable = distance is not None and 0 < difference.absolute <= 2 * distance
-    verdict: Verdict = "rounding" if difference.close else "unstable" if unstable else "wrong"
-    note = "judged by tolerance: no float64 reference"
-    return RoundingVerdict(verdict, ratio, difference.absolute, spread=distance, note=note)
+            yield name, RoundingVerdict("wrong", math.inf, math.inf, note=values[name].reason)

@@ -1,7 +1,7 @@
 """Compare each tensor that a captured module received or returned."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
@@ -10,12 +10,13 @@ from filch.steal import Records
 
 from ..common._complex import complex_as_real
 from ..metrics._limits import Limits
-from ..metrics._metrics import compare_tensors
+from ..metrics._metrics import Difference, compare_tensors
 from ..references._inferred import Inference
 from ..references._inputs import CapturedCall
 from ..references._references import captured_tensors
 from ..references._resolver import Reference
-from ..results._rows import ModuleRow, Row
+from ..results._rows import ModuleRow
+from ._judged_value import JudgedValue
 
 
 class ModuleRows:
@@ -24,7 +25,6 @@ class ModuleRows:
     Random values and uninitialized memory are not compared.
 
     Attributes:
-        rows: one row per tensor of each module call, in the order of execution.
         is_resolved: whether each tensor is mapped to a value; in a foreign graph, `infer` does this from its values.
 
     Args:
@@ -40,7 +40,8 @@ class ModuleRows:
         self._call = call
         self._limits = limits
         self.is_resolved = False
-        self.rows: list[ModuleRow] = []
+        self._entries: list[tuple[_Entry, torch.Tensor]] = []
+        self._differences: dict[int, Difference] = {}
         if not program.is_foreign:
             self._resolve(None)
 
@@ -50,26 +51,24 @@ class ModuleRows:
 
     def _resolve(self, inference: Inference | None) -> None:
         """Make the rows of all tensors of modules, and compare those that are inputs or constants."""
-        entries = list(_entries(self._reference, self._program, self._call, inference))
+        self._entries = [*_entries(self._reference, self._program, self._call, inference)]
         self.is_resolved = True
-        self.rows = [row for row, _ in entries]
-        self._tensors = [tensor for _, tensor in entries]
         self._rows_of_value: dict[str, list[int]] = {}
-        for index, row in enumerate(self.rows):
-            if row.value is not None:
-                self._rows_of_value.setdefault(row.value, []).append(index)
+        for index, (entry, _) in enumerate(self._entries):
+            if entry.value is not None:
+                self._rows_of_value.setdefault(entry.value, []).append(index)
         for name in list(self._rows_of_value):
             tensor = self._call.inputs.get(name, self._program.constant(name))
             if tensor is not None:
                 self.compare(name, tensor, None, None)
 
-    def compare(self, name: str, tensor: torch.Tensor, reference: Reference | None, row: Row | None) -> None:
-        """Compare a value, see `OnValue`; reuse the difference of the row if it has the same reference."""
+    def compare(self, name: str, tensor: torch.Tensor, reference: Reference | None, value: JudgedValue | None) -> None:
+        """Compare a value, see `OnValue`; reuse its difference if it has the same reference."""
         for index in self._rows_of_value.pop(name, ()) if name not in self._program.unpredictable.all else ():
-            captured = complex_as_real(self._tensors[index])
+            captured = complex_as_real(self._entries[index][1])
             difference = None
-            if row is not None and reference is not None and _is_same_memory(captured, reference.tensor):
-                difference = row.difference
+            if value is not None and reference is not None and _is_same_memory(captured, reference.tensor):
+                difference = value.difference
             if difference is None:
                 limit = self._limits.of(name, tensor.dtype)
                 difference = compare_tensors(
@@ -78,21 +77,41 @@ class ModuleRows:
                     tolerance=limit,
                     lower_precision=self._limits.lower_precision,
                 )
-            self.rows[index] = replace(self.rows[index], difference=difference)
+            self._differences[index] = difference
+
+    @property
+    def rows(self) -> list[ModuleRow]:
+        """One row per tensor of each module call, in the order of execution."""
+        return [
+            ModuleRow(self._call.index, *entry, self._differences.get(index))
+            for index, (entry, _) in enumerate(self._entries)
+        ]
 
     def references(self) -> dict[str, Reference]:
         """Return the references of the values of a foreign graph that were inferred to be modules' tensors."""
         references: dict[str, Reference] = {}
-        for row, tensor in zip(self.rows, self._tensors, strict=True):
-            if row.resolution == "inferred" and row.value is not None:
-                references.setdefault(row.value, Reference(tensor, "inferred"))
+        for entry, tensor in self._entries:
+            if entry.resolution == "inferred" and entry.value is not None:
+                references.setdefault(entry.value, Reference(tensor, "inferred"))
         return references
+
+
+class _Entry(NamedTuple):
+    """The place of a tensor; see `ModuleRow`."""
+
+    path: str
+    iteration: int
+    side: str
+    port: str
+    resolution: str
+    value: str | None
+    note: str
 
 
 def _entries(
     reference: Records, program: Program, call: CapturedCall, inference: Inference | None
-) -> Iterator[tuple[ModuleRow, torch.Tensor]]:
-    """Yield the row of each tensor of the call's modules, not yet compared, and the captured tensor."""
+) -> Iterator[tuple["_Entry", torch.Tensor]]:
+    """Yield the place of each tensor of the call's modules, and the captured tensor."""
     for (path, iteration), record in call.keys.items():
         module_call = program.module_calls.get((path, iteration))
         port_lists = (module_call.inputs, module_call.outputs) if module_call else ((), ())
@@ -108,7 +127,7 @@ def _entries(
                     note = "nothing in this file says which value it is, and none has its numbers"
                     if side == "output" and (inferred := inference.find(path, iteration, tensor)) is not None:
                         resolution, (value, note) = "inferred", inferred
-                yield ModuleRow(call.index, path, iteration, side, place, resolution, value, note), tensor
+                yield _Entry(path, iteration, side, place, resolution, value, note), tensor
 
 
 def _is_same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:

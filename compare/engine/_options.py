@@ -4,11 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+
 from filch.export.backends import Backend, Profiles, ReferenceLookup, Stage
 
 from ..common._errors import CompareError
 from ..metrics._tolerance import Tolerance
-from ._run import OnRow
+from ..results._rows import Row
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class CompareOptions:
     truth: Literal["float64"] | None = None
     repeats: int = 1
     by_tolerance: bool = False
-    on_row: OnRow | None = None
+    on_row: Callable[[Row, torch.Tensor, torch.Tensor], None] | None = None
     on_references: Callable[[ReferenceLookup], None] | None = None
 
     def __post_init__(self) -> None:

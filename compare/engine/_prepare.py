@@ -13,15 +13,15 @@ from filch.steal import Records, phase
 
 from ..common._errors import CompareError
 from ..float64 import Float64Evaluator
+from ..judging._lower_precision import Lowered
+from ..judging._run import Run
 from ..metrics._limits import Limits
 from ..provenance._provenance import NodeProvenance
 from ..references._references import References
 from ..references._renamed import RenamedOriginal
 from ..results._rows import NodeOutcome
-from ._lower_precision import Lowered
 from ._node_outcomes import node_outcomes
 from ._options import CompareOptions
-from ._run import Run
 
 T = TypeVar("T")
 

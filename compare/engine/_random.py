@@ -6,16 +6,16 @@ computed from them are judged like any other. Of the random numbers themselves, 
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import torch
 
 from filch.export import Node, Unpredictable
 
+from ..judging._run import Run
 from ..references._resolver import ReferenceResolver
-from ..results._rows import Row
-from ._run import Run
+from ._judged_value import JudgedValue
 
 _MIN_SAMPLES = 100  # fewer do not show a distribution
 _MAX_SAMPLES = 2**16
@@ -34,13 +34,25 @@ class RandomValues:
         run: the run.
         unpredictable: the values of the exported graph that may differ between runs.
         computes: returns the exported nodes that a node of the run computes.
+        drawing: the names of the nodes that draw random numbers which are compared with those of the reference.
     """
 
-    def __init__(self, run: Run, unpredictable: Unpredictable, computes: Callable[[Node], Sequence[Node]]) -> None:
+    def __init__(
+        self,
+        run: Run,
+        unpredictable: Unpredictable,
+        computes: Callable[[Node], Sequence[Node]],
+        drawing: Collection[str] = (),
+    ) -> None:
+        self._drawing = drawing
         self._run, self._unpredictable, self._computes = run, unpredictable, computes
         self._replaced: set[str] = set()
         self._different: set[str] = set()
         self._kinds: dict[str, Kind] = {}
+
+    def draws(self, node: Node) -> bool:
+        """Whether a node draws random numbers which are compared with those of the reference."""
+        return node.name in self._drawing
 
     @property
     def any_drawn(self) -> bool:
@@ -136,23 +148,24 @@ def _sample(tensor: torch.Tensor) -> torch.Tensor:
     return flat[:: max(1, flat.numel() // _MAX_SAMPLES)].nan_to_num(nan=math.inf).sort().values
 
 
-def random_row(row: Row, kind: Kind, actual: torch.Tensor | None, expected: torch.Tensor | None) -> Row:
-    """Return the row of a random or uninitialized value: its shape, dtype and distribution are judged."""
-    row = replace(row, status="no value", random=kind in ("drawn", "nested"))
-    if not row.random:
-        return replace(row, reason={"uninitialized": UNINITIALIZED, "inside": INSIDE}.get(kind, OTHERS))
+def random_value(name: str, kind: Kind, actual: torch.Tensor | None, expected: torch.Tensor | None) -> JudgedValue:
+    """Judge a random or uninitialized value: its shape, dtype and distribution."""
+    judged = partial(JudgedValue.of, name, actual, random=kind in ("drawn", "nested"))
+    if kind not in ("drawn", "nested"):
+        return judged("no value", {"uninitialized": UNINITIALIZED, "inside": INSIDE}.get(kind, OTHERS))
     if expected is None or actual is None:
-        return replace(row, reason="random numbers without a reference distribution")
+        return judged("no value", "random numbers without a reference distribution")
     for field, wanted, computed in (("shape", expected.shape, actual.shape), ("dtype", expected.dtype, actual.dtype)):
         if wanted != computed:
             reason = f"the {field} differs: {computed} instead of {wanted}".replace("torch.", "")
-            return replace(row, status="shape or dtype differs", reason=reason, evidence="eager")
-    distance = distance_of_distributions(actual, expected) if kind == "drawn" else None
+            return judged("shape or dtype differs", reason, evidence="eager")
     if kind == "nested":
-        return replace(row, reason=NESTED)
+        return judged("no value", NESTED)
+    distance = distance_of_distributions(actual, expected)
     if distance is None:
-        return replace(row, reason=f"random numbers, too few to compare their distribution (at least {_MIN_SAMPLES})")
+        reason = f"random numbers, too few to compare their distribution (at least {_MIN_SAMPLES})"
+        return judged("no value", reason)
     same = distance[0] <= distance[1]
     statistic = f"Kolmogorov-Smirnov statistic {distance[0]:.1e}, limit {distance[1]:.1e}"
     reason = f"random numbers of {'the same' if same else 'another'} distribution ({statistic})"
-    return replace(row, status="same" if same else "different", reason=reason, evidence="eager")
+    return judged("same" if same else "different", reason, evidence="eager")

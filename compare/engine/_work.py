@@ -8,7 +8,7 @@ import torch
 from filch.export import Graph, value_sizes
 from filch.steal import Phase, is_watched
 
-from ._run import ObservedValue, Run
+from ..judging._run import ObservedValue, Run
 
 _PER_VALUE = 2**21  # bytes: comparing a scalar takes some milliseconds, as long as comparing so many
 

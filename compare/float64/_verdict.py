@@ -18,10 +18,6 @@ Verdict = Literal["same", "rounding", "decision", "suspicious", "unstable", "wro
 # The error divided by the rounding level from which on a value is suspicious or wrong. In correct runs of the test
 # models, all but 0.1 % of the nodes are below the former.
 SUSPICIOUS, WRONG = 2.0, 8.0
-# A node whose value is suspicious in the whole run and by itself is wrong from this ratio by itself on, if the product
-# of both ratios is as large as this. Kernels sum in different orders: correct sums are up to 4.6 levels off.
-_CONFIRMED, _CONFIRMED_SUM, _CONFIRMED_PRODUCT = 2.5, 6.0, 7.5
-_COARSER = 2.0**10  # between the rounding levels of two precisions
 MIN_LARGEST, MIN_TYPICAL = 3.0, 0.5  # the least rounding levels: correct functions have errors of so many units
 _MAX_COPIED = 2.0  # units by which noise may change a number that is only moved or selected: up to 1.43
 UNRELIABLE = 64.0  # times the typical rounding level of the model: eager PyTorch itself computes something else
@@ -518,25 +514,6 @@ def _largest_of_chunk(first: torch.Tensor, second: torch.Tensor) -> float:
 def identical_verdict(spread: torch.Tensor | None = None) -> RoundingVerdict:
     """Return the verdict of a value that is bitwise equal to the reference."""
     return RoundingVerdict("same", spread=largest_distance(spread))
-
-
-def confirmed_verdict(isolated: RoundingVerdict, whole: RoundingVerdict | None, *, sums: bool) -> RoundingVerdict:
-    """Return the verdict on a node by itself: `wrong` instead of `suspicious` if its value in the whole run agrees.
-
-    Args:
-        isolated: the verdict on what the node computes from correct inputs.
-        whole: the verdict on its value in the whole run.
-        sums: whether the node sums numbers.
-    """
-    if whole is None or not whole.verdict == isolated.verdict == "suspicious":
-        return isolated
-    if whole.error * isolated.ratio > _COARSER * isolated.error * whole.ratio:
-        return isolated  # the value was computed from a lower precision, which the node's own operands do not have
-    is_disputed = whole.disputed > 0 and isolated.disputed >= _CONFIRMED  # which the order of a sum does not explain
-    is_large = is_disputed or isolated.ratio >= (_CONFIRMED_SUM if sums else _CONFIRMED)
-    if not is_large or isolated.ratio * whole.ratio < _CONFIRMED_PRODUCT:
-        return isolated
-    return replace(isolated, verdict="wrong", note="suspicious in the whole run, too")
 
 
 def format_ratio(ratio: float) -> str:

@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import NamedTuple
@@ -185,18 +184,22 @@ class RankDiff:
         elif found.layout and self._scale == 1 and not found.is_rounding:
             self._learned[key.place(path)] = found.layout
         held_by = tuple(sorted({rank for part in item.parts for rank in part.ranks}))
-        row = DiffRow(
-            *(key, path, describe(reference), problems or SUMMED * (found.is_rounding and ratio is None), difference),
+        row = partial(
+            DiffRow,
+            *(key, path, describe(reference)),
+            difference=difference,
             ratio=ratio,
             layout=item.layout,
             ranks=ranks,
             held_by=held_by,
-            faulty=bool(problems),
         )
+        is_unreduced = found.unreduced and close and not problems
+        unreduced = row(reason=_UNREDUCED, faulty=True) if is_unreduced else None
+        reason = problems or SUMMED * (found.is_rounding and ratio is None)
         is_sharded = item.shards == len(item.pieces) and not item.ranks
         agrees = None if is_sharded else not found.unreduced and not item.problems
         scale = _scale_of(item.parts[0].tensor, reference) if key.kind == "GF" and not close else None
-        return _JudgedRow(row, found.unreduced and close, agrees, scale)
+        return _JudgedRow(row(reason=reason, faulty=bool(problems)), unreduced, agrees, scale)
 
 
 class _JudgedRow(NamedTuple):
@@ -204,13 +207,13 @@ class _JudgedRow(NamedTuple):
 
     Attributes:
         row: the row.
-        unreduced: whether the ranks have partial values that are right.
+        unreduced: the row if the ranks have partial values that are right and no collective reduces them; else None.
         agrees: whether the ranks have equal replicas, right or wrong; None if they have only shards.
         scale: the factor by which a wrong final gradient is larger than the reference, by least squares, or None.
     """
 
     row: DiffRow
-    unreduced: bool = False
+    unreduced: DiffRow | None = None
     agrees: bool | None = False
     scale: float | None = None
 
@@ -231,29 +234,25 @@ def _reduction_checked(judged: Iterable[_JudgedRow], kinds: Collection[str]) -> 
     may have if the value leaves a module around the partial one. Partial values at the end of the forward pass are
     wrong, too; those at the end of the backward pass show in the final gradients.
     """
-    pending: list[DiffRow] = []
+    pending: list[tuple[DiffRow, DiffRow]] = []  # each with the row if no collective reduces it
     for row, unreduced, agrees, _ in judged:
         if row.key.kind not in kinds:
             continue
-        if unreduced and not row.faulty:
-            pending.append(row)
+        if unreduced is not None:
+            pending.append((row, unreduced))
             continue
         if row.judged or row.diverged:
             is_reduced = _leaves(row, pending) if agrees is None else agrees
-            yield from pending if is_reduced or not row.diverged else map(_not_reduced, pending)
+            yield from (rows[row.diverged and not is_reduced] for rows in pending)
             pending.clear()
         yield row
-    yield from map(_not_reduced, pending) if kinds == _FORWARD else pending
+    yield from (rows[kinds == _FORWARD] for rows in pending)
 
 
-def _leaves(row: DiffRow, inner: list[DiffRow]) -> bool:
+def _leaves(row: DiffRow, inner: list[tuple[DiffRow, DiffRow]]) -> bool:
     """Return whether a value leaves a module in which others are."""
     around = f"{row.module}." if row.module else ""
-    return row.key.kind in ("O", "GI") and bool(inner) and inner[-1].module.startswith(around)
-
-
-def _not_reduced(row: DiffRow) -> DiffRow:
-    return replace(row, reason=_UNREDUCED, faulty=True)
+    return row.key.kind in ("O", "GI") and bool(inner) and inner[-1][0].module.startswith(around)
 
 
 def _stages(expected: Records, actual: AssembledRecords) -> dict[tuple[str, str], tuple[int, ...]]:

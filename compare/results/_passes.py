@@ -1,7 +1,8 @@
 """`PassRow`: a program after one pass, compared with the model; `PassErrors`: all passes of a run."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
 
 from filch.export import Graph
@@ -99,8 +100,9 @@ class PassErrors(Result):
 
     def record(self) -> dict[str, Any]:
         """Return the rows without their reports, as JSON has it."""
-        rows = [replace(row, report=None) for row in self.rows]
-        return {**self.derived(), **plain(PassErrors(tuple(rows)))}
+        names = [field.name for field in fields(PassRow) if field.name != "report"]
+        rows = [{**{name: plain(getattr(row, name)) for name in names}, "report": None} for row in self.rows]
+        return {**self.derived(), "rows": rows}
 
 
 _TITLES = ("nodes", "error", "diverge", "judged", "seconds", "")
@@ -123,22 +125,26 @@ def _culprit_text(culprit: PassRow | None, origin: PassRow) -> str:
     return "no pass introduces an error" + (f"; Origin can't be judged: {origin.failure}" if origin.failure else "")
 
 
-def row_after(rows: Sequence[PassRow], row: PassRow, report: Report | None, graph: Graph) -> PassRow:
-    """Return a row with the results of its comparison.
+def pass_row(
+    before: Sequence[PassRow], name: str, graph: Graph, report: Report | None, failure: str, **known: Any
+) -> PassRow:
+    """Return the row of a pass.
 
     Args:
-        rows: the rows of the passes before.
-        row: the row of the pass, with `failure` if there is no comparison.
-        report: the comparison; None if there is none.
+        before: the rows of the passes before.
+        name: the name of the pass.
         graph: the graph that was compared.
+        report: the comparison; None if there is none.
+        failure: why there is none.
+        **known: further attributes.
     """
+    row = partial(PassRow, len(before), name, len(graph.nodes), **known)
     if report is None:
-        return row
-    previous = next((before.report for before in reversed(rows) if before.report is not None), None)
+        return row(failure=failure)
+    previous = next((item.report for item in reversed(before) if item.report is not None), None)
     values = [item for item in report.rows if item.kind != "output"]
     failure = "; ".join(report.gap_sentences())
-    return replace(
-        row,
+    return row(
         error=None if report.worst is None else report.worst.error,
         diverged=len({(item.call, item.value) for item in report.diverged}),
         judged=sum(item.judged for item in values),

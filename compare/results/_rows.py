@@ -17,6 +17,7 @@ Status = Literal["same", "different", "shape or dtype differs", "no value", "not
 STAGES: tuple[Stage, ...] = ("exported", "compiled")  # in the order in which they run
 SENTENCE = 4000  # characters; names may be of any length
 DIVERGED = frozenset({"different", "shape or dtype differs"})
+JUDGED = DIVERGED | {"same"}
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Row:
     @property
     def judged(self) -> bool:
         """Whether it was compared with a reference."""
-        return self.status in ("same", "different", "shape or dtype differs")
+        return self.status in JUDGED
 
     @property
     def diverged(self) -> bool:

@@ -1,4 +1,4 @@
-"""Operators that compute each number from numbers at the same place."""
+"""Operators that compute each number from numbers at the same place, or draw it at random."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -257,4 +257,13 @@ OPERATORS = (
     of_torch("ne not_equal", decision=_COMPARISON),
     of_torch("fix trunc", jumps=True, decision=_CONVERSION),
     of_torch("floor_divide floordiv heaviside", jumps=True),
+    # Random numbers.
+    Operator("Bernoulli", torch="bernoulli", random=True),
+    Operator("Multinomial", torch="multinomial", random=True),
+    Operator("RandomNormal", torch="normal randn", random=True),
+    Operator("RandomNormalLike", torch="randn_like", random=True),
+    Operator("RandomUniform", torch="rand uniform", random=True),
+    Operator("RandomUniformLike", torch="rand_like", random=True),
+    of_torch("cauchy exponential geometric gumbel_softmax log_normal poisson", random=True),
+    of_torch("randint randint_like random randperm", random=True),
 )

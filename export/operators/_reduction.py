@@ -1,4 +1,4 @@
-"""Operators that combine or rank the numbers along dimensions."""
+"""Operators that combine or rank the numbers along dimensions, and losses."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -136,6 +136,26 @@ def _reduces(name: str, function: _Reduce, **traits: Any) -> Operator:
     return Operator(name, _reducing(function), terms=_reduced, sequential=_reduced, **traits)
 
 
+def _likelihood(call: NodeCall, scores: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
+    ignored = call.get("ignore_index")
+    unused = -(2**31) if ignored is None else ignored
+    reduction = call["reduction"]
+    if scores.shape[0] and scores.dim() > 2:  # one dimension of places
+        shape = target.shape
+        loss = functional.nll_loss(
+            scores.flatten(2), target.long().flatten(1), weights, ignore_index=unused, reduction=reduction
+        )
+        return loss.reshape(shape) if reduction == "none" else loss
+    return functional.nll_loss(scores, target.long(), weights, ignore_index=unused, reduction=reduction)
+
+
+def _cross_entropy(
+    call: NodeCall, scores: Tensor, target: Tensor, weights: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    logarithms = torch.log_softmax(scores, 1)
+    return _likelihood(call, logarithms, target, weights), logarithms
+
+
 OPERATORS = (
     Operator("ArgMax", _position(torch.argmax), decision=Decision("selection", default=0, largest=True)),
     Operator("ArgMin", _position(torch.argmin), decision=Decision("selection", default=0, largest=False)),
@@ -176,4 +196,8 @@ OPERATORS = (
     of_torch("topk", chooses=True, routing="gather", decision=Decision("selection", axis="arg2", output=1)),
     of_torch("bucketize", decision=Decision("buckets")),
     of_torch("searchsorted", decision=Decision("buckets", boundaries=0)),
+    # Losses.
+    Operator("NegativeLogLikelihoodLoss", _likelihood, torch="nll_loss nll_loss_forward nll_loss_nd"),
+    Operator("SoftmaxCrossEntropyLoss", _cross_entropy, torch="cross_entropy cross_entropy_loss", terms=_reduced),
+    of_torch("mse_loss", terms=_reduced),
 )

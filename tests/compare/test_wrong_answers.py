@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from faults.answers import CASES, Case
 from filch.compare import Report, compare_tensors
 from filch.compare.common._complex import complex_as_real
-from filch.compare.engine._float64_checker import Float64Checker
-from filch.compare.engine._run import Run
 from filch.compare.engine._value_comparator import ValueComparator
+from filch.compare.judging._run import Run
 from filch.compare.metrics._limits import Limits
 from filch.compare.references._resolver import Reference, ReferenceResolver
 from filch.export import Graph, Node, Value
 from filch.export.backends import Compiled
-from support.models.hand_made import float64_values
+from support.models.hand_made import float64_values, judge_of
 
 SPECIAL = (0.0, 1.5, -2.0, 1e-30, 3e4, float("inf"), float("-inf"), float("nan"))
 GRAPH = Graph("main", ("x",), ("y",), (), (Node("copy", "Identity", ("x",), ("y",)),), {"y": Value("y")})
@@ -28,16 +27,11 @@ def compared(actual: torch.Tensor | None, expected: torch.Tensor | None, *, trut
     known = {} if expected is None else {"y": complex_as_real(expected)}
     made = {} if actual is None else {"y": complex_as_real(actual)}
     run = Run(0, "exported", Compiled(GRAPH, None), {"x": known["y"]} if known else {}, made)
-    rounding = (
-        Float64Checker(float64_values(known), run, lambda node: (node,), GRAPH)
-        if truth and expected is not None
-        else None
-    )
+    rounding = judge_of(float64_values(known), run) if truth and expected is not None else None
     references = {name: Reference(tensor, "module") for name, tensor in known.items()}
     judge = ValueComparator(run, ReferenceResolver(references), None, Limits(GRAPH, None), None, rounding)
-    return Report(
-        "backend", "model", "program", tuple(judge.rows((name, tensor, None) for name, tensor in made.items()))
-    )
+    judge.compare((name, tensor, None) for name, tensor in made.items())
+    return Report("backend", "model", "program", tuple(judge.rows()))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -23,12 +23,13 @@ from faults.decisions import (
     subject,
 )
 from filch.compare import Report, Row, compare, load_report
-from filch.compare.engine._float64_checker import Float64Checker
-from filch.compare.engine._run import Run
 from filch.compare.float64 import Flips, Float64Value, RecordedValues
+from filch.compare.judging._judge import Judge
+from filch.compare.judging._run import Run
 from filch.export import Graph, Node, Value, export
 from filch.export.backends import Compiled
 from filch.steal import steal_forward
+from support.models.hand_made import judge_of
 
 SAME_MARGIN = 1e-6  # relative
 
@@ -245,7 +246,7 @@ def checker(
     fused: bool,
     returned: tuple[str, ...] = ("chosen",),
     decisions: Mapping[str, torch.Tensor] = MappingProxyType({}),
-) -> Float64Checker:
+) -> Judge:
     """Return a checker of a graph that compares numbers with a limit, and chooses; in one node or in three."""
     scaled = Node("scaled", "mul", ("x",), ("scaled",))
     above = Node("above", "gt", ("scaled",), ("above",), {"arg1": limit})
@@ -258,17 +259,19 @@ def checker(
     computes: Mapping[str, tuple[Node, ...]] = {"kernel": (scaled, above, chosen)}
     run = Run(0, "compiled", Compiled(graph, None), {"x": X}, {})
     expected = values(limit < X, torch.where(limit < X, 10 * X, X))
-    return Float64Checker(expected, run, lambda node: computes.get(node.name, (node,)), exported, decisions=decisions)
+    return judge_of(
+        expected, run, exported, computes=lambda node: computes.get(node.name, (node,)), known_decisions=decisions
+    )
 
 
 def test_a_decision_inside_of_a_fused_node_is_found_by_what_it_leads_to() -> None:
     """The third number is chosen as if it were above the limit; any other choice is wrong."""
     one = checker(LIMIT, fused=True)
-    (kernel,) = one._run.graph.nodes  # noqa: SLF001  the node of the checker
+    (kernel,) = one.facts.run.graph.nodes
     expected = torch.tensor([1.0, 2.0, 3.0, 40.0])
     for numbers, verdict in (([1.0, 2.0, 30.0, 40.0], "decision"), ([1.0, 20.0, 3.0, 40.0], "wrong")):
         one = checker(LIMIT, fused=True)
-        one.record_output(kernel, "chosen", torch.float32, None)
+        one.facts.record(kernel, "chosen", torch.float32, None)
         found = one.verdict("chosen", kernel, expected, torch.tensor(numbers))
         assert found is not None
         assert found.verdict == verdict
@@ -282,10 +285,10 @@ def test_a_value_follows_from_a_decision_that_its_fused_node_returns_as_well() -
     """It does not read it: both are results of one kernel."""
     chosen = torch.tensor([1.0, 2.0, 30.0, 40.0])
     one = checker(LIMIT, fused=True, returned=("above", "chosen"), decisions={"above": chosen > 9})
-    (kernel,) = one._run.graph.nodes  # noqa: SLF001  the node of the checker
-    one.record_output(kernel, "above", torch.bool, None)
+    (kernel,) = one.facts.run.graph.nodes
+    one.facts.record(kernel, "above", torch.bool, None)
     decision = one.verdict("above", kernel, LIMIT < X, chosen > 9)
-    one.record_output(kernel, "chosen", torch.float32, None)
+    one.facts.record(kernel, "chosen", torch.float32, None)
     found = one.verdict("chosen", kernel, torch.tensor([1.0, 2.0, 3.0, 40.0]), chosen)
     assert decision is not None
     assert found is not None
@@ -297,10 +300,10 @@ def test_a_value_follows_from_a_decision_that_its_fused_node_returns_as_well() -
 def test_a_margin_of_more_than_rounding_is_a_fault(limit: float, verdict: str, observed: bool) -> None:
     """Although nothing is known of what the node has read, as of an output of the run without instrumentation."""
     one = checker(limit, fused=False)
-    scaled, above, _ = one._run.graph.nodes  # noqa: SLF001  the nodes of the checker
-    one.record_output(scaled, "scaled", torch.float32, None)
+    scaled, above, _ = one.facts.run.graph.nodes
+    one.facts.record(scaled, "scaled", torch.float32, None)
     assert one.verdict("scaled", scaled, X, X) is not None
-    one.record_output(above, "above", torch.bool, None)
+    one.facts.record(above, "above", torch.bool, None)
     if not observed:  # the observed run decides as the model does
         assert one.verdict("above", above, limit < X, limit < X) is not None
     found = one.verdict("above", above, limit < X, torch.tensor([False, False, True, True]), observed=observed)

@@ -6,49 +6,51 @@ import pytest
 import torch
 
 from filch.compare.engine._allowances import Allowances
-from filch.compare.engine._float64_checker import Float64Checker
-from filch.compare.engine._isolated_nodes import (
-    IsolatedInputs,
-    compare_isolated_nodes,
-    tolerance_verdict,
-    with_accumulated_rounding,
-)
+from filch.compare.engine._isolated_nodes import IsolatedInputs, compare_isolated_nodes
+from filch.compare.engine._judged_value import JudgedValue
+from filch.compare.engine._random import RandomValues
+from filch.compare.engine._run_rows import RunRows
 from filch.compare.float64 import RoundingVerdict
+from filch.compare.judging._alone import tolerance_verdict
 from filch.compare.metrics._metrics import compare_tensors
-from filch.compare.results._rows import Row
-from support.models.hand_made import HeldReferences, chain, float64_values, run_of
+from filch.export import Unpredictable
+from support.models.hand_made import HeldReferences, chain, float64_values, judge_of, run_of
 
 X = torch.arange(1.0, 5.0)
 GRAPH = chain("Relu", "Neg", "Abs")
 
 
-def row_of(name, actual=X, status="same", **fields):
-    dtype = str(actual.dtype).removeprefix("torch.")
-    fixed = {"kind": "node", "node": name, "op": "", "value": name, "dtype": dtype, "shape": tuple(actual.shape)}
-    return Row(0, "exported", 0, status=status, **fixed | fields)
+def value_of(name, actual=X, status="same", **fields):
+    return JudgedValue.of(name, actual, status, **fields)
 
 
-def inputs_of(*rows, expected, **made):
-    return IsolatedInputs(run_of(GRAPH, {"x": X}, **made), rows, expected)
+def inputs_of(*values, expected, **made):
+    return IsolatedInputs(run_of(GRAPH, {"x": X}, **made), {value.value: value for value in values}, expected)
 
 
 def isolated(observed, expected, *, statuses=None, float64=None, unjudged=()):
     """Return the verdicts on the nodes of the graph, by value; `observed` are their results on the references."""
-    run = run_of(GRAPH, {"x": X})
-    rows = [row_of(name, status=(statuses or {}).get(name, "same")) for name in "abc"]
+    known = [value_of(name, status=(statuses or {}).get(name, "same")) for name in "abc"]
     sources = HeldReferences(expected)
-    inputs = IsolatedInputs(run, rows, sources)
-    checker = Float64Checker(float64_values(float64 or {}), run, lambda node: (node,), GRAPH, replaced=inputs.replaced)
+    inputs = inputs_of(*known, expected=sources)
+    judge = judge_of(float64_values(float64 or {}), inputs.run, replaced=inputs.replaced)
     allowances = Allowances(lambda node: (node,), str, lambda _: None)
     values = [(name, tensor, None) for name, tensor in observed.items()]
-    found = compare_isolated_nodes(rows, values, inputs, checker, allowances, lambda node: (node,), unjudged)
-    return {row.value: row.isolated for row in found}, sources
+    found = compare_isolated_nodes({value.value: value for value in known}, values, inputs, judge, allowances, unjudged)
+    return {name: found.get(name) for name in "abc"}, sources
+
+
+def rows_with(values, isolated):
+    """Return the rows of values, by their names, with the verdicts on their nodes in isolation."""
+    run = run_of(GRAPH, {"x": X})
+    rows = RunRows(run, None, RandomValues(run, Unpredictable(), lambda node: (node,)))
+    return {row.value: row for row in rows.rows({value.value: value for value in values}, [], isolated)}
 
 
 def test_a_node_is_given_the_reference_and_only_for_values_that_were_judged():
     """Values without a reference or with another shape are not replaced; equal values come from the cache."""
     expected = HeldReferences({"a": X, "b": X[:2], "c": X})
-    inputs = inputs_of(row_of("a"), row_of("b"), row_of("c", status="not mapped"), expected=expected)
+    inputs = inputs_of(value_of("a"), value_of("b"), value_of("c", status="not mapped"), expected=expected)
     assert torch.equal(inputs.get("a"), X)
     assert inputs.get("a") is inputs.get("a")
     assert inputs.get("b") is None
@@ -59,7 +61,9 @@ def test_a_node_is_given_the_reference_and_only_for_values_that_were_judged():
 def test_a_reference_is_given_in_the_type_of_the_run():
     """The lowest float32 number is a mask: it becomes the lowest float16 number, not -inf."""
     lowest = torch.finfo(torch.float32).min
-    inputs = inputs_of(row_of("a", X.half()), expected=HeldReferences({"a": torch.tensor([1.0, lowest, -math.inf, 4])}))
+    inputs = inputs_of(
+        value_of("a", X.half()), expected=HeldReferences({"a": torch.tensor([1.0, lowest, -math.inf, 4])})
+    )
     given = inputs.get("a")
     assert given.dtype == torch.float16
     assert given.tolist() == [1.0, torch.finfo(torch.float16).min, -math.inf, 4.0]
@@ -67,7 +71,7 @@ def test_a_reference_is_given_in_the_type_of_the_run():
 
 def test_what_a_fused_node_computes_itself_is_not_known_to_it():
     """`c` computes `a` and `b` again; the value that it reads is known."""
-    inputs = inputs_of(*map(row_of, "abc"), expected=HeldReferences(dict.fromkeys("abc", X)))
+    inputs = inputs_of(*map(value_of, "abc"), expected=HeldReferences(dict.fromkeys("abc", X)))
     inputs.set_node(GRAPH.producer["c"], GRAPH.nodes)
     assert inputs.get_exported("a") is None
     assert inputs.get_exported("b") is not None
@@ -145,21 +149,21 @@ RIGHT, DOUBTFUL = RoundingVerdict("rounding", 1.5), RoundingVerdict("suspicious"
 def test_rounding_may_add_up_if_each_node_is_right_by_itself(ratio, isolated, expected):
     """`b` differs, `a` is computed before it; `c` is computed from `b`."""
     wrong, sound = RoundingVerdict("wrong", ratio), RoundingVerdict("rounding", 1.0)
-    rows = [row_of(name, float64=sound, isolated=isolated.get(name)) for name in "ac"]
-    rows.insert(1, row_of("b", status="different", float64=wrong, isolated=isolated.get("b")))
+    values = [value_of(name, float64=sound) for name in "ac"]
+    values.insert(1, value_of("b", status="different", float64=wrong))
 
-    found = {row.value: row for row in with_accumulated_rounding(rows, GRAPH)}
+    found = rows_with(values, isolated)
 
     assert found["b"].status == expected
     assert found["b"].float64.verdict == ("suspicious" if expected == "same" else "wrong")
-    assert [found["a"], found["c"]] == [rows[0], rows[2]]
+    assert [(found[name].status, found[name].float64) for name in "ac"] == [("same", sound)] * 2
 
 
 def test_other_integers_are_explained_as_errors_that_add_up_are():
     """They have no ratio."""
-    wrong = RoundingVerdict("wrong", math.inf)
-    row = row_of("a", X.long(), status="different", float64=wrong, isolated=RIGHT)
-    (found,) = with_accumulated_rounding([row], GRAPH)
+    same = RoundingVerdict("same")
+    values = [value_of("a", X.long(), status="different", float64=RoundingVerdict("wrong", math.inf))]
+    found = rows_with([*values, *(value_of(name, float64=same) for name in "bc")], {"a": RIGHT})["a"]
     assert found.status == "same"
     assert found.float64.verdict == "suspicious"
 
@@ -167,5 +171,6 @@ def test_other_integers_are_explained_as_errors_that_add_up_are():
 def test_a_value_without_a_float64_value_is_not_explained_by_rounding_that_adds_up():
     """The tolerance has judged it; nor is one that differs from run to run."""
     for float64 in (None, RoundingVerdict("unstable", 9.0)):
-        rows = [row_of("a", status="different", float64=float64, isolated=RIGHT)]
-        assert with_accumulated_rounding(rows, GRAPH) == rows
+        values = [value_of("a", status="different", float64=float64), *map(value_of, "bc")]
+        found = rows_with(values, {"a": RIGHT})["a"]
+        assert (found.status, found.float64, found.isolated) == ("different", float64, RIGHT)

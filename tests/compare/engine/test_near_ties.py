@@ -2,8 +2,8 @@
 
 import torch
 
-from filch.compare.engine._near_ties import with_near_ties
 from filch.compare.float64 import Float64Value
+from filch.compare.judging._open_choices import with_near_ties
 
 
 def test_a_value_of_another_rank_has_no_near_ties():

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from filch.compare.engine._value_comparator import ValueComparator, largest_effect, with_covered
+from filch.compare.engine._value_comparator import ValueComparator, largest_effect
 from filch.compare.metrics._limits import Limits
 from filch.compare.metrics._metrics import compare_tensors
 from filch.compare.provenance._provenance import NodeProvenance
@@ -19,11 +19,17 @@ def comparator(run, references, provenance=None, on_value=None):
     return ValueComparator(run, references, provenance, Limits(run.graph, None), on_value)
 
 
+def rows_by(one, observed):
+    """Return the rows of what a comparator observes."""
+    one.compare(observed)
+    return one.rows({})
+
+
 def rows_of(graph, observed, expected, outputs=None, **made):
     """Return the rows of a run by value, without outputs."""
     run = run_of(graph, {"x": X}, outputs, **made)
     provenance = NodeProvenance(graph, run.compiled) if made.get("stage") == "compiled" else None
-    found = comparator(run, HeldReferences(expected), provenance).rows((*item, None) for item in observed.items())
+    found = rows_by(comparator(run, HeldReferences(expected), provenance), ((*item, None) for item in observed.items()))
     return {row.value: row for row in found if row.kind != "output"}
 
 
@@ -87,7 +93,7 @@ def test_a_reference_is_looked_up_by_its_exported_name_and_released_after_its_la
     run = run_of(graph, {"x": X}, {"c": X}, value_aliases={"b": "a"})
     references, heard = HeldReferences({"a": X, "c": X}), []
     one = comparator(run, references, on_value=lambda name, *_: heard.append((name, [*references.released])))
-    rows = one.rows((name, X, None) for name in "abc")
+    rows = rows_by(one, ((name, X, None) for name in "abc"))
     assert references.asked == ["a", "a", "c", "c"]
     assert heard == [("a", []), ("a", []), ("c", ["a"])]
     assert [row.status for row in rows] == ["same"] * 4
@@ -97,7 +103,7 @@ def test_outputs_are_judged_by_the_undisturbed_run():
     """The observed run is right and the plain run is not; their distance is the observer effect."""
     run = run_of(chain("Relu"), {"x": X}, {"a": X + 1})
     one = comparator(run, HeldReferences({"a": X}))
-    observed, output = one.rows([("a", X, None)])
+    observed, output = rows_by(one, [("a", X, None)])
     assert (observed.kind, observed.status) == ("node", "same")
     assert (output.kind, output.status) == ("output", "different")
     assert one.observer_effect.absolute == 1.0
@@ -109,7 +115,7 @@ def test_equal_bits_have_no_observer_effect_and_an_output_that_was_not_observed_
 
     def effect(observed):
         one = comparator(run_of(chain("Relu"), {"x": X}, {"a": odd}), HeldReferences({}))
-        one.rows(observed)
+        one.compare(observed)
         return one.observer_effect
 
     assert effect([("a", odd.clone(), None)]) is None
@@ -132,6 +138,7 @@ def test_a_compiled_value_whose_error_begins_there_names_the_removed_node_before
     compiled = graph_of([Node("b", "Neg", ("x",), ("b",)), Node("d", "Abs", ("b",), ("d",))], outputs=("d",))
     run = run_of(compiled, {"x": X}, stage="compiled")
     provenance = NodeProvenance(exported, run.compiled)
-    found = comparator(run, HeldReferences({"b": -X, "d": X}), provenance).rows([("b", X, None), ("d", -X, None)])
-    rows = {row.value: row.origins for row in with_covered(found, compiled, provenance) if row.kind != "output"}
+    one = comparator(run, HeldReferences({"b": -X, "d": X}), provenance)
+    found = rows_by(one, [("b", X, None), ("d", -X, None)])
+    rows = {row.value: row.origins for row in found if row.kind != "output"}
     assert rows == {"b": ("a", "b"), "d": ("d",)}

@@ -18,14 +18,16 @@ from filch.compare import compare, compare_tensors, load_report
 from filch.compare.float64 import (
     Float64Value,
     RoundingVerdict,
-    confirmed_verdict,
     identical_verdict,
     rounding_verdict,
 )
 from filch.compare.float64._verdict import SUSPICIOUS
-from filch.export import Program, export
+from filch.compare.judging._alone import Confirmed
+from filch.compare.judging._pair import Pair
+from filch.export import Program, Value, export
 from filch.steal import Capture, FilchError, steal_forward
 from support.faults.fakes import WrongBackend
+from support.models.hand_made import chain, float64_values, judge_of, run_of
 
 UNIT, HALF = 2.0**-24, 2.0**-8  # of float32 and bfloat16
 
@@ -566,6 +568,17 @@ def test_a_channel_of_large_numbers_is_no_mask() -> None:
     assert verdict.verdict != "wrong", verdict
 
 
+def confirmed(isolated: RoundingVerdict, whole: RoundingVerdict | None, *, sums: bool) -> RoundingVerdict:
+    """Return the verdict on a node in isolation, one that sums numbers or not."""
+    graph = chain("ReduceSum" if sums else "Relu")
+    graph = replace(graph, values={"x": Value("x", "float32", (4,)), "a": Value("a", "float32", (1,))})
+    facts = judge_of(float64_values({}), run_of(graph, {"x": torch.ones(4)})).facts
+    pair = Pair("a", "a", graph.nodes[0], torch.ones(1), None, None, whole=whole)
+    verdict = Confirmed(facts).judge(pair, lambda _: isolated)
+    assert verdict is not None
+    return verdict
+
+
 @pytest.mark.parametrize(
     ("isolated", "whole", "sums", "expected"),
     [
@@ -585,7 +598,7 @@ def test_a_node_that_is_suspicious_by_itself_and_in_the_whole_run_is_wrong(
     isolated: RoundingVerdict, whole: RoundingVerdict | None, sums: bool, expected: str
 ) -> None:
     """Kernels sum in different orders, so a sum has to be further off. An error of a lower precision shows nothing."""
-    verdict = confirmed_verdict(isolated, whole, sums=sums)
+    verdict = confirmed(isolated, whole, sums=sums)
 
     assert verdict == replace(isolated, verdict=expected, note=verdict.note)
     assert bool(verdict.note) is (expected == "wrong")
@@ -604,10 +617,10 @@ def test_a_sum_that_is_nearer_to_float64_than_the_model_is_twice_is_wrong() -> N
     assert judged(1.005).disputed == 0
     disputed = judged(1.02)
     assert disputed.verdict == "suspicious" and disputed.disputed == disputed.ratio < 4
-    assert confirmed_verdict(disputed, disputed, sums=True).verdict == "wrong"
+    assert confirmed(disputed, disputed, sums=True).verdict == "wrong"
     own = replace(disputed, disputed=0.0)
     for isolated, whole in ((own, own), (disputed, own), (own, disputed), (replace(disputed, disputed=2.1), disputed)):
-        assert confirmed_verdict(isolated, whole, sums=True).verdict == "suspicious"
+        assert confirmed(isolated, whole, sums=True).verdict == "suspicious"
 
 
 def test_an_error_of_three_times_the_rounding_level_is_found(subject: tuple[Capture, Program]) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
-from filch.compare.engine._run import Run
 from filch.compare.float64 import Float64Value, Float64Values, RecordedValues, unit_of
+from filch.compare.judging._facts import RunFacts
+from filch.compare.judging._judge import Judge
+from filch.compare.judging._run import JudgedProgram, Run
 from filch.compare.references._resolver import Reference
 from filch.export import Graph, Node, Value
 from filch.export.backends import Compiled
@@ -83,3 +85,9 @@ def float64_values(tensors: Tensors) -> Float64Values:
             noisy, units[name] = exact * (1 + 3 * unit * pattern), unit
         values[name] = Float64Value(exact, noisy, unit or unit_of(torch.float32))
     return HandMadeFloat64(values, units)
+
+
+def judge_of(float64: Float64Values, run: Run, exported: Graph | None = None, **known: Any) -> Judge:
+    """Return the judge of a run; `known` are attributes of `JudgedProgram` or arguments of `RunFacts`."""
+    program = {name: known.pop(name) for name in [*known] if name in JudgedProgram.__dataclass_fields__}
+    return Judge(RunFacts(run, JudgedProgram(exported or run.graph, **program), float64, **known))

@@ -1,7 +1,7 @@
 """Map the values of a lower-precision program to the model's values: cast, or quantized and dequantized."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
@@ -11,8 +11,6 @@ import torch
 from filch.export import ExportError, Graph, Node, Program
 
 from ..metrics._tolerance import is_coarser
-from ..references._resolver import Reference
-from ..results._rows import Row
 
 _WEIGHT = "_DequantizeLinear_Output"  # the suffix of weights that ONNX Runtime's quantizer dequantizes
 _QUANTIZED = frozenset({torch.int8, torch.uint8, torch.int16, torch.uint16})
@@ -56,14 +54,13 @@ class Lowered:
         model_names = _values_before_casts(graph, _reference_names(program))
         return cls(program, {**model_names, **_values_with_other_names(graph, program, model_names)}, graph)
 
-    def reference(self, name: str, known: Reference | None, tensor: torch.Tensor | None) -> Reference | None:
+    def reference(self, name: str, known: torch.Tensor, tensor: torch.Tensor | None) -> torch.Tensor | None:
         """Return the reference of a value, cast to its dtype if that is finer; None for quantized integers."""
-        if known is None or tensor is None or name not in self.model_names:
+        if tensor is None or name not in self.model_names:
             return known
         if not tensor.is_floating_point():
             return None
-        finer = is_coarser(known.tensor.dtype, tensor.dtype)
-        return replace(known, tensor=known.tensor.to(tensor.dtype)) if finer else known
+        return known.to(tensor.dtype) if is_coarser(known.dtype, tensor.dtype) else known
 
     def unjudged_reason(self, node: Node, tensor: torch.Tensor | None) -> str:
         """Return why the integers of a quantizing node are not judged; `""` for any other value."""
@@ -71,23 +68,17 @@ class Lowered:
         integers = tensor is not None and not tensor.is_floating_point() and has_scale
         return "integers: judged after dequantization" if integers else ""
 
-    def with_clipped(
-        self, row: Row, node: Node, inputs: Mapping[str, torch.Tensor], reference: Reference | None
-    ) -> Row:
-        """Return the row of a dequantized value with the number of elements that quantization clipped.
+    def clipped(self, node: Node, inputs: Mapping[str, torch.Tensor], reference: torch.Tensor) -> int:
+        """Return how many elements of a dequantized value quantization has clipped.
 
         Args:
-            row: the row of the value.
-            node: the node that computes it.
+            node: the node that computes the value.
             inputs: the inputs of the node by name; weights may be missing.
             reference: the reference of the value.
         """
-        difference = row.difference
-        if node.operator.quantization != "dequantize" or reference is None or difference is None or difference.problem:
-            return row
-        values = {name: inputs.get(name, self.program.constant(name)) for name in node.reads}
-        clipped = difference.clipped + _clipped(node, values, reference.tensor)
-        return replace(row, difference=replace(difference, clipped=clipped))
+        if node.operator.quantization != "dequantize":
+            return 0
+        return _clipped(node, {name: inputs.get(name, self.program.constant(name)) for name in node.reads}, reference)
 
 
 def _constants(model: ir.Model) -> dict[str, torch.Tensor]:

@@ -11,8 +11,8 @@ from filch.export import Graph, Node
 from ..float64 import Compared, deciding_node, margins_of, nearest_alternative, unit_of
 from ..float64._margins import Margins
 from ..float64._verdict import SUSPICIOUS
+from ._pair import TensorLookup
 
-TensorLookup = Callable[[str], torch.Tensor | None]
 Lookup = Callable[[str, torch.Tensor | None], Compared | None]  # of a name and the reference, if there is one
 
 
@@ -36,22 +36,18 @@ class ComparedNumbers:
         self._references: dict[str, torch.Tensor] = {}
         self._released = {name for name in self._readers if name not in run_names}  # nobody else will
 
-    def name_in_run(self, name: str) -> str | None:
-        """Return the name in the run of a value of the exported graph; None if the run does not return it."""
-        return self._run_names.get(name)
-
     def names_in_run(self, decision: str) -> list[str]:
         """Return the names in the run of what a decision of the exported graph compares, as far as it returns it."""
-        names = map(self.name_in_run, self._operands.get(decision, ()))
-        return [name for name in names if name is not None]
+        names = self._operands.get(decision, ())
+        return [self._run_names[name] for name in names if name in self._run_names]
 
     def measures(self, name: str) -> bool:
         """Return whether the margins of a value of the exported graph may be known."""
         return name in self._nodes
 
-    def add_reference(self, name: str, reference: torch.Tensor) -> None:
+    def add_reference(self, name: str, reference: torch.Tensor | None) -> None:
         """Keep what a value was compared with, if a decision reads it."""
-        if self._readers.get(name):
+        if reference is not None and self._readers.get(name):
             self._references[name] = reference
 
     def margins(self, name: str, actual: torch.Tensor, expected: torch.Tensor, lookup: Lookup) -> Margins | None:

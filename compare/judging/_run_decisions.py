@@ -1,14 +1,17 @@
 """Follow the decisions of a run that are not those of the model and of float64."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 import torch
 
-from ..float64 import Float64Value, Float64Values, differ
+from ..float64 import Float64Value, Float64Values, RoundingVerdict, differ
+from ._pair import Pair
 
 
-class OtherDecisions:
+class RunDecisions:
     """The decisions (see `Decisions`) of a run that the model or float64 makes differently, and what follows from them.
 
     What is computed from such a decision differs from the model's value, or from its float64 value, by far more than
@@ -55,9 +58,22 @@ class OtherDecisions:
         """Return whether a value is computed from such a decision."""
         return name in self._affected
 
-    def flips(self, name: str) -> Sequence[str]:
-        """Return the names of the decisions that differ from the model's and that a value is computed from."""
-        return (*self._flips.get(name, ()),)
+    def with_change(self, verdict: RoundingVerdict, pair: Pair, expected: torch.Tensor) -> RoundingVerdict:
+        """Return a verdict with the part of the difference from the model that such decisions before a value explain.
+
+        Args:
+            verdict: the verdict.
+            pair: the value beside what the model has.
+            expected: what it is with the decisions of the run.
+        """
+        flips, reference = (*self._flips.get(pair.name, ()),), pair.reference
+        if not flips or reference is None:
+            return verdict
+        if expected.shape != reference.shape:
+            return replace(verdict, decided=math.inf, follows=flips)
+        differs = torch.ne(expected, reference)  # infinite masks have no difference
+        distance = (expected.double() - reference.double())[differs].abs().nan_to_num(nan=math.inf, posinf=math.inf)
+        return replace(verdict, decided=float(distance.max()) if distance.numel() else 0.0, follows=flips)
 
     def add_flip(self, name: str, decision: str) -> None:
         """Record that a decision, which was added, differs from the model's for no earlier reason.

@@ -6,10 +6,10 @@ from functools import partial
 import pytest
 import torch
 
-from filch.compare.engine._float64_checker import Float64Checker, with_verdict
-from filch.compare.float64 import Flips, RecordedValues, RoundingVerdict, identical_verdict
-from filch.compare.results._rows import Row
-from support.models.hand_made import chain, float64_values, run_of
+from filch.compare.engine._value_comparator import ValueComparator
+from filch.compare.float64 import Flips, RecordedValues, RoundingVerdict
+from filch.compare.metrics._limits import Limits
+from support.models.hand_made import HeldReferences, chain, float64_values, judge_of, run_of
 
 X = torch.linspace(1.0, 2.0, 16)
 HALF = 2.0**-10  # relative: rounding of float16, and 8,000 times that of float32
@@ -19,7 +19,7 @@ def checker(*operators, truth=None, lower_precision=False, replaced=(), made=Non
     graph = chain(*operators)
     run = run_of(graph, {"x": X}, **made or {})
     known = float64_values({"x": X, **dict.fromkeys(graph.producer, X)} if truth is None else truth)
-    return Float64Checker(known, run, lambda node: (node,), graph, lower_precision=lower_precision, replaced=replaced)
+    return judge_of(known, run, lower_precision=lower_precision, replaced=replaced)
 
 
 def judged(one, name, tensor, reference=X):
@@ -28,7 +28,7 @@ def judged(one, name, tensor, reference=X):
 
 def record(one, *dtypes):
     for node, dtype in zip(chain("Relu", "Neg", "Abs").nodes, dtypes, strict=False):
-        one.record_output(node, node.outputs[0], dtype, None)
+        one.facts.record(node, node.outputs[0], dtype, None)
 
 
 def test_equal_bits_are_the_same_whatever_float64_says():
@@ -73,7 +73,7 @@ def test_a_backend_that_rounds_the_inputs_of_products_may_be_off_by_that_in_prod
     """TF32 does so; any other operation has the rounding of its dtype."""
     one = checker(operator, made={"tf32": {"matmul"}})
     node = chain(operator).nodes[0]
-    one.record_output(node, "a", torch.float32, None)
+    one.facts.record(node, "a", torch.float32, None)
     assert one.verdict("a", node, X, X * (1 + HALF)).verdict == verdict
 
 
@@ -81,7 +81,7 @@ def test_a_product_that_the_run_does_not_show_is_rounded_too():
     """Eager PyTorch computes the product and the sum of a linear layer in one operation; the graph has both."""
     one = checker("MatMul", "Add", made={"tf32": {"matmul"}})
     node = chain("MatMul", "Add").producer["b"]
-    one.record_output(node, "b", torch.float32, None)
+    one.facts.record(node, "b", torch.float32, None)
     assert one.verdict("b", node, X, X * (1 + HALF)).verdict == "rounding"
 
 
@@ -90,20 +90,31 @@ def test_a_compiled_product_of_constants_is_rounded_too():
     node = chain("Gemm").nodes[0]
     graph = chain("Gemm")
     run = run_of(graph, {"x": X}, tf32={"matmul"})
-    one = Float64Checker(float64_values({"x": X, "a": X}), run, lambda _: chain("Add").nodes, graph)
-    one.record_output(node, "a", torch.float32, None)
+    one = judge_of(float64_values({"x": X, "a": X}), run, computes=lambda _: chain("Add").nodes)
+    one.facts.record(node, "a", torch.float32, None)
     assert one.verdict("a", node, X, X * (1 + HALF)).verdict == "rounding"
 
 
-def test_a_verdict_decides_the_status_of_a_row_but_not_of_one_with_another_shape():
-    """It can make a row same or different; without a verdict the row stays as it is."""
-    row = Row(0, "exported", 0, "node", "a", "Relu", "a", status="different")
-    wrong = RoundingVerdict("wrong", math.inf, math.inf)
-    assert with_verdict(row, identical_verdict(None)).status == "same"
-    assert with_verdict(row, wrong).float64 is wrong
-    odd = Row(0, "exported", 0, "node", "a", "Relu", "a", status="shape or dtype differs")
-    assert with_verdict(odd, identical_verdict(None)) is odd
-    assert with_verdict(row, None) is row
+SAME, WRONG = RoundingVerdict("same"), RoundingVerdict("wrong", math.inf, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("actual", "verdict", "status", "kept"),
+    [
+        (X * 1.01, SAME, "same", SAME),
+        (X, WRONG, "different", WRONG),
+        (X[:2], SAME, "shape or dtype differs", None),
+        (X * 1.01, None, "different", None),
+        (X, None, "same", None),
+    ],
+)
+def test_a_verdict_decides_the_status_of_a_value_but_not_of_one_with_another_shape(actual, verdict, status, kept):
+    """It can make a value same or different, whatever the tolerance; without a verdict, the tolerance decides."""
+    run, judge = run_of(chain("Relu"), {"x": X}), checker("Relu")
+    judge.verdict = lambda *_, **__: verdict
+    one = ValueComparator(run, HeldReferences({"a": X}), None, Limits(run.graph, None), judge=judge)
+    one.compare([("a", actual, None)])
+    assert (one.values["a"].status, one.values["a"].float64) == (status, kept)
 
 
 INDICES = torch.arange(16)
@@ -120,20 +131,18 @@ def judged_after_another_decision(expected, otherwise, **options):
         known = float64_values({"a": INDICES, "b": b})
         return {name: known.get(name) for name in "ab"}
 
-    one = Float64Checker(
+    one = judge_of(
         RecordedValues(values(expected), compute=lambda _decisions: RecordedValues(values(otherwise))),
         run_of(graph, {"x": X}),
-        lambda node: (node,),
-        graph,
-        node_values=lambda _known: float64_values({"a": INDICES + 1}),
+        recompute=lambda _known, **_: float64_values({"a": INDICES + 1}),
         **options,
     )
     a, b = graph.nodes
-    one.record_output(a, "a", torch.int64, None)
+    one.facts.record(a, "a", torch.int64, None)
     verdict = one.verdict("a", a, INDICES, INDICES + 1, inputs={"x": X}.get)
     assert verdict.verdict == "decision"
     assert verdict.flips == Flips(16, 16)
-    one.record_output(b, "b", torch.float32, None)
+    one.facts.record(b, "b", torch.float32, None)
     return lambda tensor, **options: one.verdict("b", b, expected, tensor, **options).verdict
 
 
@@ -172,7 +181,7 @@ def test_an_output_that_is_not_finite_is_wrong_after_a_near_tie_too(number):
 def test_indices_of_equal_numbers_are_right_in_another_run_too():
     """The output has other ones than the observed run, in which all numbers are equal."""
     graph = chain("ArgMax")
-    one = Float64Checker(float64_values({"a": INDICES[:1]}), run_of(graph, {"x": X}), lambda node: (node,), graph)
+    one = judge_of(float64_values({"a": INDICES[:1]}), run_of(graph, {"x": X}))
     for numbers, verdict in ((torch.ones(16), "decision"), (X, "wrong")):
         judge = partial(one.verdict, "a", graph.nodes[0], INDICES[:1], INDICES[5:6], inputs={"x": numbers}.get)
         assert judge(observed=False).verdict == judge().verdict == verdict
@@ -184,5 +193,5 @@ def test_another_decision_than_that_for_its_inputs_is_wrong(inputs):
     graph = chain("Relu")
     known = float64_values({"a": INDICES})
     run = run_of(graph, {"x": X})
-    one = Float64Checker(known, run, lambda node: (node,), graph, node_values=lambda _known: known)
+    one = judge_of(known, run, recompute=lambda _known, **_: known)
     assert one.verdict("a", graph.nodes[0], INDICES, INDICES + 1, inputs=inputs.get).verdict == "wrong"

@@ -1,19 +1,19 @@
-"""One run of a graph."""
+"""One run of a graph, and the program that it computes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
-from filch.export import Graph
+from filch.export import Graph, Node
 from filch.export.backends import Compiled, Stage
+from filch.steal import Product
 
-from ..results._rows import Row
 from ._lower_precision import Lowered
+from ._pair import TensorLookup
 
 # The name of a value, its tensor, and the largest difference of each element between repeated runs; None for one run.
 ObservedValue = tuple[str, torch.Tensor, torch.Tensor | None]
-OnRow = Callable[[Row, torch.Tensor, torch.Tensor], None]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Run:
     seconds: Mapping[str, float] = field(default_factory=dict)
     lowered: Lowered | None = None
     statistics: bool = False
-    on_row: OnRow | None = None
+    on_row: Callable[..., None] | None = None
 
     @property
     def graph(self) -> Graph:
@@ -53,3 +53,27 @@ class Run:
         return (
             exported_name if self.lowered is None or exported_name != name else self.lowered.model_names.get(name, name)
         )
+
+
+@dataclass(frozen=True)
+class JudgedProgram:
+    """The exported program that a run computes.
+
+    Attributes:
+        exported: the exported graph.
+        computes: returns the nodes of the exported graph that a node of the run computes.
+        constant: returns a constant of the exported graph by its name; None for any other value.
+        original: the graph as the model was exported, if it may have been changed since.
+        lower_precision: whether lower precision is allowed.
+        model_tf32: the products whose factors the model may have rounded to TF32.
+        shapes: the shapes of values in the call, by their exported names; those of the run are added. A file need not
+            declare them, and sums that long may round more.
+    """
+
+    exported: Graph
+    computes: Callable[[Node], Sequence[Node]] = lambda node: (node,)
+    constant: TensorLookup = lambda _: None
+    original: Graph | None = None
+    lower_precision: bool = False
+    model_tf32: Collection[Product] = frozenset()
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)

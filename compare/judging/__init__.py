@@ -1,0 +1,1 @@
+"""Judge the values of a run by an ordered list of rules."""

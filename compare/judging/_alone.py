@@ -1,0 +1,64 @@
+"""Judge nodes by themselves: on their reference inputs, so that they inherit no error."""
+
+import math
+from dataclasses import replace
+
+import torch
+
+from ..float64 import RoundingVerdict, Verdict, identical_verdict, largest_distance
+from ..metrics._metrics import Difference
+from ..metrics._tolerance import is_quantized
+from ._pair import Pair
+from ._rule import Rest, Rule
+
+# A node whose value is suspicious in the whole run and by itself is wrong from this ratio by itself on, if the product
+# of both ratios is as large as this. Kernels sum in different orders: correct sums are up to 4.6 levels off.
+_CONFIRMED, _CONFIRMED_SUM, _CONFIRMED_PRODUCT = 2.5, 6.0, 7.5
+_COARSER = 2.0**10  # between the rounding levels of two precisions
+
+
+class ByTolerance(Rule):
+    """The tolerance judges values without a float64 value, and quantized ones: their error is relative to their step.
+
+    It does not override float64, which found only rounding in the whole run.
+    """
+
+    def judge(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
+        """See `Rule.judge`."""
+        verdict = None if is_quantized(pair.tolerance) else rest(pair)
+        if verdict is not None or pair.measure is None or pair.reference is None:
+            return verdict
+        if pair.whole is not None and pair.whole.sound:
+            return None
+        return tolerance_verdict(pair.measure(pair, pair.reference), pair.spread)
+
+
+class Confirmed(Rule):
+    """A node that is suspicious by itself is wrong if its value in the whole run agrees."""
+
+    def judge(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
+        """See `Rule.judge`."""
+        verdict, whole = rest(pair), pair.whole
+        if verdict is None or whole is None or not whole.verdict == verdict.verdict == "suspicious":
+            return verdict
+        if whole.error * verdict.ratio > _COARSER * verdict.error * whole.ratio:
+            return verdict  # the value was computed from a lower precision, which the node's own operands do not have
+        is_disputed = whole.disputed > 0 and verdict.disputed >= _CONFIRMED  # which the order of a sum doesn't explain
+        is_large = is_disputed or verdict.ratio >= (_CONFIRMED_SUM if self.facts.sums(pair.node) else _CONFIRMED)
+        if not is_large or verdict.ratio * whole.ratio < _CONFIRMED_PRODUCT:
+            return verdict
+        return replace(verdict, verdict="wrong", note="suspicious in the whole run, too")
+
+
+def tolerance_verdict(difference: Difference, spread: torch.Tensor | None) -> RoundingVerdict:
+    """Return the verdict by tolerance on a value without a float64 reference."""
+    distance = largest_distance(spread)
+    if difference.problem or difference.nonfinite:
+        return RoundingVerdict("wrong", math.inf, math.inf, spread=distance, note=difference.problem or "not finite")
+    if not difference.absolute:
+        return identical_verdict(spread)
+    ratio = difference.excess if math.isfinite(difference.excess) else difference.scale
+    unstable = distance is not None and 0 < difference.absolute <= 2 * distance
+    verdict: Verdict = "rounding" if difference.close else "unstable" if unstable else "wrong"
+    note = "judged by tolerance: no float64 reference"
+    return RoundingVerdict(verdict, ratio, difference.absolute, spread=distance, note=note)

@@ -1,0 +1,132 @@
+"""Judge what a model leaves open: the order of numbers, as `topk(..., sorted=False)`, and the choice in a near-tie."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+import torch
+
+from filch.export import Node
+
+from ..float64 import Float64Value, RoundingVerdict
+from ._facts import RunFacts
+from ._pair import Pair
+from ._rule import Rest, Rule
+
+Ties = Mapping[int, int]  # by axis, 1 or -1; see `filch.export.operators.NodeCall`
+_AXES = 4  # whose ties are tried, each in both directions
+
+
+class SelectedIndices(Rule):
+    """Indices are wrong if they are not those of the numbers that their node selects in any order."""
+
+    def __init__(self, facts: RunFacts) -> None:
+        super().__init__(facts)
+        self._selected: dict[str, torch.Tensor] = {}
+
+    def judge(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
+        """See `Rule.judge`."""
+        axis, node = self.facts.open_axes.get(pair.exported_name), pair.node
+        if axis is None or pair.name == node.outputs[0]:
+            self._selected |= {} if axis is None else {pair.name: pair.tensor}
+            return rest(pair)
+        numbers, source = self._selected.pop(node.outputs[0], None), pair.inputs(node.inputs[0])
+        source = self.facts.run.inputs.get(node.inputs[0]) if source is None else source
+        if numbers is None or source is None or torch.equal(source.gather(axis, pair.tensor), numbers):
+            return rest(pair)
+        return RoundingVerdict("wrong", math.inf, math.inf, note="they are not the indices of the selected numbers")
+
+
+class AnyOrder(Rule):
+    """Numbers in any order are compared in the same one."""
+
+    def judge(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
+        """See `Rule.judge`."""
+        axis, exact, expected = self.facts.open_axes.get(pair.exported_name), pair.exact, pair.expected
+        if axis is None or exact is None or expected is None or (pair.is_decision and pair.reference is not None):
+            return rest(pair)
+        if not pair.tensor.shape == expected.shape == exact.value.shape:
+            return rest(pair)
+        tensor, reference, value, noisy = (
+            item.sort(axis).values for item in (pair.tensor, expected, exact.value, exact.noisy)
+        )
+        exact = replace(exact, value=value, noisy=noisy)
+        return rest(replace(pair, tensor=tensor, reference=reference, exact=exact))
+
+
+class NearTies(Rule):
+    """A nearest `Resize` may choose either number in a near-tie: float64 and the reference do as the run does."""
+
+    def judge(self, pair: Pair, rest: Rest) -> RoundingVerdict | None:
+        """See `Rule.judge`."""
+        node, recompute = self.facts.program.exported.producer.get(pair.exported_name), self.facts.recompute
+        if recompute is None or node is None or pair.exact is None or not _chooses_nearest(node):
+            return rest(pair)
+        given = self.facts.read_by(pair)
+        source = given.get(node.inputs[0])
+        if source is None:
+            return rest(pair)
+
+        def resized(ties: Ties) -> torch.Tensor | None:
+            found = recompute(given.get, ties=ties).get(pair.exported_name)
+            return None if found is None else found.value
+
+        exact, reference = with_near_ties(pair.exact, pair.tensor, pair.reference, source.shape, resized)
+        return rest(replace(pair, exact=exact, reference=reference))
+
+
+def _chooses_nearest(node: Node) -> bool:
+    return node.op in ("Resize", "Upsample") and node.attributes.get("mode", "nearest") == "nearest"
+
+
+def with_near_ties(
+    exact: Float64Value,
+    tensor: torch.Tensor,
+    reference: torch.Tensor | None,
+    shape: torch.Size,
+    resized: Callable[[Ties], torch.Tensor | None],
+) -> tuple[Float64Value, torch.Tensor | None]:
+    """Return the value in float64 with the choices of a tensor, and the reference likewise; where both are right.
+
+    Args:
+        exact: what float64 has chosen.
+        tensor: what the run has.
+        reference: what the model has.
+        shape: of the input.
+        resized: returns what float64 computes from what the run has read, if near-ties are chosen so.
+    """
+    plain = resized({})
+    if plain is None or not exact.value.shape == tensor.shape == plain.shape or len(shape) != tensor.ndim:
+        return exact, reference
+    axes = [axis for axis, size in enumerate(shape) if size != tensor.shape[axis]]
+    if len(axes) > _AXES:
+        return exact, reference
+    if torch.equal(plain.to(tensor.dtype), tensor) and (reference is None or torch.equal(reference, tensor)):
+        return exact, reference
+    shifts = [item - plain for item in _resized(axes, resized)]
+    chosen = _nearest(exact.value, tensor, shifts)
+    shifted = replace(exact, value=chosen, noisy=exact.noisy + (chosen - exact.value))
+    if reference is None or reference.shape != tensor.shape:
+        return shifted, reference
+    own = _nearest(exact.value, reference, shifts)
+    return shifted, torch.where(own == chosen, reference, chosen.to(reference.dtype))
+
+
+def _resized(axes: list[int], resized: Callable[[Ties], torch.Tensor | None]) -> Iterator[torch.Tensor]:
+    for directions in itertools.product((-1, 1), repeat=len(axes)):
+        found = resized(dict(zip(axes, directions, strict=True)))
+        if found is not None:
+            yield found
+
+
+def _nearest(exact: torch.Tensor, tensor: torch.Tensor, shifts: list[torch.Tensor]) -> torch.Tensor:
+    """Return exact numbers, or those with one of the shifts where a tensor has these instead."""
+    wide = tensor.to(exact.dtype)
+    best, distance = exact, (wide - exact).abs()
+    for shift in shifts:
+        other = (wide - exact - shift).abs()
+        is_nearer = other < distance
+        best = torch.where(is_nearer, exact + shift, best)
+        distance = torch.where(is_nearer, other, distance)
+    return best
