@@ -19,7 +19,7 @@ def history_command(
 ) -> None:
     """Show which comparisons became wrong in many runs, since when, and what is to blame.
 
-    Exits with 0 if all were close when they were last compared, and with 1 if not.
+    Exits with 1 if one differed when it was last compared, else with 2 if one could not be compared.
     """
     from ..history._history import history
     from ..history._ledger_rows import read_ledgers

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import ClassVar
 
 from filch.steal import Key
 from filch.steal.text import short_line
@@ -15,9 +15,8 @@ from ..float64._verdict import SUSPICIOUS
 from ..metrics._metrics import Difference
 from ..rendering._console import as_text
 from ..rendering._html import as_page
-from ..rendering._outcome import Comparison, Gap, Proof
-from ..rendering._result import NextCommand, written
-from ..rendering._show import show_page
+from ..rendering._outcome import Gap, Proof
+from ..rendering._result import NextCommand, Result
 from ..rendering._table import Block, Column, Line, Table, fit_paths, folded, table_of
 from ._module_summary import module_summary
 from ._rank_grid import rank_grid
@@ -101,7 +100,7 @@ class DiffRow:
 
 
 @dataclass(frozen=True, repr=False)
-class DumpDiff(Comparison):
+class DumpDiff(Result):
     """The comparison of two dumps, tensor by tensor.
 
     Attributes:
@@ -122,6 +121,7 @@ class DumpDiff(Comparison):
     reasons: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     learned: Mapping[str, str] = field(default_factory=dict)
+    FORMAT: ClassVar[Mapping[str, int]] = {"filch_diff": 2}
 
     @cached_property
     def diverged(self) -> tuple[DiffRow, ...]:
@@ -152,8 +152,7 @@ class DumpDiff(Comparison):
             wide: a row for each value instead, with nothing cut.
             all_rows: a row for each value.
         """
-        yield Line(f"{self.outcome.upper()}: {self._title()}", self.outcome)
-        yield from (self.headline, "", self._verdict())
+        yield from (*self.heading(), "", self._verdict())
         first = self.first_divergence
         if wide or all_rows:
             yield from ("", _table(self.rows))
@@ -165,12 +164,6 @@ class DumpDiff(Comparison):
             yield from ("", Line("Ranks:", "heading"), *grid)
         if not (wide or all_rows):
             yield from ("", Line("Modules:", "heading"), *module_summary(self.rows, first))
-
-    def table(
-        self, *, wide: bool = False, all_rows: bool = False, width: int | None = None, color: bool = False
-    ) -> str:
-        """Return the result as text; see `blocks` and `Report.table`."""
-        return self._text(self.blocks(wide=wide, all_rows=all_rows), wide=wide, width=width, color=color)
 
     @property
     def next_command(self) -> NextCommand:
@@ -185,26 +178,13 @@ class DumpDiff(Comparison):
         first = self.first_divergence
         return "" if first is None else as_text([_table(surrounding(self.rows, first, around))], width=width)
 
-    def derived(self) -> Mapping[str, Any]:
-        """Return whether the dumps are close, and the headline."""
-        return {"filch_diff": 2, "close": self.close, "outcome": self.outcome, "headline": self.headline}
+    def _page(self) -> str:
+        grid = rank_grid(self.rows, whole=True)
+        return as_page(self.title, [self.headline, self._verdict(), *self.reasons, *grid, _table(self.rows)])
 
-    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return the rows as a page of its own, also written to `path` if one is given."""
-        blocks: list[Block] = [
-            self.headline,
-            self._verdict(),
-            *self.reasons,
-            *rank_grid(self.rows, whole=True),
-            _table(self.rows),
-        ]
-        return written(as_page(self._title(), blocks), path)
-
-    def show(self) -> None:
-        """Show the page of the differences: inside a notebook, or in the browser."""
-        show_page(self.to_html())
-
-    def _title(self) -> str:
+    @property
+    def title(self) -> str:
+        """The names of both dumps."""
         return f"{self.actual} against {self.expected}"
 
     def _verdict(self) -> str:
@@ -213,9 +193,7 @@ class DumpDiff(Comparison):
             return f"the first that differs is {first}"
         if gaps := self.gap_sentences():
             more = f", and {len(gaps) - 1} more" if len(gaps) > 1 else ""
-            return f"all judged values are close, but {gaps[0]}{more}"
-        if not self.close:
-            return "no value could be judged"
+            return f"all judged values are close, but {gaps[0]}{more}" if self.proof.judged else gaps[-1]
         unjudged = next((row for row in self.rows if not row.judged), None)
         return "all close" if unjudged is None else f"all judged values are close; the first not judged: {unjudged}"
 
