@@ -42,7 +42,7 @@ def decode_on(
     try:
         result = compare_decode(model, args, kwargs, backend=backend, tokens=max(tokens, LEAST_TOKENS))
     except FilchError as error:
-        return InvarianceRow(name, "fails", note=short_line(str(error), _REASON))
+        return InvarianceRow(name, "not judged", note=short_line(str(error), _REASON))
     difference = max(item.logits for item in result.positions)
     if result.breaks:
         more = sum(item.introduced for item in result.breaks[1:])

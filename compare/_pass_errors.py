@@ -13,7 +13,7 @@ from filch.steal import FilchError, Records, restore
 
 from ._compare import compare, resolve_backend
 from .common._errors import CompareError
-from .metrics._tolerance import Tolerance
+from .metrics._tolerance import ToleranceOption
 from .results._passes import PassErrors, PassRow, row_after
 from .results._report import Report
 
@@ -47,7 +47,7 @@ class CompareInstrument:
         *,
         backend: str | Backend = "onnxruntime-cpu",
         options: Mapping[str, Any] | None = None,
-        tolerance: float | Tolerance | None = None,
+        tolerance: ToleranceOption = None,
         lower_precision: bool | None = None,
         limit: float | None = None,
         print_stdout: bool = False,
@@ -73,12 +73,12 @@ class CompareInstrument:
     @property
     def culprit(self) -> PassRow | None:
         """The first pass that makes a value wrong, or after which nothing can be judged; None if there is none."""
-        return self._result.culprit
+        return self.result.culprit
 
     @property
     def close(self) -> bool:
         """Whether after each pass every judged value is within tolerance, and every output was judged."""
-        return self._result.close
+        return self.result.close
 
     def before_all_passes(self, program: Program) -> None:
         """Compare the initial program.
@@ -112,13 +112,14 @@ class CompareInstrument:
 
     def to_json(self) -> str:
         """The rows as JSON."""
-        return self._result.to_json()
+        return self.result.to_json()
 
     def __str__(self) -> str:
-        return str(self._result)
+        return str(self.result)
 
     @property
-    def _result(self) -> PassErrors:
+    def result(self) -> PassErrors:
+        """The rows with their outcome."""
         return PassErrors(self.errors)
 
     def _add(self, name: str, program: Program) -> None:

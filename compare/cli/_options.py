@@ -241,7 +241,7 @@ Outputs = Annotated[
     typer.Option(
         "--output",
         "-o",
-        help="Write the report as .html, .json, .csv or .md; one file per backend; may be repeated.",
+        help="Write the result as .html, .json or .md, a report also as .csv; one file per backend; may be repeated.",
     ),
 ]
 Statistics = Annotated[
@@ -298,22 +298,6 @@ Wide = Annotated[bool, typer.Option("--wide", help="Print all rows and columns, 
 
 
 @dataclass(frozen=True)
-class Accepting:
-    """The values that may stay without a judgment."""
-
-    accept: Accept = None
-    accepted: Accepted = None
-
-    @property
-    def reasons(self) -> dict[str, str]:
-        """The reason for each value by its name; see `Comparison.accepted`."""
-        from ..common._accepted import read_accepted
-
-        in_file = {} if self.accepted is None else read_accepted(self.accepted)
-        return in_file | dict(text.split("=", 1) for text in self.accept or ())
-
-
-@dataclass(frozen=True)
 class Judging:
     """How values are judged, and how backends run."""
 
@@ -331,6 +315,22 @@ class Judging:
             "lower_precision": self.lower_precision,
             "limit": self.limit,
         }
+
+
+@dataclass(frozen=True)
+class Comparing(Judging):
+    """The same, and what else is measured when a program is compared."""
+
+    profile: Profile = False
+    every_node: EveryNode = False
+    repeats: Repeats = 1
+    statistics: Statistics = False
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the same meaning of `compare`; `statistics` also depends on what is written."""
+        truth = "float64" if self.every_node else None
+        return {**super().arguments, "profile": self.profile, "truth": truth, "repeats": self.repeats}
 
 
 @dataclass(frozen=True)
@@ -354,16 +354,3 @@ class FleetExecution(ExecutorOptions):
     """The same for a fleet, which always has an executor."""
 
     executor: Executor = "processes:1"
-
-
-@dataclass(frozen=True)
-class OutputOptions:
-    """How the table is printed; `--json` and `--markdown` are mutually exclusive."""
-
-    as_json: Json = False
-    as_markdown: Markdown = False
-    quiet: Quiet = False
-
-    def __post_init__(self) -> None:
-        if self.as_json and self.as_markdown:
-            raise usage_error("--json and --markdown are mutually exclusive")

@@ -44,7 +44,8 @@ class NextCommand:
 class Result:
     """The base of frozen dataclasses that say whether B computes what A does.
 
-    A subclass defines `proof`, `headline` and `blocks`; as needed also `title`, `next_command`, `derived` and `drawn`.
+    A subclass defines `proof`, `headline` and `blocks`; as needed also `title`,
+    `first_difference`, `next_command`, `derived` and `drawn`.
 
     Attributes:
         accepted: reasons why a value may stay without a judgment, by its name (see `Gap`).
@@ -110,6 +111,11 @@ class Result:
         """Return the outcome with the title, and the headline."""
         yield Line(f"{self.outcome.upper()}: {self.title}", self.outcome)
         yield from () if self.title == self.headline else (self.headline,)
+
+    @property
+    def first_difference(self) -> str:
+        """The first difference as a sentence; `""` if there is none."""
+        return ""
 
     @property
     def next_command(self) -> NextCommand | None:

@@ -230,6 +230,11 @@ class Alignment(Result):
         judged -= {gap.name for gap in self.gaps}
         return Proof(len(judged), bool(self.wrong_outputs or self.contradicted), self.gaps)
 
+    @property
+    def first_difference(self) -> str:
+        """The first operation at which B leaves A, or else what is wrong with an output."""
+        return str(next(iter((*self.departures, *self.wrong_outputs)), ""))
+
     @cached_property
     def contradicted(self) -> tuple[AlignedValue, ...]:
         """The values for which the mapping file names another place than their numbers."""

@@ -98,12 +98,12 @@ def run_cell(labels: dict[str, str], run: Callable[[], Report]) -> Cell:
     details = [] if all(judged) else [f"close, {judged.count(False)} of {len(judged)} not judged"]
     details += [note for note in report.notes if note.startswith(OPTIMIZED_NOTE)]
     text = {
-        "different": first or next(iter(report.interface), ""),
+        "different": report.first_difference,
         "incomplete": "; ".join(report.gap_sentences()),
         "close": "; ".join(details),
     }
     blame = None if first is None else Divergence.of(first)
-    return Cell(labels, report.outcome, worst, str(text[report.outcome]), blame, gaps=tuple(gap.name for gap in gaps))
+    return Cell(labels, report.outcome, worst, text[report.outcome], blame, gaps=tuple(gap.name for gap in gaps))
 
 
 def failure_text(error: FilchError) -> str:

@@ -176,6 +176,11 @@ class Decoding(Result):
         return self.breaks[0] if self.breaks else None
 
     @property
+    def first_difference(self) -> str:
+        """The first break, or else where the model itself goes wrong."""
+        return str(self.first_break or ("" if self.consistent else self.headline))
+
+    @property
     def headline(self) -> str:
         """Where it goes wrong, in one line."""
         name = f"{self.model} on {self.backend}" + (f" in {self.precision}" if self.precision else "")

@@ -134,6 +134,11 @@ class DumpDiff(Result):
         return next(iter(self.diverged), None)
 
     @property
+    def first_difference(self) -> str:
+        """The first row in which the dumps differ, as a sentence."""
+        return str(self.first_divergence or "")
+
+    @property
     def proof(self) -> Proof:
         """What was judged: a value may be wrong, or not judged and not covered by the outputs that depend on it."""
         gaps = (Gap(f"{row.key.label}{row.path}", row.reason) for row in _uncovered(self.rows))

@@ -61,7 +61,7 @@ class InvarianceRow:
         verdict: `"holds"`: the numbers are the same, or those in a quantized cache are off by its rounding alone;
             `"rounding"`, only if bits were compared: the numbers are the same in float64, but not the bits; `"breaks"`:
             also in float64 the numbers are others; `"fails"`: the call raises an error; `"not judged"`: an output or a
-            layer can't be judged; `"not run"`: the model does not support it.
+            layer can't be judged, or a backend can't run the program; `"not run"`: the model does not support it.
         difference: the largest difference of a logit in the model's own dtypes, relative to its size or that of a
             typical one; None if the model did not run.
         first: the first operation that differs; None if none does.
@@ -119,6 +119,12 @@ class Invariance(Result):
         yield f"{self.sequences} sequences of {self.length} tokens"
         yield ""
         yield table_of(_ROWS, self.rows, marked=_is_broken, skip_empty=not wide)
+
+    @property
+    def first_difference(self) -> str:
+        """The first relation that does not hold, and the first operation that differs."""
+        first = next((row for row in self.rows if row.first is not None), None)
+        return "" if first is None else f"{first.relation}: {first.first}"
 
     def _page(self) -> str:
         return as_page(f"Ways to call {self.model}", [*self.blocks(wide=True)])

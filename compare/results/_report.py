@@ -133,6 +133,11 @@ class Report(Result):
             return self.introduced[0]
         return next((row for row in self.diverged if row.kind != "output"), next(iter(self.diverged), None))
 
+    @property
+    def first_difference(self) -> str:
+        """The first row that differs, or else how the interface does."""
+        return str(self.first_divergence or next(iter(self.interface), ""))
+
     @cached_property
     def introduced(self) -> tuple[Row, ...]:
         """The rows, in order, whose own node is wrong or differs from run to run (see `Row.isolated`)."""
