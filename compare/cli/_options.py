@@ -329,8 +329,8 @@ class Comparing(Judging):
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments of the same meaning of `compare`; `statistics` also depends on what is written."""
-        truth = "float64" if self.every_node else None
-        return {**super().arguments, "profile": self.profile, "truth": truth, "repeats": self.repeats}
+        own = {"profile": self.profile, "every_node": self.every_node, "repeats": self.repeats}
+        return super().arguments | own
 
 
 @dataclass(frozen=True)

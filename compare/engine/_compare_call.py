@@ -142,7 +142,7 @@ class _CallComparison:
         """Return the rows of one stage, and its observer effect.
 
         The stage runs without and with instrumentation. With float64, nodes whose error rounding does not explain also
-        run in isolation, and those before the first value that differs if none of them is wrong; with `truth`, all.
+        run in isolation, and those before the first value that differs if none is wrong; with `every_node`, all.
         """
         prepared = self._prepared
         run = self._run(stage)
@@ -168,7 +168,7 @@ class _CallComparison:
         if prepared.float64 is not None:
             isolated = partial(self._isolated_rows, run, prepared.float64, references, allowances, random.unjudged)
             suspects = frozenset() if checker is None else checker.suspects
-            if self._options.truth is not None:
+            if self._options.every_node:
                 rows = isolated(rows, None)
             elif selected := unexplained_nodes(rows, suspects):
                 rows = isolated(rows, selected)
