@@ -10,7 +10,7 @@ import typer
 from . import _options as shared
 from ._command import command_line, usage_error
 from ._options import Comparing
-from ._output import Judged, Showing, echo_unless
+from ._output import Judged, Showing, Telling
 
 if TYPE_CHECKING:
     from filch.export import Program
@@ -54,7 +54,7 @@ def demo_command(folder: Annotated[Path, typer.Option(help="Folder to write to."
     folder.mkdir(parents=True, exist_ok=True)
     dump, onnx_file = folder / "tiny_llm.dump.onnx", folder / "tiny_llm.onnx"
     model, args, shapes = tiny_llm(dynamic_shapes=True)
-    with Showing().progress("demo"):
+    with Telling().progress("demo"):
         with steal_forward(model, submodules=True, dump_file=dump):
             model(*args)
         export(model, args, dynamic_shapes=shapes).save(onnx_file)
@@ -62,7 +62,7 @@ def demo_command(folder: Annotated[Path, typer.Option(help="Folder to write to."
         report.to_json(folder / "report.json")
         report.to_html(folder / "report.html")
     code = Showing().finish(report)
-    echo_unless(False, "\nwritten:" + "".join(f"\n  {path}" for path in sorted(folder.iterdir())))
+    Telling().tell("\nwritten:" + "".join(f"\n  {path}" for path in sorted(folder.iterdir())))
     raise code
 
 

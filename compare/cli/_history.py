@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ._command import command_line
-from ._output import Accepting, echo_unless
+from ._output import Accepting
 
 
 def history_command(
@@ -29,7 +29,7 @@ def history_command(
     written = write_site(found, output) if output is not None else []
     code = shown.finish(found)
     if written:
-        echo_unless(shown.quiet or shown.as_json, f"\nwritten: {', '.join(map(str, written))}")
+        shown.tell(f"\nwritten: {', '.join(map(str, written))}")
     raise code
 
 

@@ -21,13 +21,50 @@ _WRITERS = {".csv": "to_csv", ".html": "to_html", ".json": "to_json", ".md": "to
 
 
 @dataclass(frozen=True)
-class Showing:
+class Telling:
+    """What a command tells beside a result: its progress, and what it wrote."""
+
+    quiet: shared.Quiet = False
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing is told."""
+        return self.quiet
+
+    @contextmanager
+    def progress(self, title: str) -> Iterator[None]:
+        """Show the progress of a block; what the user's own code prints in it goes to standard error."""
+        from ..common._progress import progress
+
+        with progress(title, quiet=self.is_silent), redirect_stdout(sys.stderr):
+            yield
+
+    def tell(self, text: str) -> None:
+        """Print text that may hold names from files."""
+        from ..rendering._console import echo
+
+        if not self.is_silent:
+            echo(text)
+
+
+@dataclass(frozen=True)
+class Printing(Telling):
+    """The same for a command that prints text or JSON."""
+
+    as_json: shared.Json = False
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing is told, as JSON is printed alone."""
+        return self.quiet or self.as_json
+
+
+@dataclass(frozen=True)
+class Showing(Printing):
     """How a result is printed."""
 
     all_rows: shared.All = False
     wide: shared.Wide = False
-    as_json: shared.Json = False
-    quiet: shared.Quiet = False
 
     @property
     def reasons(self) -> Mapping[str, str]:
@@ -36,11 +73,9 @@ class Showing:
 
     @contextmanager
     def progress(self, title: str) -> Iterator[None]:
-        """Show the progress of a block; what the user's own code prints in it goes to standard error."""
-        from ..common._progress import progress
-
+        """Show the progress of a block; see `Telling`."""
         _ = self.reasons  # a file that can't be read is told before anything runs
-        with progress(title, quiet=self.quiet or self.as_json), redirect_stdout(sys.stderr):
+        with super().progress(title):
             yield
 
     def finish(self, *results: "Result", as_list: bool = False, **view: Any) -> typer.Exit:
@@ -60,7 +95,7 @@ class Showing:
         elif not self.quiet:
             typer.echo("\n\n".join(self._text(result, **view) for result in found))
         if written := self.write(found):
-            echo_unless(self.quiet or self.as_json, f"\nwritten: {', '.join(written)}")
+            self.tell(f"\nwritten: {', '.join(written)}")
         return typer.Exit(Proof.together(result.proof for result in found).without(self.reasons).exit_code)
 
     def _text(self, result: "Result", **view: Any) -> str:
@@ -123,17 +158,9 @@ class Accepting(Showing):
         from ..common._accepted import read_accepted
 
         in_file = {} if self.accepted is None else read_accepted(self.accepted)
-        return in_file | dict(text.split("=", 1) for text in self.accept or ())
+        return in_file | shared.parse_accept(self.accept)
 
 
 @dataclass(frozen=True)
 class Judged(Accepting, Writing):
     """The same, with all of these."""
-
-
-def echo_unless(quiet: bool, text: str) -> None:
-    """Print text that may hold names from files, unless `quiet`."""
-    from ..rendering._console import echo
-
-    if not quiet:
-        echo(text)

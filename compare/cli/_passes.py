@@ -10,7 +10,7 @@ import typer
 from . import _options as shared
 from ._command import usage_error
 from ._options import Judging
-from ._output import Accepting, echo_unless
+from ._output import Accepting
 
 _PASSES_HELP = "A pass: its name, package.module:function or path.py:function; may be repeated, they run in this order."
 
@@ -48,7 +48,7 @@ def passes_command(
 
     passes = [find_factory(name).function if ":" in name else name for name in pass_ or default_passes()]
     with PassContext() as context:
-        if not (shown.quiet or shown.as_json):
+        if not shown.is_silent:
             context.profile_pass_instrument(print_stdout=True)
         if out_dir is not None:
             context.save_graph_instrument(out_dir, **({"views": view} if view else {}))
@@ -66,7 +66,7 @@ def passes_command(
             optimized = optimize(program, passes)
         finally:  # a pass that raises has a row too
             if errors is not None and errors.errors:
-                echo_unless(shown.quiet or shown.as_json, "")
+                shown.tell("")
                 code = shown.finish(errors.result)
     if output is not None:
         optimized.save(output)
