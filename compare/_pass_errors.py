@@ -58,7 +58,8 @@ class CompareInstrument:
             raise CompareError(
                 f"backend {self._backend.name!r} cannot run exported graphs, so passes cannot be compared"
             )
-        self._tolerance, self._limit = tolerance, limit
+        self._tolerance: ToleranceOption = tolerance
+        self._limit = limit
         self._lower_precision, self._print = lower_precision, print_stdout
         self._rows: list[PassRow] = []
         self._seconds: float | None = None

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -152,7 +151,7 @@ class Accepting(Showing):
     accept: shared.Accept = None
     accepted: shared.Accepted = None
 
-    @cached_property
+    @property
     def reasons(self) -> Mapping[str, str]:
         """The reason for each value by its name; see `Result.accepted`."""
         from ..common._accepted import read_accepted

@@ -228,7 +228,7 @@ def test_nothing_that_is_returned_is_nothing_that_is_judged():
     """Two implementations that return nothing are not close."""
     result = compared(lambda _: None, lambda _: None)
     assert result.outcome == "incomplete"
-    assert "A has no outputs that were compared" in str(result)
+    assert "nothing could be judged" in str(result)
 
 
 @pytest.mark.parametrize(
