@@ -388,7 +388,7 @@ def test_an_error_that_reaches_no_result_is_told_all_the_same(subject: tuple[Cap
     [
         ({"every_node": True, "tolerance": 1e-3}, "`every_node` and `tolerance` are mutually exclusive"),
         ({"repeats": 2, "tolerance": 1e-3}, "give no tolerance"),
-        ({"truth": "float64", "repeats": 0}, "repeats must be an integer of at least 1, not 0"),
+        ({"every_node": True, "repeats": 0}, "repeats must be an integer of at least 1, not 0"),
     ],
 )
 def test_what_does_not_go_together_is_refused(
@@ -453,7 +453,7 @@ def test_a_number_where_the_model_has_none_is_not_explained_by_rounding() -> Non
     with steal_forward(model := Log()) as capture:
         model(x)
     program = export(model, (x,))
-    name, how = program.graph.outputs[0], {"truth": "float64", "stages": ["exported"]}
+    name, how = program.graph.outputs[0], {"every_node": True, "stages": ["exported"]}
     instead: list[Callable[[torch.Tensor], torch.Tensor]] = [
         lambda made: made.where(~made.isnan(), 12345.0),
         lambda made: made.where(~made.isinf(), 7.0),

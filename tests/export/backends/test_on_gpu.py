@@ -237,8 +237,8 @@ def test_models_in_half_precision_are_judged(dtype, name):
     """In their own dtype, by tolerance and by float64."""
     case = Case(dtype=dtype)
     backend = _backend(name, {} if name == "onnxruntime-cuda" else DEVICE)
-    for truth in (None, "float64"):
-        report = compare(case.capture, case.program, backend=backend, truth=truth)
+    for every_node in (False, True):
+        report = compare(case.capture, case.program, backend=backend, every_node=every_node)
         assert report.close, report
         assert str(dtype).removeprefix("torch.") in {row.dtype for row in report.rows if row.judged}
 
