@@ -38,7 +38,7 @@ def clean_row(name: str, port: Port) -> list[float | str]:
     for text, values in (("FALSE", false), ("MISSED", missed)):
         for value in values:
             print(f"{text} {name}: {value.module}{value.path}: {value.evidence} {', '.join(value.places)}", flush=True)
-    if not result.close:
+    if result.outcome == "different":
         print(f"DIFFERENT {name}: {'; '.join(result.wrong_outputs)}", flush=True)
     counts = Counter(value.evidence for value in computed if port.is_paired(value))
     weights = f"{sum(weight.complete for weight in result.weights)}/{len(result.weights)}"

@@ -29,7 +29,7 @@ DEFAULT = [label for label in BACKENDS if label != "onnxruntime-cpu"]  # which i
 MODES: dict[str, dict[str, Any]] = {
     "tolerance": {"tolerance": "default"},
     "default": {},
-    "float64": {"truth": "float64"},
+    "float64": {"every_node": True},
 }
 SHOWN = 3  # flagged rows to print of each comparison
 

@@ -114,8 +114,8 @@ class Judge:
                 model(**given)
             self._recorded = {"exported": export(model, (), given), "reference": capture}
         program = map_to_export(file, **self._recorded, lower_precision=lower)
-        truth = "float64" if lower else None
-        report = compare(self._recorded["reference"], program, stages=("exported",), lower_precision=lower, truth=truth)
+        options = {"stages": ("exported",), "lower_precision": lower, "every_node": lower}
+        report = compare(self._recorded["reference"], program, **options)
         return report, notes
 
 

@@ -64,7 +64,7 @@ def is_claim(result: Alignment, bugs: Sequence[PortingBug]) -> list[str]:
 
 def outcome(result: Alignment, bug: PortingBug) -> str:
     """Return what the first departure is worth."""
-    if result.close:
+    if result.outcome != "different":
         return PASSED
     return bug.found(result.departures[0]) if result.departures else UNNAMED
 
@@ -80,7 +80,7 @@ def clean_runs(ports: Sequence[str]) -> int:
     for port in ports:
         for style in STYLES:
             result, seconds = aligned((), port, style)
-            wrong = bool(result.departures or not result.close)
+            wrong = bool(result.departures or result.outcome == "different")
             flagged += wrong
             if wrong:
                 report(f"FLAGGED {port}", style, result)

@@ -1,4 +1,4 @@
-"""Measure the false alarms of `compare(truth="float64")` in clean runs, and how often it detects planted noise.
+"""Measure the false alarms of `compare(every_node=True)` in clean runs, and how often it detects planted noise.
 
 Clean runs of the tests' zoo: in float32, with matrix products in TF32, lowered to float16, and models that are in
 float16 or bfloat16 themselves. Every verdict other than rounding is a false alarm. Then noise is planted in every
@@ -118,7 +118,7 @@ def round_factors(model: ir.Model) -> ir.Model:
 
 def compare_float64(model: CapturedModel, program: Program | None = None, **options: Any) -> Report:
     """Compare a program, by default the exported one, with the capture, by float64."""
-    return compare(model.capture, program or model.program, truth="float64", **options)
+    return compare(model.capture, program or model.program, every_node=True, **options)
 
 
 def compare_clean(name: str, model: CapturedModel, precision: str) -> Report:

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from .repro import Repro, write_repro
     from .results._alignment import Alignment
     from .results._decoding import DecodeBreak, DecodeDecision, DecodePosition, Decoding, LayerErrors
-    from .results._dump_diff import DiffRow, DumpDiff
+    from .results._dump_diff import DumpDiff
     from .results._explanation import Explanation
     from .results._invariance import Invariance, InvarianceBreak, InvarianceRow
     from .results._load_report import load_report
     from .results._passes import PassRow
     from .results._precision import Goal, OutputDifferences, PrecisionReport, Sensitivity
     from .results._report import Report
-    from .results._rows import ModelOperation, ModuleRow, Row
+    from .results._rows import DiffRow, ModelOperation, ModuleRow, Row
     from .testing._checks import Checks
     from .testing._golden import Golden
 
@@ -130,13 +130,13 @@ _NAMES_BY_MODULE = {
     "results._alignment": ("Alignment",),
     "results._invariance": ("InvarianceBreak", "Invariance", "InvarianceRow"),
     "results._decoding": ("DecodeBreak", "DecodeDecision", "DecodePosition", "Decoding", "LayerErrors"),
-    "results._dump_diff": ("DiffRow", "DumpDiff"),
+    "results._dump_diff": ("DumpDiff",),
     "results._explanation": ("Explanation",),
     "results._load_report": ("load_report",),
     "results._passes": ("PassRow",),
     "results._precision": ("Goal", "OutputDifferences", "PrecisionReport", "Sensitivity"),
     "results._report": ("Report",),
-    "results._rows": ("ModelOperation", "ModuleRow", "Row"),
+    "results._rows": ("DiffRow", "ModelOperation", "ModuleRow", "Row"),
     "testing._checks": ("Checks",),
     "testing._golden": ("Golden",),
 }

@@ -4,7 +4,7 @@ import itertools
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -44,7 +44,7 @@ def compare(
     stages: Collection[Stage] | None = None,
     profile: bool = False,
     statistics: bool = False,
-    truth: Literal["float64"] | None = None,
+    every_node: bool = False,
     repeats: int = 1,
     buffer: int = BUFFER,
     limit: float | None = None,
@@ -73,7 +73,7 @@ def compare(
         profile: also measure the time of each node, in a run without instrumentation.
         statistics: also compute minimum, maximum, mean, standard deviation and a histogram of each value and its
             reference. This takes about a third longer.
-        truth: `"float64"` runs every node in isolation, which also finds errors of a node that are smaller than the
+        every_node: run every node in isolation, which also finds errors of a node that are smaller than the
             rounding errors that it inherits, and raises an error if the exported program is missing.
         repeats: how many times to run everything, to separate nondeterminism from errors.
         buffer: how many bytes of values each side may keep in memory, where the backend can return values in parts.
@@ -127,7 +127,7 @@ def compare(
         profile,
         statistics,
         buffer,
-        truth=truth,
+        every_node=every_node,
         repeats=repeats,
         by_tolerance=tolerance is not None,
         on_row=None if stepwise is None else stepwise.record,

@@ -16,7 +16,7 @@ from .decoding._plan import Plan, together
 from .decoding._tokens import given_tokens
 from .models._subject import Subject
 from .results._decoding import DecodeBreak, Decoding
-from .results._invariance import InvarianceBreak, InvarianceRow
+from .results._invariance import InvarianceBreak, InvarianceRow, InvarianceVerdict
 
 LEAST_TOKENS = 6  # of `compare_decode`
 _REASON = 120  # characters
@@ -42,13 +42,14 @@ def decode_on(
     try:
         result = compare_decode(model, args, kwargs, backend=backend, tokens=max(tokens, LEAST_TOKENS))
     except FilchError as error:
-        return InvarianceRow(name, "fails", note=short_line(str(error), _REASON))
+        return InvarianceRow(name, "not judged", note=short_line(str(error), _REASON))
     difference = max(item.logits for item in result.positions)
     if result.breaks:
         more = sum(item.introduced for item in result.breaks[1:])
         return InvarianceRow(name, "breaks", difference, _at(result, result.breaks[0]), more, result.judged)
-    if result.unjudged or result.failed:
-        return InvarianceRow(name, "fails", difference, note=short_line(result.headline, _REASON))
+    if result.outcome != "close":
+        verdict: InvarianceVerdict = "breaks" if result.outcome == "different" else "not judged"
+        return InvarianceRow(name, verdict, difference, note=short_line(result.headline, _REASON))
     if bitwise and (first := _first_other_bits(result)) is not None:
         return InvarianceRow(name, "rounding", difference, first, 0, result.judged)
     return InvarianceRow(name, "holds", difference, compared=result.judged)

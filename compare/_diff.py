@@ -29,7 +29,8 @@ from .float64 import StoredLevel, levels_of
 from .metrics._summed_sizes import SUMMED, SummedSizes, compare_summed
 from .metrics._tolerance import Tolerance
 from .ranks._rank_diff import RankDiff
-from .results._dump_diff import DiffRow, DumpDiff, outermost
+from .results._dump_diff import DumpDiff, outermost
+from .results._rows import DiffRow
 
 _SECOND = "the second dump"
 _Path = str | os.PathLike[str]

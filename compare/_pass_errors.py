@@ -12,7 +12,7 @@ from filch.steal import FilchError, Records, restore
 
 from ._compare import compare, resolve_backend
 from .common._errors import CompareError
-from .metrics._tolerance import Tolerance
+from .metrics._tolerance import ToleranceOption
 from .results._passes import PassErrors, PassRow, pass_row
 from .results._report import Report
 
@@ -46,7 +46,7 @@ class CompareInstrument:
         *,
         backend: str | Backend = "onnxruntime-cpu",
         options: Mapping[str, Any] | None = None,
-        tolerance: float | Tolerance | None = None,
+        tolerance: ToleranceOption = None,
         lower_precision: bool | None = None,
         limit: float | None = None,
         print_stdout: bool = False,
@@ -57,7 +57,8 @@ class CompareInstrument:
             raise CompareError(
                 f"backend {self._backend.name!r} cannot run exported graphs, so passes cannot be compared"
             )
-        self._tolerance, self._limit = tolerance, limit
+        self._tolerance: ToleranceOption = tolerance
+        self._limit = limit
         self._lower_precision, self._print = lower_precision, print_stdout
         self._rows: list[PassRow] = []
         self._seconds: float | None = None
@@ -72,12 +73,12 @@ class CompareInstrument:
     @property
     def culprit(self) -> PassRow | None:
         """The first pass that makes a value wrong, or after which nothing can be judged; None if there is none."""
-        return self._result.culprit
+        return self.result.culprit
 
     @property
     def close(self) -> bool:
         """Whether after each pass every judged value is within tolerance, and every output was judged."""
-        return self._result.close
+        return self.result.close
 
     def before_all_passes(self, program: Program) -> None:
         """Compare the initial program.
@@ -111,13 +112,14 @@ class CompareInstrument:
 
     def to_json(self) -> str:
         """The rows as JSON."""
-        return self._result.to_json()
+        return self.result.to_json()
 
     def __str__(self) -> str:
-        return str(self._result)
+        return str(self.result)
 
     @property
-    def _result(self) -> PassErrors:
+    def result(self) -> PassErrors:
+        """The rows with their outcome."""
         return PassErrors(self.errors)
 
     def _add(self, name: str, program: Program) -> None:

@@ -78,7 +78,7 @@ def check_quantized(  # noqa: PLR0917  called in one place
         is_refused = isinstance(error, ValueError) and _REFUSAL in str(error)
         return InvarianceRow(name, "not run" if is_refused else "fails", note=_reason(error))
     if watched.others:
-        return InvarianceRow(name, "fails", note=f"layers of {', '.join(watched.others)} can't be compared")
+        return InvarianceRow(name, "not judged", note=f"layers of {', '.join(watched.others)} can't be compared")
     difference, note = None, ""
     try:
         with torch.no_grad(), _recorded(model, running):
@@ -90,8 +90,10 @@ def check_quantized(  # noqa: PLR0917  called in one place
     if watched.faults:
         fault, more = watched.faults[0], len(watched.faults) - 1
         return InvarianceRow(name, "breaks", difference, fault, more, watched.compared, note)
-    if note or not watched.is_quantized:
-        return InvarianceRow(name, "fails", note=note or "no quantized layer of the cache was updated")
+    if note:
+        return InvarianceRow(name, "fails", note=note)
+    if not watched.is_quantized:
+        return InvarianceRow(name, "not judged", note="no quantized layer of the cache was updated")
     return InvarianceRow(name, "holds", difference, compared=watched.compared, note=_clipped(watched))
 
 

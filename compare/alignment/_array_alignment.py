@@ -23,7 +23,7 @@ from ._output_order import have_equal_numbers, have_same_kinds, in_order
 from ._outputs import JudgedOutputs, bare_name, judge_outputs, output_name
 from ._parts import Parts, part_of, with_parts
 from ._program_run import ProgramSource, noisy_values, run_program
-from ._result import aligned_weight, alignment, outputs_of, remarks_on
+from ._result import aligned_weight, alignment, gaps_of, outputs_of, remarks_on
 from ._rounding import FINEST, RoundingLevels, assumed, measured
 from ._value_map import ValueMap
 from ._values import ValueSide
@@ -167,8 +167,9 @@ def align_arrays(own: Source, other: Source, given: ValueMap, parts: Parts) -> A
     judged = _judged_outputs(own, other, first, second)
     accounted = pairs.found if are_of_b else pairs.found_in_other
     lost = [item.own for item in judged.judged if item.problem] if are_of_b and _are_unsaved(judged, pairs) else []
-    gaps = [Gap(output_name(item), "no array of B has its numbers") for item in lost]
-    wrong += [] if wrong or gaps else judged.problems
+    gaps = [*gaps_of(judged, second.execution)]
+    gaps += [Gap(output_name(item), "no array of B has its numbers") for item in lost]
+    wrong += [] if wrong or lost else judged.problems
     are_two = isinstance(own, NamedArrays) and isinstance(other, NamedArrays)
     if are_two and not wrong and accounted.isdisjoint(arrays.recognizable):
         wrong.append("no array has enough different numbers to be compared")

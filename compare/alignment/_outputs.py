@@ -70,6 +70,12 @@ class JudgedOutputs:
         return (*(item.other for item in self.judged if item.problem and item.other is not None), *self.changed)
 
     @property
+    def cache_names(self) -> tuple[str, ...]:
+        """The names of `caches`, one for all tensors of a cache."""
+        parts = (_CACHE.split(output_name(item), maxsplit=1) for item in self.caches)
+        return (*dict.fromkeys(before + name for before, name, _ in parts),)
+
+    @property
     def problems(self) -> tuple[str, ...]:
         """Sentences on what is wrong; empty if B leaves to its caller what A does."""
         found = [item.problem for item in self.judged if item.problem]

@@ -13,6 +13,7 @@ from ..layouts._described import described
 from ..layouts._layout import Layout
 from ..layouts._numbers import TensorNumbers
 from ..layouts._solve import holds, solve
+from ..rendering._outcome import Gap
 from ..results._alignment import (
     AlignedOutput,
     AlignedValue,
@@ -69,7 +70,17 @@ def alignment(
         outputs=tuple(outputs_of(pairs.outputs, own, other)),
         graphs={"A": own.graph, "B": other.graph},
         linked=_linked(pairs),
+        gaps=tuple(gaps_of(pairs.outputs, other)),
     )
+
+
+def gaps_of(judged: JudgedOutputs, other: Execution) -> Iterator[Gap]:
+    """Yield the outputs of A that B does not leave to its caller although nothing shows that it is wrong."""
+    for item in judged.judged:
+        if item.inner:
+            place = label_of(other, item.inner)
+            yield Gap(output_name(item.own), f"B computes it, as {place}, but returns another value alone")
+    yield from (Gap(name, "A also returns a cache, of which B has nothing") for name in judged.cache_names)
 
 
 def outputs_of(judged: JudgedOutputs, own: Execution, other: Execution) -> Iterator[AlignedOutput]:
@@ -105,9 +116,6 @@ def remarks_on(judged: JudgedOutputs, *, with_further: bool = True) -> Iterator[
     for item in judged.judged:
         if item.is_native:
             yield f"{output_name(item.own)} was judged by tolerance: float64 has no numbers of it"
-    if judged.caches:
-        names = ", ".join(map(output_name, judged.caches[:_SHOWN]))
-        yield f"A also returns a cache, of which B has nothing: not compared: {names}"
     if judged.further and with_further:
         yield f"B also returns {', '.join(map(output_name, judged.further))}, which A does not: not judged"
 

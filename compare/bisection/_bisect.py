@@ -20,7 +20,7 @@ from .._compare import resolve_backend, time_limit
 from ..common._delta_debugging import minimize
 from ..common._errors import CompareError
 from ..metrics._limits import Limits
-from ..metrics._tolerance import Tolerance
+from ..metrics._tolerance import ToleranceOption, given_limits
 from ..precision._precision import is_simulated
 from ..references._inputs import captured_calls
 from ..results._bisection import BisectReport, Culprit, Step
@@ -38,7 +38,7 @@ def bisect(
     *,
     backend: str | Backend = "onnxruntime-cpu",
     options: Mapping[str, Any] | None = None,
-    tolerance: float | Tolerance | None = None,
+    tolerance: ToleranceOption = None,
     lower_precision: bool = False,
     value: str | None = None,
     passes: Sequence[AnyPass] | None = None,
@@ -86,7 +86,7 @@ def bisect(
     simulate = to is not None and is_simulated(to, resolved_backend)
     variants = ProgramVariants(exported, tuple(passes or ()), to, [call.inputs for call in captured.calls], simulate)
     complete = variants.without(frozenset())[0]
-    limits = Limits(complete.graph, tolerance, lower_precision=lower_precision or to is not None)
+    limits = Limits(complete.graph, given_limits(tolerance), lower_precision=lower_precision or to is not None)
     with time_limit(exported, limit):
         criterion = make_criterion(records, exported, captured.calls, limits, value)
         identity = _identity(variants, resolved_backend, criterion, options)

@@ -1,16 +1,37 @@
 """The command that compares two implementations: `filch align`."""
 
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from . import _options as shared
-from ._command import usage_error
-from ._output import echo_result, echo_unless
+from ._output import Judged
 
-_WRITERS = {".html": "to_html", ".json": "to_json", ".md": "to_markdown"}  # methods of `Alignment`
+if TYPE_CHECKING:
+    from ..rendering._result import Result
+
+
+@dataclass(frozen=True)
+class AlignmentOptions(Judged):
+    """How an alignment is printed and written."""
+
+    output: Annotated[
+        list[Path] | None,
+        typer.Option("--output", "-o", help="Write the mapping (.toml) or the result (.html, .json, .md); repeatable."),
+    ] = None
+
+    formats: ClassVar[tuple[str, ...]] = (".toml", *Judged.formats)
+
+    def write_one(self, result: "Result", path: Path) -> None:
+        """Write the mapping or the result."""
+        from ..alignment._value_map import ValueMap
+        from ..results._alignment import Alignment
+
+        if path.suffix == ".toml" and isinstance(result, Alignment):
+            ValueMap.of(result).save(path)
+        else:
+            super().write_one(result, path)
 
 
 def align_command(
@@ -45,44 +66,17 @@ def align_command(
             "'hidden=none'; repeatable."
         ),
     ] = None,
-    output: Annotated[
-        list[Path] | None,
-        typer.Option("--output", "-o", help="Write the mapping (.toml) or the result (.html, .json, .md); repeatable."),
-    ] = None,
-    all_rows: shared.All = False,
-    wide: shared.Wide = False,
-    as_json: shared.Json = False,
-    quiet: shared.Quiet = False,
     *,
-    accepting: shared.Accepting,
+    shown: AlignmentOptions,
 ) -> None:
     """Find which weights and values of two implementations are the same, and where B leaves A.
 
     Exits with 0 if the outputs, named arrays or weights of B are those of A, and with 1 if not.
     """
-    for path in output or ():
-        if path.suffix not in (".toml", *_WRITERS):
-            raise usage_error(f"an alignment is written as .toml, .html, .json or .md, not as {path.name!r}")
     parts = {name: index for name, _, index in (text.rpartition("=") for text in part or ())}
-    from filch.steal import writing
-
     from .._align import align_sources, find_source
-    from ..alignment._value_map import ValueMap
-    from ..common._errors import CompareError
-    from ..common._progress import progress
 
-    accepted = accepting.reasons
-    with progress("align", quiet=quiet or as_json):
+    with shown.progress("align"):
         sides = [find_source(name) for name in (reference, other)]
         result = align_sources(sides[0], sides[1], (reference, other), mapping, weights_only=weights_only, parts=parts)
-    result = replace(result, accepted=accepted)
-    echo_result(result, as_json=as_json, quiet=quiet, all_rows=all_rows, wide=wide)
-    for path in output or ():
-        with writing(path, CompareError):
-            if path.suffix == ".toml":
-                ValueMap.of(result).save(path)
-            else:
-                getattr(result, _WRITERS[path.suffix])(path)
-    if output:
-        echo_unless(quiet or as_json, f"\nwritten: {', '.join(map(str, output))}")
-    raise typer.Exit(result.exit_code)
+    raise shown.finish(result)

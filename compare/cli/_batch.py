@@ -1,17 +1,15 @@
 """The commands that run several comparisons: `filch matrix`, `filch sweep` and `filch precision`."""
 
-import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from . import _options as shared
-from ._cell_table import next_command, run_cells
+from ._cell_table import TableOptions, next_command, run_cells
 from ._fleet import run_specs
-from ._options import Accepting, ExecutorOptions, Judging, OutputOptions
-from ._output import echo_result
+from ._options import ExecutorOptions, Judging
+from ._output import Writing
 
 
 def matrix_command(
@@ -22,8 +20,7 @@ def matrix_command(
     *,
     judging: Judging,
     execution: ExecutorOptions,
-    accepting: Accepting,
-    output: OutputOptions,
+    shown: TableOptions,
 ) -> None:
     """Compare models in each dtype, on each device and backend; one line each.
 
@@ -34,13 +31,11 @@ def matrix_command(
         from ..fleet._cell import CellOptions, matrix_cells
 
         specs = matrix_cells(factories, folder=Path.cwd(), **variants, judged=CellOptions(**judging.arguments))
-        raise typer.Exit(run_specs("matrix", specs, execution, accepting, output, factories=factories))
+        raise run_specs("matrix", specs, execution, shown, factories=factories)
     from ..batch._matrix import matrix
 
     cells = matrix(factories, **variants, **judging.arguments)
-    raise typer.Exit(
-        run_cells("matrix", lambda: [*cells], accepting, output, lambda cells: next_command(cells, factories))
-    )
+    raise run_cells("matrix", lambda: [*cells], shown, lambda cells: next_command(cells, factories))
 
 
 def sweep_command(
@@ -50,8 +45,7 @@ def sweep_command(
     *,
     judging: Judging,
     execution: ExecutorOptions,
-    accepting: Accepting,
-    output: OutputOptions,
+    shown: TableOptions,
 ) -> None:
     """Export a model once with dynamic shapes, and compare it at each size; one line each.
 
@@ -64,13 +58,11 @@ def sweep_command(
 
         judged = CellOptions(**judging.arguments)
         specs = sweep_cells(factory, sizes, folder=Path.cwd(), backends=backend, judged=judged)
-        raise typer.Exit(run_specs("sweep", specs, execution, accepting, output, factories=[factory]))
+        raise run_specs("sweep", specs, execution, shown, factories=[factory])
     from ..batch._sweep import sweep
 
     cells = sweep(factory, sizes, backends=backend, **judging.arguments)
-    raise typer.Exit(
-        run_cells("sweep", lambda: [*cells], accepting, output, lambda cells: next_command(cells, [factory]))
-    )
+    raise run_cells("sweep", lambda: [*cells], shown, lambda cells: next_command(cells, [factory]))
 
 
 def precision_command(
@@ -81,19 +73,17 @@ def precision_command(
     snr: Annotated[float | None, typer.Option(help="Least SNR of the outputs in dB, instead.")] = None,
     limit: shared.Limit = None,
     measure: Annotated[int | None, typer.Option(help="Number of nodes to lower one by one; default 32.")] = None,
-    wide: shared.Wide = False,
-    as_json: shared.Json = False,
-    quiet: shared.Quiet = False,
+    *,
+    shown: Writing,
 ) -> None:
     """Lower a model's precision, and find the nodes that have to stay in float32 for its outputs to be close."""
     from filch.export import optimize
     from filch.steal import steal_forward
 
-    from ..common._progress import progress
     from ..models._factory import make_subject
     from ..precision._precision import keep_precise
 
-    with progress("precision", quiet=quiet or as_json), redirect_stdout(sys.stderr):
+    with shown.progress("precision"):
         subject = make_subject(factory)
         program = optimize(subject.export(onnx_only=True))
         with steal_forward(subject.model) as capture:
@@ -108,5 +98,4 @@ def precision_command(
             measure=measure,
             limit=limit,
         )
-    echo_result(report, as_json=as_json, quiet=quiet, wide=wide)
-    raise typer.Exit(not report.close)
+    raise shown.finish(report)

@@ -1,39 +1,47 @@
 """Run the comparisons of `filch matrix`, `filch sweep` and `filch fleet`, and print the table of their outcomes."""
 
-import sys
 from collections.abc import Callable, Iterable
-from contextlib import redirect_stdout
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from ._command import command_line
-from ._options import Accepting, OutputOptions
-from ._output import echo_result, echo_unless
+import typer
+
+from . import _options as shared
+from ._command import command_line, usage_error
+from ._output import Judged
 
 if TYPE_CHECKING:
+    from ..rendering._result import Result
     from ..results._cells import Cell
+
+
+@dataclass(frozen=True)
+class TableOptions(Judged):
+    """How a table of outcomes is printed and written; `--json` and `--markdown` are mutually exclusive."""
+
+    as_markdown: shared.Markdown = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.as_json and self.as_markdown:
+            raise usage_error("--json and --markdown are mutually exclusive")
+
+    def _text(self, result: "Result", **view: Any) -> str:
+        return result.to_markdown().rstrip("\n") if self.as_markdown else super()._text(result, **view)
 
 
 def run_cells(
     title: str,
     run: Callable[[], "list[Cell]"],
-    accepting: Accepting,
-    output: OutputOptions,
+    shown: TableOptions,
     next_command: Callable[["list[Cell]"], str],
-) -> int:
-    """Run the comparisons, print the table of their outcomes, and return the exit code."""
-    from ..common._progress import progress
+) -> typer.Exit:
+    """Run the comparisons, print the table of their outcomes, and return what to raise."""
     from ..results._cells import CellTable
 
-    reasons = accepting.reasons  # a file that can't be read is told before anything runs
-    # Output of the user's own code must not mix with ours.
-    with progress(title, quiet=output.quiet or output.as_json or output.as_markdown), redirect_stdout(sys.stderr):
+    with shown.progress(title):
         cells = run()
-    table = CellTable(tuple(cells), next_command(cells), accepted=reasons)
-    if output.as_markdown:
-        echo_unless(output.quiet, table.to_markdown().rstrip("\n"))
-    else:
-        echo_result(table, as_json=output.as_json, quiet=output.quiet)
-    return table.exit_code
+    return shown.finish(CellTable(tuple(cells), next_command(cells)))
 
 
 EXAMINED = ("different", "incomplete", "failed")

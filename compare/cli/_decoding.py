@@ -1,24 +1,13 @@
 """The commands for language models with a cache: `filch invariance` and `filch decode`."""
 
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from . import _options as shared
-from ._command import usage_error
-from ._output import echo_result, echo_unless
-
-if TYPE_CHECKING:
-    from ..results._decoding import Decoding
-    from ..results._invariance import Invariance
-
-_WRITERS = {".html": "to_html", ".json": "to_json", ".md": "to_markdown"}  # methods of the results
-_Outputs = Annotated[
-    list[Path] | None, typer.Option("--output", "-o", help="Write the result (.html, .json, .md); repeatable.")
-]
+from ._output import Judged
 
 
 def invariance_command(
@@ -39,24 +28,17 @@ def invariance_command(
     bitwise: Annotated[
         bool, typer.Option("--bitwise", help="Require equal bits in the model's own dtypes, too.")
     ] = False,
-    output: _Outputs = None,
-    wide: shared.Wide = False,
-    as_json: shared.Json = False,
-    quiet: shared.Quiet = False,
     *,
-    accepting: shared.Accepting,
+    shown: Judged,
 ) -> None:
     """Check that a language model computes the same with a cache, in batches, and with padding.
 
     Exits with 0 if each way to call it that it supports gives the same numbers, and with 1 if not.
     """
-    _check_outputs(output)
-    accepted = accepting.reasons
     from .._invariance import check_invariance
-    from ..common._progress import progress
     from ..models._factory import find_factory
 
-    with progress("invariance", quiet=quiet or as_json):
+    with shown.progress("invariance"):
         found = find_factory(factory)
         subject = found.subject_of(found.call())
         result = check_invariance(
@@ -69,7 +51,7 @@ def invariance_command(
             quantized=quantized or (),
             bitwise=bitwise,
         )
-    _finish(replace(result, accepted=accepted), output, as_json=as_json, quiet=quiet, wide=wide)
+    raise shown.finish(result)
 
 
 class CacheOption(StrEnum):
@@ -102,26 +84,19 @@ def decode_command(
     ] = None,
     cache: Annotated[CacheOption, typer.Option(help="The cache to export with.")] = CacheOption.dynamic,
     precision: Annotated[DecodePrecision | None, typer.Option(help="Lower the program to this precision.")] = None,
-    output: _Outputs = None,
-    wide: shared.Wide = False,
-    as_json: shared.Json = False,
-    quiet: shared.Quiet = False,
     *,
-    accepting: shared.Accepting,
+    shown: Judged,
 ) -> None:
     """Run a language model's program step by step, and name the position and the node where it goes wrong.
 
     Exits with 0 if all values are right at all positions, and with 1 if not.
     """
-    _check_outputs(output)
-    accepted = accepting.reasons
     from filch.export import load_program
 
     from .._decode import compare_decode
-    from ..common._progress import progress
     from ..models._factory import find_factory
 
-    with progress("decode", quiet=quiet or as_json):
+    with shown.progress("decode"):
         found = find_factory(factory)
         subject = found.subject_of(found.call())
         result = compare_decode(
@@ -136,27 +111,4 @@ def decode_command(
             cache=cache.value,
             precision=None if precision is None else precision.value,
         )
-    _finish(replace(result, accepted=accepted), output, as_json=as_json, quiet=quiet, wide=wide)
-
-
-def _check_outputs(output: list[Path] | None) -> None:
-    for path in output or ():
-        if path.suffix not in _WRITERS:
-            raise usage_error(f"the result is written as .html, .json or .md, not as {path.name!r}")
-
-
-def _finish(
-    result: "Invariance | Decoding", output: list[Path] | None, *, as_json: bool, quiet: bool, wide: bool
-) -> None:
-    """Print and write a result, and exit with its code."""
-    from filch.steal import writing
-
-    from ..common._errors import CompareError
-
-    echo_result(result, as_json=as_json, quiet=quiet, wide=wide)
-    for path in output or ():
-        with writing(path, CompareError):
-            getattr(result, _WRITERS[path.suffix])(path)
-    if output:
-        echo_unless(quiet or as_json, f"\nwritten: {', '.join(map(str, output))}")
-    raise typer.Exit(result.exit_code)
+    raise shown.finish(result)

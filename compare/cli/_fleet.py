@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import _options as shared
-from ._cell_table import EXAMINED, next_command, run_cells
-from ._options import Accepting, ExecutorOptions, FleetExecution, OutputOptions
+from ._cell_table import EXAMINED, TableOptions, next_command, run_cells
+from ._options import ExecutorOptions, FleetExecution
 
 if TYPE_CHECKING:
     from ..fleet._cell import CellSpec
@@ -20,8 +20,7 @@ def fleet_command(
     spec: Annotated[Path, typer.Argument(help="A TOML file with matrices and sweeps.")],
     *,
     execution: FleetExecution,
-    accepting: Accepting,
-    output: OutputOptions,
+    shown: TableOptions,
 ) -> None:
     """Run the matrices and sweeps of a TOML file, each comparison in a process of its own.
 
@@ -31,19 +30,18 @@ def fleet_command(
     from ..fleet._spec import read_fleet
 
     execution = replace(execution, ledger=execution.ledger or spec.with_suffix(".jsonl"))
-    raise typer.Exit(run_specs("fleet", read_fleet(spec), execution, accepting, output, factories=[]))
+    raise run_specs("fleet", read_fleet(spec), execution, shown, factories=[])
 
 
 def run_specs(
     title: str,
     specs: "list[CellSpec]",
     execution: ExecutorOptions,
-    accepting: Accepting,
-    output: OutputOptions,
+    shown: TableOptions,
     *,
     factories: list[str],
-) -> int:
-    """Run comparisons on an executor, print the table of their outcomes, and return the exit code."""
+) -> typer.Exit:
+    """Run comparisons on an executor, print the table of their outcomes, and return what to raise."""
     from ..fleet._driver import run_fleet
     from ..fleet._executors import check_executor, open_executor
     from ..fleet._ledger import Ledger
@@ -69,7 +67,7 @@ def run_specs(
             return next_command(cells, factories)
         return next((_check(spec) for spec, cell in zip(specs, cells, strict=True) if cell.status in EXAMINED), "")
 
-    return run_cells(title, run, accepting, output, command)
+    return run_cells(title, run, shown, command)
 
 
 def _check(spec: "CellSpec") -> str:

@@ -5,21 +5,19 @@ from typing import Annotated
 
 import typer
 
-from . import _options as shared
 from ._command import command_line
-from ._output import echo_result, echo_unless
+from ._output import Accepting
 
 
 def history_command(
     ledgers: Annotated[list[Path], typer.Argument(help="Ledgers, files of JSON lines that `filch fleet` writes.")],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a static site to this folder.")] = None,
-    wide: shared.Wide = False,
-    as_json: shared.Json = False,
-    quiet: shared.Quiet = False,
+    *,
+    shown: Accepting,
 ) -> None:
     """Show which comparisons became wrong in many runs, since when, and what is to blame.
 
-    Exits with 0 if all were close when they were last compared, and with 1 if not.
+    Exits with 1 if one differed when it was last compared, else with 2 if one could not be compared.
     """
     from ..history._history import history
     from ..history._ledger_rows import read_ledgers
@@ -29,11 +27,10 @@ def history_command(
     command = "" if output is not None else command_line(_NOT_REPEATED, "-o", "site")
     found = history(rows, ledgers=[*map(str, ledgers)], notes=notes, command=command)
     written = write_site(found, output) if output is not None else []
-    if not quiet:
-        echo_result(found, as_json=as_json, **({} if as_json else {"wide": wide}))
-    if written and not as_json:
-        echo_unless(quiet, f"\nwritten: {', '.join(map(str, written))}")
-    raise typer.Exit(found.exit_code)
+    code = shown.finish(found)
+    if written:
+        shown.tell(f"\nwritten: {', '.join(map(str, written))}")
+    raise code
 
 
-_NOT_REPEATED = {"--json": 0, "--wide": 0, "-q": 0, "--quiet": 0, "--traceback": 0}
+_NOT_REPEATED = {"--json": 0, "--all": 0, "--wide": 0, "-q": 0, "--quiet": 0, "--traceback": 0}

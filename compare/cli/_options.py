@@ -1,5 +1,6 @@
 """Options that several commands of `filch` share. Nothing slow is imported here: `filch --help` has to be quick."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
@@ -71,10 +72,6 @@ def check_backend(name: str) -> str:
     return name
 
 
-def _check_backends(names: list[str]) -> list[str]:
-    return [check_backend(name) for name in names]
-
-
 def parse_tolerance(text: str | None) -> float | Literal["default"] | None:
     """Return the tolerance that `ToleranceOrDefault` gives."""
     if text is None:
@@ -128,29 +125,25 @@ def parse_again(text: str | None) -> tuple[str, ...]:
     return statuses
 
 
-def _check_again(text: str | None) -> str | None:
-    parse_again(text)
-    return text
+def _checked(parse: Callable[[Any], object]) -> Callable[[Any], Any]:
+    """Return a callback that ends the process if an option can't be parsed, before anything slow is imported."""
+
+    def check(value: Any) -> Any:
+        parse(value)
+        return value
+
+    return check
 
 
-def _check_tolerance(text: str | None) -> str | None:
-    parse_tolerance(text)
-    return text
-
-
-def _check_options(options: list[str] | None) -> list[str] | None:
-    parse_options(options)
-    return options
-
-
-def _check_accept(texts: list[str] | None) -> list[str] | None:
+def parse_accept(texts: list[str] | None) -> dict[str, str]:
+    """Return the reason for each value of `Accept`."""
     for text in texts or ():
         name, _, reason = text.partition("=")
         if not (name.strip() and reason.strip()):
             raise usage_error(
                 f"--accept is the name of a value and a reason, as 'logits=drawn at random', not {text!r}"
             )
-    return texts
+    return dict(text.split("=", 1) for text in texts or ())
 
 
 _FACTORY = typer.Argument(
@@ -192,7 +185,7 @@ Backends = Annotated[
         metavar="NAME",
         help=f"{_BACKEND_HELP}; may be repeated.",
         autocompletion=_complete_backend,
-        callback=_check_backends,
+        callback=lambda names: [*map(check_backend, names)],
     ),
 ]
 Options = Annotated[
@@ -200,7 +193,7 @@ Options = Annotated[
     typer.Option(
         "--option",
         metavar="NAME=VALUE",
-        callback=_check_options,
+        callback=_checked(parse_options),
         help=f"Option of the backend: {BACKEND_OPTIONS}; may be repeated.",
     ),
 ]
@@ -211,7 +204,7 @@ ToleranceOrDefault = Annotated[
     typer.Option(
         "--tolerance",
         metavar="FLOAT|default",
-        callback=_check_tolerance,
+        callback=_checked(parse_tolerance),
         help="Judge by the largest harmonic error, or by the default of each dtype, instead of by float64.",
     ),
 ]
@@ -241,7 +234,7 @@ Outputs = Annotated[
     typer.Option(
         "--output",
         "-o",
-        help="Write the report as .html, .json, .csv or .md; one file per backend; may be repeated.",
+        help="Write the result as .html, .json or .md, a report also as .csv; one file per backend; may be repeated.",
     ),
 ]
 Statistics = Annotated[
@@ -273,7 +266,7 @@ Again = Annotated[
     typer.Option(
         "--again",
         metavar="STATUSES",
-        callback=_check_again,
+        callback=_checked(parse_again),
         help="Run what the ledger has with these statuses again: crashed,timeout,lost,failed.",
     ),
 ]
@@ -282,7 +275,7 @@ Accept = Annotated[
     typer.Option(
         "--accept",
         metavar="VALUE=REASON",
-        callback=_check_accept,
+        callback=_checked(parse_accept),
         help="Exit with 0 although this value was not judged; may be repeated.",
     ),
 ]
@@ -295,22 +288,6 @@ Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print nothing but what --json asks for; use the exit code.")
 ]
 Wide = Annotated[bool, typer.Option("--wide", help="Print all rows and columns, however wide.")]
-
-
-@dataclass(frozen=True)
-class Accepting:
-    """The values that may stay without a judgment."""
-
-    accept: Accept = None
-    accepted: Accepted = None
-
-    @property
-    def reasons(self) -> dict[str, str]:
-        """The reason for each value by its name; see `Comparison.accepted`."""
-        from ..common._accepted import read_accepted
-
-        in_file = {} if self.accepted is None else read_accepted(self.accepted)
-        return in_file | dict(text.split("=", 1) for text in self.accept or ())
 
 
 @dataclass(frozen=True)
@@ -334,6 +311,22 @@ class Judging:
 
 
 @dataclass(frozen=True)
+class Comparing(Judging):
+    """The same, and what else is measured when a program is compared."""
+
+    profile: Profile = False
+    every_node: EveryNode = False
+    repeats: Repeats = 1
+    statistics: Statistics = False
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the same meaning of `compare`; `statistics` also depends on what is written."""
+        own = {"profile": self.profile, "every_node": self.every_node, "repeats": self.repeats}
+        return super().arguments | own
+
+
+@dataclass(frozen=True)
 class ExecutorOptions:
     """Where comparisons run, and which of them; the other options need an executor."""
 
@@ -354,16 +347,3 @@ class FleetExecution(ExecutorOptions):
     """The same for a fleet, which always has an executor."""
 
     executor: Executor = "processes:1"
-
-
-@dataclass(frozen=True)
-class OutputOptions:
-    """How the table is printed; `--json` and `--markdown` are mutually exclusive."""
-
-    as_json: Json = False
-    as_markdown: Markdown = False
-    quiet: Quiet = False
-
-    def __post_init__(self) -> None:
-        if self.as_json and self.as_markdown:
-            raise usage_error("--json and --markdown are mutually exclusive")

@@ -1,62 +1,165 @@
-"""Print results, and write reports to files in the format of the suffix."""
+"""What commands with a result share: their options, progress, text or JSON, files, and the exit code."""
 
-from collections.abc import Sequence
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
+from . import _options as shared
 from ._command import usage_error
 
 if TYPE_CHECKING:
     from ..rendering._result import Result
-    from ..results._report import Report
 
-_WRITERS = {".csv": "to_csv", ".html": "to_html", ".json": "to_json", ".md": "to_markdown"}  # methods of `Report`
-
-
-def needs_statistics(outputs: Sequence[Path] | None, *, requested: bool) -> bool:
-    """Return whether statistics are wanted: pages show them, and pages are made from JSON."""
-    return requested or any(output.suffix in (".html", ".json") for output in outputs or ())
+_WRITERS = {".csv": "to_csv", ".html": "to_html", ".json": "to_json", ".md": "to_markdown"}  # methods of results
 
 
-def check_outputs(outputs: Sequence[Path] | None) -> None:
-    """End the process if no format has the suffix of an output, before the slow part of a command begins."""
-    for output in outputs or ():
-        if output.suffix not in _WRITERS:
-            formats = ", ".join(_WRITERS)
-            raise usage_error(f"a report is written as {formats}, not as {output.name!r}; see `filch view`")
+@dataclass(frozen=True)
+class Telling:
+    """What a command tells beside a result: its progress, and what it wrote."""
+
+    quiet: shared.Quiet = False
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing is told."""
+        return self.quiet
+
+    @contextmanager
+    def progress(self, title: str) -> Iterator[None]:
+        """Show the progress of a block; what the user's own code prints in it goes to standard error."""
+        from ..common._progress import progress
+
+        with progress(title, quiet=self.is_silent), redirect_stdout(sys.stderr):
+            yield
+
+    def tell(self, text: str) -> None:
+        """Print text that may hold names from files."""
+        from ..rendering._console import echo
+
+        if not self.is_silent:
+            echo(text)
 
 
-def write_reports(reports: Sequence["Report"], outputs: Sequence[Path] | None, *, quiet: bool) -> None:
-    """Write each report in each format; of several reports, the name of each file has the backend before the suffix."""
-    from filch.steal import writing
+@dataclass(frozen=True)
+class Printing(Telling):
+    """The same for a command that prints text or JSON."""
 
-    from ..common._errors import CompareError
+    as_json: shared.Json = False
 
-    written = []
-    for output in outputs or ():
-        for report in reports:
-            path = output.with_suffix(f".{report.backend}{output.suffix}") if len(reports) > 1 else output
-            written.append(str(path))
-            with writing(path, CompareError):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                getattr(report, _WRITERS[output.suffix])(path)
-    if written:
-        echo_unless(quiet, f"\nwritten: {', '.join(written)}")
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing is told, as JSON is printed alone."""
+        return self.quiet or self.as_json
 
 
-def echo_result(result: "Result", *, as_json: bool = False, quiet: bool = False, **options: Any) -> None:
-    """Print a result as JSON, or unless `quiet` as text, in color on a terminal that shows colors."""
-    from ..rendering._console import is_colored
+@dataclass(frozen=True)
+class Showing(Printing):
+    """How a result is printed."""
 
-    if as_json or not quiet:
-        typer.echo(result.to_json() if as_json else result.table(**options, color=is_colored()))
+    all_rows: shared.All = False
+    wide: shared.Wide = False
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """The reason for each value that may stay without a judgment; see `Result.accepted`."""
+        return {}
+
+    @contextmanager
+    def progress(self, title: str) -> Iterator[None]:
+        """Show the progress of a block; see `Telling`."""
+        _ = self.reasons  # a file that can't be read is told before anything runs
+        with super().progress(title):
+            yield
+
+    def finish(self, *results: "Result", as_list: bool = False, **view: Any) -> typer.Exit:
+        """Print the results, write them to files, and return what to raise.
+
+        Args:
+            *results: one or several.
+            as_list: whether JSON is a list of them.
+            view: further arguments of `Result.table`.
+        """
+        from ..rendering._outcome import Proof
+
+        found = [replace(result, accepted=self.reasons) for result in results]
+        if self.as_json:
+            texts = [result.to_json() for result in found]
+            typer.echo(json.dumps([json.loads(text) for text in texts], indent=1) if as_list else texts[0])
+        elif not self.quiet:
+            typer.echo("\n\n".join(self._text(result, **view) for result in found))
+        if written := self.write(found):
+            self.tell(f"\nwritten: {', '.join(written)}")
+        return typer.Exit(Proof.together(result.proof for result in found).without(self.reasons).exit_code)
+
+    def _text(self, result: "Result", **view: Any) -> str:
+        from ..rendering._console import is_colored
+
+        return result.table(wide=self.wide, all_rows=self.all_rows, color=is_colored(), **view)
+
+    def write(self, results: "list[Result]") -> list[str]:  # noqa: ARG002  for commands that write files
+        """Write files, and return their paths."""
+        return []
 
 
-def echo_unless(quiet: bool, text: str) -> None:
-    """Print text that may hold names from files, unless `quiet`."""
-    from ..rendering._console import echo
+@dataclass(frozen=True)
+class Writing(Showing):
+    """The same for results that are also written to files."""
 
-    if not quiet:
-        echo(text)
+    output: shared.Outputs = None
+
+    formats: ClassVar[tuple[str, ...]] = (".html", ".json", ".md")
+    hint: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        for path in self.output or ():
+            if path.suffix not in self.formats:
+                formats = ", ".join(self.formats)
+                raise usage_error(f"the result is written as {formats}, not as {path.name!r}{self.hint}")
+
+    def write(self, results: "list[Result]") -> list[str]:
+        """Write each result in each format; of several, the name of each file has the backend before the suffix."""
+        from filch.steal import writing
+
+        from ..common._errors import CompareError
+
+        written = []
+        for output in self.output or ():
+            for result in results:
+                name = f".{getattr(result, 'backend', '')}{output.suffix}" if len(results) > 1 else output.suffix
+                path = output.with_suffix(name)
+                with writing(path, CompareError):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    self.write_one(result, path)
+                written.append(str(path))
+        return written
+
+    def write_one(self, result: "Result", path: Path) -> None:
+        """Write a result in the format of the suffix."""
+        getattr(result, _WRITERS[path.suffix])(path)
+
+
+@dataclass(frozen=True)
+class Accepting(Showing):
+    """The same, with the values that may stay without a judgment."""
+
+    accept: shared.Accept = None
+    accepted: shared.Accepted = None
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """The reason for each value by its name; see `Result.accepted`."""
+        from ..common._accepted import read_accepted
+
+        in_file = {} if self.accepted is None else read_accepted(self.accepted)
+        return in_file | shared.parse_accept(self.accept)
+
+
+@dataclass(frozen=True)
+class Judged(Accepting, Writing):
+    """The same, with all of these."""

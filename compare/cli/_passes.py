@@ -9,6 +9,8 @@ import typer
 
 from . import _options as shared
 from ._command import usage_error
+from ._options import Judging
+from ._output import Accepting
 
 _PASSES_HELP = "A pass: its name, package.module:function or path.py:function; may be repeated, they run in this order."
 
@@ -21,13 +23,10 @@ def passes_command(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the optimized program here.")] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Show the error after each pass.")] = False,
     backend: shared.Backend = "onnxruntime-cpu",
-    tolerance: shared.Tolerance = None,
-    lower_precision: shared.LowerPrecision = False,
-    option: shared.Options = None,
-    limit: shared.Limit = None,
     listed: Annotated[bool, typer.Option("--list", help="List all passes and exit.")] = False,
-    as_json: shared.Json = False,
-    quiet: shared.Quiet = False,
+    *,
+    judging: Judging,
+    shown: Accepting,
 ) -> None:
     """Optimize a model pass by pass, and show the time of each, the nodes it changes and the error after it.
 
@@ -40,9 +39,8 @@ def passes_command(
         raise usage_error("give a model as package.module:factory or path.py:factory, or use --list")
     if view and out_dir is None:
         raise usage_error("--view needs --out-dir, the folder in which the graphs are drawn")
-    if as_json and not compare:
+    if shown.as_json and not compare:
         raise usage_error("--json needs --compare: it prints the error after each pass")
-    options = shared.parse_options(option)
     from filch.export import optimize
     from filch.export.passes import PassContext, default_passes
 
@@ -50,7 +48,7 @@ def passes_command(
 
     passes = [find_factory(name).function if ":" in name else name for name in pass_ or default_passes()]
     with PassContext() as context:
-        if not (quiet or as_json):
+        if not shown.is_silent:
             context.profile_pass_instrument(print_stdout=True)
         if out_dir is not None:
             context.save_graph_instrument(out_dir, **({"views": view} if view else {}))
@@ -61,22 +59,18 @@ def passes_command(
             capture = subject.steal() if compare else None
         errors: Any = None  # a `CompareInstrument`
         if capture is not None:
-            errors = context.compare_instrument(
-                capture,
-                backend=backend,
-                options=options,
-                tolerance=tolerance,
-                lower_precision=lower_precision or None,
-                limit=limit,
-            )
+            arguments = judging.arguments | {"lower_precision": judging.lower_precision or None}
+            errors = context.compare_instrument(capture, backend=backend, **arguments)
+        code = typer.Exit()
         try:
             optimized = optimize(program, passes)
         finally:  # a pass that raises has a row too
-            if errors is not None and errors.errors and (as_json or not quiet):
-                typer.echo(errors.to_json() if as_json else f"\n{errors}")
+            if errors is not None and errors.errors:
+                shown.tell("")
+                code = shown.finish(errors.result)
     if output is not None:
         optimized.save(output)
-    raise typer.Exit(errors is not None and not errors.close)
+    raise code
 
 
 def _pass_listing() -> str:

@@ -2,12 +2,14 @@
 
 import json
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from . import _options as shared
+from ._output import Telling
 
 
 def show_command(
@@ -61,20 +63,19 @@ def steal_command(
     ] = False,
     compress: Annotated[bool, typer.Option("--compress", help="Write a smaller dump; slower.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print each call.")] = False,
-    quiet: shared.Quiet = False,
+    *,
+    telling: Telling,
 ) -> None:
     """Run a model and record the inputs and outputs of all its modules."""
     from rich.filesize import decimal
 
     from filch.steal import steal_forward
 
-    from ..common._progress import progress
     from ..models._factory import make_subject
-    from ._output import echo_unless
 
     subject = make_subject(factory)
     with (
-        progress("recording", quiet=quiet or verbose),
+        nullcontext() if verbose else telling.progress("recording"),
         steal_forward(
             subject.model,
             submodules=True,
@@ -86,27 +87,26 @@ def steal_command(
             compress=compress,
             dump_file=output,
             on_error="raise",
-            verbose=int(verbose and not quiet),
+            verbose=int(verbose and not telling.quiet),
         ) as capture,
     ):
         subject.run()
     totals = capture.totals
     sizes = f"{decimal(totals.nbytes)} stored, {decimal(totals.shared)} of duplicates not stored again"
-    echo_unless(quiet, f"written: {output}: {totals.records} values, {sizes}")
+    telling.tell(f"written: {output}: {totals.records} values, {sizes}")
 
 
 def recover_command(
     file: Annotated[Path, typer.Argument(help="Path of the dump that the capture should have written.")],
     to: Annotated[Path | None, typer.Option(help="File to write, in the same folder.")] = None,
-    quiet: shared.Quiet = False,
+    *,
+    telling: Telling,
 ) -> None:
     """Recover a dump from the files of a capture that was killed."""
     from filch.steal import recover
 
-    from ._output import echo_unless
-
     dump = recover(file, to)
-    echo_unless(quiet, f"written: {dump.source}: {len(dump)} values")
+    telling.tell(f"written: {dump.source}: {len(dump)} values")
 
 
 def assemble_command(
@@ -114,37 +114,34 @@ def assemble_command(
     output: Annotated[Path, typer.Option("--output", "-o", help="The dump to write.")],
     layout: shared.Layout = None,
     compress: Annotated[bool, typer.Option("--compress", help="Write a smaller dump; slower.")] = False,
-    quiet: shared.Quiet = False,
+    *,
+    telling: Telling,
 ) -> None:
     """Put the dumps of several processes together: one dump with the global values."""
     from filch.steal import Layouts, assemble, load_layouts, missing_tensors, restore, write_assembled
 
-    from ..common._progress import progress
-    from ._output import echo_unless
-
-    with progress("assemble", quiet=quiet):
+    with telling.progress("assemble"):
         records = assemble(files, layouts=load_layouts(layout) if layout else Layouts())
         write_assembled(records, output, compress=compress)
     dump = restore(output)
     skipped = sum(len(missing_tensors(value)) for value in dump.values())
     unknown = f"; {skipped} tensors have no known layout (see --layout)" if skipped else ""
-    echo_unless(quiet, f"written: {output}: {len(dump)} values of {len(records.dumps)} processes{unknown}")
+    telling.tell(f"written: {output}: {len(dump)} values of {len(records.dumps)} processes{unknown}")
 
 
 def export_command(
     factory: shared.Factory,
     output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],
     optimized: shared.Optimized = False,
-    quiet: shared.Quiet = False,
+    *,
+    telling: Telling,
 ) -> None:
     """Export a model to ONNX, with a record of its module calls."""
     from filch.export import optimize
 
-    from ..common._progress import progress
     from ..models._factory import make_subject
-    from ._output import echo_unless
 
-    with progress("export", quiet=quiet):
+    with telling.progress("export"):
         program = make_subject(factory).export(onnx_only=True)
         program = optimize(program) if optimized else program
         program.save(output)
@@ -153,4 +150,4 @@ def export_command(
     kinds = ("exact", "alias", "constant", "fused", "dead")
     resolutions = ", ".join(f"{counts[kind]} {kind}" for kind in kinds if counts[kind])
     files = ", ".join(map(str, (output, *sorted(output.parent.glob(f"{output.name}.*")))))
-    echo_unless(quiet, f"written: {files}; {len(program.module_calls)} module calls, their outputs {resolutions}")
+    telling.tell(f"written: {files}; {len(program.module_calls)} module calls, their outputs {resolutions}")

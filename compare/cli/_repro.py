@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from . import _options as shared
-from ._output import echo_unless
+from ._output import Telling
 
 
 def repro_command(
@@ -20,14 +20,14 @@ def repro_command(
     program: Annotated[Path | None, typer.Option(help="The ONNX file, if it moved.")] = None,
     option: shared.Options = None,
     limit: shared.Limit = None,
-    quiet: shared.Quiet = False,
+    *,
+    telling: Telling,
 ) -> None:
     """Write a smallest part of a program that shows a difference, with a script that runs without Filch."""
     overrides = shared.parse_options(option)
     from filch.steal import NotADumpError
 
     from ..common._errors import CompareError
-    from ..common._progress import progress
     from ..repro import write_repro
     from ..results._load_report import load_report
     from ._report_source import needs_inputs, recorded_file, row_to_reproduce, trusted_options
@@ -39,7 +39,7 @@ def repro_command(
     dump = recorded_file(reference, loaded.reference, "reference", "--reference DUMP")
     onnx_file = recorded_file(program, loaded.program, "program", "--program FILE")
     try:
-        with progress("repro", quiet=quiet):
+        with telling.progress("repro"):
             repro = write_repro(
                 dump,
                 onnx_file,
@@ -54,5 +54,5 @@ def repro_command(
             )
     except NotADumpError:
         raise needs_inputs(dump, onnx_file, loaded, output) from None
-    echo_unless(quiet, f"written: {repro}")
-    echo_unless(quiet, f"\nNext, show the error without Filch:\n  python {shlex.quote(str(repro.script))}")
+    telling.tell(f"written: {repro}")
+    telling.tell(f"\nNext, show the error without Filch:\n  python {shlex.quote(str(repro.script))}")

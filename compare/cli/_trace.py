@@ -1,15 +1,13 @@
 """The command that traces a call or a training step: `filch trace`."""
 
 import json
-import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from . import _options as shared
-from ._output import echo_unless
+from ._output import Printing
 
 
 def trace_command(
@@ -23,33 +21,28 @@ def trace_command(
     backend: Annotated[
         str, typer.Option("--backend", "-b", help="Backend that runs the model: inductor or eager.")
     ] = "inductor",
-    as_json: shared.Json = False,
-    quiet: shared.Quiet = False,
+    *,
+    printing: Printing,
 ) -> None:
     """Trace every operation of a call or training step, and the generated code that ran it."""
     from filch.export import save_trace, trace
     from filch.export.views import get_view
 
     from ..common._errors import CompareError
-    from ..common._progress import progress
     from ..models._factory import make_subject
 
     if output.suffix not in get_view("trace").suffixes:  # before minutes of compiling
         raise CompareError(f"a trace is written to a .pkl or a .json, not to {str(output)!r}")
-    # Output of the user's own code must not mix with ours.
-    with progress("trace", quiet=quiet or as_json), redirect_stdout(sys.stderr):
+    with printing.progress("trace"):
         subject = make_subject(factory)
         if train:
             subject.model.train()
         traced = trace(subject.model, subject.args, kwargs=subject.kwargs, train=train, backend=backend)
         written = save_trace(traced, output)
     files, counts = [str(path) for path in written], _count_parts(traced)
-    if as_json:
+    printing.tell(f"written: {', '.join(files)}: {', '.join(f'{count} {name}' for name, count in counts.items())}")
+    if printing.as_json:
         typer.echo(json.dumps({"written": files, **counts}, indent=1))
-    else:
-        echo_unless(
-            quiet, f"written: {', '.join(files)}: {', '.join(f'{count} {name}' for name, count in counts.items())}"
-        )
 
 
 def _count_parts(traced: dict[str, dict[int, dict[str, Any]]]) -> dict[str, int]:

@@ -1,13 +1,14 @@
 """The command that draws models and reports: `filch view`."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from . import _options as shared
-from ._output import echo_unless
+from ._output import Telling
 
 
 def view_command(
@@ -35,14 +36,14 @@ def view_command(
     served: Annotated[
         bool, typer.Option("--serve", help="Serve the file with the netron package until Ctrl-C.")
     ] = False,
-    quiet: shared.Quiet = False,
+    *,
+    telling: Telling,
 ) -> None:
     """Draw a model's graph, or a report on it."""
     options = shared.parse_options(option)
     from filch.export.views import draw, get_view, serve, write
 
     from ..common._errors import CompareError
-    from ..common._progress import progress
     from ._graph_source import default_output, graph_of_source, graph_of_stage, training_graph, view_name
 
     name = view_name("netron" if served and view is None else view, output)
@@ -51,7 +52,7 @@ def view_command(
         raise CompareError(f"--output would overwrite the input {source!r}: give another name")
     get_view(name, target.suffix or None)  # before minutes of exporting
     printed = name == "text" and output is None and not served
-    with progress("view", quiet=quiet or printed):
+    with replace(telling, quiet=telling.quiet or printed).progress("view"):
         if train:
             graph = training_graph(source, backend, options, optimized=optimized)
         else:
@@ -62,8 +63,8 @@ def view_command(
     if printed:
         typer.echo(drawing.content.decode("utf-8").rstrip("\n"))
     else:
-        echo_unless(quiet, f"written: {written}" + (f"\nnote: {drawing.note}" if drawing.note else ""))
+        telling.tell(f"written: {written}" + (f"\nnote: {drawing.note}" if drawing.note else ""))
     if served:
         with serve(written) as server:
-            echo_unless(quiet, f"netron serves it at {server.url}; press Ctrl-C to stop")
+            telling.tell(f"netron serves it at {server.url}; press Ctrl-C to stop")
             server.wait()

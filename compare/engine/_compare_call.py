@@ -136,7 +136,7 @@ class _CallComparison:
         """Return the rows of one stage, and its observer effect.
 
         The stage runs without and with instrumentation. With float64, nodes whose error rounding does not explain also
-        run in isolation, and those before the first value that differs if none of them is wrong; with `truth`, all.
+        run in isolation, and those before the first value that differs if none is wrong; with `every_node`, all.
         """
         prepared = self._prepared
         run = self._run(stage)
@@ -163,7 +163,7 @@ class _CallComparison:
             values, graph = comparator.values, run.graph
             isolate_nodes = partial(self._isolated, run, comparator, prepared.float64, references)
             suspects = set() if judge is None else judge.facts.suspects
-            if self._options.truth is not None:
+            if self._options.every_node:
                 isolated = isolate_nodes(None)
             elif selected := unexplained_nodes(values, graph, suspects):
                 isolated = isolate_nodes(selected)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
@@ -34,17 +33,15 @@ class CompareOptions:
     profile: bool
     statistics: bool
     buffer: int
-    truth: Literal["float64"] | None = None
+    every_node: bool = False
     repeats: int = 1
     by_tolerance: bool = False
     on_row: Callable[[Row, torch.Tensor, torch.Tensor], None] | None = None
     on_references: Callable[[ReferenceLookup], None] | None = None
 
     def __post_init__(self) -> None:
-        if self.truth not in (None, "float64"):
-            raise CompareError(f"truth is 'float64' or None, not {self.truth!r}")
-        if self.truth is not None and self.by_tolerance:
-            raise CompareError("`truth` and `tolerance` are mutually exclusive: give one of them")
+        if self.every_node and self.by_tolerance:
+            raise CompareError("`every_node` and `tolerance` are mutually exclusive: give one of them")
         if not isinstance(self.repeats, int) or isinstance(self.repeats, bool) or self.repeats < 1:
             raise CompareError(f"repeats must be an integer of at least 1, not {self.repeats!r}")
         if self.repeats > 1 and self.by_tolerance:

@@ -153,14 +153,14 @@ def _float64_evaluator(program: Program, options: CompareOptions) -> Float64Eval
     """Return what evaluates the program in float64; None if a tolerance was given or the exported program is missing.
 
     Raises:
-        CompareError: it is missing, although `truth` requires it.
+        CompareError: it is missing, although `every_node` requires it.
     """
     if options.by_tolerance:
         return None
     try:
         return Float64Evaluator(program)
     except CompareError:
-        if options.truth is not None:
+        if options.every_node:
             raise
         return None
 

@@ -3,14 +3,14 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from filch.steal.text import short_line
 
-from ..rendering._outcome import Comparison, Proof
-from ..rendering._result import NextCommand
+from ..rendering._outcome import Proof
+from ..rendering._result import NextCommand, Result
 from ..rendering._table import Block, Line, fit_paths, table_of
-from ..results._cells import Cell, CellStatus, Divergence, proof_of
+from ..results._cells import Cell, CellStatus, Divergence
 from ..results._ledger_row import LedgerRow
 from ._regressions import (
     BAD,
@@ -27,7 +27,6 @@ from ._regressions import (
     regressions_of,
 )
 
-VERSION = 1
 _MAX_MEMBERS = 8  # rows of a table that is not wide
 _MAX_CHANGES = 12
 
@@ -67,7 +66,7 @@ class CellHistory:
 
 
 @dataclass(frozen=True, repr=False)
-class History(Comparison):
+class History(Result):
     """What became wrong in many runs.
 
     Attributes:
@@ -91,6 +90,7 @@ class History(Comparison):
     cells: tuple[CellHistory, ...]
     notes: tuple[str, ...] = ()
     command: str = ""
+    FORMAT: ClassVar[Mapping[str, int]] = {"filch_history": 1}
 
     @property
     def open_clusters(self) -> tuple[Cluster, ...]:
@@ -111,7 +111,7 @@ class History(Comparison):
     def proof(self) -> Proof:
         """What was judged the last time that each cell was compared."""
         latest = ((cell, cell.outcomes[-1]) for cell in self.cells)
-        return proof_of(Cell({}, cell.status, detail=last.detail, gaps=last.gaps) for cell, last in latest)
+        return Proof.together(Cell({}, cell.status, detail=last.detail, gaps=last.gaps).proof for cell, last in latest)
 
     @property
     def not_repeated(self) -> int:
@@ -134,13 +134,7 @@ class History(Comparison):
 
     def derived(self) -> Mapping[str, Any]:
         """Return the version of the format, the outcome, and the numbers of the headline."""
-        return {
-            "filch_history": VERSION,
-            "close": self.close,
-            "outcome": self.outcome,
-            "headline": self.headline,
-            "counts": self.counts,
-        }
+        return {**super().derived(), "counts": self.counts}
 
     def record(self) -> dict[str, Any]:
         """Return the fields and the derived values; without the command, which a reader could not trust."""
@@ -148,14 +142,15 @@ class History(Comparison):
         del record["command"]
         return record
 
-    def blocks(self, *, wide: bool = False) -> Iterable[Block]:
-        """Return the regressions, then the other cells that are not close; if `wide`, also all cells."""
-        yield Line(f"{self.outcome.upper()}: {self.headline}", self.outcome)
+    def blocks(self, *, wide: bool = False, all_rows: bool = False) -> Iterable[Block]:
+        """Return the regressions, then the other cells that are not close; if `wide` or `all_rows`, all cells."""
+        whole = wide or all_rows
+        yield from self.heading()
         yield from self.remarks()
-        for cluster in self.clusters if wide else self.open_clusters:
-            yield from ("", *_cluster_blocks(cluster, wide=wide))
+        for cluster in self.clusters if whole else self.open_clusters:
+            yield from ("", *_cluster_blocks(cluster, wide=wide, whole=whole))
         fixed = len(self.clusters) - len(self.open_clusters)
-        if fixed and not wide:
+        if fixed and not whole:
             yield from ("", f"{plural(fixed, 'regression')} before these, fixed since, not shown: --wide shows all")
         if self.not_run:
             yield from ("", Line("Could not run:", "heading"))
@@ -166,7 +161,7 @@ class History(Comparison):
         if self.never_close:
             yield from ("", Line("Never close:", "heading"))
             yield table_of({"cell": cell_name}, self.never_close)
-        if wide:
+        if whole:
             yield from ("", Line("All cells:", "heading"))
             yield table_of(_CELLS, self.cells, marked=lambda cell: cell.status in BAD)
 
@@ -269,13 +264,13 @@ def cells_text(cells: Sequence[Mapping[str, str]]) -> str:
     return cell_name(cells[0]) + (f" and {plural(len(cells) - 1, 'more cell')}" if len(cells) > 1 else "")
 
 
-def _cluster_blocks(cluster: Cluster, *, wide: bool) -> Iterable[Block]:
+def _cluster_blocks(cluster: Cluster, *, wide: bool, whole: bool) -> Iterable[Block]:
     yield Line(cluster.title, "heading")
     yield f"  {when(cluster)}"
     yield f"  {what_changed(cluster)}"
     labels = [ordered_labels(regression.labels) for regression in cluster.regressions]
     titles = dict.fromkeys(title for one in labels for title in one)
-    shown = cluster.regressions if wide else cluster.regressions[:_MAX_MEMBERS]
+    shown = cluster.regressions if whole else cluster.regressions[:_MAX_MEMBERS]
     labels_columns = {title: _label(title) for title in titles}
     table = table_of({**labels_columns, **(_MEMBER_WIDE if wide else _MEMBER)}, shown)
     columns = (replace(column, fit=fit_paths if column.title == "module" else column.fit) for column in table.columns)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from filch.steal import AssembledRecords, Key
 
-from ..results._dump_diff import DiffRow
+from ..results._rows import DiffRow
 
 
 def culprit_reasons(rows: Sequence[DiffRow], actual: AssembledRecords) -> Iterator[str]:

@@ -23,7 +23,8 @@ from ..float64 import StoredLevel
 from ..float64._verdict import SUSPICIOUS
 from ..metrics._summed_sizes import SUMMED, SummedSizes
 from ..metrics._tolerance import Tolerance
-from ..results._dump_diff import DiffRow, DumpDiff
+from ..results._dump_diff import DumpDiff
+from ..results._rows import DiffRow
 from ._culprit import culprit_reasons
 from ._inference import Inferred, fit_known, infer, wrong_ranks
 

@@ -1,18 +1,22 @@
-"""The base class of results, which writes them in every format."""
+"""The base class of results, which have an outcome and are written in every format."""
 
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
+from filch.export import Graph
+from filch.export.views import draw
 from filch.steal import write_output
 from filch.steal.text import short_line
 
 from ._console import WIDE, as_text
-from ._html import as_fragment
+from ._html import as_fragment, as_page
 from ._json import plain
 from ._markdown import as_markdown
+from ._outcome import Gap, Outcome, Proof
+from ._show import show_page
 from ._table import Block, Line
 
 _REPR = 400  # characters
@@ -36,14 +40,24 @@ class NextCommand:
         yield Line(f"  {self.command}", "command")
 
 
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Result:
-    """The base of frozen dataclasses that are written as text, Markdown and JSON.
+    """The base of frozen dataclasses that say whether B computes what A does.
 
-    A subclass defines `blocks`, the tables and sentences for people, and `derived`, entries of JSON beside its fields.
+    A subclass defines `proof`, `headline` and `blocks`; as needed also `title`,
+    `first_difference`, `next_command`, `derived` and `drawn`.
+
+    Attributes:
+        accepted: reasons why a value may stay without a judgment, by its name (see `Gap`).
+        FORMAT: the entry of JSON that names the kind of the result, and the version of its format.
     """
 
-    def blocks(self, *, wide: bool = False) -> Iterable[Block]:
-        """Return tables and sentences; if `wide`, with all rows and columns and nothing cut."""
+    accepted: Mapping[str, str] = field(default_factory=dict)
+    FORMAT: ClassVar[Mapping[str, int]] = {}
+
+    @property
+    def proof(self) -> Proof:
+        """What was judged, and what was not."""
         raise NotImplementedError
 
     @property
@@ -51,43 +65,102 @@ class Result:
         """The result in one line."""
         raise NotImplementedError
 
-    def __repr__(self) -> str:
-        return short_line(f"<{type(self).__name__}: {self.headline}>", _REPR)
+    def blocks(self, *, wide: bool = False, all_rows: bool = False) -> Iterable[Block]:
+        """Return tables and sentences.
 
-    def _repr_html_(self) -> str:
-        """Return the tables and sentences of `table`, for a notebook."""
-        return as_fragment([*self.blocks(), *(self.next_command.blocks() if self.next_command is not None else ())])
+        Args:
+            wide: all rows and columns, with nothing cut.
+            all_rows: all rows.
+        """
+        raise NotImplementedError
+
+    @property
+    def outcome(self) -> Outcome:
+        """`close`, `different`, or `incomplete`: nothing that was judged is wrong, but not all that is needed was."""
+        return self.proof.outcome
+
+    @property
+    def close(self) -> bool:
+        """Whether the outcome is `close`."""
+        return self.outcome == "close"
+
+    @property
+    def passes(self) -> bool:
+        """Whether the outcome is `close`, or `incomplete` for gaps alone that are all accepted."""
+        return self.exit_code == 0
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a command with this result; see `Proof`."""
+        return self.proof.without(self.accepted).exit_code
+
+    def gap_sentences(self) -> list[str]:
+        """Return a sentence for each gap, with the reason for which it is accepted."""
+        return [short_line(self._gap_sentence(gap)) for gap in self.proof.gaps]
+
+    def _gap_sentence(self, gap: Gap) -> str:
+        reason = self.accepted.get(gap.name) if gap.name else None
+        return str(gap) if reason is None else f"{gap}; accepted: {reason}"
+
+    @property
+    def title(self) -> str:
+        """What was compared, which stands above the headline; by default, the headline is there."""
+        return self.headline
+
+    def heading(self) -> Iterable[Block]:
+        """Return the outcome with the title, and the headline."""
+        yield Line(f"{self.outcome.upper()}: {self.title}", self.outcome)
+        yield from () if self.title == self.headline else (self.headline,)
+
+    @property
+    def first_difference(self) -> str:
+        """The first difference as a sentence; `""` if there is none."""
+        return ""
 
     @property
     def next_command(self) -> NextCommand | None:
         """The command that narrows the result down; None if there is none."""
         return None
 
+    def drawn(self) -> Graph | None:
+        """Return the graph whose view `html` is the page of the result; None if a page has the tables and sentences."""
+        return None
+
     def derived(self) -> Mapping[str, Any]:
         """Return values computed from the fields, by name, for programs that read JSON."""
-        return {}
+        return {**self.FORMAT, "close": self.close, "outcome": self.outcome, "headline": self.headline}
 
     def record(self) -> dict[str, Any]:
         """Return the fields, the derived values and the next command, as JSON has them."""
         return {**plain(self.derived()), **plain(self), "next_command": plain(self.next_command)}
 
-    def table(self, *, wide: bool = False, width: int | None = None, color: bool = False) -> str:
+    def table(
+        self, *, wide: bool = False, all_rows: bool = False, width: int | None = None, color: bool = False
+    ) -> str:
         """Return the result as text.
 
         Args:
             wide: all rows and columns, nothing cut.
+            all_rows: all rows.
             width: characters in a line; None is the terminal's width.
             color: whether it is colored, by escape sequences of a terminal.
         """
-        return self._text(self.blocks(wide=wide), wide=wide, width=width, color=color)
+        return self._text(self.blocks(wide=wide, all_rows=all_rows), wide=wide, width=width, color=color)
 
     def _text(self, blocks: Iterable[Block], *, wide: bool, width: int | None, color: bool) -> str:
         """Return tables and sentences, and below them the next command, as text."""
         after = ("", *self.next_command.blocks()) if self.next_command is not None else ()
         return as_text([*blocks, *after], width=WIDE if wide else width, color=color)
 
+    def __repr__(self) -> str:
+        return short_line(f"<{type(self).__name__}: {self.headline}>", _REPR)
+
     def __str__(self) -> str:
         return self.table(width=80)
+
+    def _repr_html_(self) -> str:
+        """Return the tables and sentences of `table`, for a notebook."""
+        return as_fragment([*self.blocks(), *(self.next_command.blocks() if self.next_command is not None else ())])
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the result as JSON, also written to `path` if one is given; inf and NaN are strings."""
@@ -96,6 +169,20 @@ class Result:
     def to_markdown(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the result as Markdown, also written to `path` if one is given."""
         return written(as_markdown(self.blocks(wide=True)), path)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Return the result as a self-contained HTML page, also written to `path` if one is given."""
+        return written(self._page(), path)
+
+    def _page(self) -> str:
+        graph = self.drawn()
+        if graph is not None:
+            return draw(graph, "html").content.decode("utf-8")
+        return as_page(self.title, [*self.blocks(wide=True)])
+
+    def show(self) -> None:
+        """Show the page: inside a notebook, or in the browser."""
+        show_page(self.to_html())
 
 
 def written(text: str, path: str | os.PathLike[str] | None) -> str:

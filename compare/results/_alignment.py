@@ -1,20 +1,17 @@
 """Which weights and values of two implementations are the same, and where the second one leaves the first."""
 
-import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 from filch.export import Finding, Graph
-from filch.export.views import draw
 from filch.steal.text import short_line
 
-from ..rendering._outcome import Comparison, Gap, Proof
-from ..rendering._result import NextCommand, written
-from ..rendering._show import show_page
+from ..rendering._outcome import Gap, Proof
+from ..rendering._result import NextCommand, Result
 from ..rendering._table import Block, Column, Line, fit_paths, folded, table_of
 
 _SHOWN = 8  # missing weights and values in a summary
@@ -185,7 +182,7 @@ class Departure:
 
 
 @dataclass(frozen=True, repr=False)
-class Alignment(Comparison):
+class Alignment(Result):
     """Two implementations, side by side.
 
     Attributes:
@@ -224,14 +221,19 @@ class Alignment(Comparison):
     outputs: tuple[AlignedOutput, ...] = ()
     gaps: tuple[Gap, ...] = ()
     parts: Mapping[str, str] = field(default_factory=dict)
+    FORMAT: ClassVar[Mapping[str, int]] = {"filch_align": 1}
 
     @property
     def proof(self) -> Proof:
         """What was judged: outputs of B, or its arrays or weights, may not be those of A."""
-        judged = self.weights if self.compared == "weights" else self.outputs
-        nothing = Gap("", f"A has no {'weights' if self.compared == 'weights' else 'outputs'} that were compared")
-        gaps = self.gaps if judged else (*self.gaps, nothing)
-        return Proof(len(judged), bool(self.wrong_outputs or self.contradicted), gaps)
+        judged = {item.name for item in (self.weights if self.compared == "weights" else self.outputs)}
+        judged -= {gap.name for gap in self.gaps}
+        return Proof(len(judged), bool(self.wrong_outputs or self.contradicted), self.gaps)
+
+    @property
+    def first_difference(self) -> str:
+        """The first operation at which B leaves A, or else what is wrong with an output."""
+        return str(next(iter((*self.departures, *self.wrong_outputs)), ""))
 
     @cached_property
     def contradicted(self) -> tuple[AlignedValue, ...]:
@@ -242,6 +244,11 @@ class Alignment(Comparison):
     def covered(self) -> tuple[AlignedValue, ...]:
         """The values of A that are in B."""
         return tuple(value for value in self.values if value.places and value.evidence != "contradicted")
+
+    @property
+    def title(self) -> str:
+        """The names of both."""
+        return f"{self.other} (B) against {self.reference} (A)"
 
     @property
     def headline(self) -> str:
@@ -273,8 +280,7 @@ class Alignment(Comparison):
             wide: all rows, with nothing cut.
             all_rows: a row for each weight and value.
         """
-        yield Line(f"{self.outcome.upper()}: {self.other} (B) against {self.reference} (A)", self.outcome)
-        yield self.headline
+        yield from self.heading()
         yield from self.wrong_outputs
         yield from self.gap_sentences()
         remarks = [line for remark in self.remarks for line in ("", remark)]
@@ -328,28 +334,15 @@ class Alignment(Comparison):
         missing = [value for value in self.values if value.evidence == "uncovered"]
         return [*self.contradicted, *missing[:_SHOWN]]
 
-    def table(
-        self, *, wide: bool = False, all_rows: bool = False, width: int | None = None, color: bool = False
-    ) -> str:
-        """Return the result as text; see `blocks` and `Report.table`."""
-        return self._text(self.blocks(wide=wide, all_rows=all_rows), wide=wide, width=width, color=color)
-
-    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return a page with A beside B, also written to `path` if one is given.
-
-        It is the view `html` of `graph`: see `filch.export.views`.
-        """
-        return written(draw(self.graph, "html").content.decode("utf-8"), path)
-
     @cached_property
     def graph(self) -> Graph:
         """The operations of B, with those of A as its `reference_graph`, and what was found of each value."""
         drawn = _linked_graph(self)
         return replace(drawn, remarks=(self.headline, *self.wrong_outputs, *self.remarks), close=self.close)
 
-    def show(self) -> None:
-        """Show the page: inside a notebook, or in the browser."""
-        show_page(self.to_html())
+    def drawn(self) -> Graph:
+        """Return `graph`."""
+        return self.graph
 
     @property
     def next_command(self) -> NextCommand | None:
@@ -358,10 +351,6 @@ class Alignment(Comparison):
             return None
         command = shlex.join(["filch", "align", self.reference, self.other, "--all"])
         return NextCommand(command, "show a row for each weight and value")
-
-    def derived(self) -> Mapping[str, Any]:
-        """Return whether the outputs are the same, and the headline."""
-        return {"filch_align": 1, "close": self.close, "outcome": self.outcome, "headline": self.headline}
 
 
 def _linked_graph(result: Alignment) -> Graph:

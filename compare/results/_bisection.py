@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from filch.export.backends import Switch
 
+from ..rendering._outcome import Proof
 from ..rendering._result import NextCommand, Result
 from ..rendering._table import Block, Column, Table, folded
 from ._next_command import to_blame, to_repeat
@@ -101,11 +102,12 @@ class BisectReport(Result):
     steps: tuple[Step, ...]
     notes: tuple[str, ...] = ()
     versions: tuple[Version, ...] = ()
+    FORMAT: ClassVar[Mapping[str, int]] = {"filch_bisect": 1}
 
     @property
-    def close(self) -> bool:
-        """Whether there is no error with nothing disabled."""
-        return self.before.passes
+    def proof(self) -> Proof:
+        """Whether there is an error with nothing disabled."""
+        return self.before.proof
 
     @property
     def runs(self) -> int:
@@ -119,12 +121,12 @@ class BisectReport(Result):
         counts = f"{_count(len(self.candidates), 'candidate')}, {_count(self.runs, 'run')}"
         return f"{self.program} on {self.backend} against {self.reference}: {judged}; {counts}"
 
-    def blocks(self, *, wide: bool = False) -> Iterable[Block]:
+    def blocks(self, *, wide: bool = False, all_rows: bool = False) -> Iterable[Block]:
         """Return each run, then the culprits."""
         yield self.headline
         yield from (f"note: {note}" for note in self.notes)
-        yield from ("", _table(self, wide=wide), "")
-        yield from _verdict_lines(self, len(self.culprits) if wide else _SHOWN)
+        yield from ("", _table(self, wide=wide, whole=wide or all_rows), "")
+        yield from _verdict_lines(self, len(self.culprits) if wide or all_rows else _SHOWN)
         for item in self.versions:
             name = f"version {item.version} in {item.interpreter}" if item.version else item.interpreter
             yield f"{name}: {item.outcome}{'' if item.outcome.passes or item.outcome.problem else ', not close'}"
@@ -138,11 +140,11 @@ class BisectReport(Result):
         return to_blame(command) if self.culprits else NextCommand(command, "compare every value")
 
     def derived(self) -> Mapping[str, Any]:
-        """Return whether there is no error, and the number of runs."""
-        return {"filch_bisect": 1, "close": self.close, "runs": self.runs}
+        """Return whether there is an error, and the number of runs."""
+        return {**super().derived(), "runs": self.runs}
 
 
-def _table(report: BisectReport, *, wide: bool) -> Table:
+def _table(report: BisectReport, *, wide: bool, whole: bool) -> Table:
     titles = ("run", "disabled", "error", "SNR", "nodes", "graph")
     columns = tuple(
         Column(title, folded if title == "disabled" else None, right=title in ("run", "SNR", "nodes"))
@@ -158,7 +160,7 @@ def _table(report: BisectReport, *, wide: bool) -> Table:
         )
         for number, step in enumerate(report.steps, 1)
     ]
-    if not wide and len(rows) > _SHOWN:
+    if not whole and len(rows) > _SHOWN:
         half = _SHOWN // 2
         rows[half : len(rows) - half] = [("…", f"{len(rows) - _SHOWN} more", "", "", "", "")]
     return Table(columns, tuple(rows))

@@ -1,16 +1,16 @@
 """A table of comparisons: a matrix of models and backends, or a sweep over input sizes."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from filch.steal import FilchError
 
 from ..common._source import user_frame
-from ..rendering._outcome import Comparison, Gap, Proof
-from ..rendering._result import NextCommand
-from ..rendering._table import Block, Column, Line, Table, cell_text, cut, fit_names
+from ..rendering._outcome import Gap, Proof
+from ..rendering._result import NextCommand, Result
+from ..rendering._table import Block, Column, Table, cell_text, cut, fit_names
 from ._report import Report
 from ._rows import Row
 
@@ -58,7 +58,7 @@ class Cell:
 
     Attributes:
         labels: its model, dtype, size, backend …, by the title of the column.
-        status: `close`, `different`, `incomplete` (see `Comparison`), `failed` (it could not be compared), `missing`
+        status: `close`, `different`, `incomplete` (see `Proof`), `failed` (it could not be compared), `missing`
             (the backend or device is not available), and of a process of its own `crashed` (it died), `timeout` or
             `lost` (its worker or node disappeared).
         worst: the largest harmonic error; None if no value was judged.
@@ -77,6 +77,14 @@ class Cell:
     resumed: bool = False
     gaps: tuple[str, ...] = ()
 
+    @property
+    def proof(self) -> Proof:
+        """What it shows; nothing if it could not be made."""
+        if self.status in NOT_COMPARED:
+            return Proof.impossible(self.detail or self.status)
+        names = self.gaps or ("",) * (self.status == "incomplete")
+        return Proof(1, self.status == "different", tuple(Gap(name, self.detail) for name in names))
+
 
 def run_cell(labels: dict[str, str], run: Callable[[], Report]) -> Cell:
     """Run a comparison and return its outcome."""
@@ -85,18 +93,17 @@ def run_cell(labels: dict[str, str], run: Callable[[], Report]) -> Cell:
     except FilchError as error:
         return Cell(labels, "failed", None, failure_text(error))
     worst = None if report.worst is None else report.worst.error
-    if report.first_divergence is not None:
-        blame = Divergence.of(report.first_divergence)
-        return Cell(labels, "different", worst, str(report.first_divergence), blame)
-    if report.interface:
-        return Cell(labels, "different", worst, report.interface[0])
-    if report.outcome == "incomplete":
-        gaps = tuple(gap.name for gap in report.proof.gaps)
-        return Cell(labels, "incomplete", worst, "; ".join(report.gap_sentences()) or report.headline, gaps=gaps)
+    first, gaps = report.first_divergence, report.proof.gaps if report.outcome == "incomplete" else ()
     judged = [row.judged for row in report.rows if row.kind != "constant"]
     details = [] if all(judged) else [f"close, {judged.count(False)} of {len(judged)} not judged"]
     details += [note for note in report.notes if note.startswith(OPTIMIZED_NOTE)]
-    return Cell(labels, "close", worst, "; ".join(details))
+    text = {
+        "different": report.first_difference,
+        "incomplete": "; ".join(report.gap_sentences()),
+        "close": "; ".join(details),
+    }
+    blame = None if first is None else Divergence.of(first)
+    return Cell(labels, report.outcome, worst, text[report.outcome], blame, gaps=tuple(gap.name for gap in gaps))
 
 
 def failure_text(error: FilchError) -> str:
@@ -105,17 +112,8 @@ def failure_text(error: FilchError) -> str:
     return f"{error} ({frame})" if frame else str(error)
 
 
-def proof_of(cells: Iterable[Cell]) -> Proof:
-    """Return what comparisons show together: the worst of their outcomes; one that could not be made is a gap."""
-    found = [*cells]
-    gaps = [Gap(name, cell.detail) for cell in found for name in cell.gaps]
-    gaps += [Gap("", cell.detail or cell.status) for cell in found if cell.status in _UNSETTLED and not cell.gaps]
-    statuses = [cell.status for cell in found if cell.status not in NOT_COMPARED]
-    return Proof(len(statuses), "different" in statuses, tuple(gaps))
-
-
 @dataclass(frozen=True, repr=False)
-class CellTable(Comparison):
+class CellTable(Result):
     """The outcomes of many comparisons; the outcome of all is the worst of them.
 
     Attributes:
@@ -129,17 +127,7 @@ class CellTable(Comparison):
     @property
     def proof(self) -> Proof:
         """What was judged in all comparisons."""
-        return proof_of(self.cells)
-
-    @property
-    def exit_code(self) -> int:
-        """2 if none differs, but one could not be compared or there is none; else that of the outcome."""
-        is_compared = bool(self.cells) and all(cell.status not in NOT_COMPARED for cell in self.cells)
-        return super().exit_code if is_compared or self.outcome == "different" else 2
-
-    def derived(self) -> Mapping[str, Any]:
-        """Return the outcome of all comparisons, and the headline."""
-        return {"close": self.close, "outcome": self.outcome, "headline": self.headline}
+        return Proof.together(cell.proof for cell in self.cells)
 
     @property
     def next_command(self) -> NextCommand | None:
@@ -154,12 +142,12 @@ class CellTable(Comparison):
         comparisons = "1 comparison" if len(self.cells) == 1 else f"{len(self.cells)} comparisons"
         return f"{comparisons}: {outcomes}{self._resumed()}"
 
-    def blocks(self, *, wide: bool = False) -> Iterable[Block]:
+    def blocks(self, *, wide: bool = False, all_rows: bool = False) -> Iterable[Block]:  # noqa: ARG002  all are shown
         """Return a row for each comparison, and below them the full reasons of those that could not run."""
         titles = list(dict.fromkeys(title for cell in self.cells for title in cell.labels))
         labels = [[cell.labels.get(title, "") for title in titles] for cell in self.cells]
         pairs = [*zip(labels, self.cells, strict=True)]
-        yield Line(f"{self.outcome.upper()}: {self.headline}", self.outcome)
+        yield from self.heading()
         if wide:
             columns = (*titles, "status", "error", "first divergence")
             rows = ((*own, cell.status, cell_text(cell.worst), cell.detail) for own, cell in pairs)

@@ -1,19 +1,16 @@
 """What a program with a cache computes step by step, and the position and the node where it goes wrong."""
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from filch.export import Graph
-from filch.export.views import draw
 from filch.steal.text import short_line
 
 from ..common._source import short_source
 from ..float64 import Flips, RoundingVerdict
-from ..rendering._outcome import Comparison, Gap, Proof
-from ..rendering._result import written
-from ..rendering._show import show_page
+from ..rendering._outcome import Gap, Proof
+from ..rendering._result import Result
 from ..rendering._table import Block, Column, Line, Table, fit_paths, folded, table_of
 
 
@@ -118,7 +115,7 @@ class LayerErrors:
 
 
 @dataclass(frozen=True, repr=False)
-class Decoding(Comparison):
+class Decoding(Result):
     """A program that was run step by step, compared with the model.
 
     Attributes:
@@ -161,6 +158,7 @@ class Decoding(Comparison):
     failed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     graph: Graph = field(default_factory=lambda: Graph("", (), (), (), (), {}))
+    FORMAT: ClassVar[Mapping[str, int]] = {"filch_decoding": 1}
 
     @property
     def proof(self) -> Proof:
@@ -178,6 +176,11 @@ class Decoding(Comparison):
         return self.breaks[0] if self.breaks else None
 
     @property
+    def first_difference(self) -> str:
+        """The first break, or else where the model itself goes wrong."""
+        return str(self.first_break or ("" if self.consistent else self.headline))
+
+    @property
     def headline(self) -> str:
         """Where it goes wrong, in one line."""
         name = f"{self.model} on {self.backend}" + (f" in {self.precision}" if self.precision else "")
@@ -191,18 +194,18 @@ class Decoding(Comparison):
             return short_line(f"{name}: {self.failed[0]}")
         return f"{name} decodes {len(self.positions)} tokens as the model does"
 
-    def blocks(self, *, wide: bool = False) -> Iterable[Block]:
+    def blocks(self, *, wide: bool = False, all_rows: bool = False) -> Iterable[Block]:
         """Return the verdict, the first wrong values and a row for each position."""
-        yield Line(f"{self.outcome.upper()}: {self.headline}", self.outcome)
+        yield from self.heading()
         yield from self._remarks()
         if self.breaks:
-            shown = self.breaks if wide else self.breaks[:_SHOWN]
+            shown = self.breaks if wide or all_rows else self.breaks[:_SHOWN]
             yield ""
             yield Line("Wrong values, by step and in the order of execution:", "heading")
             yield table_of(_BREAKS, shown, skip_empty=not wide)
             if len(shown) < len(self.breaks):
                 yield f"and {len(self.breaks) - len(shown)} more"
-        yield from self._grid(wide=wide)
+        yield from self._grid(whole=wide or all_rows)
         yield ""
         wrong = {item.position for item in self.breaks}
         yield table_of(_POSITIONS, self.positions, marked=lambda row: row.position in wrong, skip_empty=not wide)
@@ -226,10 +229,10 @@ class Decoding(Comparison):
         yield from self.failed
         yield from self.notes
 
-    def _grid(self, *, wide: bool) -> Iterable[Block]:
+    def _grid(self, *, whole: bool) -> Iterable[Block]:
         """Return at which positions the modules with wrong values are wrong."""
         modules = [item for item in self.layers if item.wrong]
-        shown = modules if wide else modules[:_SHOWN]
+        shown = modules if whole else modules[:_SHOWN]
         if not shown:
             return
         per_sign = -(-len(self.positions) // _SIGNS)
@@ -248,26 +251,14 @@ class Decoding(Comparison):
         if len(shown) < len(modules):
             yield f"and {len(modules) - len(shown)} more"
 
-    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return a page with the positions of each layer and the program's graph, also written to `path` if given.
-
-        It is the view `html` of `graph`: see `filch.export.views`.
-        """
+    def drawn(self) -> Graph:
+        """Return `graph` with remarks; its page has the positions of each layer, too."""
         remarks = (self.headline, *self._remarks())
-        drawn = replace(self.graph, name=f"{self.model} on {self.backend}", remarks=remarks, close=self.close)
-        return written(draw(drawn, "html").content.decode("utf-8"), path)
-
-    def show(self) -> None:
-        """Show the page: inside a notebook, or in the browser."""
-        show_page(self.to_html())
+        return replace(self.graph, name=f"{self.model} on {self.backend}", remarks=remarks, close=self.close)
 
     def record(self) -> dict[str, Any]:
         """Return the entries of JSON; see `Result.record`. The graph is not among them."""
         return {name: item for name, item in super().record().items() if name != "graph"}
-
-    def derived(self) -> Mapping[str, Any]:
-        """Return whether it is right, and the headline."""
-        return {"filch_decoding": 1, "close": self.close, "outcome": self.outcome, "headline": self.headline}
 
 
 _SHOWN = 8

@@ -5,103 +5,25 @@ import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
-
-from filch.steal import Key
-from filch.steal.text import short_line
+from typing import ClassVar
 
 from ..float64 import format_ratio
-from ..float64._verdict import SUSPICIOUS
-from ..metrics._metrics import Difference
 from ..rendering._console import as_text
 from ..rendering._html import as_page
-from ..rendering._outcome import Comparison, Gap, Proof
-from ..rendering._result import NextCommand, written
-from ..rendering._show import show_page
+from ..rendering._outcome import Gap, Proof
+from ..rendering._result import NextCommand, Result
 from ..rendering._table import Block, Column, Line, Table, fit_paths, folded, table_of
 from ._module_summary import module_summary
 from ._rank_grid import rank_grid
 from ._row_tables import surrounding
+from ._rows import DiffRow
 
 _FORWARD, _OF_ONE_PROCESS = ("I", "O"), ("GP", "C")  # kinds of records
 _AROUND = 5  # rows before and after the first difference
 
 
-@dataclass(frozen=True)
-class DiffRow:
-    """One tensor of two dumps, or one record with different structures.
-
-    Attributes:
-        key: the record's key.
-        path: the path of the tensor in the record; `""` for the record itself.
-        what: the first dump's value, as `describe` writes it.
-        reason: why the tensors can't be compared, or `""`.
-        difference: the difference of the second dump's tensor from the first one's.
-        same: without `difference`, whether the values are equal according to their statistics; None if unknown, as a
-            tensor was not stored.
-        ratio: the difference as a multiple of the rounding level, if that is stored with the first value and judges it:
-            the worst element or the root mean square, the larger one.
-        cause: why a value of a golden dump differs, in a word or two (see `Cause`); `""` if that was not examined.
-        layout: how the tensor was put together from those of several ranks, and how that is known; `""` of one process.
-        ranks: the ranks that have a wrong part or replica, as far as that is known.
-        held_by: of several processes, the ranks that have a part of the value.
-        faulty: whether something is wrong with the parts, as `reason` says, however small the difference.
-        is_extra: whether the first dump has no such value, so that nothing is missing if it is not judged.
-    """
-
-    key: Key
-    path: str
-    what: str
-    reason: str = ""
-    difference: Difference | None = None
-    same: bool | None = False
-    ratio: float | None = None
-    cause: str = ""
-    layout: str = ""
-    ranks: tuple[int, ...] = ()
-    held_by: tuple[int, ...] = ()
-    faulty: bool = False
-    is_extra: bool = False
-
-    @property
-    def diverged(self) -> bool:
-        """Whether the dumps differ here: by more than twice the rounding level, if there is one, or the tolerance."""
-        if self.faulty:
-            return True
-        if self.ratio is not None:
-            return self.ratio > SUSPICIOUS
-        return self.same is False if self.difference is None else not self.difference.close
-
-    @property
-    def module(self) -> str:
-        """The path of the module; `""` for the model."""
-        return self.key.name
-
-    @property
-    def error(self) -> float | None:
-        """The largest harmonic error, or None."""
-        return None if self.difference is None or self.difference.problem else self.difference.error
-
-    @property
-    def float64(self) -> None:
-        """No float64 value is known."""
-
-    @property
-    def judged(self) -> bool:
-        """Whether their numbers were compared."""
-        return self.difference is not None or self.same is True
-
-    def __str__(self) -> str:
-        times = "" if self.ratio is None else f"{format_ratio(self.ratio)} times its rounding level; "
-        ranks = f" on rank{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))}" if self.ranks else ""
-        what = self.reason
-        if self.difference is not None and not self.faulty:
-            what = str(self.difference) if self.ratio is None else self.difference.without_limits
-        return short_line(f"{self.key.label}{self.path}{ranks}: {times}{what}")
-
-
 @dataclass(frozen=True, repr=False)
-class DumpDiff(Comparison):
+class DumpDiff(Result):
     """The comparison of two dumps, tensor by tensor.
 
     Attributes:
@@ -122,6 +44,7 @@ class DumpDiff(Comparison):
     reasons: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     learned: Mapping[str, str] = field(default_factory=dict)
+    FORMAT: ClassVar[Mapping[str, int]] = {"filch_diff": 2}
 
     @cached_property
     def diverged(self) -> tuple[DiffRow, ...]:
@@ -132,6 +55,11 @@ class DumpDiff(Comparison):
     def first_divergence(self) -> DiffRow | None:
         """The first row in which the dumps differ."""
         return next(iter(self.diverged), None)
+
+    @property
+    def first_difference(self) -> str:
+        """The first row in which the dumps differ, as a sentence."""
+        return str(self.first_divergence or "")
 
     @property
     def proof(self) -> Proof:
@@ -152,8 +80,7 @@ class DumpDiff(Comparison):
             wide: a row for each value instead, with nothing cut.
             all_rows: a row for each value.
         """
-        yield Line(f"{self.outcome.upper()}: {self._title()}", self.outcome)
-        yield from (self.headline, "", self._verdict())
+        yield from (*self.heading(), "", self._verdict())
         first = self.first_divergence
         if wide or all_rows:
             yield from ("", _table(self.rows))
@@ -165,12 +92,6 @@ class DumpDiff(Comparison):
             yield from ("", Line("Ranks:", "heading"), *grid)
         if not (wide or all_rows):
             yield from ("", Line("Modules:", "heading"), *module_summary(self.rows, first))
-
-    def table(
-        self, *, wide: bool = False, all_rows: bool = False, width: int | None = None, color: bool = False
-    ) -> str:
-        """Return the result as text; see `blocks` and `Report.table`."""
-        return self._text(self.blocks(wide=wide, all_rows=all_rows), wide=wide, width=width, color=color)
 
     @property
     def next_command(self) -> NextCommand:
@@ -185,26 +106,13 @@ class DumpDiff(Comparison):
         first = self.first_divergence
         return "" if first is None else as_text([_table(surrounding(self.rows, first, around))], width=width)
 
-    def derived(self) -> Mapping[str, Any]:
-        """Return whether the dumps are close, and the headline."""
-        return {"filch_diff": 2, "close": self.close, "outcome": self.outcome, "headline": self.headline}
+    def _page(self) -> str:
+        grid = rank_grid(self.rows, whole=True)
+        return as_page(self.title, [self.headline, self._verdict(), *self.reasons, *grid, _table(self.rows)])
 
-    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return the rows as a page of its own, also written to `path` if one is given."""
-        blocks: list[Block] = [
-            self.headline,
-            self._verdict(),
-            *self.reasons,
-            *rank_grid(self.rows, whole=True),
-            _table(self.rows),
-        ]
-        return written(as_page(self._title(), blocks), path)
-
-    def show(self) -> None:
-        """Show the page of the differences: inside a notebook, or in the browser."""
-        show_page(self.to_html())
-
-    def _title(self) -> str:
+    @property
+    def title(self) -> str:
+        """The names of both dumps."""
         return f"{self.actual} against {self.expected}"
 
     def _verdict(self) -> str:
@@ -213,9 +121,7 @@ class DumpDiff(Comparison):
             return f"the first that differs is {first}"
         if gaps := self.gap_sentences():
             more = f", and {len(gaps) - 1} more" if len(gaps) > 1 else ""
-            return f"all judged values are close, but {gaps[0]}{more}"
-        if not self.close:
-            return "no value could be judged"
+            return f"all judged values are close, but {gaps[0]}{more}" if self.proof.judged else gaps[-1]
         unjudged = next((row for row in self.rows if not row.judged), None)
         return "all close" if unjudged is None else f"all judged values are close; the first not judged: {unjudged}"
 

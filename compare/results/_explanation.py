@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from filch.export import Graph
@@ -91,28 +91,10 @@ class Explanation:
 
     def facts(self) -> dict[str, Any]:
         """Return the explanation as JSON has it."""
-        return {
-            "text": str(self),
-            "starts": None if self.starts is None else _row_facts(self.starts),
-            "others": [_row_facts(row) for row in self.others],
-            "results": [_row_facts(row) for row in self.results],
-            "inherits": [_row_facts(row) for row in self.inherits],
-            "alone": self.alone,
-            "first": None if self.first is None else _row_facts(self.first),
-            "largest": None if self.largest is None else _row_facts(self.largest),
-            "sound": self.sound,
-            "grows": None if self.grows is None else _row_facts(self.grows) | {"growth": self.growth},
-            "decisions": [_row_facts(row) for row in self.decisions],
-            "followers": [_row_facts(row) for row in self.followers],
-            "changed": None if self.changed is None else _row_facts(self.changed),
-            "suspicious": [_row_facts(row) for row in self.suspicious],
-            "unknown": self.unknown,
-            "culprits": self.culprits,
-            "switches": self.switches,
-            "repro": self.repro or None,
-            "changed_weights": self.changed_weights,
-            "coarser_dtype": self.coarser_dtype or None,
-        }
+        facts = {item.name: _facts(getattr(self, item.name)) for item in fields(self) if item.name not in _NO_FACTS}
+        if self.grows is not None:
+            facts["grows"] |= {"growth": self.growth}
+        return {"text": str(self), **facts}
 
     def _text_without_divergence(self) -> str:
         if self.inherits:
@@ -375,6 +357,16 @@ def _enumerated(parts: Sequence[str], most: int = _MAX_NAMES) -> str:
 
 
 _ROW_FIELDS = ("call", "stage", "node", "op", "value", "module", "source", "origins", "operators")
+
+
+_NO_FACTS = ("growth", "interface", "worst")
+
+
+def _facts(value: Any) -> Any:
+    """Return an attribute of an explanation as JSON has it; a text that is not known is None."""
+    if isinstance(value, Row):
+        return _row_facts(value)
+    return [*map(_facts, value)] if isinstance(value, tuple) else None if value == "" else value
 
 
 def _row_facts(row: Row) -> dict[str, Any]:

@@ -1,19 +1,17 @@
 """Which ways of calling a language model give the same numbers, and where the others part."""
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 from filch.steal.text import short_line
 
 from ..rendering._html import as_page
-from ..rendering._outcome import Comparison, Proof
-from ..rendering._result import written
-from ..rendering._show import show_page
-from ..rendering._table import Block, Column, Line, fit_paths, folded, table_of
+from ..rendering._outcome import Gap, Proof
+from ..rendering._result import Result
+from ..rendering._table import Block, Column, fit_paths, folded, table_of
 
-InvarianceVerdict = Literal["holds", "rounding", "breaks", "fails", "not run"]
+InvarianceVerdict = Literal["holds", "rounding", "breaks", "fails", "not judged", "not run"]
 
 
 @dataclass(frozen=True)
@@ -62,8 +60,8 @@ class InvarianceRow:
         relation: how the model is called.
         verdict: `"holds"`: the numbers are the same, or those in a quantized cache are off by its rounding alone;
             `"rounding"`, only if bits were compared: the numbers are the same in float64, but not the bits; `"breaks"`:
-            also in float64 the numbers are others; `"fails"`: the call raises an error, or an output of a program can't
-            be judged; `"not run"`: the model does not support it.
+            also in float64 the numbers are others; `"fails"`: the call raises an error; `"not judged"`: an output or a
+            layer can't be judged, or a backend can't run the program; `"not run"`: the model does not support it.
         difference: the largest difference of a logit in the model's own dtypes, relative to its size or that of a
             typical one; None if the model did not run.
         first: the first operation that differs; None if none does.
@@ -82,7 +80,7 @@ class InvarianceRow:
 
 
 @dataclass(frozen=True, repr=False)
-class Invariance(Comparison):
+class Invariance(Result):
     """Whether a language model computes the same, however it is called.
 
     Attributes:
@@ -98,12 +96,14 @@ class Invariance(Comparison):
     length: int
     bitwise: bool
     rows: tuple[InvarianceRow, ...]
+    FORMAT: ClassVar[Mapping[str, int]] = {"filch_invariance": 1}
 
     @property
     def proof(self) -> Proof:
         """What was judged: each way of calling the model that it supports."""
-        run = [row for row in self.rows if row.verdict != "not run"]
-        return Proof(len(run), any(map(_is_broken, run)))
+        gaps = tuple(Gap(row.relation, row.note) for row in self.rows if row.verdict == "not judged")
+        judged = [row for row in self.rows if row.verdict not in ("not judged", "not run")]
+        return Proof(len(judged), any(row.verdict != "holds" for row in judged), gaps)
 
     @property
     def headline(self) -> str:
@@ -113,24 +113,21 @@ class Invariance(Comparison):
         held = f"{len(run) - len(broken)} of {len(run)} ways to call {self.model} give the same numbers"
         return f"{held}; not: {', '.join(broken)}" if broken else held
 
-    def blocks(self, *, wide: bool = False) -> Iterable[Block]:
+    def blocks(self, *, wide: bool = False, all_rows: bool = False) -> Iterable[Block]:  # noqa: ARG002  all are shown
         """Return the verdict and a row for each relation."""
-        yield Line(f"{self.outcome.upper()}: {self.headline}", self.outcome)
+        yield from self.heading()
         yield f"{self.sequences} sequences of {self.length} tokens"
         yield ""
         yield table_of(_ROWS, self.rows, marked=_is_broken, skip_empty=not wide)
 
-    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return the result as a page of its own, also written to `path` if one is given."""
-        return written(as_page(f"Ways to call {self.model}", [*self.blocks(wide=True)]), path)
+    @property
+    def first_difference(self) -> str:
+        """The first relation that does not hold, and the first operation that differs."""
+        first = next((row for row in self.rows if row.first is not None), None)
+        return "" if first is None else f"{first.relation}: {first.first}"
 
-    def show(self) -> None:
-        """Show the page: inside a notebook, or in the browser."""
-        show_page(self.to_html())
-
-    def derived(self) -> Mapping[str, Any]:
-        """Return whether all relations hold, and the headline."""
-        return {"filch_invariance": 1, "close": self.close, "outcome": self.outcome, "headline": self.headline}
+    def _page(self) -> str:
+        return as_page(f"Ways to call {self.model}", [*self.blocks(wide=True)])
 
 
 def _is_broken(row: InvarianceRow) -> bool:

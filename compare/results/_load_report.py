@@ -11,7 +11,7 @@ from filch.steal import budget_of, parse_json, read_untrusted
 
 from ..common._errors import CompareError
 from ..rendering._json import typed
-from ._report import VERSION, Report
+from ._report import Report
 from ._rows import ModelOperation, Row
 
 
@@ -37,9 +37,9 @@ def load_report(path: str | os.PathLike[str]) -> Report:
     if not isinstance(data, dict) or "filch_report" not in data:
         raise CompareError(f"{str(file)!r} is JSON, but no report: `filch check --output report.json` writes one")
     version = data["filch_report"]
-    if type(version) is not int or version != VERSION:
+    if type(version) is not int or version != _VERSION:
         raise CompareError(
-            f"{str(file)!r} is a report of version {reprlib.repr(version)}; this Filch reads version {VERSION}"
+            f"{str(file)!r} is a report of version {reprlib.repr(version)}; this Filch reads version {_VERSION}"
         )
     try:
         return _report(data)
@@ -60,6 +60,7 @@ def _report(data: Mapping[str, Any]) -> Report:
     return Report(rows=rows, operators=tuple(map(tuple, operators)), **others)
 
 
+_VERSION = Report.FORMAT["filch_report"]
 # Fields from which a report suggests a command to run, as the script of a repro is a program; and reasons for passing.
 _NOT_TRUSTED = ("accepted", "command", "repro")
 

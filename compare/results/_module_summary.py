@@ -2,32 +2,15 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from ..float64 import RoundingVerdict
 from ..rendering._table import Block, Column, Table, cell_text, fit_paths
 from ._row_tables import ARROW, rounding_ratio
+from ._rows import DiffRow, Row
 
 _MAX_GROUPS = 10
 
 
-class ModuleValue(Protocol):
-    """A value of a module; see `Row` and `DiffRow`."""
-
-    @property
-    def module(self) -> str | None: ...
-
-    @property
-    def judged(self) -> bool: ...
-
-    @property
-    def diverged(self) -> bool: ...
-
-    @property
-    def error(self) -> float | None: ...
-
-    @property
-    def float64(self) -> RoundingVerdict | None: ...
+ModuleValue = Row | DiffRow
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def to_blame(command: str) -> NextCommand:
 def to_run_every_node(command: str) -> NextCommand:
     """Return the command that runs each node alone, which may find the node that introduces an error."""
     option = "" if "--every-node" in command else " --every-node"
-    text = f"{command}{option} -o report.html" if command else "compare(capture, program, truth='float64').show()"
+    text = f"{command}{option} -o report.html" if command else "compare(capture, program, every_node=True).show()"
     return NextCommand(text, "run every node alone, and look at the graph")
 
 

@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from filch.export import Graph
 
 from ..rendering._json import plain
+from ..rendering._outcome import Proof
 from ..rendering._result import Result
 from ..rendering._table import Block, Column, Table, cell_text, fit_names
 from ._report import Report
@@ -58,6 +59,7 @@ class PassErrors(Result):
     """
 
     rows: tuple[PassRow, ...]
+    FORMAT: ClassVar[Mapping[str, int]] = {"filch_passes": 1}
 
     @property
     def culprit(self) -> PassRow | None:
@@ -65,16 +67,19 @@ class PassErrors(Result):
         return next((row for row in self.rows[1:] if row.introduced is not None or row.failure), None)
 
     @property
-    def close(self) -> bool:
-        """Whether the report after each pass is close (see `Report.close`)."""
-        return bool(self.rows) and all(row.report is not None and row.report.close for row in self.rows)
+    def proof(self) -> Proof:
+        """What was judged before the passes and after each."""
+        return Proof.together(
+            row.report.proof if row.report is not None else Proof.impossible(f"{row.name}: {row.failure}")
+            for row in self.rows
+        )
 
     @property
     def headline(self) -> str:
         """The pass that introduces an error."""
         return self.verdict()[0]
 
-    def blocks(self, *, wide: bool = False) -> Iterable[Block]:  # noqa: ARG002  the table is never cut
+    def blocks(self, *, wide: bool = False, all_rows: bool = False) -> Iterable[Block]:  # noqa: ARG002  nothing is cut
         """Return a row for each pass, and below them the pass that introduces an error."""
         first = Column("pass", fit_names)
         others = (Column(title, right=True) for title in _TITLES)
@@ -95,8 +100,8 @@ class PassErrors(Result):
         return lines
 
     def derived(self) -> Mapping[str, Any]:
-        """Return the name of the pass that introduces an error, and whether all reports are close."""
-        return {"filch_passes": 1, "culprit": None if self.culprit is None else self.culprit.name, "close": self.close}
+        """Return the outcome, and the name of the pass that introduces an error."""
+        return {**super().derived(), "culprit": None if self.culprit is None else self.culprit.name}
 
     def record(self) -> dict[str, Any]:
         """Return the rows without their reports, as JSON has it."""

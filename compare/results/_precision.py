@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import ClassVar
 
 import torch
 
@@ -12,6 +12,7 @@ from filch.export import Precision
 from ..common._errors import CompareError
 from ..metrics._metrics import Difference, compare_tensors
 from ..metrics._tolerance import Tolerance, tolerance_for
+from ..rendering._outcome import Proof
 from ..rendering._result import NextCommand, Result
 from ..rendering._table import Block, Column, Table, cell_text, fit_names, fit_paths
 
@@ -94,6 +95,11 @@ class OutputDifferences:
             problem=problem,
         )
 
+    @property
+    def proof(self) -> Proof:
+        """The error of the program, which it also is if it can't be run."""
+        return Proof(1, is_wrong=not self.passes)
+
     @classmethod
     def failed(cls, problem: str) -> "OutputDifferences":
         """Return the outcome of a program that can't be run."""
@@ -160,23 +166,25 @@ class PrecisionReport(Result):
     order: tuple[Sensitivity, ...]
     runs: int
     notes: tuple[str, ...] = field(default=())
+    FORMAT: ClassVar[Mapping[str, int]] = {"filch_precision": 1}
 
     @property
-    def close(self) -> bool:
+    def proof(self) -> Proof:
         """Whether the goal is met with every node lowered."""
-        return self.before.passes
+        return self.before.proof
 
     @property
     def headline(self) -> str:
         """The number of nodes and of the programs that were run."""
         return f"{len(self.order)} nodes in {self.to} on {self.backend}; {self.runs} programs were run"
 
-    def blocks(self, *, wide: bool = False) -> Iterable[Block]:
-        """Return the cost of each node (only the ten highest unless `wide`), and the nodes to keep."""
+    def blocks(self, *, wide: bool = False, all_rows: bool = False) -> Iterable[Block]:
+        """Return the cost of each node (only the ten highest unless `wide` or `all_rows`), and the nodes to keep."""
+        whole = wide or all_rows
         yield self.headline
         yield from (f"note: {note}" for note in self.notes)
-        yield from ("", _table(self.order if wide else self.order[:_SHOWN]))
-        if not wide and len(self.order) > _SHOWN:
+        yield from ("", _table(self.order if whole else self.order[:_SHOWN]))
+        if not whole and len(self.order) > _SHOWN:
             yield f"and {len(self.order) - _SHOWN} that cost less"
         yield from ("", *_verdict_lines(self))
 
@@ -187,10 +195,6 @@ class PrecisionReport(Result):
             return NextCommand("compare(capture, program)", "find the error of the program in its own precision")
         keep = ", keep=report.keep" if self.keep else ""
         return NextCommand(f'lower(program, "{self.to}"{keep})', "lower the program to this precision, in Python")
-
-    def derived(self) -> Mapping[str, Any]:
-        """Return whether the goal is met with every node lowered."""
-        return {"filch_precision": 1, "close": self.close}
 
 
 def _table(rows: tuple[Sensitivity, ...]) -> Table:

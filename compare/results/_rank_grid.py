@@ -1,35 +1,16 @@
 """A grid of modules and ranks that shows where several processes differ from one."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from ..rendering._table import Block, Column, Table, fit_paths
+from ._rows import DiffRow
 
 _MAX_MODULES = 10  # on a terminal
 _MAX_RANKS = 16  # on a terminal
 _WRONG, _RIGHT, _UNKNOWN = "differs", "ok", "?"
 
 
-class RankValue(Protocol):
-    """A value of several ranks; see `DiffRow`."""
-
-    @property
-    def module(self) -> str | None: ...
-
-    @property
-    def diverged(self) -> bool: ...
-
-    @property
-    def judged(self) -> bool: ...
-
-    @property
-    def ranks(self) -> tuple[int, ...]: ...
-
-    @property
-    def held_by(self) -> tuple[int, ...]: ...
-
-
-def rank_grid(rows: Sequence[RankValue], *, whole: bool = False) -> list[Block]:
+def rank_grid(rows: Sequence[DiffRow], *, whole: bool = False) -> list[Block]:
     """Return a table with a row for each module and a column for each rank; nothing for dumps of one process.
 
     A cell is `differs` if a value of the module is wrong on the rank, `?` if one is wrong on some rank and it is not
@@ -40,7 +21,7 @@ def rank_grid(rows: Sequence[RankValue], *, whole: bool = False) -> list[Block]:
         whole: show all modules, for a page; else the first that differ, if the ranks fit on a terminal.
     """
     all_ranks = sorted({rank for row in rows for rank in row.held_by})
-    by_module: dict[str, list[RankValue]] = {}
+    by_module: dict[str, list[DiffRow]] = {}
     for row in rows:
         if row.held_by:
             by_module.setdefault(row.module or "(model)", []).append(row)
@@ -63,7 +44,7 @@ def rank_grid(rows: Sequence[RankValue], *, whole: bool = False) -> list[Block]:
     return [table, f"and {hidden} more modules that differ"] if hidden else [table]
 
 
-def _state(values: Sequence[RankValue], rank: int) -> str:
+def _state(values: Sequence[DiffRow], rank: int) -> str:
     """Return what a module's values are on a rank."""
     held = [value for value in values if rank in value.held_by]
     wrong = [value for value in held if value.diverged]

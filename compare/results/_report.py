@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from filch.export import Graph
 from filch.export.backends import Stage
-from filch.export.views import draw, save
+from filch.export.views import save
 from filch.steal.text import for_csv, short_line, shortened
 
 from ..metrics._metrics import MEASURES, Difference
@@ -21,9 +21,8 @@ from ..metrics._tolerance import Tolerance
 from ..rendering._console import as_text
 from ..rendering._json import plain
 from ..rendering._markdown import as_markdown
-from ..rendering._outcome import Comparison, Gap, Proof
-from ..rendering._result import NextCommand, written
-from ..rendering._show import show_page
+from ..rendering._outcome import Gap, Proof
+from ..rendering._result import NextCommand, Result, written
 from ..rendering._table import Block, Line, table_of
 from ._explanation import Explanation, explain, reasons_of
 from ._module_summary import module_summary
@@ -41,7 +40,6 @@ from ._row_tables import (
 )
 from ._rows import SENTENCE, ModelOperation, ModuleRow, NodeOutcome, Row
 
-VERSION = 7  # of the JSON
 BY_MAPPING = ", by a mapping"  # after the name of a capture of another implementation
 EAGER_PYTORCH = "eager PyTorch"  # the reference of a graph that torch.compile made
 TABLES = ("summary", "nodes", "operators", "modules", "outcomes", "dynamo", "precision")
@@ -55,7 +53,7 @@ _MARKDOWN_COLUMNS = {"operator" if name == "op" else name: attrgetter(name) for 
 
 
 @dataclass(frozen=True, repr=False)
-class Report(Comparison):
+class Report(Result):
     """The result of comparing a program on a backend with the recorded tensors of a model.
 
     Attributes:
@@ -112,6 +110,7 @@ class Report(Comparison):
     changed_weights: tuple[str, ...] = ()
     coarser_dtype: str = ""
     command: str = ""
+    FORMAT: ClassVar[Mapping[str, int]] = {"filch_report": 7}
 
     @property
     def undisturbed(self) -> bool:
@@ -133,6 +132,11 @@ class Report(Comparison):
         if self.introduced:
             return self.introduced[0]
         return next((row for row in self.diverged if row.kind != "output"), next(iter(self.diverged), None))
+
+    @property
+    def first_difference(self) -> str:
+        """The first row that differs, or else how the interface does."""
+        return str(self.first_divergence or next(iter(self.interface), ""))
 
     @cached_property
     def introduced(self) -> tuple[Row, ...]:
@@ -181,7 +185,7 @@ class Report(Comparison):
         return Proof(sum(row.judged for row in self.rows), is_wrong, (*missing, *unjudged))
 
     def __repr__(self) -> str:
-        return short_line(f"<Report {self.outcome}: {self._title()}; {self.headline}>")
+        return short_line(f"<Report {self.outcome}: {self.title}; {self.headline}>")
 
     @property
     def next_command(self) -> NextCommand:
@@ -236,7 +240,11 @@ class Report(Comparison):
         explained = [] if self.explanation is None else [str(self.explanation)]
         remarks = (self.headline, *explained, *self._notes(), " ".join(map(str.strip, self.summary())))
         drawn = picture(self.rows, self.graphs, self.first_divergence)
-        return replace(drawn, name=self._title(), remarks=remarks, close=self.close)
+        return replace(drawn, name=self.title, remarks=remarks, close=self.close)
+
+    def drawn(self) -> Graph:
+        """Return `graph`."""
+        return self.graph
 
     def view(self, name: str, path: str | os.PathLike[str]) -> Path:
         """Draw `graph` into a file (see `filch.export.views.save`)."""
@@ -279,11 +287,10 @@ class Report(Comparison):
         """Return the verdict in a few lines, with the explanation by float64, if there is one."""
         return [*self.summary(), *(["", str(self.explanation)] if self.explanation is not None else [])]
 
-    def blocks(self, *, wide: bool = False, view: str = "summary") -> Iterable[Block]:
+    def blocks(self, *, wide: bool = False, all_rows: bool = False, view: str = "summary") -> Iterable[Block]:
         """Return the tables of a view and the sentences around them; see `table`."""
-        yield Line(f"{self.outcome.upper()}: {self._title()}", self.outcome)
-        yield self.headline
-        if view == "summary" and not wide:
+        yield from self.heading()
+        if view == "summary" and not (wide or all_rows):
             yield from self._summary_blocks()
         else:
             yield from self._notes()
@@ -312,23 +319,33 @@ class Report(Comparison):
         counted = [row for row in rows if row.kind not in ("output", "constant") or row.diverged]
         yield from module_summary(counted, first)
 
-    def table(self, view: str = "summary", *, wide: bool = False, width: int | None = None, color: bool = False) -> str:
+    def table(
+        self,
+        view: str = "summary",
+        *,
+        wide: bool = False,
+        all_rows: bool = False,
+        width: int | None = None,
+        color: bool = False,
+    ) -> str:
         """Return the report as text.
 
         Args:
-            view: `summary` (the verdict, the first divergence with the rows around it, and a row for each module; if
-                `wide`, the same as `nodes`), `nodes` (a row for each value of each graph), `operators` (a row for each
-                operation of the model, as in hidet), `modules` (a row for each input and output tensor of a module),
-                `outcomes` (a row for each exported node: its outcome in the compiled graph), `dynamo` (the operators,
-                then the kernels that a compiler made of them) or `precision` (a row for each value: its
+            view: `summary` (the verdict, the first divergence with the rows around it, and a row for each module; the
+                same as `nodes` if `wide` or `all_rows`), `nodes` (a row for each value of each graph), `operators` (a
+                row for each operation of the model, as in hidet), `modules` (a row for each input and output tensor of
+                a module), `outcomes` (a row for each exported node: its outcome in the compiled graph), `dynamo` (the
+                operators, then the kernels that a compiler made of them) or `precision` (a row for each value: its
                 signal-to-noise ratio, and how many elements overflowed or were clipped).
             wide: all rows and columns, nothing cut.
+            all_rows: a row for each value, instead of the summary.
             width: characters in a line; None is the terminal's.
             color: whether it is colored, by escape sequences of a terminal.
         """
         if view not in TABLES:
             raise ValueError(f"there is no view {view!r}; there are {', '.join(TABLES)}")
-        return self._text(self.blocks(view=view, wide=wide), wide=wide, width=width, color=color)
+        blocks = self.blocks(view=view, wide=wide, all_rows=all_rows)
+        return self._text(blocks, wide=wide, width=width, color=color)
 
     def excerpt(self, *, around: int = 3, width: int = 80) -> str:
         """Return the first row that differs, and `around` rows before and after it, as text; `""` if none differs."""
@@ -349,11 +366,8 @@ class Report(Comparison):
     def derived(self) -> Mapping[str, Any]:
         """Return what follows from the fields, by name, for programs that read JSON."""
         return {
-            "filch_report": VERSION,
-            "close": self.close,
-            "outcome": self.outcome,
+            **super().derived(),
             "undisturbed": self.undisturbed,
-            "headline": self.headline,
             "random": self.random,
             "first_divergence": self.first_divergence,
             "explanation": None if self.explanation is None else self.explanation.facts(),
@@ -373,22 +387,13 @@ class Report(Comparison):
     def to_markdown(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the verdict and the rows as Markdown, also written to `path` if one is given."""
         verdict = (line.strip() for line in self.verdict() if line)
-        blocks = [f"{self.outcome.upper()}: {self._title()}", self.headline, *self._notes(), *verdict]
+        blocks = [*self.heading(), *self._notes(), *verdict]
         after = [str(block).strip() for block in self.next_command.blocks()]
         return written(as_markdown([*blocks, table_of(_MARKDOWN_COLUMNS, self.rows), *after]), path)
 
-    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return the report as a self-contained HTML page, also written to `path` if one is given.
-
-        It is the view `html` of `graph`: see `filch.export.views`.
-        """
-        return written(draw(self.graph, "html").content.decode("utf-8"), path)
-
-    def show(self) -> None:
-        """Show the page of the report: inside a notebook, or in the browser."""
-        show_page(self.to_html())
-
-    def _title(self) -> str:
+    @property
+    def title(self) -> str:
+        """The program, the backend and the reference."""
         return f"{self.program} on {self.backend}, against {self.reference}"
 
     def _notes(self) -> list[str]:

@@ -1,14 +1,16 @@
-"""The rows of a report: values, module tensors, exported nodes and the model's operations."""
+"""The rows of results: values, module tensors, exported nodes, the model's operations, and tensors of two dumps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from filch.export.backends import Stage
+from filch.steal import Key
 from filch.steal.text import short_line
 
 from ..common._source import short_source
-from ..float64 import RoundingVerdict
+from ..float64 import RoundingVerdict, format_ratio
+from ..float64._verdict import SUSPICIOUS
 from ..metrics._metrics import Difference
 from ..metrics._spread import Spread
 
@@ -227,6 +229,79 @@ class ModelOperation:
     text: str
     row: Row | None
     dtype: str = ""
+
+
+@dataclass(frozen=True)
+class DiffRow:
+    """One tensor of two dumps, or one record with different structures.
+
+    Attributes:
+        key: the record's key.
+        path: the path of the tensor in the record; `""` for the record itself.
+        what: the first dump's value, as `describe` writes it.
+        reason: why the tensors can't be compared, or `""`.
+        difference: the difference of the second dump's tensor from the first one's.
+        same: without `difference`, whether the values are equal according to their statistics; None if unknown, as a
+            tensor was not stored.
+        ratio: the difference as a multiple of the rounding level, if that is stored with the first value and judges it:
+            the worst element or the root mean square, the larger one.
+        cause: why a value of a golden dump differs, in a word or two (see `Cause`); `""` if that was not examined.
+        layout: how the tensor was put together from those of several ranks, and how that is known; `""` of one process.
+        ranks: the ranks that have a wrong part or replica, as far as that is known.
+        held_by: of several processes, the ranks that have a part of the value.
+        faulty: whether something is wrong with the parts, as `reason` says, however small the difference.
+        is_extra: whether the first dump has no such value, so that nothing is missing if it is not judged.
+    """
+
+    key: Key
+    path: str
+    what: str
+    reason: str = ""
+    difference: Difference | None = None
+    same: bool | None = False
+    ratio: float | None = None
+    cause: str = ""
+    layout: str = ""
+    ranks: tuple[int, ...] = ()
+    held_by: tuple[int, ...] = ()
+    faulty: bool = False
+    is_extra: bool = False
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the dumps differ here: by more than twice the rounding level, if there is one, or the tolerance."""
+        if self.faulty:
+            return True
+        if self.ratio is not None:
+            return self.ratio > SUSPICIOUS
+        return self.same is False if self.difference is None else not self.difference.close
+
+    @property
+    def module(self) -> str:
+        """The path of the module; `""` for the model."""
+        return self.key.name
+
+    @property
+    def error(self) -> float | None:
+        """The largest harmonic error, or None."""
+        return None if self.difference is None or self.difference.problem else self.difference.error
+
+    @property
+    def float64(self) -> None:
+        """No float64 value is known."""
+
+    @property
+    def judged(self) -> bool:
+        """Whether their numbers were compared."""
+        return self.difference is not None or self.same is True
+
+    def __str__(self) -> str:
+        times = "" if self.ratio is None else f"{format_ratio(self.ratio)} times its rounding level; "
+        ranks = f" on rank{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))}" if self.ranks else ""
+        what = self.reason
+        if self.difference is not None and not self.faulty:
+            what = str(self.difference) if self.ratio is None else self.difference.without_limits
+        return short_line(f"{self.key.label}{self.path}{ranks}: {times}{what}")
 
 
 def _last_names(names: Sequence[str], most: int = 5) -> str:

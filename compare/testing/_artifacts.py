@@ -4,11 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..results._alignment import Alignment
-from ..results._decoding import Decoding
-from ..results._dump_diff import DumpDiff
-from ..results._invariance import Invariance
-from ..results._report import Report
+from ..rendering._result import Result
 
 
 @dataclass
@@ -24,7 +20,7 @@ class ArtifactStore:
         update: whether golden dumps are overwritten.
         allow_less_precise: whether these may be overwritten with values that are further from float64.
         stored: the golden dumps that were stored in this run.
-        accepted: the values that need not be judged, in any test; see `Comparison.accepted`.
+        accepted: the values that need not be judged, in any test; see `Result.accepted`.
     """
 
     golden: Path
@@ -48,7 +44,7 @@ class ArtifactStore:
         self._count += 1
         return name if self._count == 1 else f"{self._count}-{name}"
 
-    def write(self, result: Report | DumpDiff | Alignment | Invariance | Decoding, name: str) -> Path | None:
+    def write(self, result: Result, name: str) -> Path | None:
         """Write a result as HTML and JSON and return the page; skip one that passes unless `reports` is set."""
         if result.passes and self.reports is None:
             return None

@@ -19,7 +19,8 @@ from filch.steal import Dump, Key, environment, tensors
 from ..common._complex import complex_as_real
 from ..float64 import StoredLevel, format_ratio
 from ..float64._verdict import SUSPICIOUS, WRONG
-from ..results._dump_diff import DiffRow, DumpDiff
+from ..results._dump_diff import DumpDiff
+from ..results._rows import DiffRow
 from ._golden_file import GoldenRecord
 from ._rerun import Rerun
 

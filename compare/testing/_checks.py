@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 from torch import nn
 
@@ -23,6 +23,7 @@ from ..alignment._value_map import ValueMap
 from ..common._errors import CompareError
 from ..metrics._tolerance import Tolerance, ToleranceOption
 from ..models._subject import Subject
+from ..rendering._result import Result
 from ..repro import write_comparison
 from ..results._alignment import Alignment
 from ..results._decoding import Decoding
@@ -35,6 +36,7 @@ from ._golden import Golden
 _DEFAULT = "onnxruntime-cpu"
 _UPDATE_HINT = "if the change is intended, run pytest --filch-update"
 Accepted = Mapping[str, str] | None
+T = TypeVar("T", bound=Result)
 Backends = str | Backend | Iterable[str | Backend] | None
 
 
@@ -75,7 +77,7 @@ class Checks:
             tolerance: see `compare`.
             lower_precision: see `compare`.
             options: options of the backends that are given by name (see `get_backend`).
-            accepted: reasons why a value may stay without a judgment, by its name (see `Comparison`).
+            accepted: reasons why a value may stay without a judgment, by its name (see `Report`).
 
         Returns:
             a report for each backend.
@@ -127,7 +129,7 @@ class Checks:
             b_kwargs: those of B.
             mapping: where module outputs of A are in B; its rows are checked.
             parts: what B has of outputs of A, if not all of them.
-            accepted: reasons why a value may stay without a judgment, by its name (see `Comparison`).
+            accepted: reasons why a value may stay without a judgment, by its name (see `Report`).
 
         Returns:
             the alignment.
@@ -137,16 +139,7 @@ class Checks:
         """
         __tracebackhide__ = True
         result = align(a, b, args, b_args, kwargs=kwargs, b_kwargs=b_kwargs, mapping=mapping, parts=parts)
-        result = replace(result, accepted=self._reasons(accepted))
-        self._artifacts.record("backend", "port")
-        self._artifacts.record("result", result.outcome)
-        page = self._artifacts.write(result, self._artifacts.unique_name("port"))
-        if not result.passes:
-            first = next(map(str, result.departures), "no operation could be named")
-            self._artifacts.record("first_divergence", first)
-            lines = [f"B leaves A: {result.headline}", "", f"First: {first}", "", result.table(width=80)]
-            raise AssertionError(for_terminal("\n".join([*lines, "", f"report: {page}"])))
-        return result
+        return self._judge(result, "port", "port", accepted)
 
     def check_invariance(
         self,
@@ -172,7 +165,7 @@ class Checks:
             backends: backends that decode the model's program.
             quantized: quantized caches that have to hold what they are given.
             bitwise: whether also the bits have to be the same.
-            accepted: reasons why a value may stay without a judgment, by its name (see `Comparison`).
+            accepted: reasons why a value may stay without a judgment, by its name (see `Report`).
 
         Returns:
             the result.
@@ -183,16 +176,7 @@ class Checks:
         __tracebackhide__ = True
         options: dict[str, Any] = {"attentions": attentions, "backends": backends, "quantized": quantized}
         result = check_invariance(model, args, kwargs, only=only, bitwise=bitwise, **options)
-        result = replace(result, accepted=self._reasons(accepted))
-        self._artifacts.record("backend", "invariance")
-        self._artifacts.record("result", result.outcome)
-        page = self._artifacts.write(result, self._artifacts.unique_name("invariance"))
-        if not result.passes:
-            first = next((f"{row.relation}: {row.first}" for row in result.rows if row.first), "no operation was found")
-            self._artifacts.record("first_divergence", first)
-            lines = [result.headline, "", f"First: {first}", "", result.table(width=80)]
-            raise AssertionError(for_terminal("\n".join([*lines, "", f"report: {page}"])))
-        return result
+        return self._judge(result, "invariance", "invariance", accepted)
 
     def check_decode(
         self,
@@ -220,7 +204,7 @@ class Checks:
             first: the number of tokens of the first step; see `compare_decode`.
             cache: the kind of the cache, if the model is exported here.
             precision: lowers the precision of the program.
-            accepted: reasons why a value may stay without a judgment, by its name (see `Comparison`).
+            accepted: reasons why a value may stay without a judgment, by its name (see `Report`).
 
         Returns:
             the result.
@@ -231,15 +215,7 @@ class Checks:
         __tracebackhide__ = True
         options: dict[str, Any] = {"program": program, "backend": backend, "tokens": tokens, "first": first}
         result = compare_decode(model, args, kwargs, cache=cache, precision=precision, **options)
-        result = replace(result, accepted=self._reasons(accepted))
-        self._artifacts.record("backend", f"decode on {result.backend}")
-        self._artifacts.record("result", result.outcome)
-        page = self._artifacts.write(result, self._artifacts.unique_name("decode"))
-        if not result.passes:
-            self._artifacts.record("first_divergence", str(result.first_break or result.headline))
-            lines = [result.headline, "", result.table(width=80)]
-            raise AssertionError(for_terminal("\n".join([*lines, "", f"report: {page}"])))
-        return result
+        return self._judge(result, f"decode on {result.backend}", "decode", accepted)
 
     def golden(self, name: str, *, tolerance: float | Tolerance | None = None, accepted: Accepted = None) -> Golden:
         """Return the golden dump of a name, to compare a model with.
@@ -254,7 +230,7 @@ class Checks:
         Args:
             name: a file name without suffix; each test file has its own folder.
             tolerance: judges all values instead of the rounding levels (see `compare`).
-            accepted: reasons why a value may stay without a judgment, by its name (see `Comparison`).
+            accepted: reasons why a value may stay without a judgment, by its name (see `Report`).
         """
         if re.fullmatch(r"\w[\w.-]*", name) is None:
             raise CompareError(f"a golden dump has a name like 'encoder' or 'encoder-2', not {name!r}")
@@ -272,6 +248,31 @@ class Checks:
         update = self._artifacts.update and path not in self._artifacts.stored
         allowed = self._artifacts.allow_less_precise
         return Golden(path, update, tolerance, check_diff, report_update, allow_less_precise=allowed)
+
+    def _judge(self, result: T, backend: str, name: str, accepted: Accepted) -> T:
+        """Record a result of two implementations or calls, and return it.
+
+        Args:
+            result: the result.
+            backend: what it is called in a table of results.
+            name: the name of its files.
+            accepted: reasons for what was not judged.
+
+        Raises:
+            AssertionError: it does not pass.
+        """
+        __tracebackhide__ = True
+        result = replace(result, accepted=self._reasons(accepted))
+        self._artifacts.record("backend", backend)
+        self._record(result)
+        page = self._artifacts.write(result, self._artifacts.unique_name(name))
+        if not result.passes:
+            self._fail([result.headline, "", f"First: {_first(result)}", "", result.table(width=80)], page)
+        return result
+
+    def _fail(self, lines: Iterable[str], page: Path | None, *after: str) -> NoReturn:
+        __tracebackhide__ = True
+        raise AssertionError(for_terminal("\n".join([*lines, "", f"report: {page}", *after])))
 
     def _reasons(self, accepted: Accepted) -> dict[str, str]:
         """Return the reasons of one comparison and those of all."""
@@ -324,21 +325,24 @@ class Checks:
         self._record(result)
         page = self._artifacts.write(result, self._artifacts.unique_name(f"golden-{name}"))
         if not result.passes:
-            first = result.first_divergence or next(iter(result.gap_sentences()), "no value could be judged")
             cause = f" (cause: {result.cause})" if result.cause else ""
             title = f"this run differs from the golden dump {name!r}{cause}: {result.headline}"
-            lines = [title, "", *result.reasons, "", f"First: {first}", "", result.excerpt(), "", f"report: {page}"]
-            raise AssertionError(for_terminal("\n".join([*lines, f"update: {_UPDATE_HINT}"])))
+            lines = [title, "", *result.reasons, "", f"First: {_first(result)}", "", result.excerpt()]
+            self._fail(lines, page, f"update: {_UPDATE_HINT}")
 
-    def _record(self, result: Report | DumpDiff) -> None:
-        errors = [row.difference.error for row in result.rows if row.difference and not row.difference.problem]
+    def _record(self, result: Result) -> None:
         self._artifacts.record("result", result.outcome)
-        self._artifacts.record("worst_error", f"{max(errors):.1e}" if errors else "")
+        if isinstance(result, Report | DumpDiff):
+            errors = [row.difference.error for row in result.rows if row.difference and not row.difference.problem]
+            self._artifacts.record("worst_error", f"{max(errors):.1e}" if errors else "")
         if isinstance(result, DumpDiff) and result.cause:
             self._artifacts.record("cause", result.cause)
-        first = result.first_divergence
-        interface = result.interface if isinstance(result, Report) else ()
-        self._artifacts.record("first_divergence", str(first) if first is not None else next(iter(interface), ""))
+        self._artifacts.record("first_divergence", "" if result.passes else _first(result))
+
+
+def _first(result: Result) -> str:
+    """Return the first difference of a result that does not pass, or else what was not judged."""
+    return result.first_difference or next(iter(result.gap_sentences()), result.headline)
 
 
 @dataclass(frozen=True)
@@ -348,7 +352,7 @@ class _Setup:
     Attributes:
         statistics: whether pages with statistics are written.
         is_exported: whether `check` exported the program: then it may be optimized if a backend can't run it otherwise.
-        accepted: see `Comparison`.
+        accepted: see `Result`.
     """
 
     dump: Path

@@ -20,7 +20,8 @@ from ..float64 import StoredLevel
 from ..metrics._summed_sizes import SummedSizes
 from ..metrics._tolerance import Tolerance
 from ..models._subject import Subject
-from ..results._dump_diff import DiffRow, DumpDiff
+from ..results._dump_diff import DumpDiff
+from ..results._rows import DiffRow
 from ._cause import explain
 from ._golden_file import GoldenRecord
 from ._precision_loss import lost_precision

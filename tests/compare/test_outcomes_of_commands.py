@@ -80,8 +80,13 @@ class Right:
 
 @pytest.fixture(scope="module")
 def right() -> Right:
-    """Record and export the right model."""
-    model = Net().eval()
+    """Return the right model, whose output is finite."""
+    return right_of(lambda t: t)
+
+
+def right_of(change: Change) -> Right:
+    """Record and export a model."""
+    model = Net(change).eval()
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
         model(X)
     return Right(model, capture, export(model, (X,)))
@@ -135,10 +140,10 @@ def of_table(right: Right, change: Change, _: Path) -> str:
     return CellTable((Cell({}, "close"), run_cell({}, lambda: right.report(change)))).outcome
 
 
-def of_diff(_: Right, change: Change, __: Path) -> str:
+def of_diff(right: Right, change: Change, __: Path) -> str:
     """Return the outcome for two captures of the whole model, of which the second one is wrong."""
     captures = []
-    for model in (Net().eval(), Net(change).eval()):
+    for model in (right.model, Net(change).eval()):
         with torch.no_grad(), steal_forward(model) as capture:
             model(X)
         captures.append(capture)
@@ -195,7 +200,7 @@ COMMANDS: dict[str, Callable[[Right, Change, Path], str]] = {
     "check": lambda right, change, _: right.report(change).outcome,
     "compare": of_programs,
     "diff": of_diff,
-    "align": lambda _, change, __: align(Net().eval(), Net(change).eval(), (X,)).outcome,
+    "align": lambda right, change, _: align(right.model, Net(change).eval(), (X,)).outcome,
     "align --weights-only": of_weights,
     "matrix, sweep": of_table,
     "history": of_history,
@@ -222,3 +227,25 @@ def test_no_command_calls_a_wrong_output_close(command: str, way: str, right: Ri
 def test_each_command_calls_a_right_output_close(command: str, right: Right, tmp_path: Path) -> None:
     """The same checks, with the output unchanged."""
     assert COMMANDS[command](right, lambda t: t * 1, tmp_path) == "close"
+
+
+def with_first(number: float) -> Change:
+    """Return a change that gives the first element another number."""
+    first = torch.zeros(6, 6, dtype=torch.bool)
+    first[0, 0] = True
+    return lambda t: torch.where(first, torch.tensor(number), t)
+
+
+right_with_first = cache(lambda number: right_of(with_first(number)))
+KINDS = [("inf", "inf"), ("inf", "-inf"), ("inf", "nan"), ("nan", "nan"), ("nan", "inf"), ("nan", "0")]
+
+
+@pytest.mark.parametrize("command", ["check", "compare", "diff", "align"])
+@pytest.mark.parametrize(("expected", "actual"), KINDS)
+def test_what_is_not_finite_has_to_be_of_the_same_kind(
+    expected: str, actual: str, command: str, tmp_path: Path
+) -> None:
+    """NaN is only NaN, and an infinity only itself."""
+    outcome = COMMANDS[command](right_with_first(float(expected)), with_first(float(actual)), tmp_path)
+
+    assert outcome == ("close" if expected == actual else "different")

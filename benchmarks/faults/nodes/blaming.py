@@ -103,7 +103,7 @@ def flipped(given):
 
 def compared(capture, program, **wanted):
     """Compare with `truth`."""
-    return compare(capture, program, truth="float64", **wanted)
+    return compare(capture, program, every_node=True, **wanted)
 
 
 def blamed(report):

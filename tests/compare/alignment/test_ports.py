@@ -1,6 +1,7 @@
 """Models of `transformers` and re-implementations of them: what is found, and which operations planted bugs name."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from filch.compare.results._alignment import AlignedValue, Departure
 from ports import FIRST_PORTS, Bug, Port
 
 UNKNOWN_WEIGHTS = {"qwen2": "cos|sin"}  # tables of what the model computes
+INSIDE = {name: {"output encoder_last_hidden_state"} for name in ("t5", "whisper")}  # which ports do not return
 # One bug of each port, so that the tests stay short; `benchmarks/aligning.py` judges all of them.
 BUGS = [(name, [*port.bugs][index % len(port.bugs)]) for index, (name, port) in enumerate(FIRST_PORTS.items())]
 # Those that once were not; `benchmarks/porting_bugs.py` judges all of them.
@@ -25,7 +27,8 @@ def test_values_of_a_correct_port_are_found_where_they_are(name: str) -> None:
     """Each output of a module that the port computes is found, in its place, and none that it does not compute."""
     port = FIRST_PORTS[name]
     result = align(*port.make(None))
-    assert result.close, str(result)
+    assert {gap.name for gap in result.proof.gaps} == INSIDE.get(name, set()), str(result)
+    assert replace(result, accepted=dict.fromkeys(INSIDE.get(name, ()), "the port returns logits alone")).passes
     assert result.departures == ()
     assert [value for value in result.values if port.is_false(value)] == []
     assert [value for value in result.values if port.places(value) and not port.is_paired(value)] == []
@@ -38,7 +41,7 @@ def test_a_bug_of_a_port_is_named_in_its_module(name: str, bug: str) -> None:
     """The first departure is an operation of the module that has the bug."""
     port = FIRST_PORTS[name]
     result = align(*port.make(bug))
-    assert not result.close
+    assert result.outcome == "different"
     assert port.bugs[bug].found(next(iter(result.departures), None)) != "elsewhere", str(result)
 
 

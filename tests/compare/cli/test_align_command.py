@@ -64,4 +64,4 @@ def test_another_suffix_is_refused_before_anything_runs(factories):
     """A usage error exits with 2."""
     result = CliRunner().invoke(app, ["align", "a.py:x", "b.py:y", "-o", "out.csv"])
     assert result.exit_code == 2
-    assert ".html, .json or .md" in result.output
+    assert ".toml, .html, .json, .md" in result.output

@@ -407,7 +407,7 @@ def test_each_output_is_written(folder: Path, capsys: pytest.CaptureFixture[str]
     assert "written: r.html, r.json, r.md" in capsys.readouterr().out
     assert (folder / "r.html").is_file() and json.loads((folder / "r.json").read_text())["close"] is True
     assert run("check", "no_such_package:make", "-o", "r.html", "-o", "r.txt") == 2
-    assert "a report is written as .csv, .html, .json, .md, not as 'r.txt'" in capsys.readouterr().err
+    assert "the result is written as .csv, .html, .json, .md, not as 'r.txt'" in capsys.readouterr().err
 
 
 QUICK = (

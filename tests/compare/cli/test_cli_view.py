@@ -187,7 +187,7 @@ BAD = {
     ),
     "a report in a format that there is not": (
         ["compare", "ref.onnx", "model.onnx", "-o", "report.pdf"],
-        "a report is written as .csv, .html, .json, .md, not as 'report.pdf'; see `filch view`",
+        "the result is written as .csv, .html, .json, .md, not as 'report.pdf'; see `filch view`",
     ),
 }
 

@@ -95,7 +95,7 @@ def test_only_nodes_that_rounding_does_not_explain_run_in_isolation() -> None:
     assert isolated.keys() == {"layer_norm", "mul"}
     assert isolated["mul"].diverged
     assert isolated["mul"].isolated.sound
-    every_node = compare(capture, program, truth="float64")
+    every_node = compare(capture, program, every_node=True)
     assert all(row.isolated is not None for row in every_node.rows if row.judged and row.kind != "output")
 
 
@@ -179,7 +179,7 @@ def test_without_the_exported_program_the_tolerance_decides() -> None:
     assert not [row for row in report.rows if row.float64 is not None]
     assert report.explanation is None
     with pytest.raises(CompareError, match="float64 needs the exported program"):
-        compare(capture, bare, truth="float64")
+        compare(capture, bare, every_node=True)
 
 
 def test_a_tolerance_replaces_float64() -> None:
@@ -234,7 +234,7 @@ def test_float32_values_computed_from_float16_have_its_rounding_once() -> None:
         model(x)
     program = export(model, (x,))
     assert compare(capture, program).close
-    for error, options in ((0.1, {}), (1e-3, {"truth": "float64"})):
+    for error, options in ((0.1, {}), (1e-3, {"every_node": True})):
         report = compare(capture, program, backend=WrongBackend({"_to_copy_1": lambda t, e=error: t + e}), **options)
         assert [row.value for row in report.introduced] == ["_to_copy_1"]
 

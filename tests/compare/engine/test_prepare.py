@@ -36,8 +36,8 @@ class Refusing:
         raise NotImplementedError
 
 
-def prepared(*refused, stages=("exported", "compiled"), truth=None):
-    options = CompareOptions(stages, None, False, False, False, 2**20, truth)
+def prepared(*refused, stages=("exported", "compiled"), every_node=False):
+    options = CompareOptions(stages, None, False, False, False, 2**20, every_node)
     return prepare({}, Program(ir.from_onnx_text(MODEL)), Refusing(refused), options)
 
 
@@ -67,11 +67,11 @@ def test_values_that_are_looked_up_are_computed_ones():
     assert prepared().wanted == dict.fromkeys(("exported", "compiled"), frozenset({"a", "y"}))
 
 
-def test_float64_is_evaluated_only_if_it_is_the_truth():
+def test_every_node_needs_the_exported_program():
     """It needs the exported program, which a bare ONNX file does not have."""
     assert prepared().float64 is None
     with pytest.raises(CompareError, match="needs the exported program"):
-        prepared(truth="float64")
+        prepared(every_node=True)
 
 
 def test_constants_are_those_of_the_program():

@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import pytest
 import torch
@@ -91,11 +90,11 @@ def planted(case: Case, op: str, instead: str) -> Case:
     return capture, replace(program, model=model)
 
 
-@pytest.mark.parametrize("truth", [None, "float64"])
+@pytest.mark.parametrize("every_node", [False, True])
 @pytest.mark.parametrize("backend", ["onnxruntime-cpu", "reference"])
-def test_what_reads_random_numbers_is_judged_on_the_references(noisy: Case, backend: str, truth) -> None:
+def test_what_reads_random_numbers_is_judged_on_the_references(noisy: Case, backend: str, every_node: bool) -> None:
     """Every value is judged, and none differs."""
-    report = compare(*noisy, backend=backend, truth=truth)
+    report = compare(*noisy, backend=backend, every_node=every_node)
 
     assert report.close, report
     assert report.undisturbed
@@ -104,10 +103,10 @@ def test_what_reads_random_numbers_is_judged_on_the_references(noisy: Case, back
     assert "random numbers of the same distribution" in next(row.reason for row in report.rows if row.random)
 
 
-@pytest.mark.parametrize("truth", [None, "float64"])
-def test_a_fault_behind_random_numbers_is_found(noisy: Case, truth) -> None:
+@pytest.mark.parametrize("every_node", [False, True])
+def test_a_fault_behind_random_numbers_is_found(noisy: Case, every_node: bool) -> None:
     """It is found at the node that is wrong."""
-    report = compare(*planted(noisy, "Add", "Sub"), truth=truth)
+    report = compare(*planted(noisy, "Add", "Sub"), every_node=every_node)
 
     assert not report.close
     assert report.first_divergence is not None
@@ -115,10 +114,10 @@ def test_a_fault_behind_random_numbers_is_found(noisy: Case, truth) -> None:
     assert not any(row.diverged for row in report.rows if row.random)
 
 
-@pytest.mark.parametrize("truth", [None, "float64"])
-def test_random_numbers_of_another_distribution_are_found(noisy: Case, truth) -> None:
+@pytest.mark.parametrize("every_node", [False, True])
+def test_random_numbers_of_another_distribution_are_found(noisy: Case, every_node: bool) -> None:
     """They are normal instead of uniform; the nodes that read them are right."""
-    report = compare(*planted(noisy, "RandomUniformLike", "RandomNormalLike"), truth=truth)
+    report = compare(*planted(noisy, "RandomUniformLike", "RandomNormalLike"), every_node=every_node)
 
     assert {row.node for row in report.diverged} == {"node_rand_like"}
     assert report.first_divergence is not None
@@ -166,10 +165,10 @@ def test_another_exporters_random_results_are_not_judged(noisy: Case) -> None:
     assert report.random == ("node_rand_like",)
 
 
-@pytest.mark.parametrize("truth", [None, "float64"])
-def test_unwritten_memory_is_not_judged_and_what_is_written_there_is(reserving: Case, truth) -> None:
+@pytest.mark.parametrize("every_node", [False, True])
+def test_unwritten_memory_is_not_judged_and_what_is_written_there_is(reserving: Case, every_node: bool) -> None:
     """A clean run is close, and a fault in the written values is found."""
-    report = compare(*reserving, truth=truth)
+    report = compare(*reserving, every_node=every_node)
     assert report.close, report
     reasons = {row.value: row.reason for row in report.rows if not row.judged}
     made = reserving[1].graph.values.keys()  # torch 2.11 removes what is written as a whole
@@ -177,7 +176,7 @@ def test_unwritten_memory_is_not_judged_and_what_is_written_there_is(reserving: 
     assert {*reasons.values()} == {"uninitialized memory: its content differs between runs"}
 
     (culprit,) = (node.name for node in reserving[1].graph.nodes if node.op == "Mul")
-    wrong = compare(*planted(reserving, "Mul", "Add"), truth=truth)
+    wrong = compare(*planted(reserving, "Mul", "Add"), every_node=every_node)
     assert wrong.first_divergence is not None
     assert wrong.first_divergence.node == culprit
 
@@ -242,13 +241,13 @@ class Branching(nn.Module):
         return noisy.tanh(), plain.sigmoid()
 
 
-@pytest.mark.parametrize("truth", [None, "float64"])
+@pytest.mark.parametrize("every_node", [False, True])
 @pytest.mark.parametrize("backend", ["onnxruntime-cpu", "reference", "eager"])
 def test_what_a_branch_draws_is_not_judged_and_what_reads_it_is(
-    x: torch.Tensor, backend: str, truth: Literal["float64"] | None
+    x: torch.Tensor, backend: str, every_node: bool
 ) -> None:
     capture, program = case_of(Branching(), x)
-    report = compare(capture, program, backend=backend, truth=truth)
+    report = compare(capture, program, backend=backend, every_node=every_node)
     assert not report.diverged
     assert len(report.random) == 1
     rows = {row.value: row for row in report.rows if row.stage == report.rows[0].stage and row.kind != "output"}
@@ -260,7 +259,7 @@ def test_what_a_branch_draws_is_not_judged_and_what_reads_it_is(
         model = serde.serialize_model(program.model)
         next(node for node in model.graph.node if node.op_type == operator).op_type = wrong
         changed = replace(program, model=serde.deserialize_model(model))
-        found = compare(capture, changed, backend=backend, truth=truth, stages=("exported",)).first_divergence
+        found = compare(capture, changed, backend=backend, every_node=every_node, stages=("exported",)).first_divergence
         assert found is not None
         assert found.value == value
 

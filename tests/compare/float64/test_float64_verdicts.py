@@ -229,8 +229,8 @@ def test_other_indices_of_the_same_numbers_are_no_fault() -> None:
     def other(indices: torch.Tensor) -> torch.Tensor:
         return (indices + 1) % 9
 
-    clean = compare(capture, program, truth="float64", stages=["exported"])
-    wrong = compare(capture, program, truth="float64", backend=WrongBackend({index: other}, observed_only=True))
+    clean = compare(capture, program, every_node=True, stages=["exported"])
+    wrong = compare(capture, program, every_node=True, backend=WrongBackend({index: other}, observed_only=True))
 
     assert not clean.introduced
     assert clean.explanation is not None
@@ -289,7 +289,7 @@ def with_epsilon(program: Program, epsilon: float) -> Program:
 
 def test_rounding_alone_is_close(subject: tuple[Capture, Program]) -> None:
     """Every node of both graphs runs in isolation, and nothing is blamed."""
-    report = compare(*subject, truth="float64")
+    report = compare(*subject, every_node=True)
 
     assert report.close
     assert not report.introduced
@@ -301,7 +301,7 @@ def test_what_inherits_an_error_is_not_blamed(subject: tuple[Capture, Program]) 
     """The norm is wrong by itself, later nodes are not; the text and JSON say so."""
     capture, program = subject
 
-    report = compare(capture, with_epsilon(program, 1e-3), truth="float64")
+    report = compare(capture, with_epsilon(program, 1e-3), every_node=True)
 
     exported = [row for row in report.rows if row.stage == "exported" and row.kind != "output"]
     assert {row.op for row in report.introduced} == {"LayerNormalization"}
@@ -322,7 +322,7 @@ def test_what_inherits_an_error_is_not_blamed(subject: tuple[Capture, Program]) 
 
 def test_a_report_is_read_back_with_what_was_judged(subject: tuple[Capture, Program], tmp_path: Path) -> None:
     """JSON has the verdicts."""
-    report = compare(subject[0], with_epsilon(subject[1], 1e-3), truth="float64")
+    report = compare(subject[0], with_epsilon(subject[1], 1e-3), every_node=True)
     report.to_json(tmp_path / "report.json")
 
     assert load_report(tmp_path / "report.json").rows == report.rows
@@ -333,7 +333,7 @@ def test_a_wrong_shape_is_blamed_where_it_comes_up(subject: tuple[Capture, Progr
     capture, program = subject
     wrong = WrongBackend({"gelu": lambda tensor: tensor[:1]}, observed_only=True)
 
-    report = compare(capture, program, backend=wrong, truth="float64")
+    report = compare(capture, program, backend=wrong, every_node=True)
 
     assert [row.value for row in report.introduced] == ["gelu"]
     assert "the shape differs" in str(report.explanation)
@@ -341,7 +341,7 @@ def test_a_wrong_shape_is_blamed_where_it_comes_up(subject: tuple[Capture, Progr
 
 def test_a_value_that_is_off_is_not_explained_by_rounding(subject: tuple[Capture, Program]) -> None:
     """This holds whether or not its own node is wrong; equal bits have the verdict `same`."""
-    report = compare(*subject, stages=["exported"], truth="float64")
+    report = compare(*subject, stages=["exported"], every_node=True)
     first, *others = (replace(row, float64=None, isolated=identical_verdict()) for row in report.rows)
     off = replace(first, status="different", float64=RoundingVerdict("wrong", 2.5e9, 0.25))
 
@@ -365,7 +365,7 @@ def test_what_is_drawn_at_random_has_no_truth() -> None:
     with steal_forward(model := Drawing()) as capture:
         model(x)
 
-    report = compare(capture, program, truth="float64", stages=["exported"])
+    report = compare(capture, program, every_node=True, stages=["exported"])
 
     judged = {row.op: row for row in report.rows if row.kind == "node" and row.judged}
     assert not report.introduced  # what was stolen is of another draw
@@ -379,7 +379,7 @@ def test_an_error_that_reaches_no_result_is_told_all_the_same(subject: tuple[Cap
     capture, program = subject
     wrong = WrongBackend({"gelu": lambda tensor: tensor * 1.001}, observed_only=True)
 
-    report = compare(capture, program, backend=wrong, truth="float64")
+    report = compare(capture, program, backend=wrong, every_node=True)
 
     assert [row.value for row in report.introduced] == ["gelu"]
     assert "All model outputs remain within rounding error." in " ".join(str(report).split())
@@ -388,10 +388,9 @@ def test_an_error_that_reaches_no_result_is_told_all_the_same(subject: tuple[Cap
 @pytest.mark.parametrize(
     ("how", "problem"),
     [
-        ({"truth": "float32"}, "truth is 'float64' or None"),
-        ({"truth": "float64", "tolerance": 1e-3}, "`truth` and `tolerance` are mutually exclusive"),
+        ({"every_node": True, "tolerance": 1e-3}, "`every_node` and `tolerance` are mutually exclusive"),
         ({"repeats": 2, "tolerance": 1e-3}, "give no tolerance"),
-        ({"truth": "float64", "repeats": 0}, "repeats must be an integer of at least 1, not 0"),
+        ({"every_node": True, "repeats": 0}, "repeats must be an integer of at least 1, not 0"),
     ],
 )
 def test_what_does_not_go_together_is_refused(
@@ -405,7 +404,7 @@ def test_what_does_not_go_together_is_refused(
 def test_truth_needs_the_exported_program(subject: tuple[Capture, Program]) -> None:
     """A bare ONNX file does not contain the model's computation."""
     with pytest.raises(FilchError, match="float64 needs the exported program"):
-        compare(subject[0], replace(subject[1], original=None), truth="float64")
+        compare(subject[0], replace(subject[1], original=None), every_node=True)
 
 
 @pytest.mark.parametrize(("exact", "verdict"), [(65519.0, "rounding"), (65521.0, "rounding"), (70000.0, "wrong")])
@@ -456,7 +455,7 @@ def test_a_number_where_the_model_has_none_is_not_explained_by_rounding() -> Non
     with steal_forward(model := Log()) as capture:
         model(x)
     program = export(model, (x,))
-    name, how = program.graph.outputs[0], {"truth": "float64", "stages": ["exported"]}
+    name, how = program.graph.outputs[0], {"every_node": True, "stages": ["exported"]}
     instead: list[Callable[[torch.Tensor], torch.Tensor]] = [
         lambda made: made.where(~made.isnan(), 12345.0),
         lambda made: made.where(~made.isinf(), 7.0),
@@ -475,7 +474,7 @@ def test_a_number_where_the_model_has_none_is_not_explained_by_rounding() -> Non
 
 def test_the_growth_of_an_error_is_not_relative_to_masks(subject: tuple[Capture, Program]) -> None:
     """Relative to -3.4e38 the error of an input would be 0, and the growth a number of 38 digits."""
-    report = compare(*subject, stages=["exported"], truth="float64")
+    report = compare(*subject, stages=["exported"], every_node=True)
     graph = report.graphs["exported"]
     last = graph.producer[graph.outputs[0]]
     scores = torch.linspace(-1, 1, 8)
@@ -684,7 +683,7 @@ def test_a_wrong_weight_is_named_as_the_cause(tmp_path):
 
 def test_nodes_that_were_not_run_alone_are_not_called_right(subject: tuple[Capture, Program]) -> None:
     """The first value that differs is named, which may have inherited its error; an output follows from it."""
-    report = compare(*subject, stages=["exported"], truth="float64")
+    report = compare(*subject, stages=["exported"], every_node=True)
     first, *others = (replace(row, float64=identical_verdict(), isolated=None) for row in report.rows)
     off = replace(first, status="different", float64=RoundingVerdict("wrong", 2.5e9, 0.25))
     output = replace(others[-1], kind="output", status="different", float64=off.float64)
@@ -699,7 +698,7 @@ def test_nodes_that_were_not_run_alone_are_not_called_right(subject: tuple[Captu
 
 def test_a_report_names_one_largest_error(subject: tuple[Capture, Program]) -> None:
     """The largest in roundings is not the largest relative to the values: only the former is named."""
-    report = compare(*subject, truth="float64")
+    report = compare(*subject, every_node=True)
     words = (report.table("nodes"), " ".join(report.graph.remarks))
     assert [text.count("the largest error") for text in words] == [1, 1]
 

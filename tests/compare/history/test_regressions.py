@@ -284,21 +284,6 @@ def test_cells_that_are_not_in_the_latest_run_are_counted(read: Read) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "outcome", "code"),
-    [("close", "close", 0), ("different", "different", 1)]
-    + [(status, "incomplete", 1) for status in ("incomplete", "crashed", "missing")],
-)
-def test_a_history_has_the_worst_outcome_of_its_cells(status: str, outcome: str, code: int, read: Read) -> None:
-    """A cell that was wrong in the only run is no regression, but the history is as wrong as the cell."""
-    made = MadeLedger(runs=1)
-    made.rows[0]["status"] = status
-
-    found = read(made)
-
-    assert (found.outcome, found.exit_code, found.derived()["outcome"]) == (outcome, code, outcome)
-
-
-@pytest.mark.parametrize(
     ("module", "expected"), [("layers.12.norm1", "layers.*.norm1"), ("0", "*"), ("conv2d", "conv2d"), ("", "")]
 )
 def test_numbers_of_layers_are_left_out(module: str, expected: str) -> None:

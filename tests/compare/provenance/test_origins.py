@@ -60,7 +60,7 @@ def test_all_that_a_removed_or_folded_node_makes_wrong_names_it(block, value, pl
     model = serde.serialize_model(program.model)
     node = next(node for node in model.graph.node if value in node.output)
     plant(node, model)
-    report = compare(capture, replace(program, model=serde.deserialize_model(model)), truth="float64")
+    report = compare(capture, replace(program, model=serde.deserialize_model(model)), every_node=True)
     blamed = [row for row in report.introduced if row.stage == "compiled"]
     assert blamed
     assert not [row for row in report.introduced if node.name not in (row.node, *row.origins)]
@@ -71,7 +71,7 @@ def test_all_that_a_removed_or_folded_node_makes_wrong_names_it(block, value, pl
 def test_origins_of_sound_nodes_are_what_they_compute(block):
     """Removed and folded nodes are origins only where an error begins."""
     capture, program = block
-    report = compare(capture, program, truth="float64")
+    report = compare(capture, program, every_node=True)
     assert report.close
     drawn = {node.name: node.origins for node in compiled_graph(program).nodes}
     rows = {row.node: row.origins for row in report.rows if row.stage == "compiled" and row.kind != "output"}

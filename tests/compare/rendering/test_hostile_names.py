@@ -18,10 +18,9 @@ import torch
 from markdown_it import MarkdownIt
 from torch import nn
 
-from filch.compare import Report, Row, compare_tensors, write_repro
+from filch.compare import DiffRow, DumpDiff, Report, Row, compare_tensors, write_repro
 from filch.compare.float64 import RoundingVerdict
 from filch.compare.rendering._markdown import table
-from filch.compare.results._dump_diff import DiffRow, DumpDiff
 from filch.compare.results._rows import ModelOperation, ModuleRow, NodeOutcome
 from filch.compare.testing._plugin import _record_property
 from filch.export import Program, export

@@ -3,14 +3,25 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from filch.compare import CompareError, DiffRow, DumpDiff, compare
+from filch.compare import CompareError, DiffRow, DumpDiff, Report, Row, compare
 from filch.compare.common._accepted import read_accepted
-from filch.compare.rendering._outcome import Comparison, Gap, Outcome, Proof, worst_outcome
+from filch.compare.history._history import history
+from filch.compare.rendering._outcome import Gap, Outcome, Proof
+from filch.compare.rendering._result import Result
+from filch.compare.results._alignment import AlignedOutput, AlignedWeight, Alignment
+from filch.compare.results._bisection import BisectReport
+from filch.compare.results._cells import Cell, CellTable, run_cell
+from filch.compare.results._decoding import DecodeBreak, Decoding
+from filch.compare.results._invariance import Invariance, InvarianceRow
+from filch.compare.results._ledger_row import ledger_row
+from filch.compare.results._passes import PassErrors, PassRow
+from filch.compare.results._precision import Goal, OutputDifferences, PrecisionReport
 from filch.compare.testing._artifacts import ArtifactStore
 from filch.compare.testing._checks import Checks
 from filch.export import export
@@ -19,7 +30,7 @@ from support.processes.commands import run
 
 
 @dataclass(frozen=True, repr=False)
-class Result(Comparison):
+class Given(Result):
     """A result with a proof that is given."""
 
     given: Proof = field(default_factory=lambda: Proof(1, is_wrong=False))
@@ -45,11 +56,12 @@ GAPS = (Gap("logits", "no reference for this value"), Gap("cache", "the backend 
 )
 def test_an_outcome_follows_from_what_was_judged(proof: Proof, outcome: Outcome) -> None:
     """Without a judged value nothing is close, and what is wrong outweighs what is missing."""
-    result = Result(given=proof)
+    result = Given(given=proof)
 
     assert result.outcome == outcome
     assert result.close == result.passes == (outcome == "close")
     assert result.exit_code == (outcome != "close")
+    assert outcome != "incomplete" or result.gap_sentences()
 
 
 @pytest.mark.parametrize(
@@ -63,7 +75,7 @@ def test_an_outcome_follows_from_what_was_judged(proof: Proof, outcome: Outcome)
 )
 def test_an_incomplete_result_passes_only_if_each_gap_is_accepted(accepted: Mapping[str, str], passes: bool) -> None:
     """It stays incomplete; the reason stands beside the value."""
-    result = Result(given=Proof(3, is_wrong=False, gaps=GAPS), accepted=accepted)
+    result = Given(given=Proof(3, is_wrong=False, gaps=GAPS), accepted=accepted)
 
     assert (result.outcome, result.passes, result.exit_code) == ("incomplete", passes, int(not passes))
     assert any("accepted: drawn at random" in sentence for sentence in result.gap_sentences()) == bool(accepted)
@@ -74,17 +86,171 @@ def test_acceptance_hides_nothing_that_is_wrong_or_was_never_judged() -> None:
     accepted = {"logits": "a reason", "cache": "a reason", "": "a reason"}
     nameless = Gap("", "the compiled graph can't be run")
 
-    assert not Result(given=Proof(3, is_wrong=True, gaps=GAPS), accepted=accepted).passes
-    assert not Result(given=Proof(0, is_wrong=False, gaps=GAPS), accepted=accepted).passes
-    assert not Result(given=Proof(3, is_wrong=False, gaps=(nameless,)), accepted=accepted).passes
+    assert not Given(given=Proof(3, is_wrong=True, gaps=GAPS), accepted=accepted).passes
+    assert not Given(given=Proof(0, is_wrong=False, gaps=GAPS), accepted=accepted).passes
+    assert not Given(given=Proof(3, is_wrong=False, gaps=(nameless,)), accepted=accepted).passes
 
 
-def test_the_worst_of_several_outcomes_counts() -> None:
-    """None at all is incomplete."""
-    assert worst_outcome(["close", "incomplete", "different"]) == "different"
-    assert worst_outcome(["close", "incomplete"]) == "incomplete"
-    assert worst_outcome(["close"]) == "close"
-    assert worst_outcome([]) == "incomplete"
+CLOSE, WRONG = Proof(1, is_wrong=False), Proof(1, is_wrong=True)
+INCOMPLETE, IMPOSSIBLE = Proof(1, is_wrong=False, gaps=GAPS), Proof.impossible("there is no GPU")
+
+
+@pytest.mark.parametrize(
+    ("proofs", "outcome", "code", "if_accepted"),
+    [
+        ([CLOSE, CLOSE], "close", 0, 0),
+        ([CLOSE, INCOMPLETE], "incomplete", 1, 0),
+        ([INCOMPLETE, IMPOSSIBLE], "incomplete", 2, 2),
+        ([IMPOSSIBLE, INCOMPLETE, WRONG, CLOSE], "different", 1, 1),
+        ([CLOSE, Proof(0, is_wrong=False)], "incomplete", 1, 1),
+        ([], "incomplete", 2, 2),
+    ],
+)
+def test_the_worst_of_several_outcomes_counts(
+    proofs: list[Proof], outcome: Outcome, code: int, if_accepted: int
+) -> None:
+    """None at all is incomplete, and a comparison that could not be made is an error unless another one differs."""
+    together = Proof.together(proofs)
+
+    assert (together.outcome, together.exit_code) == (outcome, code)
+    assert together.without({gap.name: "a reason" for gap in GAPS}).exit_code == if_accepted
+
+
+def a_report(*statuses: str, **fields: Any) -> Report:
+    """Return a report with an input that is the same, and outputs with these statuses."""
+    given = Row(0, "exported", 0, "node", "n", "Relu", "x", status="same")
+    rows = (Row(0, "exported", 1, "output", "n", "Relu", f"y{at}", status=item) for at, item in enumerate(statuses))
+    return Report("eager", "reference", "program", (given, *rows), **fields)
+
+
+def a_diff(*same: bool | None, kind: str = "O") -> DumpDiff:
+    """Return the difference of two dumps with records that are equal, not equal or not stored."""
+    rows = (DiffRow(Key(f"m{at}", 0, kind), "", "", reason="", same=item) for at, item in enumerate(same))
+    return DumpDiff("a", "b", tuple(rows))
+
+
+def an_alignment(*problems: str, gaps: tuple[Gap, ...] = ()) -> Alignment:
+    """Return the alignment of outputs with these problems."""
+    outputs = tuple(AlignedOutput(f"y{at}", "", problem=problem) for at, problem in enumerate(problems))
+    return Alignment("a", "b", *[()] * 5, tuple(filter(None, problems)), outputs=outputs, gaps=gaps)
+
+
+def weights(*found: bool, gaps: tuple[Gap, ...] = ()) -> Alignment:
+    """Return the alignment of weights that are in A, or not."""
+    rows = tuple(AlignedWeight(f"y{at}", (), ("w",) * item, "", complete=item) for at, item in enumerate(found))
+    wrong = tuple(row.name for row in rows if not row.complete)
+    return Alignment("a", "b", rows, *[()] * 4, wrong, compared="weights", gaps=gaps)
+
+
+def a_decoding(judged: int, *wrong: DecodeBreak, **fields: Any) -> Decoding:
+    """Return the result of decoding."""
+    return Decoding(
+        "m", "eager", "dynamic", "", 1, 2, (), wrong, (), (), judged, 9, 0.0, **{"consistent": True} | fields
+    )
+
+
+def an_invariance(*verdicts: str) -> Invariance:
+    """Return the result of relations with these verdicts."""
+    return Invariance("m", 1, 6, bitwise=False, rows=tuple(InvarianceRow("y0", item) for item in verdicts))
+
+
+def cells(*items: Cell | Report) -> CellTable:
+    """Return a table of comparisons."""
+    return CellTable(
+        tuple(run_cell({}, lambda item=item: item) if isinstance(item, Report) else item for item in items)
+    )
+
+
+def a_history(*cells: Cell) -> Result:
+    """Return the history of cells in one run."""
+    common = {"filch_ledger": 1, "key": "k", "run": "2026-01-01T00:00:00Z", "environment": {}, "blame": None}
+    return history(
+        ledger_row(common | {"labels": {"model": str(at)}, "status": cell.status, "error": None, "detail": cell.detail})
+        for at, cell in enumerate(cells)
+    )
+
+
+def passes(*reports: Report | None) -> PassErrors:
+    """Return the reports after passes; None is one after which the program can't be run."""
+    return PassErrors(tuple(PassRow(at, f"p{at}", 1, report=report) for at, report in enumerate(reports)))
+
+
+def of_outputs(kind: str, *, are_close: bool) -> Result:
+    """Return a bisection or a precision report of a program whose outputs are close or not."""
+    before = OutputDifferences(passes=are_close, error=0.0, snr=0.0)
+    if kind == "bisect":
+        return BisectReport("eager", "a", "b", None, before, None, None, (), (), ())
+    return PrecisionReport("int8", "eager", Goal(), before, None, (), {}, before, (), 1)
+
+
+A_BREAK = DecodeBreak("exported", 3, 0, "n", "Relu", "y", None, None, introduced=True, float64=None, index=0)
+OUTCOMES: dict[str, tuple[Result, Outcome, int]] = {
+    "check, all outputs": (a_report("same", "same"), "close", 0),
+    "check, a wrong output": (a_report("same", "different"), "different", 1),
+    "check, an output of another shape": (a_report("shape or dtype differs"), "different", 1),
+    "check, an output not judged": (a_report("same", "no value"), "incomplete", 1),
+    "check, no output": (a_report(), "incomplete", 1),
+    "check, a stage missing": (a_report("same", failed=("it can't be compiled",)), "incomplete", 1),
+    "check, another order of outputs": (a_report("same", interface=("the outputs are exchanged",)), "different", 1),
+    "check, wrong and missing": (a_report("different", failed=("it can't be compiled",)), "different", 1),
+    "diff, all records": (a_diff(True, True), "close", 0),
+    "diff, a wrong record": (a_diff(True, None, False), "different", 1),
+    "diff, an output not stored": (a_diff(True, None), "incomplete", 1),
+    "diff, a gradient not stored": (a_diff(None, kind="G"), "incomplete", 1),
+    "diff, no record": (a_diff(), "incomplete", 1),
+    "align, all outputs": (an_alignment("", ""), "close", 0),
+    "align, a wrong output": (an_alignment("", "it is not that of A"), "different", 1),
+    "align, an output not judged": (an_alignment("", gaps=(Gap("y1", "no array has it"),)), "incomplete", 1),
+    "align, no output": (an_alignment(), "incomplete", 1),
+    "align --weights-only, all weights": (weights(True, True), "close", 0),
+    "align --weights-only, a wrong weight": (weights(True, False), "different", 1),
+    "align --weights-only, only one that is not judged": (weights(True, gaps=(Gap("y0", "scaled"),)), "incomplete", 1),
+    "align --weights-only, no weight": (weights(), "incomplete", 1),
+    "decode, all values": (a_decoding(9), "close", 0),
+    "decode, a wrong value": (a_decoding(9, A_BREAK), "different", 1),
+    "decode, a model that is wrong itself": (a_decoding(9, consistent=False), "different", 1),
+    "decode, logits not judged": (a_decoding(9, unjudged={"logits": "no reference"}), "incomplete", 1),
+    "decode, a part missing": (a_decoding(9, failed=("no step could be compiled",)), "incomplete", 1),
+    "decode, nothing judged": (a_decoding(0), "incomplete", 1),
+    "invariance, all relations": (an_invariance("holds", "not run"), "close", 0),
+    "invariance, a relation broken": (an_invariance("holds", "breaks"), "different", 1),
+    "invariance, other bits": (an_invariance("rounding"), "different", 1),
+    "invariance, a call that raises": (an_invariance("fails"), "different", 1),
+    "invariance, a relation not judged": (an_invariance("holds", "not judged"), "incomplete", 1),
+    "invariance, none supported": (an_invariance("not run"), "incomplete", 1),
+    "matrix, all close": (cells(a_report("same"), a_report("same")), "close", 0),
+    "matrix, one different": (cells(Cell({}, "missing"), a_report("different")), "different", 1),
+    "matrix, one incomplete": (cells(a_report("same"), a_report("no value")), "incomplete", 1),
+    "matrix, one of another order": (cells(a_report("same", interface=("exchanged",))), "different", 1),
+    "matrix, one failed": (cells(a_report("no value"), Cell({}, "failed")), "incomplete", 2),
+    "matrix, no cell": (cells(), "incomplete", 2),
+    "history, all close": (a_history(Cell({}, "close")), "close", 0),
+    "history, one different": (a_history(Cell({}, "close"), Cell({}, "different"), Cell({}, "lost")), "different", 1),
+    "history, one incomplete": (a_history(Cell({}, "incomplete")), "incomplete", 1),
+    "history, one crashed": (a_history(Cell({}, "close"), Cell({}, "crashed")), "incomplete", 2),
+    "passes, all close": (passes(a_report("same"), a_report("same")), "close", 0),
+    "passes, one wrong": (passes(a_report("same"), a_report("different")), "different", 1),
+    "passes, an output not judged": (passes(a_report("same"), a_report("no value")), "incomplete", 1),
+    "passes, one can't be run": (passes(a_report("same"), None), "incomplete", 2),
+    "passes, none": (passes(), "incomplete", 2),
+    "bisect, no error": (of_outputs("bisect", are_close=True), "close", 0),
+    "bisect, an error": (of_outputs("bisect", are_close=False), "different", 1),
+    "precision, the goal is met": (of_outputs("precision", are_close=True), "close", 0),
+    "precision, it is not met": (of_outputs("precision", are_close=False), "different", 1),
+}
+
+
+@pytest.mark.parametrize("situation", OUTCOMES)
+def test_each_command_has_the_outcome_of_its_situation(situation: str) -> None:
+    """Text, JSON and exit code say the same; if values that were not judged are accepted, only named ones count."""
+    result, outcome, code = OUTCOMES[situation]
+    data = json.loads(result.to_json())
+
+    assert (result.outcome, result.exit_code) == (data["outcome"], code) == (outcome, code)
+    assert data["close"] == result.close == (outcome == "close")
+    names = {gap.name for gap in result.proof.gaps}
+    accepted = replace(result, accepted=dict.fromkeys(names, "a reason"))
+    assert accepted.passes == (outcome == "close" or (outcome == "incomplete" and "" not in names))
 
 
 def test_a_file_of_accepted_values_has_a_reason_for_each(tmp_path) -> None:

@@ -226,7 +226,7 @@ def test_blame_is_not_suggested_again(report: Report) -> None:
     assert judged.next_command.command == "filch check m.py:f --every-node -o report.html"
     again = replace(judged, command="filch check m.py:f --every-node")
     assert again.next_command.command == "filch check m.py:f --every-node -o report.html"
-    assert "truth='float64'" in replace(judged, command="").next_command.command
+    assert "every_node=True" in replace(judged, command="").next_command.command
 
 
 def test_a_report_from_somebody_else_suggests_no_dangerous_option(report: Report, tmp_path, monkeypatch) -> None:

@@ -16,7 +16,7 @@ def test_a_port_passes_or_names_the_operation(tmp_path):
     store = ArtifactStore(tmp_path, None, lambda: tmp_path, lambda name, value: properties.append((name, value)))
     a, b, args = port()
     assert Checks(store).check_port(a, b, args).close
-    assert properties == [("backend", "port"), ("result", "close")]
+    assert properties == [("backend", "port"), ("result", "close"), ("first_divergence", "")]
     properties.clear()
     with pytest.raises(AssertionError, match=r"First: gelu in blocks\.1, port\.py:\d+"):
         Checks(store).check_port(a, port({1: "gelu"})[1], args)

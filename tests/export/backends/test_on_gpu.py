@@ -120,14 +120,14 @@ def test_float64_judges_each_node_alone(name, options):
     """No node of a clean run is wrong, isolated or not; of a wrong weight, the rest of the nodes are sound."""
     case, backend = Case(), _backend(name, options)
 
-    clean = compare(case.capture, case.program, backend=backend, truth="float64")
+    clean = compare(case.capture, case.program, backend=backend, every_node=True)
     verdicts = [row.float64 for row in clean.rows if row.float64] + [row.isolated for row in clean.rows if row.isolated]
     assert clean.close, clean
     assert verdicts and all(verdict.verdict in ("same", "rounding", "suspicious") for verdict in verdicts)
     assert any(row.isolated for row in clean.rows)
     assert not any("not run in isolation" in note or "not by float64" in note for note in clean.notes), clean.notes
 
-    wrong = compare(case.capture, case.wrong_program(), backend=backend, truth="float64")
+    wrong = compare(case.capture, case.wrong_program(), backend=backend, every_node=True)
     assert not wrong.close
 
 
@@ -140,7 +140,7 @@ def test_a_model_on_the_device_is_compared_with_programs_everywhere():
     program = export(model, (x,))
 
     for backend in (get_backend("eager"), get_backend("eager", device="cuda"), get_backend("onnxruntime-cpu")):
-        report = compare(capture, program, backend=backend, truth="float64")
+        report = compare(capture, program, backend=backend, every_node=True)
         assert report.close, report
         assert all(row.judged for row in report.rows if row.kind == "node"), report
     assert not compare(capture, case.wrong_program(), backend="onnxruntime-cpu").close
@@ -237,8 +237,8 @@ def test_models_in_half_precision_are_judged(dtype, name):
     """In their own dtype, by tolerance and by float64."""
     case = Case(dtype=dtype)
     backend = _backend(name, {} if name == "onnxruntime-cuda" else DEVICE)
-    for truth in (None, "float64"):
-        report = compare(case.capture, case.program, backend=backend, truth=truth)
+    for every_node in (False, True):
+        report = compare(case.capture, case.program, backend=backend, every_node=every_node)
         assert report.close, report
         assert str(dtype).removeprefix("torch.") in {row.dtype for row in report.rows if row.judged}
 
@@ -270,7 +270,7 @@ def test_a_wrong_lowering_is_found_in_its_triton_kernel(monkeypatch):
     monkeypatch.setitem(lowering.lowerings, sigmoid, lambda x: lowering.add(right(x), 0.01))
     case = Case()
 
-    report = compare(case.capture, case.program, backend=get_backend("inductor", device="cuda"), truth="float64")
+    report = compare(case.capture, case.program, backend=get_backend("inductor", device="cuda"), every_node=True)
 
     assert not report.close
     assert "Sigmoid" in report.first_divergence.operators, report
