@@ -24,7 +24,6 @@ from .decoding._plan import Plan
 from .decoding._positions import RESULT, Mismatches, PositionedRun, mismatches, module_of
 from .decoding._relations import Relation, relations
 from .decoding._tokens import given_tokens
-from .divergence._first_wrong import first_wrong
 from .layouts._closeness import RELATIVE
 from .layouts._numbers import TensorNumbers
 from .models._subject import Subject
@@ -148,14 +147,6 @@ def _unsupported_attention(model: nn.Module, name: str) -> str:
         return str(error)
 
 
-@dataclass(frozen=True)
-class _JudgedRun:
-    """A run with the values that can be judged; see `first_wrong`."""
-
-    execution: Execution
-    recognizable: Collection[str]
-
-
 @dataclass
 class _RelationChecker:
     """Runs plans and compares them; reference runs are kept for the next relation."""
@@ -255,7 +246,7 @@ class _RelationChecker:
         """Return the row of a relation of which some logits differ."""
         right = {name for name, mismatch in found.items() if mismatch is None}
         wrong = {*run.judged_logits} - right
-        suspects = first_wrong(_JudgedRun(run.execution, found.keys()), right, frozenset(), wrong)
+        suspects = run.execution.first_wrong(wrong, judged=found.keys(), found=right)
         breaks = [item for node in suspects if (item := _break_at(run.execution, node, found)) is not None]
         first = breaks[0] if breaks else None
         return InvarianceRow(relation.name, verdict, difference, first, max(len(breaks) - 1, 0), len(found))
@@ -274,17 +265,11 @@ def _break_at(execution: Execution, node: Node, found: Mismatches) -> Invariance
 
 def _before(execution: Execution, node: Node, found: Mismatches) -> tuple[str, ...]:
     """Return the other modules with the operations between a node and the values before it that were compared."""
-    between, pending = set[str](), [*node.reads]
-    while pending:
-        name = pending.pop()
-        producer = execution.graph.producer.get(name)
-        if producer is not None and producer.name not in between and execution.roots.get(name, name) not in found:
-            between.add(producer.name)
-            pending += producer.reads
     numbers = execution.values
+    compared = {name for name, root in execution.roots.items() if root in found}
     modules = dict.fromkeys(
         module_of(item)
-        for item in execution.graph.nodes
-        if item.name in between and any(name in numbers and numbers[name].is_floating_point() for name in item.outputs)
+        for item in execution.graph.cone(node.outputs, compared)
+        if any(name in numbers and numbers[name].is_floating_point() for name in item.outputs)
     )
     return tuple(module for module in modules if module != module_of(node))

@@ -1,7 +1,7 @@
 """`Execution`: one run of an implementation in float64, as operations on values that can be run again."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,6 +28,7 @@ from filch.steal import is_dense
 from ..common._complex import complex_as_real
 from ..common._plain_tensors import plain_tensors
 from ..float64._mode import Float64Mode, RecordedDecisions, native_kernels
+from ..locating._first_wrong import first_wrong
 
 Tensors = Mapping[str, torch.Tensor]
 _WIDEST = frozenset({torch.complex128, torch.float64})
@@ -119,6 +120,27 @@ class Execution:
                 for root in dict.fromkeys(self.roots[read] for read in node.reads):
                     readers.setdefault(root, []).append(node)
         return readers
+
+    def is_right(self, name: str, found: Container[str]) -> bool:
+        """Whether a value is an input, a weight or a value that was found, or was moved from one."""
+        root = self.roots.get(name, name)
+        return root in found or root in self.weights or root in self.graph.inputs
+
+    def first_wrong(
+        self, wrong: Collection[str], *, judged: Collection[str], found: Container[str], forced: Collection[str] = ()
+    ) -> list[Node]:
+        """Return the operations that compute something wrong from right values; see `compare/locating`.
+
+        Args:
+            wrong: values that are wrong, or whose elements are in a wrong order.
+            judged: the values that can be recognized by their numbers.
+            found: those whose numbers are the reference's.
+            forced: values that were replaced by right ones, for those who read them.
+        """
+        right = {name for name in self.graph.known if self.is_right(name, found)}.union(forced)
+        moved = {name for node in self.graph.nodes if moved_value(node) is not None for name in node.outputs}
+        inherited = {name for name in moved.intersection(wrong) if not self.is_right(name, found)}
+        return first_wrong(self.graph, wrong, judged={*judged, *wrong} - inherited, right=right)
 
     @cached_property
     def modules_by_value(self) -> Mapping[str, tuple[ModuleOutput, ...]]:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from filch.export import Node
 
-from ._execution import Execution, moved_value
+from ..provenance._ancestors import Ancestors
+from ._execution import Execution
 from ._values import ValueSide
 
 _UNORDERED = 0.1  # of the arrays that are computed from the next one: then the order is not that of the run
@@ -101,26 +102,17 @@ def _wrong_outputs(values: ValueSide, places: Mapping[str, int], sizes: Collecti
 def _start(values: ValueSide, places: Mapping[str, int], seeds: Collection[str]) -> tuple[int, Node | None]:
     """Return the index of the last array that the first missing operation reads, -1 for none, and that operation."""
     execution = values.execution
-    graph = execution.graph
-    needed = {*seeds}
-    for node in reversed(graph.nodes):
-        if any(name in needed for name in node.outputs):
-            for read in node.reads:
-                if execution.roots[read] not in places:
-                    needed.update((read, execution.roots[read]))
     latest: dict[str, int] = {}  # the last array from which each value is computed
-    found: list[tuple[int, Node]] = []
-    for node in graph.nodes:
-        reads = [latest.get(read, -1) for read in node.reads]
-        for name in node.outputs:
-            latest[name] = places.get(execution.roots[name], max(reads, default=-1))
-        if moved_value(node) is None and any(
-            name in needed and name in values.recognizable and name not in places for name in node.outputs
-        ):
-            found.append((max(reads, default=-1), node))
-    computed = [item for item in found if item[0] >= 0]  # others, such as tables of angles, need only inputs
-    start = min((index for index, _ in computed or found), default=-1)
-    return start, next((node for index, node in computed or found if index == start), None)
+    for node in execution.graph.nodes:
+        before = max((latest.get(read, -1) for read in node.reads), default=-1)
+        latest |= {name: places.get(execution.roots[name], before) for name in node.outputs}
+    computed = {name for name in values.recognizable if latest.get(name, -1) >= 0}
+    for judged in (computed, values.recognizable.keys()):  # tables of angles, say, are computed from inputs alone
+        nodes = execution.first_wrong([name for name in seeds if name in judged], judged=judged, found=places)
+        starts = [max((latest.get(read, -1) for read in node.reads), default=-1) for node in nodes]
+        if nodes:
+            return min(starts), nodes[starts.index(min(starts))]
+    return -1, None
 
 
 def _is_ordered(execution: Execution, owners: Sequence[Collection[str]]) -> bool:
@@ -137,20 +129,6 @@ def _is_ordered(execution: Execution, owners: Sequence[Collection[str]]) -> bool
     wrong = 0
     for before, after in itertools.pairwise(known):
         first, second = min(before, key=order.__getitem__), max(after, key=order.__getitem__)
-        if order[second] < order[first] and second in _ancestors(execution, first, order[second]):
+        if order[second] < order[first] and graph.producer[second] in Ancestors(graph, [first]):
             wrong += 1
     return wrong <= _UNORDERED * len(known)
-
-
-def _ancestors(execution: Execution, name: str, least: int) -> set[str]:
-    """Return the values from which a value is computed, down to an index of the nodes."""
-    graph = execution.graph
-    seen: set[str] = set()
-    pending = [name]
-    while pending:
-        node = graph.producer.get(pending.pop())
-        for read in node.reads if node is not None and graph.node_indices[node.name] >= least else ():
-            if read not in seen:
-                seen.add(read)
-                pending.append(read)
-    return seen

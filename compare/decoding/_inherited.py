@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from filch.export import Graph
 
+from ..locating._inherited import inherited_starts
 from ..results._rows import Row
 from ._positioned_row import PositionedRow
 
@@ -21,17 +22,16 @@ def without_rounding(graph: Graph, items: Iterable[PositionedRow], rows: Mapping
         rows: the rows of all values that were compared, by name.
     """
     wrong = {item.row.value: item for item in items}
-    first = dict.fromkeys(graph.inputs, 0)  # the first position at which a value may be wrong
-    for node in graph.nodes:
-        inherited = min((first[name] for name in node.reads if name in first), default=None)
-        for name in node.outputs:
-            item = wrong.get(name)
-            if item is not None and inherited is not None and _is_right_alone(rows[name]):
-                wrong[name] = item = _from(item, inherited)
-            if item is not None:
-                first[name] = item.position or 0
-            elif inherited is not None and not _is_right(rows, name):
-                first[name] = inherited
+
+    def start_of(name: str, inherited_start: int | None) -> int | None:
+        item = wrong.get(name)
+        if item is None:
+            return None if _is_right(rows, name) else inherited_start
+        if inherited_start is not None and _is_right_alone(rows[name]):
+            wrong[name] = item = _from(item, inherited_start)
+        return item.position or 0
+
+    inherited_starts(graph.nodes, start_of, dict.fromkeys(graph.inputs, 0))
     return [*wrong.values()]
 
 

@@ -22,9 +22,9 @@ from ..alignment._execution import Tensors, label_of, moved_value
 from ..alignment._operators import code_of
 from ..alignment._suspect import Suspect
 from ._counterparts import Counterparts
-from ._first_wrong import OtherSteps, first_wrong
 from ._notes import difference_of, idle_node, misplacing_node, odd_weight, weight_of_other_layer
 from ._operands import Operands
+from ._other_steps import OtherSteps
 from ._precision import coarser_operations
 from ._rerun import PatchedRun
 from ._residuals import residual_sum
@@ -56,7 +56,7 @@ class DivergenceSearch:
             self._force_operands()
             self._force_residual_sums()  # now most layers are right
         steps = self._other_steps()
-        first = self._likeliest(first_wrong(steps, before, frozenset(), wrong))
+        first = self._likeliest(self._other.first_wrong(wrong, judged=steps.recognizable, found=before))
         found = {node.name: self._suspect(node, steps) for node in first}
         if self._other.run_again is not None:
             for item in found.values():
@@ -86,7 +86,7 @@ class DivergenceSearch:
         outputs = dict.fromkeys(self._own.roots[name] for name in self._own.graph.outputs)
         seeds = [name for name in outputs if name in self._pairs.reference.recognizable and name not in found]
         steps = OtherSteps(self._pairs.reference, found, frozenset(), self._counterparts.peers_of_reference)
-        return first_wrong(steps, found, frozenset(), seeds)
+        return self._own.first_wrong(seeds, judged=steps.recognizable, found=found)
 
     def _last_steps(self) -> Iterator[Suspect]:
         """Yield the operations whose results B returns, and with which A goes on."""
@@ -196,9 +196,9 @@ class DivergenceSearch:
 
     def _next(self, wrong: Collection[str], found: Collection[str]) -> Suspect | None:
         """Return the first suspect that explains a wrong value which those that were found do not explain."""
-        order, steps = self._other.graph.node_indices, self._other_steps()
+        order, steps, run = self._other.graph.node_indices, self._other_steps(), self._run
         for name in sorted(wrong, key=lambda name: order[self._other.graph.producer[name].name]):
-            first = first_wrong(steps, self._run.found, self._run.forced, [name])
+            first = self._other.first_wrong([name], judged=steps.recognizable, found=run.found, forced=run.forced)
             if any(node.name in found for node in first):  # which may explain it; others need evidence of their own
                 lines = {code_of(node) for node in first if node.name in found}
                 first = [

@@ -14,7 +14,6 @@ from ..alignment._output_order import have_equal_numbers
 from ..alignment._values import match_values
 from ..layouts._numbers import TensorNumbers
 from ..layouts._solve import have_same_rows, solve
-from ._first_wrong import is_right
 
 _EXACT = 1e-10  # differences above this are no rounding of float64
 
@@ -68,7 +67,7 @@ class PatchedRun:
 
     def is_right(self, name: str) -> bool:
         """Whether a value of B is one of A, a weight or an input."""
-        return is_right(self.other, self.found, name)
+        return self.other.is_right(name, self.found)
 
     def is_known(self, name: str) -> bool:
         """Whether a value of A is in B, as B has computed it."""

@@ -9,6 +9,7 @@ import torch
 
 from filch.export import Node
 
+from ..locating._first_wrong import leading_to
 from ..metrics._metrics import Difference, compare_tensors
 from ..metrics._tolerance import Tolerance
 from ._observed import Observed
@@ -165,10 +166,6 @@ class Matches:
     def _without_effect(self, right: Collection[str]) -> frozenset[str]:
         """Return the values on which the outputs depend only through those that are right."""
         graph, outputs = self.actual.graph, {*self.actual.graph.outputs}
-        harmless: set[str] = set()
-        for node in reversed(graph.nodes):
-            for name in node.outputs:
-                users = (output for user in graph.consumers.get(name, ()) for output in user.outputs if output)
-                if name not in outputs and all(user in right or user in harmless for user in users):
-                    harmless.add(name)
-        return frozenset(harmless)
+        wrong = leading_to(graph, outputs.difference(right), right)
+        read = {name for node in graph.nodes if not wrong.isdisjoint(node.outputs) for name in node.reads}
+        return frozenset(graph.producer.keys() - outputs - read)

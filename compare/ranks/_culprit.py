@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
+from filch.export import Node
 from filch.steal import AssembledRecords, Key
 
+from ..locating._inherited import inherited
 from ..results._rows import DiffRow
 
 
@@ -29,15 +31,14 @@ def _wrong_backward(rows: Sequence[DiffRow]) -> str | None:
 
     Of a module and one below it, the lower one is meant. None if there is no such module.
     """
-    right: dict[tuple[str, int], bool] = {}
-    wrong: dict[tuple[str, int], bool] = {}
-    for row in rows:
-        place = row.key.name, row.key.iteration
-        if row.key.kind == "GO":
-            right[place] = right.get(place, True) and row.judged and not row.diverged
-        elif row.key.kind == "GI":
-            wrong[place] = wrong.get(place, False) or row.diverged
-    names = [place[0] for place, is_right in right.items() if is_right and wrong.get(place, False)]
+    wrong = {row.key.label for row in rows if row.diverged}
+    unknown = {row.key.label for row in rows if not row.judged}
+    steps = [
+        Node(key.label, "backward", (key.label,), (key._replace(kind="GI").label,), module=key.name)
+        for key in dict.fromkeys(row.key for row in rows if row.key.kind == "GO")
+    ]
+    inherits = inherited(steps, wrong | unknown)
+    names = [step.module or "" for step in steps if step.outputs[0] in wrong and step.outputs[0] not in inherits]
     return next((name for name in names if not any(_is_below(other, name) for other in names if other != name)), None)
 
 

@@ -16,6 +16,7 @@ from filch.export.backends import Stage
 from filch.export.views import save
 from filch.steal.text import for_csv, short_line, shortened
 
+from ..locating._inherited import inherited
 from ..metrics._metrics import MEASURES, Difference
 from ..metrics._tolerance import Tolerance
 from ..rendering._console import as_text
@@ -147,19 +148,25 @@ class Report(Result):
     def inherited(self) -> tuple[Row, ...]:
         """The rows that differ because of other values, in order.
 
-        Their own node is right, or it did not run in isolation and reads a value that differs. Outputs whose value also
-        differs in the instrumented run are among them.
+        Their own node is right, or it did not run in isolation and what it reads is computed from a value that differs.
+        Outputs whose value also differs in the instrumented run are among them.
         """
-        differing = {(row.call, row.stage, row.value) for row in self.diverged if row.kind != "output"}
+        wrong: dict[tuple[int, Stage], set[str]] = {}
+        right: dict[tuple[int, Stage], set[str]] = {}
+        for row in self.rows:
+            if row.kind != "output" and (row.diverged or row.judged):
+                (wrong if row.diverged else right).setdefault((row.call, row.stage), set()).add(row.value)
+        inheriting = {
+            run: inherited(self.graphs[run[1]].nodes, names, right.get(run, ()))
+            for run, names in wrong.items()
+            if run[1] in self.graphs
+        }
 
         def inherits(row: Row) -> bool:
             if row.isolated is not None:
                 return not row.introduced
-            graph = self.graphs.get(row.stage)
-            node = None if graph is None else graph.producer.get(row.value)
-            names = () if node is None else node.reads
-            names = (*names, row.value) if row.kind == "output" else names
-            return any((row.call, row.stage, name) in differing for name in names)
+            run = row.call, row.stage
+            return row.value in inheriting.get(run, ()) or (row.kind == "output" and row.value in wrong.get(run, ()))
 
         return tuple(row for row in self.diverged if inherits(row))
 

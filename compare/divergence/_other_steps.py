@@ -1,4 +1,4 @@
-"""Find the operations that compute something wrong from right values.
+"""`OtherSteps`: the values of one implementation that the other one does not have.
 
 Between values of A, another implementation takes other steps: it computes a norm step by step, rotates keys whose rows
 are in another order, or adds three terms in another order. Such a value is no value of A in any layer, which says
@@ -9,81 +9,15 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 from filch.export import Node
 
 from ..alignment._execution import Execution, moved_value
+from ..alignment._values import ValueSide
+from ..locating._first_wrong import leading_to
 
 Peers = Mapping[str, Sequence[Node]]
 _ENOUGH = 2  # peers that agree
-
-
-class Recognized(Protocol):
-    """An execution of which some values can be judged."""
-
-    @property
-    def execution(self) -> Execution:
-        """The execution."""
-        ...
-
-    @property
-    def recognizable(self) -> Collection[str]:
-        """The names of these values."""
-        ...
-
-
-def first_wrong(
-    side: Recognized, found: Collection[str], forced: Collection[str], seeds: Collection[str]
-) -> list[Node]:
-    """Return the operations that compute something wrong from right values.
-
-    Args:
-        side: the execution, and which of its values can be judged.
-        found: the values whose numbers are those of the other execution.
-        forced: values that were replaced by right ones, for those who read them.
-        seeds: values that are wrong, or whose elements are in a wrong order.
-    """
-    execution = side.execution
-    wrong = {*seeds}
-    for node in reversed(execution.graph.nodes):
-        if any(name in seeds or (name in wrong and not is_right(execution, found, name)) for name in node.outputs):
-            reads = [read for read in node.reads if read not in forced and not is_right(execution, found, read)]
-            computed = [read for read in reads if read not in execution.graph.constant_values]
-            wrong.update(computed or reads)  # a constant is to blame only if nothing else is wrong
-    first = []
-    for node in execution.graph.nodes:
-        outputs = [name for name in node.outputs if name in seeds or (name in wrong and name not in forced)]
-        if moved_value(node) is not None:
-            is_suspect = any(name in seeds and is_right(execution, found, name) for name in outputs)
-        else:
-            is_suspect = any(name in side.recognizable or name in seeds for name in outputs)
-        operands = _recognizable_reads(side, forced, node)
-        if is_suspect and not any(read in wrong and read in execution.graph.producer for read in operands):
-            first.append(node)
-    return first
-
-
-def is_right(execution: Execution, found: Collection[str], name: str) -> bool:
-    root = execution.roots.get(name, name)
-    return root in found or root in execution.weights or root in execution.graph.inputs
-
-
-def _recognizable_reads(side: Recognized, forced: Collection[str], node: Node) -> Iterator[str]:
-    """Yield what a node reads; what can't be recognized is replaced by what it is computed from."""
-    execution = side.execution
-    seen: set[str] = set()
-    pending = list(node.reads)
-    while pending:
-        name = pending.pop()
-        if name in seen or name in forced:
-            continue
-        seen.add(name)
-        producer = execution.graph.producer.get(name)
-        if name in side.recognizable or producer is None:
-            yield name
-        else:
-            pending += producer.reads
 
 
 @dataclass(frozen=True)
@@ -99,7 +33,7 @@ class OtherSteps:
         lacking: values without what A computes from a weight that B does not have.
     """
 
-    side: Recognized
+    side: ValueSide
     found: Collection[str]
     forced: Collection[str]
     peers: Peers
@@ -111,13 +45,9 @@ class OtherSteps:
         """The execution of B."""
         return self.side.execution
 
-    @property
+    @cached_property
     def recognizable(self) -> frozenset[str]:
         """The names of the values that can be judged, without those that A does not have."""
-        return self._recognizable
-
-    @cached_property
-    def _recognizable(self) -> frozenset[str]:
         return frozenset(self.side.recognizable) - self.names
 
     @cached_property
@@ -140,20 +70,20 @@ class OtherSteps:
     @cached_property
     def harmless(self) -> frozenset[str]:
         """The values that A does not have from which a value of A is computed."""
-        found: set[str] = set()
-        for node in reversed(self.execution.graph.nodes):
-            if any(name in found or self._is_right(name) for name in node.outputs):
-                found.update(read for read in node.reads if read not in self.forced and not self._is_right(read))
-        return frozenset(found)
+        graph = self.execution.graph
+        right = [name for name in graph.producer if self._is_right(name)]
+        return leading_to(graph, right, self._ends_of_steps).difference(right)
 
     @cached_property
     def _before_sure(self) -> frozenset[str]:
         """The values from which those are computed that must be right, and these."""
-        found = {self.execution.roots[name] for name in self.sure}
-        for node in reversed(self.execution.graph.nodes):
-            if not found.isdisjoint(node.outputs):
-                found.update(read for read in node.reads if read not in self.forced and not self._is_right(read))
-        return frozenset(found)
+        sure = [self.execution.roots[name] for name in self.sure]
+        return leading_to(self.execution.graph, sure, self._ends_of_steps)
+
+    @cached_property
+    def _ends_of_steps(self) -> frozenset[str]:
+        """The values that are right for those who read them."""
+        return frozenset(name for name in self.execution.graph.known if self._is_right(name)).union(self.forced)
 
     def to_blame(self, node: Node) -> Node:
         """Return the operation on the way to a wrong value that is unlike the same operation of other layers.
@@ -224,4 +154,4 @@ class OtherSteps:
         return frozenset(weighted)
 
     def _is_right(self, name: str) -> bool:
-        return is_right(self.execution, self.found, name)
+        return self.execution.is_right(name, self.found)
