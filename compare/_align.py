@@ -20,7 +20,7 @@ from filch.export.backends import get_backend, limit_backend
 from filch.steal import ModuleInfo, NotADumpError, Records, argument_tensors, phase, restore
 
 from ._compare import ProgramLike, time_limit
-from ._compare_programs import ProgramSide, in_dtype
+from ._compare_programs import Ends, ProgramSide, in_dtype
 from .alignment._array_alignment import Runnable, Source, align_arrays, align_weights, run
 from .alignment._arrays import NamedArrays, as_tensors
 from .alignment._correspondence import Correspondence
@@ -110,8 +110,10 @@ def align(
 
     Returns:
         an `Alignment`: `close` if each output of A, and each argument and buffer that A changes, is one of B, whole, in
-        a stated place and order (see `AlignedOutput`); and if no array is wrong, where arrays are compared. If weights
-        are compared: if those of B are made of those of A, alike in all layers, and all of A's are in B.
+        a stated place and order (see `AlignedOutput`); of two ONNX programs, if the inputs and outputs of B are those
+        of A, in the same order and the same shapes, as for `compare_programs`, unless `parts` are declared; and if no
+        array is wrong, where arrays are compared. If weights are compared: if those of B are made of those of A, alike
+        in all layers, and all of A's are in B.
 
     Raises:
         CompareError: one of them is nothing that can be compared, a file can't be read, the inputs of a program are
@@ -262,11 +264,18 @@ def _align_values(own: Source, other: Source, given: ValueMap, parts: Parts) -> 
         drawn = draw_inputs(own.program.graph)
         own, remarks = _with_inputs(own, drawn.tensors), [drawn.note]
     own, other = _with_inputs_of(own, other), _with_inputs_of(other, own)
+    problems: tuple[str, ...] = ()
+    if isinstance(own, ProgramSource) and isinstance(other, ProgramSource) and not parts:
+        graph, ends = other.program.graph, Ends.of(own.program.graph, other.program.graph)
+        own = replace(own, labels={name: name for name in own.program.graph.outputs})
+        other = replace(other, labels={name: ends.names.get(name, name) for name in graph.outputs})
+        problems = ends.problems(graph)
     remarks += [*_empty_inputs_of(own), *_empty_inputs_of(other)]
     if isinstance(own, NamedArrays) or isinstance(other, NamedArrays):
         return align_arrays(own, other, given, parts)
     result = _align_runs(own, other, given, parts)
-    return replace(result, remarks=(*remarks, *result.remarks))
+    wrong = result.wrong_outputs or problems
+    return replace(result, wrong_outputs=wrong, remarks=(*remarks, *result.remarks))
 
 
 def _empty_inputs_of(source: Source) -> Iterator[str]:

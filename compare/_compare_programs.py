@@ -1,5 +1,6 @@
 """Compare two ONNX programs: what the second one computes with what the first one does."""
 
+import itertools
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from filch.steal import Capture, describe, phase, steal_forward
 
 from ._compare import Path, ProgramLike, compare, resolve_backend, time_limit
 from .common._errors import CompareError
+from .engine._interface import list_problems
 from .matching._align import Rerun, align
 from .matching._matches import ProgramAlignment
 from .matching._observed import Observed
@@ -412,6 +414,12 @@ class Ends:
             for source, name in self.outputs.items()
             if name in actual and expected[source] != actual[name]
         )
+
+    def problems(self, judged: Graph) -> tuple[str, ...]:
+        """Return a sentence for each list of inputs or outputs of the program to judge that is not the reference's."""
+        lists = (("input", judged.inputs, self.inputs.values()), ("output", judged.outputs, self.results))
+        found = (list_problems("the program", side, actual, [*expected], {}) for side, actual, expected in lists)
+        return tuple(itertools.chain.from_iterable(found))
 
     def program(self, program: Program, original: ReferenceProgram, values: Tensors) -> Program:
         """Return the program to judge with the other one as its original.

@@ -1,14 +1,14 @@
 """Judge whether what A leaves to its caller is, whole and in a stated place and order, what B leaves to its caller."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 
 from ..float64 import unit_of
 from ..layouts._closeness import RELATIVE, root_mean_square
-from ..layouts._layout import Layout
+from ..layouts._layout import Layout, Shape
 from ..layouts._numbers import TensorNumbers
 from ..metrics._metrics import compare_tensors
 from ._execution import Execution, Output
@@ -161,11 +161,15 @@ class _Judge:
         if _class_problem(own, other):
             return None
         shape, other_shape = tuple(own.tensor.shape), tuple(other.tensor.shape)
-        for layout in output_orders(shape, other_shape):
+        for layout in self._orders(shape, other_shape):
             is_native = not (_has_float64(own) and _has_float64(other))
             if (self._equal or (self._are_close if is_native else self._are_equal))(own, other, layout):
                 return JudgedOutput(own, other, order_text(layout, shape, other_shape), is_native=is_native)
         return None
+
+    def _orders(self, shape: Shape, other: Shape) -> Iterator[Layout]:
+        """Yield the orders in which an output of B may have the numbers of one of A."""
+        return iter(()) if self._other.has_fixed_shapes and shape != other else output_orders(shape, other)
 
     def _are_equal(self, own: Output, other: Output, layout: Layout) -> bool:
         """Whether two outputs are equal in float64, on both inputs, and finite or not in their own dtypes alike."""
@@ -224,8 +228,11 @@ class _Judge:
         other = next(iter(same or free), None)
         if other is not None:
             self._taken.add(other.result.key)
+        shapes = [tuple(item.tensor.shape) for item in (own, other or own)]
+        has_other_shape = next(self._orders(shapes[0], shapes[1]), None) is None
         is_rounded = other is not None and self._is_rounded(own, other)
-        return JudgedOutput(own, other, problem=_problem(own, other, is_rounded=is_rounded))
+        problem = _problem(own, other, has_other_shape=has_other_shape, is_rounded=is_rounded)
+        return JudgedOutput(own, other, problem=problem)
 
     def is_kept_by_reference(self, other: Output) -> bool:
         """Whether an argument that B changes is one of A, which does not change it."""
@@ -266,7 +273,7 @@ def _text_of(output: Output) -> str | None:
     return bytes(output.tensor.tolist()).decode(errors="surrogatepass") if is_text else None
 
 
-def _problem(own: Output, other: Output | None, *, is_rounded: bool) -> str:
+def _problem(own: Output, other: Output | None, *, has_other_shape: bool, is_rounded: bool) -> str:
     """Say what is wrong with an output of B that is not that of A."""
     label = f"the {output_name(other or own)}"
     if other is None:
@@ -275,9 +282,8 @@ def _problem(own: Output, other: Output | None, *, is_rounded: bool) -> str:
         return f"{label} of B {problem}"
     if (text := _text_of(other)) is not None:
         return f"{label} of B is {text!r:.80}, that of A {_text_of(own)!r:.80}"
-    shape, other_shape = tuple(own.tensor.shape), tuple(other.tensor.shape)
-    if shape != other_shape and next(output_orders(shape, other_shape), None) is None:
-        return f"{label} of B has the shape {[*other_shape]}, that of A {[*shape]}"
+    if has_other_shape:
+        return f"{label} of B has the shape {[*other.tensor.shape]}, that of A {[*own.tensor.shape]}"
     numbers, expected = other.tensor.double().reshape(-1), own.tensor.double().reshape(-1)
     in_float64 = None if other.problem else other.tensor  # else NaN stands for what float64 can't compute
     if infinite := _not_finite(own.tensor, in_float64, "") or _not_finite(own.native, other.native, " as it runs"):

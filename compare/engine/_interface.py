@@ -42,20 +42,20 @@ def interface_problems(program: Program, compiled: Mapping[Stage, Compiled]) -> 
     graph = program.graph
     problems: list[str] = []
     if not program.is_foreign:
-        problems += _problems("the program", "input", graph.inputs, [*program.inputs], program.inputs)
+        problems += list_problems("the program", "input", graph.inputs, [*program.inputs], program.inputs)
     if program.outputs:
         results = program.module_calls["", 0].outputs if ("", 0) in program.module_calls else ()
         paths = {port.value: port.path for port in results if port.value is not None}
-        problems += _problems("the program", "output", graph.outputs, program.outputs, paths)
+        problems += list_problems("the program", "output", graph.outputs, program.outputs, paths)
     for stage, item in compiled.items():
         # A compiled graph may have weights as inputs, and may lack unused inputs.
         program_inputs, compiled_inputs = {*graph.inputs}, {*item.graph.inputs}
         inputs = [name for name in item.graph.inputs if name in program_inputs]
         expected = [name for name in graph.inputs if name in compiled_inputs]
-        problems += _problems(f"the {stage} graph", "input", inputs, expected, program.inputs)
+        problems += list_problems(f"the {stage} graph", "input", inputs, expected, program.inputs)
         outputs = [*map(item.exported_name, item.graph.outputs)]
         if graph.known.issuperset(outputs):  # other backends use names of their own
-            problems += _problems(f"the {stage} graph", "output", outputs, graph.outputs, {})
+            problems += list_problems(f"the {stage} graph", "output", outputs, graph.outputs, {})
     return tuple(problems)
 
 
@@ -116,7 +116,7 @@ def _kind(tensor: torch.Tensor) -> object:
     return tensor.dtype, tensor.shape, tensor.layout
 
 
-def _problems(
+def list_problems(
     owner: str, side: str, actual: Sequence[str], expected: Sequence[str], paths: Mapping[str, str]
 ) -> Iterator[str]:
     """Yield a sentence if a list of inputs or outputs is not as expected, with the paths of values in the model."""
