@@ -99,21 +99,14 @@ def exchanged_output(names: Sequence[str], results: Sequence[torch.Tensor], outp
     Returns:
         a sentence about the first such output; `""` if there is none.
     """
-    nearest: dict[object, Nearest] = {}
+    nearest = Nearest({str(index): tensor for index, tensor in enumerate(results)})
     for index, name in enumerate(names):
         actual = outputs.get(name)
         if actual is None or compare_tensors(actual, results[index]).close:
             continue
-        kind = _kind(actual)
-        if kind not in nearest:
-            nearest[kind] = Nearest({str(other): one for other, one in enumerate(results) if _kind(one) == kind})
-        if (result := nearest[kind].find(actual)) is not None:
+        if (result := nearest.find(actual)) is not None:
             return f"the program gives the model's result {result} as output {index}, {name!r}"
     return ""
-
-
-def _kind(tensor: torch.Tensor) -> object:
-    return tensor.dtype, tensor.shape, tensor.layout
 
 
 def list_problems(

@@ -1,6 +1,6 @@
 """Find the values of a program by their numbers."""
 
-from functools import cache
+from functools import cache, cached_property
 
 import torch
 
@@ -18,19 +18,21 @@ class ProgramNumbers:
     def __init__(self, program: Observed) -> None:
         names = program.graph.producer.keys() - program.constants.keys()
         self._values = {name: program.values[name] for name in names if name in program.values}
-        self._nearest = cache(self._values_of_kind)
-        self._nearest_flat = cache(self._values_of_size)
+        self._nearest = Nearest(self._values)
         self._sizes = cache(self._last_sizes)
 
     def nearest(self, tensor: torch.Tensor) -> str | None:
         """Return the value with nearly the same numbers; None if there is none."""
-        nearest = self._nearest(tensor.dtype, tensor.shape)
-        return None if nearest is None else nearest.find(tensor)
+        return self._nearest.find(tensor)
 
     def nearest_reshaped(self, tensor: torch.Tensor) -> str | None:
         """Return the value with nearly the same floating-point numbers in another shape."""
-        nearest = self._nearest_flat(tensor.dtype, tensor.numel()) if tensor.is_floating_point() else None
-        return None if nearest is None else nearest.find(tensor.reshape(-1))
+        return self._nearest_flat.find(tensor.reshape(-1))
+
+    @cached_property
+    def _nearest_flat(self) -> Nearest:
+        floats = {name: tensor for name, tensor in self._values.items() if tensor.is_floating_point()}
+        return Nearest({name: tensor.reshape(-1) for name, tensor in floats.items() if tensor.numel() > 1})
 
     def parts(self, tensor: torch.Tensor) -> tuple[str, ...]:
         """Return the values that make up a tensor when they are joined along the last dimension; none if it has others.
@@ -40,8 +42,7 @@ class ProgramNumbers:
         rest, found = tensor, []
         while tensor.is_floating_point() and tensor.ndim > 1 and rest.numel():
             for size in self._sizes(tensor.dtype, tensor.shape[:-1]):
-                nearest = self._nearest(tensor.dtype, (*tensor.shape[:-1], size))
-                part = nearest.find(rest[..., :size].contiguous()) if nearest and size <= rest.shape[-1] else None
+                part = self._nearest.find(rest[..., :size].contiguous()) if size <= rest.shape[-1] else None
                 if part is not None:
                     found.append(part)
                     rest = rest[..., size:]
@@ -49,16 +50,6 @@ class ProgramNumbers:
             else:
                 return ()
         return tuple(found)
-
-    def _values_of_kind(self, dtype: torch.dtype, shape: torch.Size) -> Nearest | None:
-        tensors = self._values.items()
-        found = {name: tensor for name, tensor in tensors if (tensor.dtype, tensor.shape) == (dtype, shape)}
-        return Nearest(found) if found else None
-
-    def _values_of_size(self, dtype: torch.dtype, size: int) -> Nearest | None:
-        tensors = self._values.items()
-        found = {name: item.reshape(-1) for name, item in tensors if (item.dtype, item.numel()) == (dtype, size)}
-        return Nearest(found) if size > 1 and found else None
 
     def _last_sizes(self, dtype: torch.dtype, shape: torch.Size) -> list[int]:
         """Return the sizes of the last dimension of the values with these other dimensions, the largest first."""
