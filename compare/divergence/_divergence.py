@@ -22,7 +22,7 @@ from ..alignment._execution import Tensors, label_of, moved_value
 from ..alignment._operators import code_of
 from ..alignment._suspect import Suspect
 from ._counterparts import Counterparts
-from ._notes import difference_of, idle_node, misplacing_node, odd_weight, weight_of_other_layer
+from ._notes import copy_in_place_of_step, difference_of, idle_node, misplacing_node, odd_weight, weight_of_other_layer
 from ._operands import Operands
 from ._other_steps import OtherSteps
 from ._precision import coarser_operations
@@ -243,6 +243,9 @@ class DivergenceSearch:
             place, note = odd.node, difference_of(self._pairs, operands, owners, odd.node, odd.reference)
         elif misplacing is None and (idle := idle_node(self._pairs, node)) is not None:
             place, note = idle, difference_of(self._pairs, operands, owners, idle, self._counterparts.of(idle))
+        elif misplacing is None and (copied := copy_in_place_of_step(self._pairs, node)) is not None:
+            place, step = copied
+            note = f"copies what it reads, where A goes on with {label_of(self._own, step.outputs[0])}"
         return replace(suspect, place=place, note=note)
 
     def _other_steps(self) -> OtherSteps:

@@ -6,10 +6,12 @@ from collections.abc import Collection, Iterator, Mapping
 
 from filch.export import Node
 
-from ..alignment._correspondence import Anchor, Correspondence
-from ..alignment._execution import label_of, moved_value
+from ..alignment._correspondence import Anchor, Correspondence, size_of
+from ..alignment._execution import Execution, label_of, moved_value
+from ..alignment._values import match_values
 from ..alignment._weights import Arrangement, WeightMatch
 from ..layouts._layout import Layout, Shape
+from ..layouts._numbers import TensorNumbers
 from ._operands import Operands
 
 Owners = Mapping[str, frozenset[str]]
@@ -161,6 +163,38 @@ def idle_node(pairs: Correspondence, node: Node) -> Node | None:
         ):
             return producer
     return None
+
+
+def copy_in_place_of_step(pairs: Correspondence, node: Node) -> tuple[Node, Node] | None:
+    """Return the operation that copies what a node reads, where A computes something from it, and that of A.
+
+    It is one if the node computes a value of A from A's result in place of the copy. Steps of A are tried that read the
+    copied value, and the one that computes a value of the same name, as two ONNX programs may have it.
+    """
+    own, other = pairs.reference.execution, pairs.other.execution
+    for name, copy in _copies(other, node):
+        steps = [
+            user for owner in sorted(pairs.owners.get(other.roots[name], ())) for user in own.readers.get(owner, ())
+        ]
+        steps += [own.graph.producer[name]] if name in own.graph.producer else []
+        for step in steps:
+            number, output = own.values.get(step.outputs[0]), node.outputs[0]
+            if number is None or other.run_again is None or number.numel() != size_of(other, name):
+                continue
+            result = other.run_again({name: number}, {output}).get(output)
+            if result is not None and match_values(pairs.other, pairs.reference, {output: TensorNumbers(result)}):
+                return copy, step
+    return None
+
+
+def _copies(execution: Execution, node: Node) -> Iterator[tuple[str, Node]]:
+    """Yield the values that a node reads, also through movements, and that are copies, with what copies them."""
+    for read in node.reads:
+        name = read
+        while (producer := execution.graph.producer.get(name)) is not None and (before := moved_value(producer)):
+            if producer.op == "Identity":
+                yield name, producer
+            name = before
 
 
 def _anchor(pairs: Correspondence, node: Node) -> Anchor | None:

@@ -1,5 +1,7 @@
 """On two ONNX programs, `align` and `compare_programs` have the same outcome and name the same first wrong node."""
 
+import copy
+
 import numpy as np
 import onnx
 import pytest
@@ -46,15 +48,15 @@ def changed(**changes: str | tuple[str, ...]) -> list[str]:
     return [node for item in lists for node in ([item] if isinstance(item, str) else item)]
 
 
-def renamed() -> onnx.ModelProto:
-    """Return the program with other names of all values but the input."""
-    model = program()
-    for item in (*model.graph.initializer, *model.graph.output):
+def renamed(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a program with other names of all values but the input."""
+    other = copy.deepcopy(model)
+    for item in (*other.graph.initializer, *other.graph.output):
         item.name = f"other_{item.name}"
-    for node in model.graph.node:
+    for node in other.graph.node:
         node.input[:] = [name if name == "x" else f"other_{name}" for name in node.input]
         node.output[:] = [f"other_{name}" for name in node.output]
-    return model
+    return other
 
 
 def one_changed(name: str, number: float) -> np.ndarray:
@@ -67,7 +69,7 @@ GEMM = changed(h=(), g="g = Gemm(x, w1, b1)", m=(), y="y = Gemm(n, w2, b2)")
 SAME = {
     "equal": program(),
     "reordered": program(*FIRST, SOFTMAX, TANH, PRODUCT, DIFFERENCE, NORM, *LAST),
-    "renamed": renamed(),
+    "renamed": renamed(program()),
     "fused": program(*GEMM),
     "of another opset": program(*changed(n=NORM_IN_STEPS), opset=13),
 }
@@ -80,14 +82,9 @@ WRONG = {  # with the value that is wrong first
     "an epsilon": (program(*changed(n=NORM.replace("1e-5", "1e-2"))), "n"),
     "exchanged operands": (program(*changed(d="d = Sub(s, a)")), "d"),
     "another operand": (program(*changed(d="d = Sub(g, s)")), "d"),
+    "a step that is left out": (program(*changed(a="a = Identity(g)")), "a"),
+    "a bias that is left out": (program(*changed(g="g = Identity(h)")), "g"),
     "an operator that returns NaN": (program(*changed(a="a = Log(g)")), "a"),
-    "another shape": (
-        program(
-            *changed(z=("p = Mul(a, s)", "k = Constant<value = int64[1] {-1}>()", "z = Reshape(p, k)")),
-            outputs=(OUTPUTS[0], "float[32] z"),
-        ),
-        "z",
-    ),
     "a lower precision": (
         program(*changed(z=("p = Mul(a, s)", "z = Cast<to=10>(p)")), outputs=(OUTPUTS[0], "float16[4, 8] z")),
         "z",
@@ -107,12 +104,26 @@ def test_both_find_equal_programs_close(other):
     assert compare_programs(program(), other).outcome == "close"
 
 
-@pytest.mark.parametrize(("other", "value"), WRONG.values(), ids=WRONG)
-def test_both_name_the_node_that_is_wrong_first(other, value):
+def check_first_wrong(other: onnx.ModelProto, value: str) -> None:
     alignment, report = align(program(), other), compare_programs(program(), other)
     assert alignment.outcome == report.outcome == "different"
     assert report.first_divergence is not None
     assert alignment.departures[0].value == report.first_divergence.value == value
+
+
+@pytest.mark.parametrize(("other", "value"), WRONG.values(), ids=WRONG)
+def test_both_name_the_node_that_is_wrong_first(other, value):
+    check_first_wrong(other, value)
+
+
+@pytest.mark.parametrize(("other", "value"), WRONG.values(), ids=WRONG)
+def test_both_name_it_without_names(other, value):
+    check_first_wrong(renamed(other), f"other_{value}")
+
+
+def test_both_refuse_an_output_of_another_shape():
+    nodes = changed(z=("p = Mul(a, s)", "k = Constant<value = int64[1] {-1}>()", "z = Reshape(p, k)"))
+    check_first_wrong(program(*nodes, outputs=(OUTPUTS[0], "float[32] z")), "z")
 
 
 @pytest.mark.parametrize("other", INTERFACES.values(), ids=INTERFACES)
