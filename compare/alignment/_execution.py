@@ -142,8 +142,9 @@ class Execution:
         """
         right = {name for name in self.graph.known if self.is_right(name, found)}.union(forced)
         moved = {name for node in self.graph.nodes if moved_value(node) is not None for name in node.outputs}
-        inherited = {name for name in moved.intersection(wrong) if not self.is_right(name, found)}
-        return first_wrong(self.graph, wrong, judged={*judged, *wrong} - inherited, right=right)
+        of_wrong = {name for name in moved.intersection(wrong) if not self.is_right(name, found)}
+        judged = {*judged, *wrong} - of_wrong  # a movement is to blame for the order of right numbers alone
+        return first_wrong(self.graph, wrong, judged=judged, right=right)
 
     @cached_property
     def modules_by_value(self) -> Mapping[str, tuple[ModuleOutput, ...]]:
