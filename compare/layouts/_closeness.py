@@ -34,17 +34,17 @@ class Closeness:
         return sizes.masked_fill_(sizes >= LARGEST, 0.0).mul_(self.relative)
 
     def holds(self, numbers: torch.Tensor, expected: torch.Tensor) -> bool:
-        """Whether two tensors of one shape are equal in each element; both may be infinite."""
+        """Whether two tensors of one shape are equal in each element; both may be infinite or NaN."""
         if torch.equal(numbers, expected):
             return True
         close = (numbers - expected).abs_() <= self.limits(expected)
         return bool(close.all()) or bool(self.equal(numbers, expected).all())
 
     def equal(self, numbers: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-        """Return which elements of two tensors of one shape are equal, as booleans; both may be infinite."""
+        """Return which elements of two tensors of one shape are equal, as booleans; both may be infinite or NaN."""
         close = (numbers - expected).abs_() <= self.limits(expected)
         infinite = (numbers.abs() >= LARGEST) & (expected.abs() >= LARGEST) & (numbers.sign() == expected.sign())
-        return close | (numbers == expected) | infinite
+        return close | (numbers == expected) | infinite | (numbers.isnan() & expected.isnan())
 
 
 def typical_size(numbers: torch.Tensor) -> float:

@@ -262,6 +262,16 @@ def test_a_wrong_weight_is_told(name: str, way: str):
     assert result.wrong_outputs
 
 
+def test_the_same_nan_is_the_same_weight():
+    """A file that was damaged before it was converted is converted right; NaN in one of the two is told."""
+    own = {"a.w": numbers(12, 8), "b.w": numbers(6, 12)}
+    own["a.w"][3, 4] = float("nan")
+    assert align(own, {"x": own["a.w"].clone(), "y": own["b.w"]}, weights_only=True).close
+    elsewhere = own["a.w"].nan_to_num()
+    elsewhere[3, 5] = float("nan")
+    assert align(own, {"a.w": elsewhere, "b.w": own["b.w"]}, weights_only=True).outcome == "different"
+
+
 def test_weights_of_one_number_are_found_where_they_are_joined():
     """Biases of 0, as many models begin with, in one of B; another number, or more of them than A has, are not."""
     zeros = {name: torch.zeros(24) for name in "abc"}
