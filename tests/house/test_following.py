@@ -1,6 +1,5 @@
 """The commands that reports suggest lead to a repro, and the files for agents name commands and files that exist."""
 
-import os
 import re
 import shutil
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from support.processes.commands import run
 from support.processes.following import follow
 from support.processes.stories import skip_if_mended
+from support.thorough import thorough
 
 pytestmark = pytest.mark.usefixtures("forked_repros")
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,14 +33,7 @@ def make():
 """
 STORIES = [
     pytest.param("padded_pool.py", "onnxruntime-cpu", id="onnxruntime"),
-    pytest.param(
-        "best_row.py",
-        "inductor",
-        id="inductor",
-        marks=pytest.mark.skipif(
-            "FILCH_ALL_STORIES" not in os.environ, reason="compiles for half a minute: FILCH_ALL_STORIES=1 runs it"
-        ),
-    ),
+    pytest.param("best_row.py", "inductor", id="inductor", marks=thorough("compiles for half a minute")),
     pytest.param("mean_of_messages.py", "onnxruntime-cpu", id="exporter"),
 ]
 

@@ -1,7 +1,6 @@
 """What docs/stories.md tells of bugs that others reported is what happens, as long as the bugs show."""
 
 import importlib
-import os
 import shutil
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from filch.compare.models._factory import make_subject
 from support.processes.compilers import needs_compiler
 from support.processes.documents import run, shows
 from support.processes.stories import installs, skip_if_mended, story
+from support.thorough import thorough
 
 pytestmark = pytest.mark.usefixtures("forked_repros")
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -45,11 +45,6 @@ def by_inductor(subject):
     return torch.compile(subject.model)(*subject.args).detach().numpy()
 
 
-needs_patience = pytest.mark.skipif(
-    "FILCH_ALL_STORIES" not in os.environ, reason="compiles for a minute: FILCH_ALL_STORIES=1 runs it"
-)
-
-
 @pytest.mark.parametrize(
     ("model", "by"),
     [
@@ -62,7 +57,7 @@ needs_patience = pytest.mark.skipif(
             "best_row.py",
             by_inductor,
             id="pytorch#193751",
-            marks=[needs_compiler, needs_patience],
+            marks=[needs_compiler, thorough("compiles for a minute")],
         ),
         pytest.param(
             "mean_of_messages.py",

@@ -42,7 +42,7 @@ def test_a_correct_port_is_close(model: GPT2LMHeadModel, weights: dict[str, np.n
 
 @pytest.mark.parametrize(
     ("fault", "dtype"),
-    [*((fault, dtype) for fault in FAULTS for dtype in (np.float64, np.float32)), ("no scale", np.float16)],
+    [*zip(FAULTS, itertools.cycle([np.float64, np.float32]), strict=False), ("no scale", np.float16)],
 )
 def test_a_fault_is_named(model: GPT2LMHeadModel, weights: dict[str, np.ndarray], dtype: type, fault: str):
     """The first array that a fault changes is where B leaves A."""

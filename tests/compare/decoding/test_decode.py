@@ -18,8 +18,10 @@ from filch.compare.testing._checks import Checks
 from filch.export import ExportError, Program, cache_argument, cached_call, export, load_program
 from filch.steal import steal_forward
 from support.faults.decoding import change_late, exchanged, replaced, with_further_output
+from support.models.exports import copied
 from support.models.fused_llama import fused_onnx, tiny_llama, with_cache
 from support.models.zoo import build
+from support.thorough import kept
 
 TOKENS = torch.randint(3, 96, (2, 9), generator=torch.Generator().manual_seed(0))
 FIRST, PAST = 3, "past_key_values.0.key"
@@ -45,11 +47,12 @@ def model():
 
 @pytest.fixture(scope="module")
 def programs(model, tmp_path_factory):
-    """The paths of the model's programs, by the kind of cache."""
-    folder = tmp_path_factory.mktemp("programs")
+    """The model's programs, read from files, by the kind of cache."""
+    folder, loaded = tmp_path_factory.mktemp("programs"), {}
     for cache in ("dynamic", "static"):
         export(model, TOKENS, cache=cache, slots=16).save(folder / f"{cache}.onnx")
-    return {cache: folder / f"{cache}.onnx" for cache in ("dynamic", "static")}
+        loaded[cache] = load_program(folder / f"{cache}.onnx")
+    return loaded
 
 
 def decoded(model, program, **options):
@@ -59,7 +62,7 @@ def decoded(model, program, **options):
 @pytest.mark.parametrize("stage", ["exported", "compiled"])
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_a_right_program_is_silent(model, programs, cache, stage):
-    result = decoded(model, load_program(programs[cache]), stages=[stage])
+    result = decoded(model, copied(programs[cache]), stages=[stage])
     assert result.close, result
     assert result.cache == cache
     assert result.breaks == ()
@@ -142,10 +145,10 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", kept(FAULTS, *FAULTS.keys() - {"slots in another order", "sequences exchanged"}))
 def test_a_fault_is_named_with_its_position(model, programs, fault):
     name, start, change, module, position = FAULTS[fault]
-    result = decoded(model, changed(load_program(programs["dynamic"]), name, start, change), stages=["exported"])
+    result = decoded(model, changed(copied(programs["dynamic"]), name, start, change), stages=["exported"])
     first = result.first_break
     assert (first.position, first.module or "") == (position, module), result.table(wide=True)
     assert first.introduced
@@ -162,7 +165,7 @@ def test_a_fault_is_named_with_its_position(model, programs, fault):
 
 @pytest.mark.parametrize(("change", "position"), [(harmless_at_first, 5), (at_the_top, 7)])
 def test_positions_of_a_mask_are_wrong_from_where_they_have_an_effect(model, programs, change, position):
-    program = load_program(programs["dynamic"])
+    program = copied(programs["dynamic"])
     node = next(node for node in program.model.graph if node.op_type == "LessOrEqual")
     value = node.inputs[1]  # the positions of queries, of which the mask is made
     while value.producer().op_type != "Add":
@@ -175,7 +178,7 @@ def test_positions_of_a_mask_are_wrong_from_where_they_have_an_effect(model, pro
 @pytest.mark.parametrize("is_wrong", [False, True])
 def test_a_file_of_another_tool_is_decoded(model, programs, is_wrong):
     """Its values are found in a program of the model, though nothing in it says what they are."""
-    file, exported = (load_program(programs["dynamic"]) for _ in range(2))
+    file, exported = (copied(programs["dynamic"]) for _ in range(2))
     if is_wrong:
         changed(file, "present.0.value", 6, exchanged)
     for item in (file.model, file.model.graph, *file.model.graph):
@@ -214,13 +217,13 @@ def test_a_file_that_counts_tokens_in_place_of_a_mask_is_decoded_without_one(is_
 
 
 def test_a_fault_is_found_in_the_optimized_graph_too(model, programs):
-    program = changed(load_program(programs["dynamic"]), "present.0.value", 6, exchanged)
+    program = changed(copied(programs["dynamic"]), "present.0.value", 6, exchanged)
     first = decoded(model, program, stages=["compiled"]).first_break
     assert (first.position, first.stage, first.value) == (6, "compiled", "present.0.value")
 
 
 def test_a_slot_of_a_static_cache_that_changes_later_is_named_where_it_does(model, programs):
-    program = load_program(programs["static"])
+    program = copied(programs["static"])
 
     def zeroed(add, value):
         return add("Sub", [value, value])
@@ -234,7 +237,7 @@ def test_a_slot_of_a_static_cache_that_changes_later_is_named_where_it_does(mode
     def uncounted(add, value):
         return add("Identity", [value.producer().inputs[0]])
 
-    program = load_program(programs["static"])
+    program = copied(programs["static"])
     late = changed(program, "present.0.length", 5, uncounted, past="past_key_values.0.length")
     first = decoded(model, late, stages=["exported"]).first_break
     assert (first.position, first.value) == (5, "present.0.length")
@@ -242,11 +245,11 @@ def test_a_slot_of_a_static_cache_that_changes_later_is_named_where_it_does(mode
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_lower_precision_is_no_fault(model, programs, precision):
-    result = decoded(model, load_program(programs["dynamic"]), precision=precision)
+    result = decoded(model, copied(programs["dynamic"]), precision=precision)
     assert result.close, result
     assert result.precision == precision
     assert 1e-4 < max(item.logits for item in result.positions) < 1e-1
-    wrong = changed(load_program(programs["dynamic"]), "present.0.value", 6, exchanged)
+    wrong = changed(copied(programs["dynamic"]), "present.0.value", 6, exchanged)
     first = decoded(model, wrong, precision=precision).first_break
     assert (first.position, first.sequence) == (6, 0) and "present.0.value" in first.value, first
 
@@ -284,7 +287,7 @@ def test_a_model_that_decodes_something_else_is_told_from_its_program(model, pro
     rotary = model.model.rotary_emb
     monkeypatch.delattr(model.model, "rotary_emb")
     monkeypatch.setattr(model.model, "rotary_emb", Restarting(rotary), raising=False)
-    result = decoded(model, load_program(programs["dynamic"]))
+    result = decoded(model, copied(programs["dynamic"]))
     assert (result.close, result.breaks, result.consistent) == (False, (), False)
     assert "itself decodes other logits" in result.headline
 
@@ -296,7 +299,7 @@ def test_a_model_that_fails_in_a_step_is_noted(model, programs, monkeypatch):
         return attend(self, hidden_states, *args, **kwargs)
 
     attend = LlamaAttention.forward
-    program = load_program(programs["dynamic"])
+    program = copied(programs["dynamic"])
     monkeypatch.setattr(LlamaAttention, "forward", forward)
     result = decoded(model, program)
     assert result.close
@@ -319,7 +322,7 @@ def test_biases_that_are_others_in_each_step_are_compared_with_those_of_the_mode
 
 def test_a_small_fault_of_calls_with_several_tokens_stays_one(model, programs):
     """The outputs are off by less than they may be, so that steps of one token would not show it."""
-    program = load_program(programs["dynamic"])
+    program = copied(programs["dynamic"])
     (softmax,) = (node.outputs[0] for node in program.model.graph if node.op_type == "Softmax")
     tokens = next(value for value in program.model.graph.inputs if value.name == "input_ids")
 
@@ -344,7 +347,7 @@ def test_a_model_that_rounds_otherwise_in_steps_decodes_the_same_logits(model, p
         return (forward(x) + far) - far
 
     monkeypatch.setattr(layer, "forward", rounded)
-    result = decoded(model, load_program(programs["dynamic"]), stages=["exported"])
+    result = decoded(model, copied(programs["dynamic"]), stages=["exported"])
     assert result.consistent and result.eager > 1e-4
 
 
@@ -352,8 +355,8 @@ def test_the_fixture_names_the_position(model, programs, tmp_path):
     properties: list[tuple[str, str]] = []
     store = ArtifactStore(tmp_path, None, lambda: tmp_path, lambda name, value: properties.append((name, value)))
     options = {"tokens": 9, "first": FIRST}
-    assert Checks(store).check_decode(model, TOKENS, program=load_program(programs["dynamic"]), **options).close
-    wrong = changed(load_program(programs["dynamic"]), "present.0.value", 6, exchanged)
+    assert Checks(store).check_decode(model, TOKENS, program=copied(programs["dynamic"]), **options).close
+    wrong = changed(copied(programs["dynamic"]), "present.0.value", 6, exchanged)
     with pytest.raises(AssertionError, match="goes wrong at position 6 of sequence 0"):
         Checks(store).check_decode(model, TOKENS, program=wrong, **options)
     assert dict(properties)["first_divergence"].startswith("position 6 of sequence 0")
@@ -364,7 +367,7 @@ def test_the_fixture_names_the_position(model, programs, tmp_path):
 def test_a_program_without_a_cache_is_refused(model, programs):
     with pytest.raises(CompareError, match=r"no output present\.0\.key"):
         decoded(model, Program(ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": 18}), ir_version=10)))
-    program = load_program(programs["dynamic"])
+    program = copied(programs["dynamic"])
     del program.model.graph.outputs[0]
     del program.model.graph.outputs[-1]
     with pytest.raises(CompareError, match=r"does not return logits, present\.0\.value"):
@@ -372,7 +375,7 @@ def test_a_program_without_a_cache_is_refused(model, programs):
 
 
 def test_an_output_without_a_reference_does_not_pass(model, programs):
-    result = decoded(model, with_further_output(load_program(programs["dynamic"])), stages=["exported"])
+    result = decoded(model, with_further_output(copied(programs["dynamic"])), stages=["exported"])
     assert (result.outcome, result.close, result.breaks) == ("incomplete", False, ())
     assert [*result.unjudged] == ["further"]
     assert "INCOMPLETE: LlamaForCausalLM on onnxruntime-cpu: not judged: further" in str(result)
@@ -383,7 +386,7 @@ def test_logits_of_the_last_token_only_are_wrong_in_the_first_step(model, progra
     def last(add, value):
         return add("Slice", [value, [-1], [99], [1]])
 
-    program = replaced(load_program(programs["dynamic"]), "logits", last)
+    program = replaced(copied(programs["dynamic"]), "logits", last)
     first = decoded(model, program, stages=["exported"]).first_break
     assert (first.position, first.value) == (0, "logits")
 
@@ -401,12 +404,12 @@ def test_only_language_models_with_tokens_are_exported_with_a_cache(model):
 
 
 def test_a_program_with_a_cache_takes_any_sizes_and_has_the_usual_names(programs):
-    graph = load_program(programs["dynamic"]).graph
+    graph = copied(programs["dynamic"]).graph
     assert graph.inputs[-2:] == ("past_key_values.0.key", "past_key_values.0.value")
     assert graph.outputs == ("logits", "present.0.key", "present.0.value")
     shapes = [graph.values[name].shape for name in graph.inputs]
     assert [[size for size in shape if isinstance(size, int)] for shape in shapes] == [[], [], [], [2, 8], [2, 8]]
-    static = load_program(programs["static"]).graph
+    static = copied(programs["static"]).graph
     assert static.values["present.0.key"].shape[1:] == (2, 16, 8)
     assert static.outputs[-1] == "present.0.length"
 
@@ -427,7 +430,7 @@ def test_the_command_judges_a_file(programs, tmp_path, monkeypatch):
     """It exits with 1 and writes the result; a name with another suffix is refused before anything runs."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models.py").write_text(FACTORY)
-    changed(load_program(programs["dynamic"]), "present.0.value", 6, exchanged).save("wrong.onnx")
+    changed(copied(programs["dynamic"]), "present.0.value", 6, exchanged).save("wrong.onnx")
     arguments = ["decode", "models.py:llama", "--program", "wrong.onnx", "--tokens", "9", "--first", "3"]
     result = CliRunner().invoke(app, [*arguments, "-o", "result.json", "-o", "result.md"])
     assert result.exit_code == 1, result.output

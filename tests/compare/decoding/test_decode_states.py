@@ -6,7 +6,9 @@ import torch
 from filch.compare import CompareError, compare_decode
 from filch.export import ExportError, export, load_program
 from support.faults.decoding import change_late, exchanged, replaced
+from support.models.exports import copied
 from support.models.zoo import build
+from support.thorough import kept
 
 TOKENS = torch.randint(3, 96, (2, 9), generator=torch.Generator().manual_seed(0))
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 96, "pad_token_id": 0}
@@ -25,23 +27,22 @@ SPOKEN = {"input_features": FEATURES, "decoder_input_ids": TOKENS}
 
 @pytest.fixture(scope="module")
 def hybrid(tmp_path_factory):
-    """A model with a recurrent layer and one of attention, and the path of its program."""
+    """A model with a recurrent layer and one of attention, and its program, read from a file."""
     model, path = build("BambaForCausalLM", HYBRID), tmp_path_factory.mktemp("hybrid") / "hybrid.onnx"
     export(model, TOKENS, cache="dynamic").save(path)
-    return model, path
+    return model, load_program(path)
 
 
 @pytest.fixture(scope="module")
 def whisper(tmp_path_factory):
-    """A model with an encoder, and the path of its decoder's program."""
+    """A model with an encoder, and its decoder's program, read from a file."""
     model, path = build("WhisperForConditionalGeneration", WHISPER), tmp_path_factory.mktemp("w") / "whisper.onnx"
     export(model, kwargs=SPOKEN, cache="dynamic").save(path)
-    return model, path
+    return model, load_program(path)
 
 
 def test_a_right_program_with_recurrent_states_is_silent(hybrid):
-    model, path = hybrid
-    program = load_program(path)
+    model, program = hybrid
     assert {"past_key_values.0.conv", "past_key_values.0.recurrent"} < {*program.graph.inputs}
     result = compare_decode(model, TOKENS, program=program, tokens=9)
     assert result.close, result
@@ -70,12 +71,14 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", kept(FAULTS, "a window of the convolution that is not moved", "a state that is read twice")
+)
 def test_a_wrong_state_is_named_with_its_position(hybrid, fault):
-    model, path = hybrid
+    model, program = hybrid
     name, start, change, value = FAULTS[fault]
-    program = change_late(load_program(path), name, start, change, "past_key_values.1.key")
-    result = compare_decode(model, TOKENS, program=program, tokens=9, stages=["exported"])
+    wrong = change_late(copied(program), name, start, change, "past_key_values.1.key")
+    result = compare_decode(model, TOKENS, program=wrong, tokens=9, stages=["exported"])
     first = result.first_break
     assert first.position == start, result.table(wide=True)
     assert first.introduced
@@ -85,15 +88,15 @@ def test_a_wrong_state_is_named_with_its_position(hybrid, fault):
 @pytest.mark.parametrize("name", ["recurrent", "conv"])
 def test_a_state_that_is_never_updated_does_not_pass(hybrid, name):
     """It is computed from the cache alone, and no other value of this step depends on it."""
-    model, path = hybrid
-    program = replaced(load_program(path), f"present.0.{name}", before)
-    first = compare_decode(model, TOKENS, program=program, tokens=9, stages=["exported"]).first_break
+    model, program = hybrid
+    wrong = replaced(copied(program), f"present.0.{name}", before)
+    first = compare_decode(model, TOKENS, program=wrong, tokens=9, stages=["exported"]).first_break
     assert (first.position, first.value) == (0, f"present.0.{name}")
 
 
 def test_a_right_decoder_with_an_encoder_is_silent(whisper):
-    model, path = whisper
-    result = compare_decode(model, kwargs=SPOKEN, program=load_program(path), tokens=9, first=3)
+    model, program = whisper
+    result = compare_decode(model, kwargs=SPOKEN, program=program, tokens=9, first=3)
     assert result.close, result
     assert all(0 < item.logits < 1e-4 for item in result.positions)
     assert result.judged > 0.8 * result.values
@@ -101,18 +104,18 @@ def test_a_right_decoder_with_an_encoder_is_silent(whisper):
 
 @pytest.mark.parametrize("name", ["past_key_values.0.encoder.key", "past_key_values.0.encoder.value"])
 def test_a_wrong_cross_attention_cache_is_named_with_its_position(whisper, name):
-    model, path = whisper
-    program = change_late(load_program(path), name, 5, exchanged, "past_key_values.0.decoder.key")
-    result = compare_decode(model, kwargs=SPOKEN, program=program, tokens=9, first=3, stages=["exported"])
+    model, program = whisper
+    wrong = change_late(copied(program), name, 5, exchanged, "past_key_values.0.decoder.key")
+    result = compare_decode(model, kwargs=SPOKEN, program=wrong, tokens=9, first=3, stages=["exported"])
     first = result.first_break
     assert first.position == 5, result.table(wide=True)
     assert first.module == "model.decoder.layers.0.encoder_attn", first
 
 
 def test_what_such_a_program_can_not_do_is_said(hybrid, whisper):
-    model, path = hybrid
+    model, program = hybrid
     with pytest.raises(CompareError, match="takes one token in each step"):
-        compare_decode(model, TOKENS, program=load_program(path), tokens=9, first=3)
+        compare_decode(model, TOKENS, program=program, tokens=9, first=3)
     with pytest.raises(ExportError, match="recurrent states, which have no static cache"):
         export(model, TOKENS, cache="static", slots=16)
     with pytest.raises(ExportError, match="has an encoder"):

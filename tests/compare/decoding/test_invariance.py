@@ -21,6 +21,7 @@ from transformers.models.llama import modeling_llama
 from filch.compare import CompareError, check_invariance
 from filch.export import BackendError, ExportError, Program, export
 from support.faults.decoding import change_late, exchanged, with_further_output
+from support.models.exports import copied
 from support.models.named_caches import NAMES, Annotated
 from support.models.zoo import build
 
@@ -42,6 +43,13 @@ Patch = Callable[[pytest.MonkeyPatch, nn.Module], object]
 @pytest.fixture
 def llama() -> nn.Module:
     return build("LlamaForCausalLM", SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def small() -> tuple[nn.Module, Program]:
+    """A model with one layer, and its program."""
+    model = build("LlamaForCausalLM", SETTINGS | {"num_hidden_layers": 1})
+    return model, export(model, TOKENS, cache="dynamic")
 
 
 @dataclass(frozen=True)
@@ -244,25 +252,24 @@ def test_bits_are_compared_on_request(llama: Any, monkeypatch: pytest.MonkeyPatc
 ON = "decode on onnxruntime-cpu"
 
 
-def test_a_program_on_a_backend_decodes_what_the_model_computes(llama: nn.Module) -> None:
+def test_a_program_on_a_backend_decodes_what_the_model_computes(small: tuple[nn.Module, Program]) -> None:
     options: dict[str, Any] = {"only": [ON], "backends": ["onnxruntime-cpu", "eager"]}
-    result = check_invariance(llama, TOKENS, **options)
+    result = check_invariance(small[0], TOKENS, **options)
     (row,) = result.rows
     assert (result.close, row.relation, row.verdict) == (True, ON, "holds")
     assert row.compared > 100 and row.difference is not None and 0 < row.difference < 1e-4
-    (row,) = check_invariance(llama, TOKENS, bitwise=True, **options).rows
+    (row,) = check_invariance(small[0], TOKENS, bitwise=True, **options).rows
     assert row.verdict == "rounding" and row.first is not None
     assert row.first.position == 0 and row.first.node and 0 < row.first.difference < 1e-5
 
 
 def test_the_node_is_named_at_which_a_program_leaves_the_model(
-    llama: nn.Module, monkeypatch: pytest.MonkeyPatch
+    small: tuple[nn.Module, Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def changed(*args: Any, **kwargs: Any) -> Program:
-        return change_late(export(*args, **kwargs), "present.1.value", 6, exchanged, "past_key_values.0.key")
-
-    monkeypatch.setattr("filch.compare._decode.export", changed)
-    result = check_invariance(llama, TOKENS, only=[ON], backends=["onnxruntime-cpu"])
+    model, program = small
+    wrong = change_late(copied(program), "present.0.value", 6, exchanged, "past_key_values.0.key")
+    monkeypatch.setattr("filch.compare._decode.export", lambda *_args, **_kwargs: wrong)
+    result = check_invariance(model, TOKENS, only=[ON], backends=["onnxruntime-cpu"])
     (row,) = result.rows
     assert not result.close and row.verdict == "breaks" and row.first is not None
     assert (row.first.position, row.first.sequence, row.first.operator) == (6, 0, "Where")
@@ -270,23 +277,24 @@ def test_the_node_is_named_at_which_a_program_leaves_the_model(
     assert row.first.node in result.table(wide=True)
 
 
-def test_a_backend_that_fails_is_no_success(llama: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_that_fails_is_no_success(small: tuple[nn.Module, Program], monkeypatch: pytest.MonkeyPatch) -> None:
+    model, program = small
+
     def failing(*_args: Any, **_kwargs: Any) -> Program:
         raise ExportError("no translation")
 
     monkeypatch.setattr("filch.compare._decode.export", failing)
-    result = check_invariance(llama, TOKENS, only=[ON], backends=["onnxruntime-cpu"])
+    result = check_invariance(model, TOKENS, only=[ON], backends=["onnxruntime-cpu"])
     assert [(row.verdict, row.note) for row in result.rows] == [("not judged", "no translation")]
     assert result.outcome == "incomplete"
-    monkeypatch.setattr(
-        "filch.compare._decode.export", lambda *args, **kwargs: with_further_output(export(*args, **kwargs))
-    )
-    (row,) = check_invariance(llama, TOKENS[:, :6], only=[ON], backends=["onnxruntime-cpu"]).rows
+    further = with_further_output(copied(program))
+    monkeypatch.setattr("filch.compare._decode.export", lambda *_args, **_kwargs: further)
+    (row,) = check_invariance(model, TOKENS[:, :6], only=[ON], backends=["onnxruntime-cpu"]).rows
     assert row.verdict == "not judged" and "not judged: further" in row.note
     (row,) = check_invariance(Plain(), TOKENS, only=[ON], backends=["onnxruntime-cpu"]).rows
     assert (row.verdict, row.note) == ("not run", "the model takes no cache")
     with pytest.raises(BackendError, match="onnxruntime-tpu"):
-        check_invariance(llama, TOKENS, backends=["onnxruntime-tpu"])
+        check_invariance(model, TOKENS, backends=["onnxruntime-tpu"])
 
 
 class Plain(nn.Module):
@@ -332,17 +340,18 @@ def test_a_model_that_returns_no_cache_fails() -> None:
 
 @pytest.mark.parametrize("count", [8, 12])
 def test_tokens_as_many_as_a_size_of_the_model_are_all_used(
-    llama: nn.Module, count: int, monkeypatch: pytest.MonkeyPatch
+    small: tuple[nn.Module, Program], count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """8 is the size of a head; of 12 tokens padded on the left, 3 sequences have 12, 11 and 10."""
+    model, _ = small
     tokens = TOKENS.repeat(1, 2)[:, :count]
     only = ["prefill with a cache", "decode", "padding on the left", "order of rows"]
-    result = check_invariance(llama, tokens, only=only)
+    result = check_invariance(model, tokens, only=only)
     assert result.close and result.length == count, result
-    compared = check_invariance(llama, TOKENS, only=only).rows
+    compared = check_invariance(model, TOKENS, only=only).rows
     assert [row.compared for row in result.rows[::2]] == [row.compared for row in compared[::2]]
-    positions_off_by_one(monkeypatch, llama)
-    (row,) = check_invariance(llama, tokens, only=["decode"]).rows
+    positions_off_by_one(monkeypatch, model)
+    (row,) = check_invariance(model, tokens, only=["decode"]).rows
     assert row.first is not None
     assert (row.verdict, row.first.module, row.first.position) == ("breaks", "model.rotary_emb", count // 4)
 

@@ -1,7 +1,6 @@
 """Every module call is resolved to the right values of the exported graph."""
 
 import copy
-import os
 import re
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from filch.export import Program, export, optimize
 from filch.steal import steal_forward
 from support.models.module_calls import measure
 from support.models.zoo import MODELS
+from support.thorough import kept
 from support.versions import is_pinned
 
 EVIDENCE = Path(__file__).parents[3] / "docs" / "evidence.md"
@@ -21,11 +21,9 @@ EVIDENCE = Path(__file__).parents[3] / "docs" / "evidence.md"
 ALIKE = {"mistral", "qwen2", "gemma", "roberta", "electra", "distilbert", "dinov2", "yolos", "siglip"}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", kept(MODELS, *MODELS.keys() - ALIKE))
 def test_every_module_call_of_an_architecture_is_resolved_and_none_is_wrong(name: str) -> None:
     """An output is exact, an alias or dead; after optimization, a removed one names the node it went into."""
-    if name in ALIKE and "FILCH_ALL_STORIES" not in os.environ:
-        pytest.skip("others are like this one: FILCH_ALL_STORIES=1 runs it")
     line = measure(name)
 
     rows = [row for row in line.report.modules if row.side == "output"]

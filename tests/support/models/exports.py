@@ -4,11 +4,19 @@ import contextlib
 import copy
 import functools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+from filch.export import Program
+
+
+def copied(program: Program) -> Program:
+    """Return a copy that may be changed; its original, which takes long to read from a file, is the same object."""
+    return replace(program, model=program.model.clone())
 
 
 @contextlib.contextmanager
