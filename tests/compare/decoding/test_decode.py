@@ -193,11 +193,19 @@ def test_a_file_of_another_tool_is_decoded(model, programs, is_wrong):
     assert result.judged > 0.8 * result.values
 
 
-@pytest.mark.parametrize("is_wrong", [False, True])
-def test_a_file_that_counts_tokens_in_place_of_a_mask_is_decoded_without_one(is_wrong):
-    """Its attention takes no other mask, and several tokens behind a cache of one sequence alone."""
+@pytest.fixture(scope="module")
+def counting():
+    """A model, its tokens and its program."""
     model, _, _ = tiny_llama()
-    tokens, file = TOKENS % 40, with_cache(fused_onnx(model))
+    tokens = TOKENS % 40
+    return model, tokens, export(model, tokens, cache="dynamic")
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_a_file_that_counts_tokens_in_place_of_a_mask_is_decoded_without_one(counting, is_wrong):
+    """Its attention takes no other mask, and several tokens behind a cache of one sequence alone."""
+    model, tokens, exported = counting
+    file = with_cache(fused_onnx(model))
     if is_wrong:
         cosines = next(item for item in file.graph.initializer if item.name == "cos")
         table = numpy_helper.to_array(cosines).copy()
@@ -205,7 +213,6 @@ def test_a_file_that_counts_tokens_in_place_of_a_mask_is_decoded_without_one(is_
         cosines.CopyFrom(numpy_helper.from_array(table, "cos"))
     with torch.no_grad(), steal_forward(model, submodules=True) as reference:
         model(**cached_call(model, tokens))
-    exported = export(model, tokens, cache="dynamic")
     program = map_to_export(file, exported=exported, reference=reference)
     result = compare_decode(model, tokens, program=program, tokens=9, stages=["exported"])
     assert result.close is not is_wrong, result

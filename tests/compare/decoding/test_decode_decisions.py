@@ -1,7 +1,5 @@
 """Routers and next tokens that rounding decides otherwise, and those that are wrong."""
 
-from dataclasses import replace
-
 import onnx_ir as ir
 import pytest
 import torch
@@ -9,6 +7,7 @@ import torch
 from filch.compare import compare_decode
 from filch.export import export
 from support.faults.decoding import change_late
+from support.models.exports import copied
 from support.models.zoo import build
 
 TOKENS = torch.randint(3, 96, (2, 9), generator=torch.Generator().manual_seed(0))
@@ -33,7 +32,7 @@ def mixture():
 def decoded(mixture, name="", factor=1.0, indices=(), count=1):
     """Compare a program that multiplies some numbers of a value by a factor, from some position on."""
     model, program = mixture
-    program = replace(program, model=program.model.clone())
+    program = copied(program)
 
     def change(add, value):
         factors = [factor if place in indices else 1.0 for place in range(count)]
