@@ -13,7 +13,7 @@ from filch.compare import CompareError, blame, compare, map_to_export
 from filch.export import export
 from filch.steal import steal_forward
 from support.models.plain_onnx import new_names, plain, renamed, saved_by_onnxruntime
-from support.models.zoo import ZOO
+from support.models.zoo import exported
 
 
 class Small(nn.Module):
@@ -60,10 +60,10 @@ def nodes(report):
 )
 def test_each_node_of_a_sound_file_is_judged_and_none_is_flagged(name, change):
     """Whatever the file's names are, and whatever ONNX Runtime fused or reshaped in it."""
-    model, args, kwargs = ZOO[name]()
+    model, args, kwargs, program = exported(name)
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
         model(*args, **kwargs)
-    program = map_to_export(change(plain(name)), export(model, args, kwargs), capture)
+    program = map_to_export(change(plain(name)), program, capture)
     report = compare(capture, program, stages=("exported",))
     assert report.close, str(report)
     assert all(row.judged for row in nodes(report))

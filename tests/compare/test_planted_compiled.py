@@ -15,7 +15,7 @@ from filch.compare import compare
 from filch.export import export, lower, optimize
 from filch.export.backends import get_backend
 from filch.steal import ModuleInfo, argument_tensors, steal_forward
-from support.models.zoo import ZOO
+from support.models.zoo import exported
 from support.processes.compilers import needs_compiler
 
 
@@ -40,10 +40,10 @@ def small():
 class Subject:
     """A model with its program and a capture of it."""
 
-    def __init__(self, model, args, kwargs):
+    def __init__(self, model, args, kwargs, program=None):
         with torch.no_grad(), steal_forward(model, submodules=True) as self.capture:
             model(*args, **kwargs)
-        self.program = export(model, args, kwargs)
+        self.program = program or export(model, args, kwargs)
         taken = argument_tensors(ModuleInfo.of(model).parameters, args, kwargs)
         self.inputs = {value: taken[path] for value, path in self.program.inputs.items()}
 
@@ -53,7 +53,7 @@ class Subject:
 
 @cache
 def subject(name):
-    return Subject(*(small() if name == "small" else ZOO[name]()))
+    return Subject(*(small() if name == "small" else exported(name)))
 
 
 def check(one, planter, kinds, program=None):

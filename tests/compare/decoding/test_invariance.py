@@ -24,6 +24,7 @@ from support.faults.decoding import change_late, exchanged, with_further_output
 from support.models.exports import copied
 from support.models.named_caches import NAMES, Annotated
 from support.models.zoo import build
+from support.thorough import kept
 
 SETTINGS = {
     "hidden_size": 32,
@@ -323,7 +324,7 @@ def test_what_a_model_does_not_support_is_not_run_and_an_error_is_no_success() -
     assert "fails                  ValueError: no padding" in result.table(width=80)
 
 
-@pytest.mark.parametrize("cls", NAMES)
+@pytest.mark.parametrize("cls", kept(NAMES, Annotated))
 def test_the_cache_of_a_model_may_have_any_name(cls: type[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
     """A clean run is silent, and a wrong position in decode is found."""
     only, model = ["prefill with a cache", "decode"], cls()

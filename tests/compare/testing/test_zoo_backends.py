@@ -1,18 +1,8 @@
 """Models of the zoo on every backend, by Filch's own plugin; `tests/expected_failures.toml` has what fails."""
 
-import functools
-
 import pytest
 
-from filch.export import export
-from support.models.zoo import ZOO
-
-
-@functools.cache
-def exported(name):
-    """A model, what it is called with, and its program, once for all backends."""
-    model, args, kwargs = ZOO[name]()
-    return model, args, kwargs, export(model, args, kwargs)
+from support.models.zoo import exported
 
 
 @pytest.mark.filch_backends(

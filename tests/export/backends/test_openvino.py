@@ -17,7 +17,7 @@ from filch.compare import Report, compare, compiled_graph
 from filch.export import BackendError, Program, export
 from filch.export.backends import Compiled, Profiles, get_backend
 from filch.steal import Capture, steal_forward
-from support.models.zoo import ZOO
+from support.models.zoo import exported
 
 pytest.importorskip("openvino", reason="backend 'openvino' needs pip install 'filch[openvino]'")
 FLOAT32 = {"INFERENCE_PRECISION_HINT": "f32"}
@@ -54,8 +54,9 @@ def block() -> tuple[Capture, Program]:
 
 @cache
 def judged(name: str) -> tuple[Program, Report]:
-    model, args, kwargs = ZOO[name]()
-    capture, program = subject(model, *args, **kwargs)
+    model, args, kwargs, program = exported(name)
+    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
+        model(*args, **kwargs)
     return program, compare(capture, program, backend=get_backend("openvino", config=FLOAT32))
 
 

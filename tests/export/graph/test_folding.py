@@ -7,7 +7,7 @@ from torch import nn
 
 from filch.export import Graph, Node, Value, export, optimize
 from filch.export.graph._folding import Folding, fold
-from support.models.zoo import ZOO
+from support.models.zoo import exported
 
 
 def boxes_are_in_order(graph: Graph, folding: Folding) -> bool:
@@ -35,8 +35,7 @@ def _enclosing(folding: Folding, node: int) -> tuple[object, ...]:
 @pytest.mark.parametrize("name", ["llama", "albert", "swin"])
 def test_boxes_form_no_cycle_whichever_are_open(name: str) -> None:
     """Checked for models with shared layers and windows, as exported and optimized."""
-    model, args, kwargs = ZOO[name]()
-    program = export(model, args, kwargs)
+    _, _, _, program = exported(name)
 
     for graph in (program.graph, optimize(program).graph):
         folding = fold(graph)

@@ -19,7 +19,7 @@ from filch.export import Graph, PassError, Program, ViewError, export, lower, op
 from filch.export.common._quiet import quiet
 from filch.export.passes import Pass, PassContext, default_passes, get_pass, pass_names
 from filch.export.views import Drawing
-from support.models.zoo import ZOO
+from support.models.zoo import exported
 
 
 class Pixels(nn.Module):
@@ -121,8 +121,7 @@ def _told(model):
 @pytest.mark.parametrize("name", ["resnet", "bert", "mamba"])
 def test_the_default_passes_are_what_torch_does(name):
     """One by one they come to the graph that `torch.onnx.export` makes by default, looked at or not."""
-    model, args, kwargs = ZOO[name]()
-    program = export(model, args, kwargs)
+    _, _, _, program = exported(name)
     shipped = torch.onnx.ONNXProgram(program.model.clone(), None)
     with quiet():
         shipped.optimize()

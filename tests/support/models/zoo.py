@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import runpy
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from transformers.exporters.exporter_dynamo import register_pytree_node
 
 from filch.compare import tiny_llm
-from filch.export import cache_argument
+from filch.export import Program, cache_argument, export
 
-__all__ = ["HARD", "MODELS", "UNKEPT", "ZOO", "build"]
+__all__ = ["HARD", "MODELS", "UNKEPT", "ZOO", "build", "exported"]
 
 RESNET18 = Path(__file__).resolve().parents[3] / "examples" / "resnet18_correctness.py"
 
@@ -270,3 +270,10 @@ UNKEPT: dict[str, str] = {
     "llama_past": r"model|model\.layers\.\d+(\.self_attn)?",
     "detr": r"model\.position_embedding",
 }
+
+
+@cache
+def exported(name: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any], Program]:
+    """Return a model, what it is called with, and its program, which all tests share and none changes."""
+    model, args, kwargs = MODELS[name]()
+    return model, args, kwargs, export(model, args, kwargs)
