@@ -56,6 +56,12 @@ def made():
     return found
 
 
+@pytest.fixture(scope="module")
+def optimized(made):
+    capture, program = made[Pixels]
+    return capture, optimize(program)
+
+
 @pytest.fixture
 def judged():
     """Return a function that runs passes and returns the instrument."""
@@ -164,10 +170,9 @@ def test_a_clean_pipeline_names_none(made, judged, kind):
 
 # What has no place here: this processor's runtime has no bfloat16, and there is no MatMul to quantize.
 @pytest.mark.parametrize("name", [name for name in pass_names() if name not in ("BFloat16Pass", "Int4Pass")])
-def test_no_registered_pass_introduces_an_error(made, judged, name):
+def test_no_registered_pass_introduces_an_error(optimized, judged, name):
     """Each pass runs alone, on a graph that is already optimized."""
-    capture, program = made[Pixels]
-    instrument = judged((capture, optimize(program)), [name])
+    instrument = judged(optimized, [name])
     assert instrument.close
     assert instrument.culprit is None
 
