@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 import torch
@@ -42,10 +43,15 @@ def expected_place(module: str) -> str:
     return PLACES[pattern].replace(r"\1", match[1] if match.re.groups else "")
 
 
+@cache
+def aligned():
+    """Return the alignment of the correct port."""
+    return align(*port())
+
+
 def test_a_correct_port_is_aligned_completely():
     """All weights and module outputs are found in their places, and nothing is said to differ."""
-    a, b, args = port()
-    result = align(a, b, args)
+    result = aligned()
     assert result.close
     assert not (result.departures or result.missing or result.wrong_outputs or result.unused_weights)
     assert all(weight.complete for weight in result.weights)
@@ -56,8 +62,7 @@ def test_a_correct_port_is_aligned_completely():
 
 def test_weights_say_how_they_are_arranged():
     """Joined and transposed weights are named as such."""
-    a, b, args = port()
-    weights = {weight.name: weight for weight in align(a, b, args).weights}
+    weights = {weight.name: weight for weight in aligned().weights}
     assert weights["blocks.1.w1"].arrangement == "transposed"
     assert weights["blocks.1.ln1.weight"].arrangement == "same"
     joined = weights["blocks.1.qkv.weight"]
@@ -274,7 +279,7 @@ def test_a_mapping_is_written_checked_and_corrected(tmp_path):
     """The rows of a file are confirmed, and a wrong one is reported."""
     a, b, args = port()
     path = tmp_path / "map.toml"
-    ValueMap.of(align(a, b, args)).save(path)
+    ValueMap.of(aligned()).save(path)
     values = load_value_map(path).values
     assert values["norm"] == MappedValue("final")
     assert values["layers.0.attention.query"].place == "blocks.0.qkv"
@@ -317,9 +322,8 @@ def test_other_files_are_no_mappings(tmp_path, text: str, message: str):
 @pytest.mark.parametrize("bug", ["", "gelu"])
 def test_dumps_of_two_implementations_are_compared_by_a_mapping(tmp_path, bug: str):
     """In their own dtype; a bug shows in the first module output behind it."""
-    a, b, args = port()
-    mapping = ValueMap.of(align(a, b, args))
-    b = port({1: bug})[1]
+    a, b, args = port({1: bug})
+    mapping = ValueMap.of(aligned())
     with torch.no_grad():
         with steal_forward(a, submodules=True, dump_file=tmp_path / "a.onnx"):
             a(*args)
@@ -334,7 +338,7 @@ def test_dumps_of_two_implementations_are_compared_by_a_mapping(tmp_path, bug: s
 def test_an_output_without_a_place_in_a_mapping_is_not_judged():
     """The values before it are close, and say nothing of what computes it from them."""
     a, b, args = port()
-    mapping = ValueMap.of(align(a, b, args))
+    mapping = ValueMap.of(aligned())
     with torch.no_grad():
         with steal_forward(a, submodules=True) as first:
             a(*args)
