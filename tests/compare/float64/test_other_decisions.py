@@ -12,6 +12,7 @@ from filch.export import Program, export
 from filch.steal import Capture, steal_forward
 from support.models.decisions import ALMOST_TEN, COUNT, WIDTH, Buckets, Experts, above_integers, rounded_to_integers
 from support.processes.compilers import needs_compiler
+from support.thorough import kept
 
 ERROR = 3e-5  # of the embeddings; another bucket changes them by more than 1
 
@@ -82,13 +83,14 @@ def test_a_small_error_is_found_after_other_decisions(numbers: torch.Tensor, fac
     assert first.op == "Gather"
 
 
+# ONNX Runtime's CPU provider has no bfloat16.
+RUNS = [(torch.float16, "onnxruntime-cpu"), (torch.bfloat16, "inductor"), (torch.float16, "inductor")]
+
+
 @needs_compiler
-@pytest.mark.parametrize("backend", ["onnxruntime-cpu", "inductor"])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("dtype", "backend"), kept(RUNS, *RUNS[:2]))
 def test_a_clean_mixture_of_experts_is_close(dtype: torch.dtype, backend: str) -> None:
     """In half precision, other experts are selected for some tokens."""
-    if (backend, dtype) == ("onnxruntime-cpu", torch.bfloat16):
-        pytest.skip("ONNX Runtime's CPU provider has no bfloat16")
     torch.manual_seed(0)
     model, tokens = Experts(layers=2).eval().to(dtype), torch.randint(0, 1000, (512,))
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
@@ -101,7 +103,7 @@ def test_a_clean_mixture_of_experts_is_close(dtype: torch.dtype, backend: str) -
 
 
 @needs_compiler
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", kept([torch.float16, torch.bfloat16], torch.float16))
 def test_a_clean_mixture_of_experts_is_close_in_torch_compile(dtype: torch.dtype) -> None:
     """The same, without exported program and isolated runs."""
     torch._dynamo.reset()  # noqa: SLF001  torch documents it
