@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+IS_THOROUGH = "FILCH_ALL_STORIES" in os.environ
+
 
 def thorough(reason: str = "others are like this one") -> pytest.MarkDecorator:
     """Return the mark of a test, or of one of its cases, that `make test` leaves out."""
-    is_left_out = "FILCH_ALL_STORIES" not in os.environ
-    return pytest.mark.skipif(is_left_out, reason=f"{reason}: FILCH_ALL_STORIES=1 runs it")
+    return pytest.mark.skipif(not IS_THOROUGH, reason=f"{reason}: FILCH_ALL_STORIES=1 runs it")
 
 
 def kept(cases: Iterable[Any], *names: Any) -> list[Any]:

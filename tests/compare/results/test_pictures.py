@@ -18,6 +18,7 @@ from filch.export import Program, export
 from filch.export.views import draw
 from filch.steal import steal_forward
 from support.faults.fakes import WrongBackend
+from support.thorough import IS_THOROUGH
 
 
 @pytest.fixture(scope="module")
@@ -184,18 +185,26 @@ def places(found: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from places(item, (*path, key))
 
 
-@pytest.mark.parametrize("planted", [None, -1, "x", [], {}, 10**400, [[]], {"a": 1}], ids=repr)
+PLANTED = [None, -1, "x", [], {}, 10**400, [[]], {"a": 1}]
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=repr)
 def test_a_report_with_something_else_in_any_place_is_refused_or_can_be_drawn(
     wrong: Report, tmp_path: Path, planted: Any
 ) -> None:
-    """It is refused with one sentence, without a traceback, when it is read or when it is drawn."""
+    """It is refused with one sentence, without a traceback, when it is read or when it is drawn.
+
+    Each of these things is in every fourth place, other ones in the places beside it, unless the test is thorough.
+    """
     whole = json.loads(wrong.to_json())
     found = whole | {name: whole[name][:3] for name in ("rows", "modules", "outcomes")} | {"operators": []}
     path = tmp_path / "report.json"
     refused: list[str] = []
     path.write_text(json.dumps(found))
     as_it_was = load_report(path).graph
-    for place in [*places(found)]:
+    every = [*places(found)]
+    chosen = every if IS_THOROUGH else every[PLANTED.index(planted) % 4 :: 4]
+    for place in chosen:
         *way, last = place
         around = reduce(operator.getitem, way, found)
         kept, around[last] = around[last], planted
@@ -210,7 +219,7 @@ def test_a_report_with_something_else_in_any_place_is_refused_or_can_be_drawn(
                 assert draw(read.graph, "html").content and draw(read.graph, "text").content, place
             assert str(read)
 
-    assert len(refused) > 50
+    assert len(refused) > len(chosen) / 4
     assert not [text for text in refused if "\n" in text]
 
 
