@@ -93,7 +93,7 @@ def unmet(requirement):
 
 
 def run(command):
-    """Run a command, those of Filch in this process, and return its exit code and its output."""
+    """Run a command, those of Filch in this process or in a fork, and return its exit code and its output."""
     program, *arguments = there = shlex.split(command, comments=True)
     if program in _PYTHON:
         done = forked.run_python(*_PYTHON[program], *arguments)
@@ -101,6 +101,9 @@ def run(command):
     if program != "filch":
         done = subprocess.run(there, capture_output=True, text=True, timeout=forked.PATIENCE, check=False)
         return done.returncode, done.stdout + done.stderr
+    if arguments[0] == "fleet":  # its workers are forked, too
+        done = forked.run_python("-m", "filch", *arguments, forks=True)
+        return done.returncode, done.stdout
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         code = commands.run(*arguments)
     return code, printed.getvalue()
