@@ -17,6 +17,7 @@ from filch.export.backends import get_backend
 from filch.steal import ModuleInfo, argument_tensors, steal_forward
 from support.models.zoo import exported
 from support.processes.compilers import needs_compiler
+from support.thorough import thorough
 
 
 class Small(nn.Module):
@@ -71,7 +72,7 @@ def check(one, planter, kinds, program=None):
     ("name", "level", "kinds"),
     [
         ("resnet", "all", ("weight bit", "dropped input", "activation", "attribute")),
-        ("resnet", "extended", ("weight bit", "dropped input", "attribute")),
+        pytest.param("resnet", "extended", ("weight bit", "dropped input", "attribute"), marks=thorough()),
         ("vit", "all", ("epsilon", "weight bit", "swapped inputs", "dropped input", "attribute")),
     ],
 )
