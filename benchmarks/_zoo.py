@@ -10,7 +10,8 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from filch.export import Program, export
-from filch.steal import Capture, ModuleInfo, argument_tensors, steal_forward
+from filch.steal import Capture, ModuleInfo, steal_forward
+from filch.steal.values._arguments import argument_tensors
 from support.models.zoo import MODELS, ZOO, build
 
 __all__ = ["MODELS", "ZOO", "CapturedModel", "build", "load_model"]

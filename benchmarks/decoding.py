@@ -19,8 +19,9 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from filch.compare import Decoding, compare_decode
-from filch.export import CacheKind, Program, cache_argument, cached_call, export, returned_cache
+from filch.export import CacheKind, Program, cache_argument, cached_call, export
 from filch.export.backends import get_backend
+from filch.export.exporting._model_cache import returned_cache
 
 ROWS = 2
 STATIC = ("LlamaForCausalLM", "Gemma2ForCausalLM", "MistralForCausalLM", "MixtralForCausalLM")

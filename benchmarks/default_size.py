@@ -31,7 +31,8 @@ from faults.nodes.plants import KINDS, MUL, Planter
 from filch.compare import Report, compare
 from filch.compare._compare_export import compare_export
 from filch.export import Program, export
-from filch.steal import Capture, FilchError, ModuleInfo, argument_tensors, steal_forward
+from filch.steal import Capture, FilchError, ModuleInfo, steal_forward
+from filch.steal.values._arguments import argument_tensors
 
 CPU_BACKENDS = ("onnxruntime-cpu", "inductor", "openvino")
 DTYPES = ("float32", "float16", "bfloat16")

@@ -21,17 +21,19 @@ if TYPE_CHECKING:
     from ._pass_errors import CompareInstrument
     from ._record_reference import record_reference
     from .alignment._value_map import MappedValue, ValueMap, load_value_map
-    from .bisection import BisectReport, bisect
+    from .bisection._bisect import bisect
     from .common._errors import CompareError
     from .dynamo._gradients import compare_gradients
-    from .float64 import Flips, RoundingVerdict
+    from .float64._verdict import Flips, RoundingVerdict
     from .metrics._metrics import Difference, compare_tensors
     from .metrics._tolerance import Tolerance, default_tolerance
     from .models._demo import tiny_llm
     from .models._input_files import load_inputs
     from .precision._precision import keep_precise
-    from .repro import Repro, write_repro
+    from .repro._result import Repro
+    from .repro._write import write_repro
     from .results._alignment import Alignment
+    from .results._bisection import BisectReport
     from .results._decoding import DecodeBreak, DecodeDecision, DecodePosition, Decoding, LayerErrors
     from .results._dump_diff import DumpDiff
     from .results._explanation import Explanation
@@ -104,8 +106,6 @@ __all__ = [
 
 _NAMES_BY_MODULE = {
     "_align": ("align",),
-    "_invariance": ("check_invariance",),
-    "alignment._value_map": ("MappedValue", "ValueMap", "load_value_map"),
     "_blame": ("blame",),
     "_compare": ("compare",),
     "_compare_files": ("compare_files",),
@@ -113,25 +113,29 @@ _NAMES_BY_MODULE = {
     "_compiled_graph": ("compiled_graph",),
     "_decode": ("compare_decode",),
     "_diff": ("diff",),
+    "_invariance": ("check_invariance",),
     "_load_quantized": ("load_quantized",),
     "_map_to_export": ("map_to_export",),
     "_pass_errors": ("CompareInstrument",),
     "_record_reference": ("record_reference",),
-    "bisection": ("BisectReport", "bisect"),
+    "alignment._value_map": ("MappedValue", "ValueMap", "load_value_map"),
+    "bisection._bisect": ("bisect",),
     "common._errors": ("CompareError",),
     "dynamo._gradients": ("compare_gradients",),
-    "float64": ("Flips", "RoundingVerdict"),
+    "float64._verdict": ("Flips", "RoundingVerdict"),
     "metrics._metrics": ("Difference", "compare_tensors"),
     "metrics._tolerance": ("Tolerance", "default_tolerance"),
     "models._demo": ("tiny_llm",),
     "models._input_files": ("load_inputs",),
     "precision._precision": ("keep_precise",),
-    "repro": ("Repro", "write_repro"),
+    "repro._result": ("Repro",),
+    "repro._write": ("write_repro",),
     "results._alignment": ("Alignment",),
-    "results._invariance": ("InvarianceBreak", "Invariance", "InvarianceRow"),
+    "results._bisection": ("BisectReport",),
     "results._decoding": ("DecodeBreak", "DecodeDecision", "DecodePosition", "Decoding", "LayerErrors"),
     "results._dump_diff": ("DumpDiff",),
     "results._explanation": ("Explanation",),
+    "results._invariance": ("Invariance", "InvarianceBreak", "InvarianceRow"),
     "results._load_report": ("load_report",),
     "results._passes": ("PassRow",),
     "results._precision": ("Goal", "OutputDifferences", "PrecisionReport", "Sensitivity"),

@@ -15,9 +15,12 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
-from filch.export import Program, TraceError, optimize, release_memory
-from filch.export.backends import get_backend, limit_backend
-from filch.steal import ModuleInfo, NotADumpError, Records, argument_tensors, phase, restore
+from filch.export import Program, TraceError, optimize
+from filch.export.backends import get_backend
+from filch.export.backends._limited import limit_backend
+from filch.export.common._memory import release_memory
+from filch.steal import ModuleInfo, NotADumpError, Records, phase, restore
+from filch.steal.values._arguments import argument_tensors
 
 from ._compare import ProgramLike, time_limit
 from ._compare_programs import Ends, ProgramSide, in_dtype

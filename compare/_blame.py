@@ -11,9 +11,9 @@ from filch.export import Program, as_program
 from filch.export.backends import Backend
 from filch.steal import FilchError, Records
 
-from .bisection import bisect
+from .bisection._bisect import bisect
 from .metrics._tolerance import Tolerance
-from .repro import write_repro
+from .repro._write import write_repro
 from .results._report import Report
 from .results._rows import Row
 

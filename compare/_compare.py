@@ -9,8 +9,11 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from filch.export import Graph, Program, TimeLimit, as_program, default_limit, returning_memory
-from filch.export.backends import Backend, Stage, get_backend, limit_backend, unrolled
+from filch.export import Graph, Program, as_program
+from filch.export.backends import Backend, Stage, get_backend, unrolled
+from filch.export.backends._limited import limit_backend
+from filch.export.common._memory import returning_memory
+from filch.export.common._time_limit import TimeLimit, default_limit
 from filch.steal import Records, phase, restore
 
 from ._mapped_records import mapped_records

@@ -15,7 +15,8 @@ from onnx_ir import tensor_adapters
 from torch import nn
 
 from filch.export import BackendError, Graph, ModuleCall, Port, Program, as_program
-from filch.export.backends import Backend, Compiled, get_backend, isolate, limit_backend, unrolled
+from filch.export.backends import Backend, Compiled, get_backend, isolate, unrolled
+from filch.export.backends._limited import limit_backend
 from filch.steal import Capture, describe, phase, steal_forward
 
 from ._compare import Path, ProgramLike, compare, resolve_backend, time_limit

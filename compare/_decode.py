@@ -9,21 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from filch.export import (
-    CacheKind,
-    Precision,
-    Program,
-    cached_call,
-    export,
-    has_recurrent_states,
-    logits_of,
-    lower,
-    stepwise_call,
-    window_sizes,
-)
+from filch.export import CacheKind, Precision, Program, cached_call, export, has_recurrent_states, lower
 from filch.export.backends import Backend, Stage
+from filch.export.exporting._cached import stepwise_call, window_sizes
+from filch.export.exporting._model_cache import logits_of
 from filch.steal import phase, steal_forward
-from filch.steal.text import short_line
+from filch.steal.text._visible import short_line
 
 from ._compare import BUFFER, compare, resolve_backend
 from .common._errors import CompareError

@@ -7,7 +7,7 @@ from torch import nn
 
 from filch.export.backends import Backend
 from filch.steal import FilchError
-from filch.steal.text import short_line
+from filch.steal.text._visible import short_line
 
 from ._decode import compare_decode
 from .common._source import short_source

@@ -19,13 +19,14 @@ from filch.steal import (
     describe,
     missing_tensors,
     restore,
-    structure,
     tensors,
 )
+from filch.steal.values._structure import structure
 
 from .alignment._value_map import ValueMap, load_value_map
 from .common._complex import complex_as_real
-from .float64 import StoredLevel, levels_of
+from .float64._levels_file import levels_of
+from .float64._stored_level import StoredLevel
 from .metrics._summed_sizes import SUMMED, SummedSizes, compare_summed
 from .metrics._tolerance import Tolerance
 from .ranks._rank_diff import RankDiff

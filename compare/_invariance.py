@@ -8,10 +8,11 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from filch.export import Node, release_memory
+from filch.export import Node
 from filch.export.backends import Backend
+from filch.export.common._memory import release_memory
 from filch.steal import phase
-from filch.steal.text import short_line
+from filch.steal.text._visible import short_line
 
 from ._compare import resolve_backend
 from ._decode_relation import decode_on, relation_on

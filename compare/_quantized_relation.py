@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from filch.steal.text import short_line
+from filch.steal.text._visible import short_line
 
 from .common._errors import CompareError
 from .decoding._decoder import Decoder

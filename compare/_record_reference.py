@@ -8,7 +8,8 @@ from torch import nn
 from filch.steal import Key, restore, steal_forward
 
 from .common._errors import CompareError
-from .float64 import measured_levels, write_levels
+from .float64._levels_file import write_levels
+from .float64._measured_levels import measured_levels
 from .models._module_values import PutValue, accumulated_gradients, module_values, named_parameters
 from .models._state import ModelState
 

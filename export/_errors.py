@@ -4,7 +4,8 @@ import errno
 import os
 import tempfile
 
-from filch.steal import FilchError, free_space
+from filch.steal import FilchError
+from filch.steal.files._outputs import free_space
 
 _NO_ROOM = os.strerror(errno.ENOSPC)
 

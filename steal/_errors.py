@@ -1,6 +1,6 @@
 """The exceptions of Filch, and the text of their messages."""
 
-from .text import for_terminal, short_line
+from .text._visible import for_terminal, short_line
 
 
 class FilchError(Exception):

@@ -12,7 +12,7 @@ from torch import nn
 
 from ._key import Key
 from ._tf32 import Product, tf32_products
-from .text import for_html, html_table
+from .text._markup import for_html, html_table
 from .values._decode import decode
 from .values._describe import describe
 from .values._foreign import Spec, type_name

@@ -4,7 +4,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from filch.export import Graph, Value, release_memory
+from filch.export import Graph, Value
+from filch.export.common._memory import release_memory
 from filch.steal import phase
 
 from ..common._errors import CompareError

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from filch.export import Graph, ModuleOutput, RunResult, Value
+from filch.export import Graph, Value
+from filch.export.tracing._replayable import ModuleOutput, RunResult
 from filch.steal import Records, tensors
-from filch.steal.text import short_line
+from filch.steal.text._visible import short_line
 
 from ..common._complex import complex_as_real
 from ..common._errors import CompareError

@@ -11,19 +11,12 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from filch.export import (
-    Graph,
-    ModuleOutput,
-    Node,
-    RecordedCall,
-    RecordedRun,
-    RunResult,
-    TensorReference,
-    record_run,
-    written_arguments,
-)
-from filch.export.operators import float64_operator, operator_name
-from filch.steal import is_dense
+from filch.export import Graph, Node, record_run
+from filch.export.graph._arguments import written_arguments
+from filch.export.operators._registry import operator_name
+from filch.export.operators._without_kernel import float64_operator
+from filch.export.tracing._replayable import ModuleOutput, RecordedCall, RecordedRun, RunResult, TensorReference
+from filch.steal.values._tensors import is_dense
 
 from ..common._complex import complex_as_real
 from ..common._plain_tensors import plain_tensors

@@ -4,7 +4,8 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from filch.export import Graph, Node, split_call
+from filch.export import Graph, Node
+from filch.export.graph._nodes import split_call
 
 
 def place_of(name: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..float64 import unit_of
+from ..float64._noise import unit_of
 from ..layouts._closeness import RELATIVE, root_mean_square
 from ..layouts._layout import Layout, Shape
 from ..layouts._numbers import TensorNumbers

@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 
-from filch.export import Graph, ModuleOutput, Node, Program, RunResult, Value
+from filch.export import Graph, Node, Program, Value
+from filch.export.tracing._replayable import ModuleOutput, RunResult
 
 from ..common._errors import CompareError
-from ..float64 import Float64Evaluator, unit_of
+from ..float64._evaluation import Float64Evaluator
+from ..float64._noise import unit_of
 from ..references._onnx_original import OnnxOriginal
 from ._execution import Execution, Output, Replay, Tensors, finest_shapes, moved_value
 

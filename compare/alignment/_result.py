@@ -6,7 +6,8 @@ from difflib import get_close_matches
 
 import torch
 
-from filch.export import ModuleOutput, Node
+from filch.export import Node
+from filch.export.tracing._replayable import ModuleOutput
 
 from ..common._errors import CompareError
 from ..layouts._described import described

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from filch.steal import read_toml, write_output
-from filch.steal.text import for_toml
+from filch.steal.files._outputs import write_output
+from filch.steal.files._untrusted import read_toml
+from filch.steal.text._toml import for_toml
 
 from ..common._errors import CompareError
 from ..layouts._layout import Layout

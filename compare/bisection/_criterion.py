@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from filch.export import Program
-from filch.steal import Records, unexpand
+from filch.steal import Records
+from filch.steal.values._tensors import unexpand
 
 from .._compare import BUFFER
 from ..common._errors import CompareError

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from filch.export.backends import Switch
-from filch.steal import LimitError, budget_of, open_untrusted, parse_json, read_lines, writing
+from filch.steal import writing
+from filch.steal.files._budget import LimitError
+from filch.steal.files._kinds import budget_of
+from filch.steal.files._untrusted import open_untrusted, parse_json, read_lines
 
 from ..common._cut_short import is_cut_short
 from ..common._errors import CompareError

@@ -7,8 +7,9 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from filch.export import Lowering, Precision, Program, fingerprint, optimize
+from filch.export import Precision, Program, fingerprint, optimize
 from filch.export.backends import Switch
+from filch.export.lowering._lower import Lowering
 from filch.export.passes import Pass, PassContext
 
 AnyPass = str | Pass | ir.passes.PassBase | Callable[[Program], Any]

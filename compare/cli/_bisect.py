@@ -30,7 +30,7 @@ def bisect_command(
     """
     from filch.export.passes import default_passes
 
-    from ..bisection import bisect
+    from ..bisection._bisect import bisect
 
     with shown.progress("bisect"):
         report = bisect(

@@ -28,7 +28,7 @@ def as_command(function: Any) -> Callable[..., None]:
 
     @wraps(function)
     def command(*args: Any, traceback: bool, **options: Any) -> None:
-        from filch.export import end_process_if_stuck  # imports torch and most of what is slow
+        from filch.export.common._time_limit import end_process_if_stuck
 
         if not gc.isenabled():  # see `filch.compare.__main__`
             gc.freeze()
@@ -96,8 +96,9 @@ def command_line(not_repeated: Mapping[str, int], *more: str, command: str = "")
 
 def _message(error: Exception, *, traceback: bool) -> str:
     """Return an error as text: expected ones in a sentence and with the user's line of code, others as a traceback."""
-    from filch.steal import FilchError, has_no_room, write_problem
-    from filch.steal.text import for_terminal
+    from filch.steal import FilchError
+    from filch.steal.files._outputs import has_no_room, write_problem
+    from filch.steal.text._visible import for_terminal
 
     from ..common._source import user_frame
 

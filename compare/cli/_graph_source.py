@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from filch.export import Graph, ViewError, graph_from_fx, load_program, optimize, trace_graph
-from filch.export.pt2_files import Archive, StoredError, load_graph
+from filch.export.pt2_files._archive import Archive, StoredError
+from filch.export.pt2_files._load import load_graph
 from filch.export.views import get_view, view_names
-from filch.steal import open_untrusted
+from filch.steal.files._untrusted import open_untrusted
 
 from .._compiled_graph import compiled_graph
 from ..common._errors import CompareError

@@ -118,7 +118,8 @@ def assemble_command(
     telling: Telling,
 ) -> None:
     """Put the dumps of several processes together: one dump with the global values."""
-    from filch.steal import Layouts, assemble, load_layouts, missing_tensors, restore, write_assembled
+    from filch.steal import Layouts, assemble, load_layouts, missing_tensors, restore
+    from filch.steal.ranks._write import write_assembled
 
     with telling.progress("assemble"):
         records = assemble(files, layouts=load_layouts(layout) if layout else Layouts())

@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from filch.steal.text import short_line
+from filch.steal.text._visible import short_line
 
 from .._blame import failing_tolerance
 from ..common._errors import CompareError

@@ -28,7 +28,7 @@ def repro_command(
     from filch.steal import NotADumpError
 
     from ..common._errors import CompareError
-    from ..repro import write_repro
+    from ..repro._write import write_repro
     from ..results._load_report import load_report
     from ._report_source import needs_inputs, recorded_file, row_to_reproduce, trusted_options
 

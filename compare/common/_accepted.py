@@ -2,7 +2,7 @@
 
 import os
 
-from filch.steal import read_toml
+from filch.steal.files._untrusted import read_toml
 
 from ._errors import CompareError
 

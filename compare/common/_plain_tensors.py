@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch.nn import UninitializedParameter
 
-from filch.steal import Budget, budget_of
+from filch.steal.files._budget import Budget
+from filch.steal.files._kinds import budget_of
 
 from ._errors import CompareError
 

@@ -14,7 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from filch.steal import Phase, watch_phases
-from filch.steal.text import short_line
+from filch.steal.text._visible import short_line
 
 _BAR = 12  # characters
 

@@ -4,7 +4,7 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-from filch.steal.text import short_line
+from filch.steal.text._visible import short_line
 
 _ROOT = Path(__file__).resolve().parents[2]
 _FILCH = tuple(f"{_ROOT / room}/" for room in ("steal", "export", "compare"))

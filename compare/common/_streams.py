@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from filch.steal import write_problem
+from filch.steal.files._outputs import write_problem
 
 _SIGPIPE = 141  # the exit code of a program that wrote to a pipe that nobody reads, 128 + 13
 _PLAIN = str.maketrans(

@@ -8,8 +8,7 @@ from torch import nn
 
 from filch.export import PositionErrors
 
-from ..float64 import Flips
-from ..float64._verdict import WRONG
+from ..float64._verdict import WRONG, Flips
 from ..results._decoding import DecodeBreak, DecodeDecision, DecodePosition, Decoding, LayerErrors
 from ..results._picture import RowKey, picture
 from ..results._report import Report

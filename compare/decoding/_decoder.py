@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from filch.export import cache_argument, has_only_states, logits_of, returned_cache
+from filch.export import cache_argument
+from filch.export.exporting._cached import has_only_states
+from filch.export.exporting._model_cache import logits_of, returned_cache
 
 from ..common._errors import CompareError
 from ._plan import Plan, PlannedCall

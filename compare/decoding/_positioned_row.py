@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..float64 import unit_of
+from ..float64._noise import unit_of
 from ..float64._verdict import WRONG
 from ..metrics._tolerance import default_tolerance
 from ..results._rows import Row

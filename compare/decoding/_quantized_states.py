@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..common._errors import CompareError
-from ..float64 import unit_of
+from ..float64._noise import unit_of
 from ..layouts._closeness import RELATIVE
 from ..layouts._numbers import TensorNumbers
 from ..results._invariance import InvarianceBreak

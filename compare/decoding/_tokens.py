@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 
-from filch.export import cache_argument, is_cache
+from filch.export import cache_argument
+from filch.export.exporting._model_cache import is_cache
 
 from ..common._errors import CompareError
 from ..models._subject import Subject

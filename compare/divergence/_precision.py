@@ -8,7 +8,7 @@ from ..alignment._correspondence import Correspondence
 from ..alignment._execution import moved_value
 from ..alignment._operators import code_of
 from ..alignment._suspect import Suspect
-from ..float64 import unit_of
+from ..float64._noise import unit_of
 
 _FACTOR = 4  # the units of two dtypes of which one is coarser differ by more
 

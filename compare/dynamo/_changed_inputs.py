@@ -8,11 +8,11 @@ import torch
 
 from filch.export import Graph, Node, Value
 from filch.export.backends import Compiled, Stage
-from filch.steal.ranks import has_same_bits
+from filch.steal.ranks._join import is_same_bits as has_same_bits
 
 from ..common._complex import complex_as_real
 from ..engine._value_comparator import compare_values
-from ..float64 import Float64Values
+from ..float64._values import Float64Values
 from ..judging._run import Run
 from ..metrics._limits import Limits
 from ..metrics._tolerance import ToleranceOption, given_limits

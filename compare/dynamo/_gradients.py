@@ -9,13 +9,15 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from filch.export import Graph, Node, Value, copy_tensors
+from filch.export import Graph, Node, Value
 from filch.export.backends import Compiled
+from filch.export.common._copies import copy_tensors
 from filch.steal import Capture, Key, steal_forward, tensors
 
 from ..common._errors import CompareError
 from ..engine._value_comparator import compare_values
-from ..float64 import Float64Values, float64_values
+from ..float64._mode import float64_values
+from ..float64._values import Float64Values
 from ..judging._run import Run
 from ..metrics._limits import Limits
 from ..metrics._metrics import Difference

@@ -11,14 +11,17 @@ from torch import fx, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
-from filch.export import Graph, copy_tensors, graph_from_fx, random_nodes, uninitialized_nodes
+from filch.export import Graph, graph_from_fx
 from filch.export.backends import Backend, BackwardRun, Compiled, ProvidesReferences, Stage
-from filch.steal.ranks import has_same_bits
+from filch.export.common._copies import copy_tensors
+from filch.export.evaluation._unpredictable import random_nodes, uninitialized_nodes
+from filch.steal.ranks._join import is_same_bits as has_same_bits
 
 from ..common._complex import complex_as_real
 from ..common._errors import reason_of
 from ..engine._value_comparator import compare_values
-from ..float64 import Float64Values, float64_values
+from ..float64._mode import float64_values
+from ..float64._values import Float64Values
 from ..judging._run import Run
 from ..metrics._limits import Limits
 from ..metrics._metrics import Difference

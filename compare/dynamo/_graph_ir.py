@@ -9,7 +9,7 @@ from torch import fx
 
 from filch.export import graph_from_fx
 from filch.export.backends import BackwardRun, Compiled
-from filch.export.views import Series
+from filch.export.views._series import Series
 
 from ..provenance._provenance import NodeProvenance
 

@@ -6,7 +6,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..float64 import Float64Value, Float64Values, float64_values
+from ..float64._mode import float64_values
+from ..float64._values import Float64Values
+from ..float64._verdict import Float64Value
 
 
 class NodeValues(Float64Values):

@@ -10,7 +10,8 @@ from torch import fx, nn
 
 from filch.export import Program, export
 from filch.export.backends import Backend, Compiled
-from filch.steal import ModuleInfo, argument_tensors, steal_forward
+from filch.steal import ModuleInfo, steal_forward
+from filch.steal.values._arguments import argument_tensors
 
 from .._compare import compare
 from ..common._errors import CompareError

@@ -8,12 +8,16 @@ from itertools import chain
 
 import torch
 
-from filch.export import BackendError, value_sizes
+from filch.export import BackendError
 from filch.export.backends import Compiled, Observes, Profiles, ProvidesReferences, ReferenceLookup, Stage, isolate
+from filch.export.graph._sizes import value_sizes
 from filch.steal import phase
 
 from ..common._complex import complex_as_real
-from ..float64 import Float64Evaluator, Float64Values, RecordedValues, RoundingVerdict, float64_values
+from ..float64._evaluation import Float64Evaluator
+from ..float64._mode import float64_values
+from ..float64._values import Float64Values, RecordedValues
+from ..float64._verdict import RoundingVerdict
 from ..judging._compared_numbers import compared_values
 from ..judging._facts import RunFacts
 from ..judging._judge import Judge

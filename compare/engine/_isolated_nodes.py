@@ -10,7 +10,7 @@ from filch.export import Graph, Node
 
 from ..common._complex import complex_as_real
 from ..common._value_cache import ValueCache
-from ..float64 import RoundingVerdict
+from ..float64._verdict import RoundingVerdict
 from ..judging._judge import Judge
 from ..judging._pair import Pair
 from ..judging._run import ObservedValue, Run

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import torch
 
-from ..float64 import RoundingVerdict
+from ..float64._verdict import RoundingVerdict
 from ..metrics._metrics import Difference
 from ..metrics._spread import Spread
 from ..results._rows import DIVERGED, JUDGED, Status

@@ -12,7 +12,7 @@ from filch.export.backends import Backend, Compiled, Stage
 from filch.steal import Records, phase
 
 from ..common._errors import CompareError
-from ..float64 import Float64Evaluator
+from ..float64._evaluation import Float64Evaluator
 from ..judging._lower_precision import Lowered
 from ..judging._run import Run
 from ..metrics._limits import Limits

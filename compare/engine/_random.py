@@ -11,7 +11,8 @@ from typing import Literal
 
 import torch
 
-from filch.export import Node, Unpredictable
+from filch.export import Node
+from filch.export.evaluation._unpredictable import Unpredictable
 
 from ..judging._run import Run
 from ..references._resolver import ReferenceResolver

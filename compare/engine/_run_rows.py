@@ -6,7 +6,7 @@ from typing import Any
 
 from filch.export import Node
 
-from ..float64 import RoundingVerdict
+from ..float64._verdict import RoundingVerdict
 from ..judging._run import Run
 from ..provenance._provenance import NodeProvenance
 from ..results._rows import Row

@@ -7,11 +7,15 @@ from types import MappingProxyType
 
 import torch
 
-from filch.export import Graph, Node, Unpredictable
+from filch.export import Graph, Node
+from filch.export.evaluation._unpredictable import Unpredictable
 
 from ..common._complex import complex_as_real
 from ..common._value_cache import ValueCache
-from ..float64 import Float64Values, RoundingVerdict, differ, unit_of
+from ..float64._decision_values import differ
+from ..float64._noise import unit_of
+from ..float64._values import Float64Values
+from ..float64._verdict import RoundingVerdict
 from ..judging._facts import RunFacts
 from ..judging._judge import Judge
 from ..judging._pair import TensorLookup

@@ -5,8 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 
-from filch.export import Graph, value_sizes
-from filch.steal import Phase, is_watched
+from filch.export import Graph
+from filch.export.graph._sizes import value_sizes
+from filch.steal import Phase
+from filch.steal._phases import is_watched
 
 from ..judging._run import ObservedValue, Run
 

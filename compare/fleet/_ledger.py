@@ -10,16 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from filch.steal import (
-    LimitError,
-    budget_of,
-    free_space,
-    open_descriptor,
-    open_untrusted,
-    parse_json,
-    read_lines,
-    write_problem,
-)
+from filch.steal.files._budget import LimitError
+from filch.steal.files._kinds import budget_of
+from filch.steal.files._outputs import free_space, write_problem
+from filch.steal.files._untrusted import open_descriptor, open_untrusted, parse_json, read_lines
 
 from ..common._cut_short import is_cut_short
 from ..common._errors import CompareError

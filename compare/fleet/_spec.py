@@ -8,7 +8,7 @@ from typing import Any
 
 from filch.export import BackendError
 from filch.export.backends import backend_names
-from filch.steal import read_toml
+from filch.steal.files._untrusted import read_toml
 
 from ..common._errors import CompareError
 from ..models._convert import find_device, find_dtype

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from filch.export import ExportError, Graph, Node, Original, Program
-from filch.export.operators import operator_of
+from filch.export.operators._registry import operator_of
 
 from ..common._complex import complex_as_real
 from ..common._errors import CompareError

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from filch.steal import Dump, Key, no_modes_or_grad, tensors
+from filch.steal import Dump, Key, tensors
+from filch.steal.values._raw import no_modes_or_grad
 
 from ..common._errors import reason_of
 from ._mode import Float64Mode, RecordedDecisions

@@ -15,9 +15,13 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from filch.export import Graph, draws_random, leaves_of, map_leaves, returns_uninitialized, written_arguments
-from filch.export.operators import Operator, float64_operator, operator_of
-from filch.steal import is_dense
+from filch.export import Graph
+from filch.export.evaluation._unpredictable import draws_random, returns_uninitialized
+from filch.export.graph._arguments import leaves_of, map_leaves, written_arguments
+from filch.export.operators._operator import Operator
+from filch.export.operators._registry import operator_of
+from filch.export.operators._without_kernel import float64_operator
+from filch.steal.values._tensors import is_dense
 
 from ..common._complex import complex_as_real
 from ..common._errors import reason_of

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from filch.export import Graph, Node
-from filch.export.operators import Terms
-from filch.steal import Product
+from filch.export.operators._operator import Terms
+from filch.steal._tf32 import Product
 
 ObservedShapes = Mapping[str, tuple[int, ...]]
 TF32_UNIT = 2.0**-11  # half a unit in the last place, relative: TF32 has 10 mantissa bits, like float16

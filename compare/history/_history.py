@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from filch.steal.text import short_line
+from filch.steal.text._visible import short_line
 
 from ..rendering._outcome import Proof
 from ..rendering._result import NextCommand, Result

@@ -8,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from filch.steal import Budget, LimitError, budget_of, open_untrusted, parse_json, read_lines
-from filch.steal.text import short_line
+from filch.steal.files._budget import Budget, LimitError
+from filch.steal.files._kinds import budget_of
+from filch.steal.files._untrusted import open_untrusted, parse_json, read_lines
+from filch.steal.text._visible import short_line
 
 from ..common._errors import CompareError
 from ..results._ledger_row import VERSION, LedgerRow, ledger_row

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import networkx as nx
 
-from filch.steal.text import short_line
+from filch.steal.text._visible import short_line
 
 from ..results._cells import CellStatus, Divergence
 from ..results._ledger_row import LedgerRow

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from filch.steal import new_files, refuse_foreign, write_output, writing
+from filch.steal import writing
+from filch.steal.files._outputs import new_files, refuse_foreign, write_output
 
 from ..common._errors import CompareError
 from ..rendering._html import filled

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from ..float64 import RoundingVerdict, Verdict, identical_verdict, largest_distance
+from ..float64._verdict import RoundingVerdict, Verdict, identical_verdict, largest_distance
 from ..metrics._metrics import Difference
 from ..metrics._tolerance import is_quantized
 from ._pair import Pair

@@ -8,8 +8,8 @@ import torch
 
 from filch.export import Graph, Node
 
-from ..float64 import Compared, deciding_node, margins_of, nearest_alternative, unit_of
-from ..float64._margins import Margins
+from ..float64._margins import Compared, Margins, deciding_node, margins_of, nearest_alternative
+from ..float64._noise import unit_of
 from ..float64._verdict import SUSPICIOUS
 from ._pair import TensorLookup
 

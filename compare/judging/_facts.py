@@ -10,18 +10,13 @@ import torch
 
 from filch.export import Graph, Node
 
-from ..float64 import (
-    Compared,
-    Decisions,
-    Float64Values,
-    ObservedShapes,
-    reduction_length,
-    rounding_level,
-    running_length,
-    unit_of,
-)
-from ..float64._reductions import TF32_UNIT
+from ..float64._decisions import Decisions
+from ..float64._margins import Compared
+from ..float64._noise import unit_of
+from ..float64._reductions import TF32_UNIT, ObservedShapes, reduction_length, running_length
 from ..float64._ties import unordered_axes, unordered_indices
+from ..float64._values import Float64Values
+from ..float64._verdict import rounding_level
 from ._compared_numbers import ComparedNumbers
 from ._pair import Pair
 from ._run import JudgedProgram, Run

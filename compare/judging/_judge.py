@@ -8,7 +8,7 @@ import torch
 
 from filch.export import Node
 
-from ..float64 import RoundingVerdict
+from ..float64._verdict import RoundingVerdict
 from ._alone import ByTolerance, Confirmed
 from ._facts import RunFacts
 from ._open_choices import AnyOrder, NearTies, SelectedIndices

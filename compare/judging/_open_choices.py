@@ -9,7 +9,7 @@ import torch
 
 from filch.export import Node
 
-from ..float64 import Float64Value, RoundingVerdict
+from ..float64._verdict import Float64Value, RoundingVerdict
 from ._facts import RunFacts
 from ._pair import Pair
 from ._rule import Rest, Rule

@@ -5,7 +5,10 @@ from dataclasses import replace
 
 import torch
 
-from ..float64 import Float64Value, RoundingVerdict, differ, flips_of, unit_of
+from ..float64._decision_values import differ
+from ..float64._margins import flips_of
+from ..float64._noise import unit_of
+from ..float64._verdict import Float64Value, RoundingVerdict
 from ._pair import Pair
 from ._rule import Rest, Rule
 

@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import torch
 
-from ..float64 import Compared, Flips, RoundingVerdict, Verdict, differing, flips_of, unit_of
+from ..float64._decision_values import differing
+from ..float64._margins import Compared, flips_of
+from ..float64._noise import unit_of
 from ..float64._ties import selecting_node, with_ties
-from ..float64._verdict import SUSPICIOUS, WRONG
+from ..float64._verdict import SUSPICIOUS, WRONG, Flips, RoundingVerdict, Verdict
 from ._pair import Pair
 from ._rule import Rest, Rule
 

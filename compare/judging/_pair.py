@@ -7,7 +7,7 @@ import torch
 
 from filch.export import Node
 
-from ..float64 import Float64Value, RoundingVerdict
+from ..float64._verdict import Float64Value, RoundingVerdict
 from ..metrics._metrics import Difference
 from ..metrics._tolerance import Tolerance
 

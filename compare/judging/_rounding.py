@@ -6,15 +6,9 @@ from functools import partial
 
 import torch
 
-from ..float64 import (
-    RoundingVerdict,
-    identical_verdict,
-    largest_distance,
-    reduction_length,
-    rounding_verdict,
-    running_length,
-    unit_of,
-)
+from ..float64._noise import unit_of
+from ..float64._reductions import reduction_length, running_length
+from ..float64._verdict import RoundingVerdict, identical_verdict, largest_distance, rounding_verdict
 from ..metrics._metrics import are_equal, replace_masks
 from ._pair import Pair
 from ._rule import Rest, Rule

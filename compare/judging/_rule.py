@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from ..float64 import RoundingVerdict
+from ..float64._verdict import RoundingVerdict
 from ._facts import RunFacts
 from ._pair import Pair
 

@@ -7,7 +7,7 @@ import torch
 
 from filch.export import Graph, Node
 from filch.export.backends import Compiled, Stage
-from filch.steal import Product
+from filch.steal._tf32 import Product
 
 from ._lower_precision import Lowered
 from ._pair import TensorLookup

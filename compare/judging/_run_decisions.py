@@ -7,7 +7,9 @@ from types import MappingProxyType
 
 import torch
 
-from ..float64 import Float64Value, Float64Values, RoundingVerdict, differ
+from ..float64._decision_values import differ
+from ..float64._values import Float64Values
+from ..float64._verdict import Float64Value, RoundingVerdict
 from ._pair import Pair
 
 

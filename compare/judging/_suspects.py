@@ -6,8 +6,7 @@ import torch
 
 from filch.export import Node
 
-from ..float64 import Float64Value, RoundingVerdict
-from ..float64._verdict import BOTH_WRONG, UNRELIABLE, shares_error
+from ..float64._verdict import BOTH_WRONG, UNRELIABLE, Float64Value, RoundingVerdict, shares_error
 from ..metrics._metrics import replace_masks
 from ..metrics._tolerance import operand_unit
 from ._facts import RunFacts

@@ -6,10 +6,11 @@ from typing import NamedTuple
 import torch
 
 from filch.export import Node
-from filch.steal import Product
+from filch.steal._tf32 import Product
 
-from ..float64 import Float64Values, product_of, unit_of
-from ..float64._reductions import TF32_UNIT
+from ..float64._noise import unit_of
+from ..float64._reductions import TF32_UNIT, product_of
+from ..float64._values import Float64Values
 from ..metrics._tolerance import operand_unit
 from ._run import JudgedProgram, Run
 

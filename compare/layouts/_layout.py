@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from filch.steal.text import short_line
+from filch.steal.text._visible import short_line
 
 _MOST_ELEMENTS = 2**48  # of a layout from a file
 Shape = tuple[int, ...]

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Hashable, Iterable
 
 from filch.export import Node
-from filch.export.operators import operator_of
+from filch.export.operators._registry import operator_of
 
 from ._matches import Matches
 from ._observed import Observed

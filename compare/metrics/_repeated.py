@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import torch
 
-from filch.steal import unexpand
+from filch.steal.values._tensors import unexpand
 
 _ALWAYS_ALLOWED = 2**31  # bytes, however few of them are stored
 _MOST_REPEATED = 64

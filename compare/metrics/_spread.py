@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 
 from filch.export import Histogram
-from filch.steal import Statistics, statistics, unexpand
+from filch.steal import Statistics, statistics
+from filch.steal.values._tensors import unexpand
 
 _BINS = 32
 _LARGE = 2**26  # bytes: a larger tensor is compacted, so that expanded dimensions are counted once

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import torch
 
-from filch.export.pt2_files import StoredError
-from filch.steal import budget_of, open_untrusted, parse_json, read_untrusted
-from filch.steal.text import short_line
+from filch.export.pt2_files._archive import StoredError
+from filch.steal.files._kinds import budget_of
+from filch.steal.files._untrusted import open_untrusted, parse_json, read_untrusted
+from filch.steal.text._visible import short_line
 
 from ..common._errors import CompareError
 from ..common._plain_tensors import PlainTensors

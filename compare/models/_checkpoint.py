@@ -7,9 +7,11 @@ from typing import Any, BinaryIO
 
 import torch
 
-from filch.export.pt2_files import stored_members
-from filch.steal import Budget, budget_of, reopened
-from filch.steal.text import short_line
+from filch.export.pt2_files._archive import stored_members
+from filch.steal.files._budget import Budget
+from filch.steal.files._kinds import budget_of
+from filch.steal.files._untrusted import reopened
+from filch.steal.text._visible import short_line
 
 from ..common._plain_tensors import PlainTensors
 

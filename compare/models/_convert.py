@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from filch.export import dtype_hint
+from filch.export.common._suggestions import dtype_hint
 
 from ..common._errors import CompareError, reason_of
 from ._subject import Subject

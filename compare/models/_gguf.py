@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from filch.steal import budget_of, open_untrusted, reopened
-from filch.steal.text import short_line
+from filch.steal.files._kinds import budget_of
+from filch.steal.files._untrusted import open_untrusted, reopened
+from filch.steal.text._visible import short_line
 
 from ..common._errors import CompareError
 from ..common._optional import import_optional

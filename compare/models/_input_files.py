@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from filch.steal import budget_of, parse_json, read_untrusted
-from filch.steal.text import short_line
+from filch.steal.files._kinds import budget_of
+from filch.steal.files._untrusted import parse_json, read_untrusted
+from filch.steal.text._visible import short_line
 
 from ..common._errors import CompareError
 from ._safetensors import read_safetensors

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from filch.steal import budget_of, parse_json
+from filch.steal.files._kinds import budget_of
+from filch.steal.files._untrusted import parse_json
 
 _LENGTH = struct.Struct("<Q")  # of the header
 _LONGEST = 100_000_000  # bytes of a header, as in the package safetensors

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from filch.steal import is_dense, no_modes_or_grad
+from filch.steal.values._raw import no_modes_or_grad
+from filch.steal.values._tensors import is_dense
 
 
 class ModelState:

@@ -7,8 +7,9 @@ from functools import partial
 import onnx_ir as ir
 import torch
 
-from filch.export import BackendError, Lowering, Precision, Program, as_program
+from filch.export import BackendError, Precision, Program, as_program
 from filch.export.backends import Backend
+from filch.export.lowering._lower import Lowering
 from filch.steal import Records, phase, restore
 
 from .._compare import resolve_backend, time_limit

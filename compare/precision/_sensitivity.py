@@ -6,8 +6,10 @@ from dataclasses import replace
 import onnx_ir as ir
 import torch
 
-from filch.export import AGAIN, Cutter, Lowering, Precision, Program
+from filch.export import Precision, Program
 from filch.export.backends import Backend
+from filch.export.graph._cutting import AGAIN, Cutter
+from filch.export.lowering._lower import Lowering
 from filch.steal import phase
 
 from ..metrics._metrics import Difference, compare_tensors

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from filch.export import Lowering, Program
+from filch.export import Program
 from filch.export.backends import Backend
+from filch.export.lowering._lower import Lowering
 from filch.steal import Records
 
 from ..common._errors import CompareError

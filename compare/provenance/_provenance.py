@@ -4,8 +4,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, cached_property
 
-from filch.export import Graph, Node, shared_calls
+from filch.export import Graph, Node
 from filch.export.backends import Compiled
+from filch.export.graph._nodes import shared_calls
 
 from ._ancestors import Ancestors
 from ._redundant import RedundantNodes

@@ -7,8 +7,11 @@ from math import prod
 
 import torch
 
-from filch.steal import Distributed, Placement
-from filch.steal.ranks import LearnedLayout, has_same_bits, joined_if_equal, layout_of
+from filch.steal import Placement
+from filch.steal.ranks._distributed import Distributed, joined_if_equal
+from filch.steal.ranks._join import is_same_bits as has_same_bits
+from filch.steal.ranks._layouts import LearnedLayout
+from filch.steal.ranks._part_layout import layout_of
 
 from ..metrics._metrics import Difference, compare_tensors
 from ..metrics._summed_sizes import compare_summed

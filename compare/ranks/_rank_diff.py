@@ -9,17 +9,10 @@ from typing import NamedTuple
 
 import torch
 
-from filch.steal import (
-    AssembledRecords,
-    Distributed,
-    Key,
-    Records,
-    describe,
-    missing_tensors,
-    tensors,
-)
+from filch.steal import AssembledRecords, Key, Records, describe, missing_tensors, tensors
+from filch.steal.ranks._distributed import Distributed
 
-from ..float64 import StoredLevel
+from ..float64._stored_level import StoredLevel
 from ..float64._verdict import SUSPICIOUS
 from ..metrics._summed_sizes import SUMMED, SummedSizes
 from ..metrics._tolerance import Tolerance

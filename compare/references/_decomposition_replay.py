@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from networkx.utils import UnionFind
 
-from filch.export import AGAIN, BackendError, Cutter, Graph, Node, Original, Program
-from filch.export.backends import Backend, Compiled, get_backend, limit_backend
+from filch.export import BackendError, Graph, Node, Original, Program
+from filch.export.backends import Backend, Compiled, get_backend
+from filch.export.backends._limited import limit_backend
+from filch.export.graph._cutting import AGAIN, Cutter
 
 from ..metrics._metrics import compare_tensors
 

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from filch.export import Graph, Program, Value
-from filch.steal import Call, Records, Skipped, argument_tensors, describe, missing_tensors, named_arguments
+from filch.steal import Call, Records, Skipped, describe, missing_tensors
+from filch.steal.values._arguments import argument_tensors, named_arguments
 
 from ..common._errors import CompareError
 from ..metrics._repeated import repetition_problem

@@ -9,7 +9,8 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
-from filch.export import ExportError, Original, Program, Unpredictable
+from filch.export import ExportError, Original, Program
+from filch.export.evaluation._unpredictable import Unpredictable
 
 
 class OnnxOriginal(Original):

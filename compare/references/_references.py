@@ -6,8 +6,11 @@ from typing import TypeVar
 
 import torch
 
-from filch.export import ExportError, Graph, Original, Program, Unpredictable, value_sizes
-from filch.steal import Key, Records, argument_tensors, tensors
+from filch.export import ExportError, Graph, Original, Program
+from filch.export.evaluation._unpredictable import Unpredictable
+from filch.export.graph._sizes import value_sizes
+from filch.steal import Key, Records, tensors
+from filch.steal.values._arguments import argument_tensors
 
 from ..common._complex import complex_as_real
 from ._decomposition_replay import DecompositionReplay

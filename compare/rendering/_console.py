@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from filch.steal.text import for_terminal, short_line
+from filch.steal.text._visible import for_terminal, short_line
 
 from ._table import Block, Cell, Column, Line, Table, lines_of
 

@@ -5,7 +5,8 @@ from importlib.resources import files
 
 from jinja2 import Environment
 
-from filch.steal.text import for_html, html_table, short_line, shortened
+from filch.steal.text._markup import for_html, html_table
+from filch.steal.text._visible import short_line, shortened
 
 from ._table import Block, Line, Table
 

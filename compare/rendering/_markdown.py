@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from filch.steal.text import for_markdown
+from filch.steal.text._markup import for_markdown
 
 from ._table import Block, Table
 

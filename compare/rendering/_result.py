@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from filch.export import Graph
 from filch.export.views import draw
-from filch.steal import write_output
-from filch.steal.text import short_line
+from filch.steal.files._outputs import write_output
+from filch.steal.text._visible import short_line
 
 from ._console import WIDE, as_text
 from ._html import as_fragment, as_page

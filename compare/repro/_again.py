@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from filch.export import Program
-from filch.steal import new_files, writing
-from filch.steal.text import python_literal
+from filch.steal import writing
+from filch.steal.files._outputs import new_files
+from filch.steal.text._python import python_literal
 
 from ..common._errors import CompareError
 from ..metrics._tolerance import Tolerance, ToleranceOption

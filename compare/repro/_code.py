@@ -10,7 +10,7 @@ from onnx_ir import tensor_adapters
 from torch import fx
 
 from filch.export.backends import Script
-from filch.steal.text import python_docstring, python_literal
+from filch.steal.text._python import python_docstring, python_literal
 
 from ._case import Case
 

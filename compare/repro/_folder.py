@@ -14,8 +14,10 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from filch.steal import Scratch, new_files, refuse_foreign, writing
-from filch.steal.text import for_markdown
+from filch.steal import writing
+from filch.steal.files._outputs import new_files, refuse_foreign
+from filch.steal.files._scratch import Scratch
+from filch.steal.text._markup import for_markdown
 
 from ..common._errors import CompareError
 from ._case import Case

@@ -8,7 +8,8 @@ import torch
 from onnx_ir import tensor_adapters
 from onnx_ir.passes import common
 
-from filch.export import Cutter, ExportError, Graph, Program
+from filch.export import ExportError, Graph, Program
+from filch.export.graph._cutting import Cutter
 
 from ._case import Case, Tensors
 from ._fx_part import TorchParts

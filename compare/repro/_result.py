@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from filch.steal.text import short_line
+from filch.steal.text._visible import short_line
 
 ExpectedSource = Literal["model", "reference", "unoptimized", "torch"]
 Culprit = Literal["translation", "optimizer", "runtime", "compiler", ""]

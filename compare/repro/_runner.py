@@ -8,7 +8,7 @@ from torch import fx
 
 from filch.export import Program
 from filch.export.backends import Backend, CompilesTorch, Script, get_backend
-from filch.export.operators import operator_of
+from filch.export.operators._registry import operator_of
 
 from ..metrics._limits import Limits
 from ..metrics._metrics import compare_tensors, typical_magnitude

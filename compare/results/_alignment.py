@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import ClassVar, Literal
 
 from filch.export import Finding, Graph
-from filch.steal.text import short_line
+from filch.steal.text._visible import short_line
 
 from ..rendering._outcome import Gap, Proof
 from ..rendering._result import NextCommand, Result

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from filch.export import Graph
-from filch.steal.text import short_line
+from filch.steal.text._visible import short_line
 
 from ..common._source import short_source
-from ..float64 import Flips, RoundingVerdict
+from ..float64._verdict import Flips, RoundingVerdict
 from ..rendering._outcome import Gap, Proof
 from ..rendering._result import Result
 from ..rendering._table import Block, Column, Line, Table, fit_paths, folded, table_of

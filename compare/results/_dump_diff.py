@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
-from ..float64 import format_ratio
+from ..float64._verdict import format_ratio
 from ..rendering._console import as_text
 from ..rendering._html import as_page
 from ..rendering._outcome import Gap, Proof

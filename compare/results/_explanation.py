@@ -8,11 +8,10 @@ from typing import Any
 
 from filch.export import Graph
 from filch.export.backends import Stage
-from filch.steal.text import short_line, visible
+from filch.steal.text._visible import short_line, visible
 
 from ..common._source import short_source
-from ..float64 import RoundingVerdict, format_ratio
-from ..float64._verdict import BOTH_WRONG
+from ..float64._verdict import BOTH_WRONG, RoundingVerdict, format_ratio
 from ._rows import Row
 
 _MIN_GROWTH = 10.0  # the least factor by which the error grows at a node for it to be mentioned

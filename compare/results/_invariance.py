@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from filch.steal.text import short_line
+from filch.steal.text._visible import short_line
 
 from ..rendering._html import as_page
 from ..rendering._outcome import Gap, Proof

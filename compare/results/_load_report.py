@@ -7,7 +7,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from filch.steal import budget_of, parse_json, read_untrusted
+from filch.steal.files._kinds import budget_of
+from filch.steal.files._untrusted import parse_json, read_untrusted
 
 from ..common._errors import CompareError
 from ..rendering._json import typed

@@ -6,7 +6,7 @@ from dataclasses import replace
 from filch.export import Finding, Graph, Node, PositionErrors, Value
 from filch.export.backends import Stage
 
-from ..float64 import RoundingVerdict
+from ..float64._verdict import RoundingVerdict
 from ._rows import STAGES, Row
 
 RowKey = tuple[Stage, str, str]  # the stage, kind and value of a row

@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 from filch.export import Graph
 from filch.export.backends import Stage
 from filch.export.views import save
-from filch.steal.text import for_csv, short_line, shortened
+from filch.steal.text._csv import for_csv
+from filch.steal.text._visible import short_line, shortened
 
 from ..locating._inherited import inherited
 from ..metrics._metrics import MEASURES, Difference

@@ -6,9 +6,9 @@ from functools import partial
 from itertools import chain
 from typing import TypeVar, get_args
 
-from filch.steal.text import short_line
+from filch.steal.text._visible import short_line
 
-from ..float64 import RoundingVerdict
+from ..float64._verdict import RoundingVerdict
 from ..rendering._table import (
     Block,
     Cell,

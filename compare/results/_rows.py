@@ -6,11 +6,10 @@ from typing import Literal
 
 from filch.export.backends import Stage
 from filch.steal import Key
-from filch.steal.text import short_line
+from filch.steal.text._visible import short_line
 
 from ..common._source import short_source
-from ..float64 import RoundingVerdict, format_ratio
-from ..float64._verdict import SUSPICIOUS
+from ..float64._verdict import SUSPICIOUS, RoundingVerdict, format_ratio
 from ..metrics._metrics import Difference
 from ..metrics._spread import Spread
 

@@ -17,8 +17,8 @@ import torch
 from filch.steal import Dump, Key, environment, tensors
 
 from ..common._complex import complex_as_real
-from ..float64 import StoredLevel, format_ratio
-from ..float64._verdict import SUSPICIOUS, WRONG
+from ..float64._stored_level import StoredLevel
+from ..float64._verdict import SUSPICIOUS, WRONG, format_ratio
 from ..results._dump_diff import DumpDiff
 from ..results._rows import DiffRow
 from ._golden_file import GoldenRecord

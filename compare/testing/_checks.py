@@ -10,8 +10,9 @@ from torch import nn
 
 from filch.export import CacheKind, Precision, Program, load_program
 from filch.export.backends import Backend, get_backend
-from filch.steal import FilchError, Scratch
-from filch.steal.text import for_terminal
+from filch.steal import FilchError
+from filch.steal.files._scratch import Scratch
+from filch.steal.text._visible import for_terminal
 
 from .._align import align
 from .._compare import compare
@@ -24,7 +25,7 @@ from ..common._errors import CompareError
 from ..metrics._tolerance import Tolerance, ToleranceOption
 from ..models._subject import Subject
 from ..rendering._result import Result
-from ..repro import write_comparison
+from ..repro._again import write_comparison
 from ..results._alignment import Alignment
 from ..results._decoding import Decoding
 from ..results._dump_diff import DumpDiff

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from filch.steal import FilchError, read_toml
-from filch.steal.text import short_line
+from filch.steal import FilchError
+from filch.steal.files._untrusted import read_toml
+from filch.steal.text._visible import short_line
 
 _MAX_REASON = 2_000  # characters
 Table = dict[str, dict[str, str]]

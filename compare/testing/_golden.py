@@ -16,7 +16,7 @@ from filch.steal import Dump, Key, restore, steal_forward
 
 from .._diff import diff, unmatched_rows, value_rows
 from ..common._errors import CompareError
-from ..float64 import StoredLevel
+from ..float64._stored_level import StoredLevel
 from ..metrics._summed_sizes import SummedSizes
 from ..metrics._tolerance import Tolerance
 from ..models._subject import Subject

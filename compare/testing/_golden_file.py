@@ -16,10 +16,13 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from filch.steal import Dump, DumpError, add_properties, parse_json
+from filch.steal import Dump, DumpError, add_properties
+from filch.steal.files._untrusted import parse_json
 
 from ..common._errors import CompareError
-from ..float64 import Fingerprint, StoredLevel, levels_of, write_levels
+from ..float64._fingerprint import Fingerprint
+from ..float64._levels_file import levels_of, write_levels
+from ..float64._stored_level import StoredLevel
 from ._rerun import Rerun
 
 KEY, LEVELS_KEY = "filch.golden", "filch.golden.levels"

@@ -160,7 +160,7 @@ def _accepted(config: pytest.Config) -> dict[str, str]:
 
 def _record_property(node: pytest.Item, name: str, value: str) -> None:
     """Add a property to the test, for the JUnit file and for the process that writes the summary."""
-    from filch.steal.text import visible
+    from filch.steal.text._visible import visible
 
     node.user_properties.append((f"filch.{name}", visible(value)))
 

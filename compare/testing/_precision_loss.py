@@ -3,10 +3,10 @@
 import torch
 
 from filch.steal import Dump, tensors
-from filch.steal.text import for_terminal
+from filch.steal.text._visible import for_terminal
 
-from ..float64 import StoredLevel, format_ratio
-from ..float64._verdict import SUSPICIOUS, WRONG
+from ..float64._stored_level import StoredLevel
+from ..float64._verdict import SUSPICIOUS, WRONG, format_ratio
 from ..results._dump_diff import DumpDiff
 from ._golden_file import GoldenRecord
 

@@ -9,7 +9,11 @@ from torch import nn
 from filch.steal import Dump, Foreign, Key, steal_forward
 
 from ..common._errors import CompareError
-from ..float64 import Fingerprint, Float64Values, StoredLevel, float64_values, measured_levels
+from ..float64._fingerprint import Fingerprint
+from ..float64._measured_levels import measured_levels
+from ..float64._mode import float64_values
+from ..float64._stored_level import StoredLevel
+from ..float64._values import Float64Values
 from ..models._module_values import PutValue, module_values
 from ..models._state import ModelState
 

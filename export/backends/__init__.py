@@ -20,7 +20,6 @@ from ._backend import (
     Switches,
 )
 from ._isolate import isolate
-from ._limited import limit_backend
 from ._registry import backend_names, get_backend
 from ._unrolled import unrolled
 
@@ -45,6 +44,5 @@ __all__ = [
     "backend_names",
     "get_backend",
     "isolate",
-    "limit_backend",
     "unrolled",
 ]

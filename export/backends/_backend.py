@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import fx
 
-from filch.steal import Product
+from filch.steal._tf32 import Product
 
 from .._errors import BackendError
 from ..graph._graph import Graph

@@ -10,7 +10,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from filch.steal import tf32_products
+from filch.steal._tf32 import tf32_products
 
 from .._errors import BackendError, reason
 from ..common._suggestions import hint

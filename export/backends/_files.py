@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir import serde
 
-from filch.steal import Scratch
+from filch.steal.files._scratch import Scratch
 
 from .._errors import BackendError
 from ..common._weights import weight_bytes

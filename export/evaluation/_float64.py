@@ -12,7 +12,7 @@ from torch.fx.node import map_aggregate
 
 from .._errors import ExportError, reason
 from ..common._time_limit import limited
-from ..operators import float64_operator
+from ..operators._without_kernel import float64_operator
 from ._eager import Interpreter, Read, Replace, placeholder_values, walk_eager
 
 _STEP = "eager PyTorch", "to run an operation of the exported program in float64"

@@ -17,7 +17,8 @@ from .._errors import ExportError
 from ..common._arrays import array_to_torch, torch_to_array, weight_to_torch
 from ..common._time_limit import limited
 from ..graph._from_onnx import subgraphs
-from ..operators import NodeCall, Operator, find_operator
+from ..operators._operator import NodeCall, Operator
+from ..operators._registry import find_operator
 from ._float64 import in_float64
 
 Noise = Callable[[str, Any], Any]

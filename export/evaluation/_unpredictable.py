@@ -16,7 +16,7 @@ from ..graph._arguments import named_arguments
 from ..graph._from_onnx import subgraphs
 from ..graph._graph import Graph
 from ..graph._nodes import Node
-from ..operators import operator_of
+from ..operators._registry import operator_of
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from filch.steal import Key, Records, argument_tensors, tensors
+from filch.steal import Key, Records, tensors
+from filch.steal.values._arguments import argument_tensors
 
 from ..graph._module_calls import ModuleCall, Port, Sides
 from ..program._original import Original

@@ -13,7 +13,8 @@ from torch import nn
 from torch.export import ExportedProgram, ModuleCallSignature
 from torch.export.graph_signature import ConstantArgument
 
-from filch.steal import ModuleInfo, argument_tensors, phase
+from filch.steal import ModuleInfo, phase
+from filch.steal.values._arguments import argument_tensors
 
 from .._errors import ExportError, reason
 from ..common._process_state import preserve_process_state

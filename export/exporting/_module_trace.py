@@ -10,7 +10,9 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from filch.steal import ModuleInfo, Records, argument_tensors, is_dense, steal_forward, tensors
+from filch.steal import ModuleInfo, Records, steal_forward, tensors
+from filch.steal.values._arguments import argument_tensors
+from filch.steal.values._tensors import is_dense
 
 from .._errors import ExportError, reason
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from filch.steal.text import for_html, html_table, short_line, shortened, visible
+from filch.steal.text._markup import for_html, html_table
+from filch.steal.text._visible import short_line, shortened, visible
 
 from ..common._garbage_collection import no_collection
 from ._finding import Finding

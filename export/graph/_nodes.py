@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-from ..operators import Operator, operator_of
+from ..operators._operator import Operator
+from ..operators._registry import operator_of
 
 Dim = int | str | None  # a number, the name of a symbolic dimension, or not known
 

@@ -16,7 +16,7 @@ import torch
 from onnx_ir import serde
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 
-from filch.steal import Scratch
+from filch.steal.files._scratch import Scratch
 
 from ..common._arrays import torch_to_array
 

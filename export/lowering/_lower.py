@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import onnx_ir as ir
 import torch
 
-from filch.steal import Scratch
+from filch.steal.files._scratch import Scratch
 
 from .._errors import ExportError, reason
 from ..common._onnxruntime import require_onnxruntime

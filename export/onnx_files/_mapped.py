@@ -9,7 +9,7 @@ import onnx_ir as ir
 import torch
 from onnx_ir import tensor_adapters
 
-from filch.steal import open_companion
+from filch.steal.files._untrusted import open_companion
 
 # The maps in use, by device, inode, size and time of the last change of the file.
 _maps: "weakref.WeakValueDictionary[tuple[int, ...], mmap.mmap]" = weakref.WeakValueDictionary()

@@ -10,7 +10,8 @@ from types import MappingProxyType
 
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper
 
-from ..operators import KnownInputs, most_dimensions, most_elements, operator_of
+from ..operators._bounds import KnownInputs, most_dimensions, most_elements
+from ..operators._registry import operator_of
 from ._graphs import subgraphs
 from ._known_shapes import KnownShapes, vector
 

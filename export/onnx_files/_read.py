@@ -10,7 +10,8 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto
 from onnx_ir import serde
 
-from filch.steal import budget_of, read_untrusted
+from filch.steal.files._kinds import budget_of
+from filch.steal.files._untrusted import read_untrusted
 
 from .._errors import ProgramError, reason
 from ..common._garbage_collection import no_collection

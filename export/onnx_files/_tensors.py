@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx_ir as ir
 from onnx import TensorProto, helper
 
-from filch.steal import open_companion
+from filch.steal.files._untrusted import open_companion
 
 _MAX_DIMS = 64  # NumPy's limit
 _MAX_DIGITS = 18  # of an offset

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from filch.steal import Product
+from filch.steal._tf32 import Product
 
 from ._operator import NodeCall, Operator, Tensor, UnsupportedError, by_name, of_torch
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import onnx_ir as ir
 import torch
 
-from filch.steal import Product
+from filch.steal._tf32 import Product
 
 Tensor = torch.Tensor
 Compute = Callable[..., Any]  # takes a `NodeCall` and the inputs by position, None for those that are left out

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from filch.steal import Product
+from filch.steal._tf32 import Product
 
 from ._elementwise import swish
 from ._movement import padded

@@ -9,11 +9,4 @@ from ._instrument import Instrument
 from ._pass import Pass
 from ._registry import default_passes, get_pass, pass_names
 
-__all__ = [
-    "Instrument",
-    "Pass",
-    "PassContext",
-    "default_passes",
-    "get_pass",
-    "pass_names",
-]
+__all__ = ["Instrument", "Pass", "PassContext", "default_passes", "get_pass", "pass_names"]

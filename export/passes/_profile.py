@@ -3,7 +3,8 @@
 import os
 from pathlib import Path
 
-from filch.steal import refuse_link_out, writing
+from filch.steal import writing
+from filch.steal.files._outputs import refuse_link_out
 
 from .._errors import PassError, reason
 from ..program._program import Program

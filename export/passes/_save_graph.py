@@ -7,7 +7,7 @@ from dataclasses import replace
 from ..graph._graph import Graph
 from ..graph._nodes import Node
 from ..program._program import Program
-from ..views import Series
+from ..views._series import Series
 from ._instrument import Instrument
 
 

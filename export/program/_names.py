@@ -11,7 +11,7 @@ from ..evaluation._eager import weight_names
 from ..graph._arguments import written_arguments
 from ..graph._graph import Graph
 from ..graph._module_calls import Port, Resolution
-from ..operators import operator_of
+from ..operators._registry import operator_of
 
 
 class Names:

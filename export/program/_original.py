@@ -22,7 +22,7 @@ from torch import fx
 from torch.export import ExportedProgram, ModuleCallEntry, ModuleCallSignature
 from torch.utils import _pytree as pytree
 
-from filch.steal import open_companion, parse_json
+from filch.steal.files._untrusted import open_companion, parse_json
 
 from .._errors import ExportError, reason
 from ..common._arrays import same_tensor, weight_to_torch
@@ -38,7 +38,9 @@ from ..onnx_files._graphs import check_graphs
 from ..onnx_files._mapped import map_weights
 from ..onnx_files._memory import check_room
 from ..onnx_files._tensors import Tensors
-from ..pt2_files import Archive, StoredError, is_runnable, load_extra, load_program
+from ..pt2_files._archive import Archive, StoredError
+from ..pt2_files._load import load_extra, load_program
+from ..pt2_files._targets import is_runnable
 from ._renaming import identifiers, renamed_program
 
 _log = logging.getLogger("filch")

@@ -13,7 +13,9 @@ import onnx_ir as ir
 import torch
 from torch.export import ExportedProgram
 
-from filch.steal import new_files, parse_json, phase, writing
+from filch.steal import phase, writing
+from filch.steal.files._outputs import new_files
+from filch.steal.files._untrusted import parse_json
 
 from .._errors import ExportError, ProgramError, reason
 from ..common._arrays import same_tensor

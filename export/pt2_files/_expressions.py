@@ -12,7 +12,8 @@ from typing import Any
 import sympy
 from torch.utils._sympy import functions
 
-from filch.steal import Budget, LimitError, budget_of
+from filch.steal.files._budget import Budget, LimitError
+from filch.steal.files._kinds import budget_of
 
 from ._archive import StoredError
 

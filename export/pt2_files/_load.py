@@ -9,7 +9,8 @@ from torch._export.serde.schema import ModuleCallEntry, ModuleCallSignature
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from filch.steal import budget_of, parse_json
+from filch.steal.files._kinds import budget_of
+from filch.steal.files._untrusted import parse_json
 
 from .._errors import reason
 from ..common._quiet import quiet

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch._export.serde import schema
 
-from filch.steal import parse_json
+from filch.steal.files._untrusted import parse_json
 
 from ._archive import Archive, StoredError
 from ._schema import DTYPES, read_payloads

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
-from filch.steal import is_dense
+from filch.steal.values._tensors import is_dense
 
 
 @contextlib.contextmanager

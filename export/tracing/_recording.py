@@ -9,7 +9,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakIdKeyDictionary
 
-from filch.steal import is_dense
+from filch.steal.values._tensors import is_dense
 
 from ..graph._from_fx import tensor_value
 from ..graph._graph import Graph

@@ -12,7 +12,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
-from filch.steal import ModuleInfo, argument_tensors, tensors
+from filch.steal import ModuleInfo, tensors
+from filch.steal.values._arguments import argument_tensors
 
 from ..graph._arguments import leaves_of, map_leaves, tensors_of, written_arguments
 from ..graph._graph import Graph

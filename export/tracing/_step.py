@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from filch.steal import FilchError, ModuleInfo, argument_tensors, tensors
+from filch.steal import FilchError, ModuleInfo, tensors
+from filch.steal.values._arguments import argument_tensors
 
 from .._errors import TraceError, reason
 from ._preserve_state import preserve_state

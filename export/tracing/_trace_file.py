@@ -4,7 +4,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from filch.steal import budget_of, new_files, parse_json, read_untrusted, write_output, writing
+from filch.steal import writing
+from filch.steal.files._kinds import budget_of
+from filch.steal.files._outputs import new_files, write_output
+from filch.steal.files._untrusted import parse_json, read_untrusted
 
 from .._errors import TraceError
 from ..common._garbage_collection import no_collection

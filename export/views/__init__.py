@@ -3,20 +3,17 @@
 Other packages add views as entry points `filch.views`.
 """
 
-from ._hidet import ViewerFiles, netron
+from ._hidet import netron
 from ._plot import plot_dot, plot_graph
 from ._plot_legend import plot_legend
 from ._registry import draw, get_view, save, view_names, write
-from ._series import Series
 from ._serve import Served, serve
 from ._view import Drawing, View
 
 __all__ = [
     "Drawing",
-    "Series",
     "Served",
     "View",
-    "ViewerFiles",
     "draw",
     "get_view",
     "netron",

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from filch.steal.text import for_dot
+from filch.steal.text._markup import for_dot
 
 from ..graph._facts import cut, node_facts
 from ..graph._finding import Finding

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from filch.steal.text import visible
+from filch.steal.text._visible import visible
 
 from ..graph._facts import node_facts
 from ..graph._folding import fold

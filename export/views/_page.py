@@ -7,7 +7,8 @@ from numbers import Integral, Real
 from typing import Any
 
 from filch.steal import Statistics
-from filch.steal.text import for_script, shortened
+from filch.steal.text._markup import for_script
+from filch.steal.text._visible import shortened
 
 from ..graph._finding import Finding, Histogram, PositionErrors
 from ..graph._folding import fold

@@ -2,8 +2,9 @@
 
 import os
 
-from filch.steal import write_output, writing
-from filch.steal.text import for_html
+from filch.steal import writing
+from filch.steal.files._outputs import write_output
+from filch.steal.text._markup import for_html
 
 from .._errors import ViewError
 

@@ -4,8 +4,9 @@ import logging
 import os
 from pathlib import Path
 
-from filch.steal import write_output, writing
-from filch.steal.text import short_line
+from filch.steal import writing
+from filch.steal.files._outputs import write_output
+from filch.steal.text._visible import short_line
 
 from .._errors import ViewError
 from ..common._extensions import Extensions

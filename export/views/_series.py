@@ -8,8 +8,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from filch.steal import budget_of, open_untrusted, read_untrusted, write_output, writing
-from filch.steal.text import short_line
+from filch.steal import writing
+from filch.steal.files._kinds import budget_of
+from filch.steal.files._outputs import write_output
+from filch.steal.files._untrusted import open_untrusted, read_untrusted
+from filch.steal.text._visible import short_line
 
 from .._errors import ViewError
 from ..graph._graph import Graph

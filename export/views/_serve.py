@@ -16,7 +16,7 @@ from threading import Thread
 from typing import BinaryIO, Self
 from urllib.parse import quote, unquote, urlsplit
 
-from filch.steal.text import for_html
+from filch.steal.text._markup import for_html
 
 from .._errors import ViewError
 

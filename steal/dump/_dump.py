@@ -19,7 +19,7 @@ from .._records import ModuleInfo, Origin, Record, Records
 from ..files._kinds import budget_of
 from ..files._outputs import writing
 from ..files._untrusted import parse_json, read_untrusted
-from ..text import short_line
+from ..text._visible import short_line
 from ..values._decode import decode
 from ..values._foreign import MAX_EXACT_INT, Spec
 from ..values._sharding import Sharding

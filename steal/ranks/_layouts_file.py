@@ -7,7 +7,7 @@ from typing import Any
 from .._errors import FilchError
 from ..files._outputs import write_output
 from ..files._untrusted import read_toml
-from ..text import for_toml
+from ..text._toml import for_toml
 from ._layouts import Layouts
 
 _MOST_PATTERNS = 10_000  # each is tried on each name

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from filch.compare import blame, compare
-from filch.compare.bisection import bisect
+from filch.compare.bisection._bisect import bisect
 from filch.export import BackendError, export
 from filch.export.backends import CompiledVariant, NotCompiledError, Switch, get_backend
 from filch.steal import steal_forward

@@ -14,7 +14,8 @@ from faults.nodes.compiled import OrtPlants, WrongOnnxRuntime
 from filch.compare import compare
 from filch.export import export, lower, optimize
 from filch.export.backends import get_backend
-from filch.steal import ModuleInfo, argument_tensors, steal_forward
+from filch.steal import ModuleInfo, steal_forward
+from filch.steal.values._arguments import argument_tensors
 from support.models.zoo import exported
 from support.processes.compilers import needs_compiler
 from support.thorough import thorough

@@ -8,7 +8,10 @@ from torch import nn
 from torch.nn import functional
 
 from filch.compare import CompareError, diff, record_reference
-from filch.compare.float64 import float64_values, levels_of, measured_levels, stored_level
+from filch.compare.float64._levels_file import levels_of
+from filch.compare.float64._measured_levels import measured_levels
+from filch.compare.float64._mode import float64_values
+from filch.compare.float64._stored_level import stored_level
 from filch.compare.models._module_values import accumulated_gradients, module_values
 from filch.compare.models._state import ModelState
 from filch.steal import Key, restore, steal_forward, tensors

@@ -8,7 +8,8 @@ from contextlib import suppress
 
 import pytest
 
-from filch.steal import Phase, is_watched, phase, watch_phases
+from filch.steal import Phase, phase, watch_phases
+from filch.steal._phases import is_watched
 
 
 class Watched:

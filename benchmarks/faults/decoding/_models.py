@@ -18,7 +18,8 @@ from transformers.modeling_utils import AttentionInterface
 from transformers.models.stablelm import modeling_stablelm
 
 from faults._expressions import Names
-from filch.export import cache_argument, returned_cache
+from filch.export import cache_argument
+from filch.export.exporting._model_cache import returned_cache
 
 START, CHUNK = 2, 3  # tokens in the first call of those that decode, and in each chunk
 

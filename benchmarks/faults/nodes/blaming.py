@@ -14,7 +14,8 @@ from torch.utils._pytree import tree_map_only
 from filch.compare import compare
 from filch.export import export, lower, optimize
 from filch.export.backends import get_backend
-from filch.steal import ModuleInfo, argument_tensors, steal_forward
+from filch.steal import ModuleInfo, steal_forward
+from filch.steal.values._arguments import argument_tensors
 
 from .compiled import WrongOnnxRuntime
 from .kinds import INFINITE, NOISE, QDQ, STALE, Faults, planted

@@ -10,8 +10,8 @@ import torch
 from torch import fx
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, OutputSpec
 
-from filch.steal import tf32_products
-from filch.steal.text import python_literal
+from filch.steal._tf32 import tf32_products
+from filch.steal.text._python import python_literal
 
 from ..._errors import BackendError
 from ...evaluation._devices import module_on

@@ -20,7 +20,7 @@ import onnxruntime as ort
 import torch
 from onnx_ir.passes.common import ShapeInferencePass
 
-from filch.steal import Product, has_tf32
+from filch.steal._tf32 import Product, has_tf32
 
 from ..._errors import BackendError
 from ...common._memory import release_memory

@@ -10,7 +10,7 @@ from typing import Any
 
 import onnxruntime as ort
 
-from filch.steal.text import python_literal
+from filch.steal.text._python import python_literal
 
 from ..._errors import BackendError
 from ...common._suggestions import hint

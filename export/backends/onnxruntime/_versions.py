@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from filch.steal import Scratch
+from filch.steal.files._scratch import Scratch
 
 from ..._errors import BackendError
 from ...graph._graph import Graph

@@ -14,7 +14,8 @@ from typing import Any
 
 from ...graph._graph import Graph
 from ...graph._nodes import Dim, Node, Value
-from ...operators import Operator, operator_of
+from ...operators._operator import Operator
+from ...operators._registry import operator_of
 
 Port = tuple[str, int]  # the name of a layer, and the index of one of its outputs
 Owners = Mapping[str, tuple[str, ...]]

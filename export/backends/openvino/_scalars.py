@@ -11,7 +11,7 @@ from collections.abc import Collection
 import openvino as ov
 from openvino import opset13 as opset
 
-from ...operators import operator_of
+from ...operators._registry import operator_of
 
 _LIKE = "ConvertLike"
 _TYPE_ONLY = frozenset({_LIKE, "ShapeOf"})  # read the type or shape of a value, not its numbers

@@ -4,7 +4,7 @@ import pytest
 
 from filch.compare.decoding._inherited import without_rounding
 from filch.compare.decoding._positioned_row import PositionedRow
-from filch.compare.float64 import RoundingVerdict
+from filch.compare.float64._verdict import RoundingVerdict
 from filch.compare.results._rows import Row
 from support.models.hand_made import chain
 

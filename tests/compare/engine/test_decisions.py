@@ -23,7 +23,8 @@ from faults.decisions import (
     subject,
 )
 from filch.compare import Report, Row, compare, load_report
-from filch.compare.float64 import Flips, Float64Value, RecordedValues
+from filch.compare.float64._values import RecordedValues
+from filch.compare.float64._verdict import Flips, Float64Value
 from filch.compare.judging._judge import Judge
 from filch.compare.judging._run import Run
 from filch.export import Graph, Node, Value, export

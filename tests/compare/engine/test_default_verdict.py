@@ -12,7 +12,9 @@ from torch import nn
 from filch.compare import CompareError, compare
 from filch.export import Program, export
 from filch.export.backends import get_backend
-from filch.steal import Capture, Product, argument_tensors, steal_forward
+from filch.steal import Capture, steal_forward
+from filch.steal._tf32 import Product
+from filch.steal.values._arguments import argument_tensors
 from support.faults.fakes import WrongBackend
 
 WIDTH = 32

@@ -10,10 +10,10 @@ from filch.compare.engine._isolated_nodes import IsolatedInputs, compare_isolate
 from filch.compare.engine._judged_value import JudgedValue
 from filch.compare.engine._random import RandomValues
 from filch.compare.engine._run_rows import RunRows
-from filch.compare.float64 import RoundingVerdict
+from filch.compare.float64._verdict import RoundingVerdict
 from filch.compare.judging._alone import tolerance_verdict
 from filch.compare.metrics._metrics import compare_tensors
-from filch.export import Unpredictable
+from filch.export.evaluation._unpredictable import Unpredictable
 from support.models.hand_made import HeldReferences, chain, float64_values, judge_of, run_of
 
 X = torch.arange(1.0, 5.0)

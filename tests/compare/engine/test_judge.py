@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from filch.compare.engine._value_comparator import ValueComparator
-from filch.compare.float64 import Flips, RecordedValues, RoundingVerdict
+from filch.compare.float64._values import RecordedValues
+from filch.compare.float64._verdict import Flips, RoundingVerdict
 from filch.compare.metrics._limits import Limits
 from support.models.hand_made import HeldReferences, chain, float64_values, judge_of, run_of
 

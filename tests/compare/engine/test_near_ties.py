@@ -2,7 +2,7 @@
 
 import torch
 
-from filch.compare.float64 import Float64Value
+from filch.compare.float64._verdict import Float64Value
 from filch.compare.judging._open_choices import with_near_ties
 
 

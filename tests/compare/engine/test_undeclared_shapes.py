@@ -8,7 +8,7 @@ from onnx_ir import serde
 from torch import nn
 
 from filch.compare import compare
-from filch.compare.float64 import reduction_length
+from filch.compare.float64._reductions import reduction_length
 from filch.export import export
 from filch.steal import steal_forward
 

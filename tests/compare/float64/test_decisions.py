@@ -9,7 +9,10 @@ import torch
 from torch import fx
 
 from filch.compare import Report, compare
-from filch.compare.float64 import Decisions, Float64Evaluator, RecordedValues, float64_values
+from filch.compare.float64._decisions import Decisions
+from filch.compare.float64._evaluation import Float64Evaluator
+from filch.compare.float64._mode import float64_values
+from filch.compare.float64._values import RecordedValues
 from filch.export import Program, export
 from filch.steal import Capture, steal_forward
 from support.faults.fakes import WrongBackend

@@ -15,13 +15,13 @@ from torch import nn
 
 from faults.decisions import replaced
 from filch.compare import compare, compare_tensors, load_report
-from filch.compare.float64 import (
+from filch.compare.float64._verdict import (
+    SUSPICIOUS,
     Float64Value,
     RoundingVerdict,
     identical_verdict,
     rounding_verdict,
 )
-from filch.compare.float64._verdict import SUSPICIOUS
 from filch.compare.judging._alone import Confirmed
 from filch.compare.judging._pair import Pair
 from filch.export import Program, Value, export

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from filch.compare.float64 import Compared, Flips, deciding_node, flips_of, margins_of, nearest_alternative
+from filch.compare.float64._margins import Compared, deciding_node, flips_of, margins_of, nearest_alternative
+from filch.compare.float64._verdict import Flips
 from filch.export import Node
 
 X = torch.tensor([[1.0, 4.0, 3.5], [2.0, 2.25, -math.inf]], dtype=torch.float64)

@@ -15,7 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from faults.decisions import replaced
 from filch.compare import Report, compare
 from filch.compare.dynamo._graph_check import _eager_values
-from filch.compare.float64 import Float64Evaluator, Float64Value, RoundingVerdict, differing, rounding_verdict
+from filch.compare.float64._decision_values import differing
+from filch.compare.float64._evaluation import Float64Evaluator
+from filch.compare.float64._verdict import Float64Value, RoundingVerdict, rounding_verdict
 from filch.export import export
 from filch.steal import steal_forward
 

@@ -5,7 +5,10 @@ import math
 import pytest
 import torch
 
-from filch.compare.float64 import Fingerprint, Float64Value, StoredLevel, stored_level, unit_of
+from filch.compare.float64._fingerprint import Fingerprint
+from filch.compare.float64._noise import unit_of
+from filch.compare.float64._stored_level import StoredLevel, stored_level
+from filch.compare.float64._verdict import Float64Value
 
 UNIT = unit_of(torch.float32)
 

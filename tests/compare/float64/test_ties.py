@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from filch.compare.float64 import RoundingVerdict
 from filch.compare.float64._ties import selecting_node, unordered_indices, with_ties
+from filch.compare.float64._verdict import RoundingVerdict
 from filch.export import Graph, Node
 
 TOP = Node("top", "topk", ("x",), ("top",), {"arg1": 2})

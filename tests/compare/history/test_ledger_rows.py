@@ -10,7 +10,7 @@ import pytest
 from filch.compare import CompareError
 from filch.compare.history import _ledger_rows
 from filch.compare.history._ledger_rows import read_ledgers
-from filch.steal import budget_of
+from filch.steal.files._kinds import budget_of
 from support.faults.ledgers import MadeLedger, run_name
 from support.hostile.reports import FILES, LEDGERS, SECRET
 

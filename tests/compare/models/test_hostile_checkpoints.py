@@ -21,7 +21,7 @@ from filch.compare import CompareError, align
 from filch.compare.models import _checkpoint, _gguf
 from filch.compare.models._array_files import load_arrays
 from filch.compare.models._gguf import load_gguf
-from filch.steal import budget_of
+from filch.steal.files._kinds import budget_of
 
 Write = Callable[[Path], object]
 

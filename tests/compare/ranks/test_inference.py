@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from filch.compare.ranks._inference import infer, wrong_ranks
-from filch.steal import Distributed, RankPart
-from filch.steal.ranks._distributed import Piece
+from filch.steal.ranks._distributed import Distributed, Piece, RankPart
 
 REFERENCE = torch.arange(24.0).view(6, 4)
 

@@ -19,13 +19,15 @@ from markdown_it import MarkdownIt
 from torch import nn
 
 from filch.compare import DiffRow, DumpDiff, Report, Row, compare_tensors, write_repro
-from filch.compare.float64 import RoundingVerdict
+from filch.compare.float64._verdict import RoundingVerdict
 from filch.compare.rendering._markdown import table
 from filch.compare.results._rows import ModelOperation, ModuleRow, NodeOutcome
 from filch.compare.testing._plugin import _record_property
 from filch.export import Program, export
 from filch.steal import Capture, FilchError, Key, steal_forward
-from filch.steal.text import for_markdown, python_docstring, python_literal, short_line, shortened, visible
+from filch.steal.text._markup import for_markdown
+from filch.steal.text._python import python_docstring, python_literal
+from filch.steal.text._visible import short_line, shortened, visible
 from support.hostile.graphs import TEXTS, hostile_graph
 from support.processes.commands import run
 from support.views.chromium import Chromium, missing

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from filch.compare import Report, compare, diff, load_report
-from filch.compare.float64 import RoundingVerdict
+from filch.compare.float64._verdict import RoundingVerdict
 from filch.compare.results._rows import Status
 from filch.export import export
 from filch.steal import steal_append, steal_forward

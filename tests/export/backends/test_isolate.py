@@ -19,7 +19,8 @@ from filch.export import BackendError, Program, export, lower, optimize
 from filch.export.backends import Backend, Compiled, Isolates, backend_names, get_backend, isolate
 from filch.export.backends._forms import Cast, Form, Permute, Reshape, Uint8ToInt8
 from filch.export.backends._nchwc import Unblock
-from filch.steal import ModuleInfo, argument_tensors
+from filch.steal import ModuleInfo
+from filch.steal.values._arguments import argument_tensors
 from support.faults.fakes import PlantedBackend
 from support.models.zoo import ZOO
 from support.processes.compilers import needs_compiler

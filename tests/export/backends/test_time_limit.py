@@ -15,10 +15,11 @@ from torch import nn
 
 from filch.compare import CompareInstrument, compare, keep_precise
 from filch.compare.cli._app import main
-from filch.export import BackendError, ExportError, Program, TimeLimit, default_limit, load_program
-from filch.export.backends import Isolates, Observes, Switches, get_backend, limit_backend
+from filch.export import BackendError, ExportError, Program, load_program
+from filch.export.backends import Isolates, Observes, Switches, get_backend
+from filch.export.backends._limited import limit_backend
 from filch.export.common import _time_limit
-from filch.export.common._time_limit import end_process_if_stuck, limited, limited_steps
+from filch.export.common._time_limit import TimeLimit, default_limit, end_process_if_stuck, limited, limited_steps
 from filch.steal import restore, steal_forward
 from support.processes.forked import run_python
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from filch.export import copy_tensors
+from filch.export.common._copies import copy_tensors
 
 
 def test_copies_share_memory_in_the_same_way():

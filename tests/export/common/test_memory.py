@@ -6,8 +6,7 @@ import weakref
 
 import pytest
 
-from filch.export import release_memory
-from filch.export.common._memory import _resident
+from filch.export.common._memory import _resident, release_memory
 
 
 class Cycle:

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 from transformers import DynamicCache, MambaConfig, MambaForCausalLM
 
-from filch.export import ExportError, cache_argument, export, logits_of, returned_cache
+from filch.export import ExportError, cache_argument, export
+from filch.export.exporting._model_cache import logits_of, returned_cache
 from support.models.named_caches import NAMES, SETTINGS, Identical
 from support.models.zoo import build
 from support.thorough import kept

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from filch.compare import align, compare
-from filch.export import export, split_call
+from filch.export import export
+from filch.export.graph._nodes import split_call
 from filch.steal import restore, steal_forward
 
 NAMES = ("a@b", "a@1", "a", "@", "a b", "a/b", "a:b#", "日本", "0", "class", 'a"b', "a'b", "[x]", "x" * 300)

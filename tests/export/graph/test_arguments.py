@@ -7,7 +7,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from filch.export import leaves_of, map_leaves, written_arguments
+from filch.export.graph._arguments import leaves_of, map_leaves, written_arguments
 
 Pair = namedtuple("Pair", ["first", "second"])  # noqa: PYI024  as operators return
 TREES = {

@@ -12,7 +12,7 @@ from torch import fx
 from torch._inductor.decomposition import select_decomp_table
 
 from filch.export import export
-from filch.export.operators import find_operator, operator_name, operator_of
+from filch.export.operators._registry import find_operator, operator_name, operator_of
 from support.models.zoo import MODELS
 
 ROOT = Path(__file__).resolve().parents[3]

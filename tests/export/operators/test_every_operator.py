@@ -17,7 +17,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx_ir import serde
 
 from filch.export.common._arrays import array_to_torch, torch_to_array
-from filch.export.operators import find_operator
+from filch.export.operators._registry import find_operator
 from support.operators.cases import Case, as_tensor, cases, computed, in_float64
 
 OLDEST = 7  # version of ONNX's set that ONNX Runtime runs

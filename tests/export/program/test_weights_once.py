@@ -11,7 +11,7 @@ from torch import nn
 from filch.compare import compare
 from filch.export import ExportError, Program, export, load_program, optimize
 from filch.export.program import _original
-from filch.export.pt2_files import StoredError
+from filch.export.pt2_files._archive import StoredError
 from filch.steal import Capture, steal_forward
 
 

@@ -14,9 +14,12 @@ from torch import nn
 
 from filch.compare import compare
 from filch.export import ExportError, Original, Program, export, load_program
-from filch.export.pt2_files import Archive, StoredError, _expressions, is_runnable
-from filch.export.pt2_files import load_program as load_stored
-from filch.steal import budget_of, steal_forward
+from filch.export.pt2_files import _expressions
+from filch.export.pt2_files._archive import Archive, StoredError
+from filch.export.pt2_files._load import load_program as load_stored
+from filch.export.pt2_files._targets import is_runnable
+from filch.steal import steal_forward
+from filch.steal.files._kinds import budget_of
 from support.hostile.pt2_files import ARCHIVES, HARMLESS, REFUSED, Files, canary, contents, write
 from support.processes.commands import run as command
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from filch.export import TensorReference, record_run
+from filch.export import record_run
+from filch.export.tracing._replayable import TensorReference
 
 
 class InPlace(nn.Module):

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from filch.steal import Key, ModuleInfo, argument_tensors, restore, steal_forward
+from filch.steal import Key, ModuleInfo, restore, steal_forward
+from filch.steal.values._arguments import argument_tensors
 
 
 class Signature(nn.Module):

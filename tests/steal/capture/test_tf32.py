@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from filch.steal import DumpError, ModuleInfo, Product, restore, steal_forward, tf32_products
+from filch.steal import DumpError, ModuleInfo, restore, steal_forward
+from filch.steal._tf32 import Product, tf32_products
 
 CUDA = torch.device("cuda")
 

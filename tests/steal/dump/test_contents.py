@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from filch.steal import Skipped, argument_tensors, restore, steal_forward
+from filch.steal import Skipped, restore, steal_forward
+from filch.steal.values._arguments import argument_tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta state:UserWarning")
 

@@ -29,7 +29,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.masked import masked_tensor
 
-from filch.steal import DumpError, restore, steal_append, steal_forward, structure, tensors
+from filch.steal import DumpError, restore, steal_append, steal_forward, tensors
+from filch.steal.values._structure import structure
 
 CASES = int(os.environ.get("FILCH_FUZZ_CASES", "300"))
 SECONDS = 2

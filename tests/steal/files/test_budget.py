@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from filch.steal import LimitError, budget_of
+from filch.steal.files._budget import LimitError
+from filch.steal.files._kinds import budget_of
 
 
 def test_bytes_items_and_depth_are_counted():

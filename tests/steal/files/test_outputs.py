@@ -9,18 +9,8 @@ import stat
 import pytest
 import torch
 
-from filch.steal import (
-    DumpError,
-    FilchError,
-    add_properties,
-    new_files,
-    refuse_foreign,
-    restore,
-    steal_forward,
-    write_output,
-    write_problem,
-    writing,
-)
+from filch.steal import DumpError, FilchError, add_properties, restore, steal_forward, writing
+from filch.steal.files._outputs import new_files, refuse_foreign, write_output, write_problem
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from filch.steal import Scratch
 from filch.steal.files import _scratch
+from filch.steal.files._scratch import Scratch
 
 
 @pytest.fixture

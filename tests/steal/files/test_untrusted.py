@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from filch.steal import budget_of, open_companion, open_untrusted, parse_json, read_untrusted
+from filch.steal.files._kinds import budget_of
+from filch.steal.files._untrusted import open_companion, open_untrusted, parse_json, read_untrusted
 
 
 @pytest.fixture

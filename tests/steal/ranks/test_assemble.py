@@ -24,8 +24,8 @@ from filch.steal import (
     steal_append,
     steal_forward,
     tensors,
-    write_assembled,
 )
+from filch.steal.ranks._write import write_assembled
 from tests.support.models import parallel
 
 _SHAPES = [(8, 6), (7, 5), (3, 4), (1, 4), (13, 3)]  # most of them are not divisible by the number of ranks

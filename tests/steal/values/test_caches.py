@@ -7,7 +7,7 @@ import torch
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, MistralConfig, StaticCache
 from transformers.cache_utils import DynamicLayer, EncoderDecoderCache
 
-from filch.export import is_cache
+from filch.export.exporting._model_cache import is_cache
 from filch.steal import describe, restore, steal_forward, tensors
 
 # transformers 5.24 calls the argument `cache`.

@@ -8,10 +8,11 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.masked import MaskedTensor, masked_tensor
 
-from filch.steal import DumpError, Skipped, describe, restore, steal_append, steal_forward, structure, tensors
+from filch.steal import DumpError, Skipped, describe, restore, steal_append, steal_forward, tensors
 from filch.steal.values._decode import decode
 from filch.steal.values._dtypes import CARRIERS, OPAQUE_DTYPES, reason_not_storable
 from filch.steal.values._encode import encode
+from filch.steal.values._structure import structure
 from filch.steal.values._tensors import split_parts
 
 DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)

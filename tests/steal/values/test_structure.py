@@ -21,19 +21,10 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from filch.steal import (
-    DumpError,
-    Foreign,
-    Skipped,
-    describe,
-    missing_tensors,
-    restore,
-    steal_forward,
-    structure,
-    tensors,
-)
+from filch.steal import DumpError, Foreign, Skipped, describe, missing_tensors, restore, steal_forward, tensors
 from filch.steal.values._decode import decode
 from filch.steal.values._encode import encode
+from filch.steal.values._structure import structure
 from support.processes.forked import run_python
 
 

@@ -10,8 +10,9 @@ import onnx
 import onnxruntime as ort
 import torch
 
-from filch.export import AGAIN, Program
+from filch.export import Program
 from filch.export.backends import Compiled, ReferenceLookup, Stage, get_backend
+from filch.export.graph._cutting import AGAIN
 
 Fault = Callable[[torch.Tensor], torch.Tensor | None]
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from filch.export import Finding, Frame, Graph, Histogram, Node, Value
+from filch.export import Finding, Graph, Histogram, Node, Value
+from filch.export.graph._nodes import Frame
 
 LONG = "long" * 2500
 TEXTS = {

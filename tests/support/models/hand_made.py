@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
-from filch.compare.float64 import Float64Value, Float64Values, RecordedValues, unit_of
+from filch.compare.float64._noise import unit_of
+from filch.compare.float64._values import Float64Values, RecordedValues
+from filch.compare.float64._verdict import Float64Value
 from filch.compare.judging._facts import RunFacts
 from filch.compare.judging._judge import Judge
 from filch.compare.judging._run import JudgedProgram, Run

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from filch.export import cache_argument, returned_cache
+from filch.export import cache_argument
+from filch.export.exporting._model_cache import returned_cache
 from support.models.zoo import build
 
 if TYPE_CHECKING:  # so that the annotation can't be evaluated

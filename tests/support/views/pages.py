@@ -4,7 +4,8 @@ import dataclasses
 import math
 import random
 
-from filch.export import Finding, Frame, Graph, Histogram, Node, Value
+from filch.export import Finding, Graph, Histogram, Node, Value
+from filch.export.graph._nodes import Frame
 from filch.steal import Statistics
 
 OPS = ("MatMul", "Add", "Mul", "Relu", "Reshape", "Transpose", "Softmax", "LayerNormalization", "Cast")

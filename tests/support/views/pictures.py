@@ -10,8 +10,9 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
-from filch.export import Finding, Frame, Graph, Node, Value
+from filch.export import Finding, Graph, Node, Value
 from filch.export.graph._from_onnx import graph_from_onnx
+from filch.export.graph._nodes import Frame
 from filch.export.views import draw, write
 
 LOADER = Path(__file__).with_name("netron_loader.mjs")
