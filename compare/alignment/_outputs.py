@@ -108,7 +108,7 @@ def judge_outputs(
     again = (
         (_by_key(own_again), _by_key(other_again)) if own_again is not None and other_again is not None else ({}, {})
     )
-    judge = _Judge(own, other, again, equal)
+    judge = _OutputPairing(own, other, again, equal)
     found = {item.result.key: judge.place_of(item) for item in own.outputs}
     judge.refuse_other_order(found)
     has_cache = any(map(_is_of_cache, other.outputs)) or all(map(_is_of_cache, own.outputs))
@@ -128,7 +128,7 @@ def _by_key(execution: Execution) -> Mapping[str, Output]:
     return {output.result.key: output for output in execution.outputs}
 
 
-class _Judge:
+class _OutputPairing:
     """Finds the outputs of B that are those of A; see `judge_outputs`."""
 
     def __init__(self, own: Execution, other: Execution, again: tuple[_Outputs, _Outputs], equal: Equal | None) -> None:

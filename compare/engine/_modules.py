@@ -40,7 +40,7 @@ class ModuleRows:
         self._call = call
         self._limits = limits
         self.is_resolved = False
-        self._entries: list[tuple[_Entry, torch.Tensor]] = []
+        self._entries: list[tuple[_TensorPlace, torch.Tensor]] = []
         self._differences: dict[int, Difference] = {}
         if not program.is_foreign:
             self._resolve(None)
@@ -96,7 +96,7 @@ class ModuleRows:
         return references
 
 
-class _Entry(NamedTuple):
+class _TensorPlace(NamedTuple):
     """The place of a tensor; see `ModuleRow`."""
 
     path: str
@@ -110,7 +110,7 @@ class _Entry(NamedTuple):
 
 def _entries(
     reference: Records, program: Program, call: CapturedCall, inference: Inference | None
-) -> Iterator[tuple["_Entry", torch.Tensor]]:
+) -> Iterator[tuple["_TensorPlace", torch.Tensor]]:
     """Yield the place of each tensor of the call's modules, and the captured tensor."""
     for (path, iteration), record in call.keys.items():
         module_call = program.module_calls.get((path, iteration))
@@ -127,7 +127,7 @@ def _entries(
                     note = "nothing in this file says which value it is, and none has its numbers"
                     if side == "output" and (inferred := inference.find(path, iteration, tensor)) is not None:
                         resolution, (value, note) = "inferred", inferred
-                yield _Entry(path, iteration, side, place, resolution, value, note), tensor
+                yield _TensorPlace(path, iteration, side, place, resolution, value, note), tensor
 
 
 def _is_same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:

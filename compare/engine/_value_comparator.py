@@ -128,7 +128,7 @@ class ValueComparator:
     def _by_elements(self, name: str) -> JudgedValue | None:
         """Return what is known of a sequence that is not judged itself but whose elements are all right; else None."""
         users, operator = self._graph.consumers.get(name, ()), self._nodes[name].operator
-        is_sequence = operator.returns_sequence and all(user.op == "SequenceAt" for user in users)
+        is_sequence = operator.returns_sequence and all(user.operator.movement == "part" for user in users)
         if self.values[name].judged or not is_sequence:
             return None
         elements = [self.values[output] for user in users for output in user.outputs]

@@ -3,7 +3,7 @@
 import os
 import re
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,11 +63,7 @@ def _rows(path: Path, lines: Iterable[bytes], notes: list[str], budget: Budget) 
             else:
                 notes.append(f"The last line of {str(path)!r} is incomplete and was left out.")
             continue
-        row = _row(data, path, number)
-        labels, environment = (
-            shared.setdefault(tuple(items.items()), items) for items in (row.labels, row.environment)
-        )
-        rows.append(replace(row, labels=labels, environment=environment))
+        rows.append(_row(data, path, number, lambda items: shared.setdefault(tuple(items.items()), items)))
     if not rows:
         raise CompareError(f"{str(path)!r} has no rows of a ledger: `filch fleet` writes a ledger")
     if damaged:
@@ -76,7 +72,8 @@ def _rows(path: Path, lines: Iterable[bytes], notes: list[str], budget: Budget) 
     return rows
 
 
-def _row(data: Any, path: Path, number: int) -> LedgerRow:
+def _row(data: Any, path: Path, number: int, share: Callable[[dict[str, str]], Mapping[str, str]]) -> LedgerRow:
+    """Return the row of a line; `share` returns an equal mapping of an earlier one."""
     if not isinstance(data, dict) or "filch_ledger" not in data:
         raise CompareError(f"{str(path)!r} is not a ledger: line {number} has no entry 'filch_ledger'")
     version = data["filch_ledger"]
@@ -85,17 +82,18 @@ def _row(data: Any, path: Path, number: int) -> LedgerRow:
             f"{str(path)!r} is a ledger of version {reprlib.repr(version)}; this Filch reads version {VERSION}"
         )
     try:
-        row = ledger_row(data)
+        stored = ledger_row(data)
     except (KeyError, TypeError, ValueError) as error:
         reason = short_line(f"{type(error).__name__}: {error}")
         raise CompareError(f"the ledger {str(path)!r} is damaged in line {number}: {reason}") from error
-    if not _RUN.fullmatch(row.run):
+    if not _RUN.fullmatch(stored.run):
         raise CompareError(
-            f"the ledger {str(path)!r} is damaged in line {number}: row.run is {reprlib.repr(row.run)}, "
+            f"the ledger {str(path)!r} is damaged in line {number}: row.run is {reprlib.repr(stored.run)}, "
             "not a time like '2026-11-24T20:31:05Z'"
         )
-    environment = {name: text for name, text in row.environment.items() if name != "time"}  # it explains nothing
-    return replace(row, labels=dict(sorted(row.labels.items())), environment=dict(sorted(environment.items())))
+    environment = {name: text for name, text in stored.environment.items() if name != "time"}  # it explains nothing
+    labels, known = (share(dict(sorted(items.items()))) for items in (stored.labels, environment))
+    return replace(stored, labels=labels, environment=known)
 
 
 def _without_repeated(rows: Iterable[LedgerRow]) -> list[LedgerRow]:
