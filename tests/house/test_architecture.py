@@ -1,4 +1,4 @@
-"""docs/architecture.md describes the folders and names that there are."""
+"""The pages about the code describe the folders and names that there are."""
 
 import ast
 import re
@@ -8,8 +8,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("steal", "export", "compare")
-TEXT = (ROOT / "docs" / "architecture.md").read_text("utf-8")
-VOCABULARY = TEXT.partition("## Vocabulary")[2]
+TEXT, WAYS, VOCABULARY = (
+    (ROOT / "docs" / f"{page}.md").read_text("utf-8") for page in ("architecture", "ways", "vocabulary")
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def test_every_folder_is_described_by_its_own_sentence(sources):
 
 def test_every_file_that_is_named_exists():
     """Paths of files and folders, with or without the name of their package."""
-    named = set(re.findall(r"`((?:\w+/)+(?:_\w+\.py)?)`", TEXT))
+    named = set(re.findall(r"`((?:\w+/)+(?:_\w+\.py)?)`", TEXT + WAYS))
     places = [ROOT, *(ROOT / room for room in ROOMS)]
     assert len(named) > 20
     assert [name for name in sorted(named) if not any((place / name).exists() for place in places)] == []
