@@ -60,13 +60,13 @@ Implementation = nn.Module | Mapping[str, Any] | Records | str | os.PathLike[str
 
 
 def align(
-    a: Implementation,
-    b: Implementation,
+    reference: Implementation,
+    actual: Implementation,
     args: Any = None,
-    b_args: Any = None,
+    actual_args: Any = None,
     *,
     kwargs: Mapping[str, Any] | None = None,
-    b_kwargs: Mapping[str, Any] | None = None,
+    actual_kwargs: Mapping[str, Any] | None = None,
     mapping: str | os.PathLike[str] | ValueMap | None = None,
     weights_only: bool | None = None,
     parts: Mapping[str, str] | None = None,
@@ -91,19 +91,20 @@ def align(
     far rounding takes each value from float64. A conversion of a checkpoint is compared by its weights alone.
 
     Args:
-        a: the reference implementation: a module, in the mode in which to run it (a copy on the CPU, if it is on a
-            GPU); an ONNX program, as the path of its file, a model of onnx or onnx-ir, or a `Program`; a mapping from
-            names to tensors or arrays (of NumPy, JAX, MLX), which may be nested and have lists, in the order in which
-            they were computed; a `Capture` or `Dump`; or the path of a dump, of a file `.npz`, `.safetensors`, `.pt` or
-            `.gguf` (with the package `gguf`), or of the folder or index (`model.safetensors.index.json`) of a Hugging
-            Face checkpoint.
-        b: the other implementation, likewise.
+        reference: the reference implementation, A: a module, in the mode in which to run it (a copy on the CPU, if it
+            is on a GPU); an ONNX program, as the path of its file, a model of onnx or onnx-ir, or a `Program`; a
+            mapping from names to tensors or arrays (of NumPy, JAX, MLX), which may be nested and have lists, in the
+            order in which they were computed; a `Capture` or `Dump`; or the path of a dump, of a file `.npz`,
+            `.safetensors`, `.pt` or `.gguf` (with the package `gguf`), or of the folder or index
+            (`model.safetensors.index.json`) of a Hugging Face checkpoint.
+        actual: the implementation to compare with it, B, likewise.
         args: the positional arguments of A, or its only one, or a mapping of its arguments by name; None if A is no
             module and no program, or only weights are compared. Inputs in which many numbers are equal say little.
-        b_args: those of B, with the same numbers; None if they are the same. A program gets the arguments that have the
-            names of its inputs, or all of them in their order. Two programs without arguments get drawn inputs.
+        actual_args: those of B, with the same numbers; None if they are the same. A program gets the arguments that
+            have the names of its inputs, or all of them in their order. Two programs without arguments get drawn
+            inputs.
         kwargs: the keyword arguments of A.
-        b_kwargs: those of B; None if they are the same as those of A and `b_args` is None.
+        actual_kwargs: those of B; None if they are the same as those of A and `actual_args` is None.
         mapping: where module outputs of A are in B, as a `ValueMap` or its TOML file. Its rows are checked and displace
             what the numbers say; rows with other numbers are reported.
         weights_only: whether all arrays are weights and no module is run; None: if neither a module with arguments nor
@@ -131,11 +132,12 @@ def align(
     >>> align(a, b, torch.randn(3, 4)).headline
     '2 of 2 weights of B and 1 of 1 module outputs of A found; the outputs are the same'
     """
-    given = b_args if b_args is not None else args
-    other_kwargs = b_kwargs if b_kwargs is not None or b_args is not None else kwargs
-    shared = ModuleInfo.of(a).parameters if isinstance(a, nn.Module) and b_args is None else ()
-    own, other = _source(a, args, kwargs, ()), _source(b, given, other_kwargs, shared)
-    return align_sources(own, other, mapping=mapping, weights_only=weights_only, parts=parts)
+    given = actual_args if actual_args is not None else args
+    other_kwargs = actual_kwargs if actual_kwargs is not None or actual_args is not None else kwargs
+    names = ModuleInfo.of(reference).parameters if isinstance(reference, nn.Module) else ()
+    shared = names if actual_args is None else ()
+    sources = _source(reference, args, kwargs, ()), _source(actual, given, other_kwargs, shared)
+    return align_sources(*sources, mapping=mapping, weights_only=weights_only, parts=parts)
 
 
 def _source(given: Implementation, args: Any, kwargs: Mapping[str, Any] | None, parameters: Sequence[str]) -> Source:

@@ -6,7 +6,7 @@ from typing import Any
 
 from filch.steal import Dump, NotADumpError, restore
 
-from ._blame import blame
+from ._blame import blame as find_culprit
 from ._compare import Path, compare
 from ._compare_programs import compare_programs, pair_programs
 from ._diff import diff
@@ -18,14 +18,14 @@ _OF_PROGRAMS = ("inputs", "reference_backend", "seed", "shapes")
 _OF_PAIRS = (*_OF_PROGRAMS, "backend", "options", "lower_precision", "limit")
 
 
-def compare_files(first: Path, second: Path, *, blame_folder: Path | None = None, **settings: Any) -> Report | DumpDiff:
+def compare_files(reference: Path, actual: Path, *, blame: Path | None = None, **settings: Any) -> Report | DumpDiff:
     """Compare two files by what they are.
 
     Args:
-        first: the path of a dump or of an ONNX program.
-        second: likewise. Two programs are compared by `compare_programs`, two dumps by `diff`; the first one is the
-            reference. A dump and a program, in either order, are compared by `compare`.
-        blame_folder: if values of a program differ, find the cause and write a repro to this folder (see `blame`).
+        reference: the path of a dump or of an ONNX program.
+        actual: likewise. Two programs are compared by `compare_programs`, two dumps by `diff`. A dump
+            and a program, in either order, are compared by `compare`.
+        blame: if values of a program differ, find the cause and write a repro to this folder (see `blame`).
         **settings: the keyword arguments of that function. Those of another one may have their defaults.
 
     Raises:
@@ -51,29 +51,29 @@ def compare_files(first: Path, second: Path, *, blame_folder: Path | None = None
         for name, value in settings.items()
         if value is not None and value != {} and (name not in defaults or value != defaults[name].default)
     }
-    expected, actual = _dump(first), _dump(second)
-    if expected is None and actual is None:
+    expected, other = _dump(reference), _dump(actual)
+    if expected is None and other is None:
         if "mapping" in given:
             raise CompareError("a mapping is for a dump and a program, or two dumps: `filch align` needs none")
-        report = compare_programs(first, second, **given)
-        if blame_folder is None or report.close:
+        report = compare_programs(reference, actual, **given)
+        if blame is None or report.close:
             return report
-        pair = pair_programs(first, second, **{name: given[name] for name in _OF_PAIRS if name in given})
-        return blame(report, pair.capture, pair.program, blame_folder, limit=given.get("limit"))
+        pair = pair_programs(reference, actual, **{name: given[name] for name in _OF_PAIRS if name in given})
+        return find_culprit(report, pair.capture, pair.program, blame, limit=given.get("limit"))
     if unused := [name for name in _OF_PROGRAMS if name in given]:
         raise CompareError(f"{unused[0]} is only for two programs: a dump has the inputs")
-    if expected is None or actual is None:
-        if blame_folder is not None and "mapping" in given:
+    if expected is None or other is None:
+        if blame is not None and "mapping" in given:
             raise CompareError("what differs between two implementations has no cause in a runtime: use `filch align`")
-        dump, program = (expected, second) if expected is not None else (actual, first)
-        report = compare(dump or first, program, **given)
+        dump, program = (expected, actual) if expected is not None else (other, reference)
+        report = compare(dump or reference, program, **given)
         limit = given.get("limit")
-        return report if blame_folder is None else blame(report, dump or first, program, blame_folder, limit=limit)
-    given |= {} if blame_folder is None else {"blame_folder": blame_folder}
+        return report if blame is None else find_culprit(report, dump or reference, program, blame, limit=limit)
+    given |= {} if blame is None else {"blame": blame}
     if unused := [name for name in given if name not in ("mapping", "tolerance")]:
         raise CompareError(f"{unused[0]} is only for programs: two dumps are compared without running anything")
     tolerance = None if given.get("tolerance") == "default" else given.get("tolerance")
-    return diff(expected, actual, tolerance=tolerance, mapping=given.get("mapping"))
+    return diff(expected, other, tolerance=tolerance, mapping=given.get("mapping"))
 
 
 def _dump(path: str | os.PathLike[str]) -> Dump | None:

@@ -40,7 +40,7 @@ Dumps = _Path | Records | Sequence[_Path]
 
 def diff(
     reference: Dumps,
-    other: Dumps,
+    actual: Dumps,
     *,
     tolerance: float | Tolerance | None = None,
     layouts: Layouts | None = None,
@@ -48,7 +48,7 @@ def diff(
 ) -> DumpDiff:
     """Compare the values of two dumps or captures by key and path; no model is needed.
 
-    If `other` is the run of several processes, each value of the reference is compared with what the ranks have
+    If `actual` is the run of several processes, each value of the reference is compared with what the ranks have
     together (see `assemble`): first the parameters, then the forward pass, the backward pass and the final gradients.
     Plain tensors whose layout is not known are put together in the way that fits the reference best; a value of the
     forward pass or a final gradient that only a sum over the ranks explains is reported as not reduced. Replicas must
@@ -57,7 +57,7 @@ def diff(
     Args:
         reference: the reference: a dump or a capture; or the dumps of several processes, as their paths or a pattern
             such as `"run.*.onnx"`, which are put together first.
-        other: the dump, capture or dumps to compare with it.
+        actual: the dump, capture or dumps to compare with it.
         tolerance: see `compare`; by default, rounding levels judge the values if the reference has them (see
             `record_reference`).
         layouts: see `assemble`.
@@ -70,7 +70,7 @@ def diff(
     Raises:
         DumpError: one of them cannot be read, or is a program (`NotADumpError`).
     """
-    first, second = _opened(reference, layouts), _opened(other, layouts)
+    first, second = _opened(reference, layouts), _opened(actual, layouts)
     levels = levels_of(first) if tolerance is None else {}
     if isinstance(second, AssembledRecords):
         return RankDiff(first, second, tolerance, levels).result()

@@ -42,7 +42,7 @@ def align_command(
             ".safetensors, .pt, .gguf, or the folder of a Hugging Face checkpoint."
         ),
     ],
-    other: Annotated[
+    actual: Annotated[
         str,
         typer.Argument(
             help="Implementation B, likewise. Its factory returns its own arguments, or named arrays; a program gets "
@@ -77,6 +77,6 @@ def align_command(
     from .._align import align_sources, find_source
 
     with shown.progress("align"):
-        sides = [find_source(name) for name in (reference, other)]
-        result = align_sources(sides[0], sides[1], (reference, other), mapping, weights_only=weights_only, parts=parts)
+        sides = [find_source(name) for name in (reference, actual)]
+        result = align_sources(sides[0], sides[1], (reference, actual), mapping, weights_only=weights_only, parts=parts)
     raise shown.finish(result)

@@ -67,8 +67,8 @@ def demo_command(folder: Annotated[Path, typer.Option(help="Folder to write to."
 
 
 def compare_command(
-    first: shared.First,
-    second: shared.Second,
+    reference: shared.ReferenceFile,
+    actual: shared.ActualFile,
     inputs: shared.Inputs = None,
     seed: shared.Seed = 0,
     shape: shared.Shapes = None,
@@ -89,14 +89,14 @@ def compare_command(
 
     with shown.progress("compare"):
         result = compare_files(
-            first,
-            second,
+            reference,
+            actual,
             inputs=inputs,
             seed=seed,
             shapes=shapes,
             backend=backend,
             statistics=shown.needs_statistics(comparing),
-            blame_folder=blamed,
+            blame=blamed,
             mapping=mapping,
             **comparing.arguments,
         )
@@ -107,7 +107,7 @@ def compare_command(
 
 def diff_command(
     reference: Annotated[str, typer.Argument(help="A dump, or the pattern of the dumps of several processes.")],
-    other: Annotated[
+    actual: Annotated[
         list[str], typer.Argument(help="The dump to compare with it; those of several processes, or their pattern.")
     ],
     tolerance: shared.Tolerance = None,
@@ -129,9 +129,9 @@ def diff_command(
 
     layouts = load_layouts(layout) if layout else Layouts()
     try:
-        result = diff(reference, other, tolerance=tolerance, layouts=layouts, mapping=mapping)
+        result = diff(reference, actual, tolerance=tolerance, layouts=layouts, mapping=mapping)
     except NotADumpError as error:
-        command = shlex.join(["filch", "compare", reference, *other])
+        command = shlex.join(["filch", "compare", reference, *actual])
         raise CompareError(f"{error}; `{command}` compares programs, too") from None
     if save_layout is not None:
         save_layouts(replace(layouts, learned={**layouts.learned, **result.learned}), save_layout)

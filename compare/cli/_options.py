@@ -154,8 +154,8 @@ OptionalFactory = Annotated[str | None, _FACTORY]
 Factories = Annotated[list[str], _FACTORY]
 Reference = Annotated[Path, typer.Argument(help="A dump of the model.")]
 Program = Annotated[Path, typer.Argument(help="An ONNX file.")]
-First = Annotated[Path, typer.Argument(help="The reference: a dump of the model, or an ONNX program.")]
-Second = Annotated[Path, typer.Argument(help="The ONNX program to judge, or a dump.")]
+ReferenceFile = Annotated[Path, typer.Argument(help="The reference: a dump of the model, or an ONNX program.")]
+ActualFile = Annotated[Path, typer.Argument(help="The ONNX program to judge, or a dump.")]
 Inputs = Annotated[
     Path | None,
     typer.Option(help="Inputs of two programs: .npz, .safetensors, or the .json of Polygraphy's --save-inputs."),

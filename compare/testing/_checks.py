@@ -108,13 +108,13 @@ class Checks:
 
     def check_port(
         self,
-        a: nn.Module,
-        b: nn.Module,
+        reference: nn.Module,
+        actual: nn.Module,
         args: Any,
-        b_args: Any = None,
+        actual_args: Any = None,
         *,
         kwargs: Mapping[str, Any] | None = None,
-        b_kwargs: Mapping[str, Any] | None = None,
+        actual_kwargs: Mapping[str, Any] | None = None,
         mapping: str | Path | ValueMap | None = None,
         parts: Mapping[str, str] | None = None,
         accepted: Accepted = None,
@@ -122,12 +122,12 @@ class Checks:
         """Check that another implementation of a model, with the same weights, computes the same; see `align`.
 
         Args:
-            a: the reference implementation.
-            b: the other implementation.
+            reference: the reference implementation, A.
+            actual: the implementation to compare with it, B.
             args: the positional arguments of A, or its only one.
-            b_args: those of B; None if they are the same.
+            actual_args: those of B; None if they are the same.
             kwargs: the keyword arguments of A.
-            b_kwargs: those of B.
+            actual_kwargs: those of B.
             mapping: where module outputs of A are in B; its rows are checked.
             parts: what B has of outputs of A, if not all of them.
             accepted: reasons why a value may stay without a judgment, by its name (see `Report`).
@@ -139,7 +139,16 @@ class Checks:
             AssertionError: the outputs of B are not those of A, or a row of the mapping is wrong.
         """
         __tracebackhide__ = True
-        result = align(a, b, args, b_args, kwargs=kwargs, b_kwargs=b_kwargs, mapping=mapping, parts=parts)
+        result = align(
+            reference,
+            actual,
+            args,
+            actual_args,
+            kwargs=kwargs,
+            actual_kwargs=actual_kwargs,
+            mapping=mapping,
+            parts=parts,
+        )
         return self._judge(result, "port", "port", accepted)
 
     def check_invariance(

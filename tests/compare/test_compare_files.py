@@ -52,7 +52,7 @@ def test_two_dumps_are_compared_by_their_keys(folder):
 
 def test_a_repro_is_written_of_two_programs(folder, tmp_path):
     """The node that differs is extracted, as from a dump."""
-    report = compare_files(folder / "model.onnx", folder / "changed.onnx", blame_folder=tmp_path / "why")
+    report = compare_files(folder / "model.onnx", folder / "changed.onnx", blame=tmp_path / "why")
     assert report.repro and (tmp_path / "why" / "repro.py").is_file()
 
 
@@ -78,7 +78,7 @@ def test_a_report_of_two_programs_names_the_command_that_writes_a_repro(folder, 
     [
         ("model.onnx", {"seed": 1}, "seed is only for two programs"),
         ("ref.onnx", {"backend": "reference"}, "backend is only for programs"),
-        ("ref.onnx", {"blame_folder": "why"}, "blame_folder is only for programs"),
+        ("ref.onnx", {"blame": "why"}, "blame is only for programs"),
     ],
 )
 def test_settings_of_no_use_are_refused(folder, second, settings, message):

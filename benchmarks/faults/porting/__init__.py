@@ -151,10 +151,10 @@ def weigh(model: nn.Module) -> None:
 def make(bugs: tuple[PortingBug, ...], port: str, style: Style) -> Pair:
     """Return a model, its port with bugs, and their arguments."""
     with sized(port, style), torch.no_grad():
-        a, b, args, b_args = PORTS[port].make(None)
+        a, b, args, actual_args = PORTS[port].make(None)
         for bug in bugs:
             bug.plant(a, b)
-    return a, b, args, b_args
+    return a, b, args, actual_args
 
 
 def int8(x: Tensor) -> Tensor:

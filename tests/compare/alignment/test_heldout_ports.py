@@ -12,19 +12,19 @@ from support.thorough import kept
 @pytest.mark.parametrize("name", HELD_OUT_PORTS)
 def test_a_port_has_the_outputs_of_its_model(name):
     """Up to the rounding of float32."""
-    a, b, args, b_args = HELD_OUT_PORTS[name].make(None)
+    a, b, args, actual_args = HELD_OUT_PORTS[name].make(None)
 
     with torch.no_grad():
-        torch.testing.assert_close(b(*b_args), a(*args).logits, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(b(*actual_args), a(*args).logits, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("name", "bug"), [(name, bug) for name, port in HELD_OUT_PORTS.items() for bug in port.bugs])
 def test_a_bug_of_a_port_changes_its_outputs(name, bug):
     """More than rounding does."""
-    a, b, args, b_args = HELD_OUT_PORTS[name].make(bug)
+    a, b, args, actual_args = HELD_OUT_PORTS[name].make(bug)
 
     with torch.no_grad():
-        assert (b(*b_args) - a(*args).logits).abs().max() > 1e-4
+        assert (b(*actual_args) - a(*args).logits).abs().max() > 1e-4
 
 
 # One bug for each thing that the sets of bugs showed, with what the first departure has to name.
@@ -86,9 +86,9 @@ def test_weights_in_no_regular_order_or_folded_by_head_are_found(port, style):
 
 def test_a_bias_that_a_joined_projection_lacks_in_all_layers_is_named():
     """The projection, and not what reads its result, although that is a value of A in no layer."""
-    a, b, args, b_args = PORTS["qwen2"].make("key bias")
+    a, b, args, actual_args = PORTS["qwen2"].make("key bias")
 
-    result = align(a, b, args, b_args)
+    result = align(a, b, args, actual_args)
 
     assert [item.module for item in result.departures] == ["stack.0.packed", "stack.1.packed"]
     assert result.departures[0].note == "lacks model.layers.0.self_attn.k_proj.bias of A"

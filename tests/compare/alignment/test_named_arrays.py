@@ -121,9 +121,9 @@ def test_arrays_in_another_order_name_no_first_one(model: GPT2LMHeadModel, weigh
 def test_arrays_can_be_the_reference(model: GPT2LMHeadModel, weights: dict[str, np.ndarray]):
     """The port is A and the module is B: the first array of A that the module does not compute is missing."""
     ids = tokens()
-    result = align(numpy_gpt2(weights, ids.numpy(), np.float32), model, b_args=ids)
+    result = align(numpy_gpt2(weights, ids.numpy(), np.float32), model, actual_args=ids)
     assert result.close, result
-    result = align(numpy_gpt2(weights, ids.numpy(), np.float32, "eps"), model, b_args=ids)
+    result = align(numpy_gpt2(weights, ids.numpy(), np.float32, "eps"), model, actual_args=ids)
     assert not result.close
     assert [departure.module for departure in result.missing] == ["b1/ln1"]
 

@@ -11,8 +11,8 @@ BUG = "gptj: branches one after the other in layer 0"
 
 
 def on_device(bugs):
-    a, b, args, b_args = make(bugs, "gptj", "fresh")
-    move = [tuple(x.cuda() if isinstance(x, torch.Tensor) else x for x in part) for part in (args, b_args)]
+    a, b, args, actual_args = make(bugs, "gptj", "fresh")
+    move = [tuple(x.cuda() if isinstance(x, torch.Tensor) else x for x in part) for part in (args, actual_args)]
     return a.cuda(), b.cuda(), *move
 
 

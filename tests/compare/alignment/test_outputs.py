@@ -496,7 +496,7 @@ def test_an_output_that_b_lacks_is_declared():
     assert align(both, Model(), X, parts={"[1]": "none"}).outcome == "close"
     assert align(both, Model(), X, parts={"[0]": "none", "[1]": "none"}).outcome == "incomplete"
     with pytest.raises(CompareError, match="parts are those of what A returns"):
-        align(saved(lambda y: y), Model(), b_args=X, parts=LAST)
+        align(saved(lambda y: y), Model(), actual_args=X, parts=LAST)
 
 
 def test_a_value_that_b_has_inside_is_stated():

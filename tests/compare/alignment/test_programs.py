@@ -179,7 +179,7 @@ def test_weights_and_arrays_of_a_program(model: Decoder, program: ModelProto, tm
     path = tmp_path / "run.onnx"
     with torch.no_grad(), steal_forward(model, submodules=True, dump_file=path):
         model(TOKENS)
-    assert align(path, program, b_args=TOKENS.numpy()).close
+    assert align(path, program, actual_args=TOKENS.numpy()).close
     result = align(wrong, path, {"tokens": TOKENS})
     assert [departure.module for departure in result.departures] == [f"layers.{LAYER}.up"]
 

@@ -187,7 +187,7 @@ def test_the_cause_of_a_fault_inside_is_written(tmp_path: Path) -> None:
         onnx.save(model_of("If", last), path)
     np.savez(inputs, **{name: item.numpy() for name, item in inputs_of().items()})
 
-    report = compare_files(*paths, inputs=inputs, blame_folder=str(tmp_path / "blame"))
+    report = compare_files(*paths, inputs=inputs, blame=str(tmp_path / "blame"))
 
     assert report.repro == str(tmp_path / "blame")
     assert [node.op_type for node in onnx.load(tmp_path / "blame" / "model.onnx").graph.node] == ["Gather"]
