@@ -1,5 +1,6 @@
 """The magnitudes that rounding errors are relative to, depending on what a node computes."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -110,11 +111,13 @@ class Allowances:
         """Return the magnitude of the constant that a node multiplies by; 1 if there is none."""
         if node.operator.neutral != 1 or node.operator.rounding != "relative":
             return 1.0
-        number = node.attributes.get("arg1")  # of PyTorch, where it is no input
-        numbers = [abs(float(number))] if isinstance(number, int | float) else []
+        names = ("arg0", "arg1", "other") if node.operator.commutes else ("arg1", "other")  # of PyTorch: no inputs
+        given = map(node.attributes.get, names)
+        numbers = [abs(float(number)) for number in given if isinstance(number, int | float)]
         sizes = [*map(self._constant_size, node.inputs), *numbers]
         if not node.operator.commutes:  # a division
-            return 1 / (sizes[-1] if len(sizes) > 1 and sizes[-1] else 1.0)
+            divisor = sizes[-1] if len(sizes) > 1 else None
+            return 1 / divisor if divisor and math.isfinite(divisor) else 1.0
         return next((size for size in sizes if size), 1.0)
 
 

@@ -445,7 +445,7 @@ def _is_setting(node: Node, name: str) -> bool:
 def _is_whole_exponent(node: Node, name: str, tensor: torch.Tensor) -> bool:
     """Whether a value is the exponent of a power and has whole numbers; with noise, `(-2) ** 2` would be NaN."""
     at = node.operator.exponent
-    is_exponent = at is not None and name == node.inputs[at] and tensor.is_floating_point()
+    is_exponent = at is not None and node.inputs[at : at + 1] == (name,) and tensor.is_floating_point()
     return is_exponent and torch.equal(tensor, tensor.round())
 
 

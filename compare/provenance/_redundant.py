@@ -63,8 +63,13 @@ class RedundantNodes:
         if node.op == "Slice":
             return len(node.inputs) < 5 or bool(self.number(node.inputs[4]) == 1)
         if node.operator.neutral is not None:
-            return bool(self.number(node.inputs[1]) == node.operator.neutral)
-        return node.operator.keeps or (node.operator.variadic and len(node.inputs) == 1)
+            return len(node.inputs) > 1 and bool(self.number(node.inputs[1]) == node.operator.neutral)
+        return (node.operator.keeps and not self._has_writes) or (node.operator.variadic and len(node.inputs) == 1)
+
+    @cached_property
+    def _has_writes(self) -> bool:
+        """Whether a node writes to what another one computes, as PyTorch's can: a copy is then another value."""
+        return any(node.op.endswith("_") for node in self._graph.nodes)
 
     def _keeps_type(self, node: Node) -> bool:
         before, after = (self._graph.values.get(name) for name in (node.inputs[0], node.outputs[0]))

@@ -9,11 +9,11 @@ from onnx_ir.passes.common import ShapeInferencePass
 
 from ..common._quiet import quiet
 from ..graph._from_onnx import subgraphs
+from ..operators._registry import find_operator
 
 Use = tuple[ir.Node, int]  # a node and the index of its input
 _FLOAT = ir.DataType.FLOAT
 _FLOAT_INPUTS = {"Resize": (2,)}  # inputs that must be float32 in ONNX
-_DTYPE_ATTRIBUTES = ("to", "dtype")  # of casts, and of operators that make numbers
 _NUMPY_DTYPES = {ir.DataType.FLOAT16: np.dtype(np.float16), ir.DataType.BFLOAT16: np.dtype(ml_dtypes.bfloat16)}
 
 
@@ -140,8 +140,9 @@ class _Converter:
         """Convert the dtype attribute of a lowered node."""
         if self._simulate:
             return
-        name = next((name for name in _DTYPE_ATTRIBUTES if name in node.attributes), "")
-        if name and node.attributes[name].as_int() == _FLOAT:
+        operator = find_operator(node.domain, node.op_type)
+        name = "" if operator is None else operator.dtype_attribute
+        if name in node.attributes and node.attributes[name].as_int() == _FLOAT:
             node.attributes[name] = ir.AttrInt64(name, int(self._dtype))
         elif node.op_type == "ConstantOfShape":
             fill = node.attributes["value"].as_tensor().numpy() if "value" in node.attributes else np.zeros(1, "f4")

@@ -270,7 +270,7 @@ OPERATORS = (
     Operator("ConstantOfShape", _constant_of_shape, torch=_FILLED),
     Operator("DepthToSpace", _depth_to_space, torch="pixel_shuffle", movement="combine"),
     Operator("Expand", plain(_expand), torch="expand expand_as broadcast_to", movement="expand", resizes=True),
-    Operator("EyeLike", _eye_like, torch="eye"),
+    Operator("EyeLike", _eye_like, torch="eye", dtype_attribute="dtype"),
     Operator("Flatten", lambda call, x: flat_from(x, call["axis"]), torch="flatten", movement="reshape"),
     Operator("Gather", _gather, torch="embedding index_select", family="embedding", movement="combine", weight=0),
     Operator("GatherElements", _gather_elements, torch="gather take_along_dim", movement="combine", routing="gather"),

@@ -105,6 +105,7 @@ class Operator:
             the same order), `permute`, `expand` (repeated along dimensions of size 1) and `part` are those of one
             input, `combine` those of several inputs, indexed ones, or constants; `""` if it computes numbers.
         source: the position of the input that it moves.
+        dtype_attribute: the attribute that has the dtype of its results.
         resizes: whether it returns its first input if the output has the shape and dtype of that.
         chooses: whether the results are some of the numbers that it reads, which ones depends on the numbers.
         routing: `order` if it returns the order or the places of numbers, `gather` or `scatter` if it moves numbers
@@ -129,13 +130,15 @@ class Operator:
         activation: whether it is a function of each number that runtimes fuse into the product before it.
         random: whether it draws random numbers.
         uninitialized: whether it returns uninitialized memory.
+        reads_sequence: whether it takes a tensor from a sequence or an optional.
         returns_sequence: whether it returns a sequence of tensors.
         quantization: `quantize` and `dequantize` convert to and from integers with a scale, `integers` computes with
             them, `weight` reads a weight that is stored in a few bits.
         settings: the positions of floating-point inputs that are settings, such as scales, not numbers: as little a
             change as rounding makes may give outputs of another shape.
         added: returns the size of what kernels add to get the output, if that may be far larger than the output, by the
-            first input: a sigmoid is 1/2 plus a quotient, also where it is nearly 0. Rounding is relative to it.
+            first input: a sigmoid is 1/2 plus a quotient, also where it is nearly 0. Rounding is relative to it. Of
+            those of PyTorch alone, by all arguments.
     """
 
     name: str
@@ -146,6 +149,7 @@ class Operator:
     family: str = ""
     movement: Movement = ""
     source: int = 0
+    dtype_attribute: str = ""
     resizes: bool = False
     chooses: bool = False
     routing: Literal["", "order", "gather", "scatter"] = ""
@@ -166,10 +170,11 @@ class Operator:
     activation: bool = False
     random: bool = False
     uninitialized: bool = False
+    reads_sequence: bool = False
     returns_sequence: bool = False
     quantization: Literal["", "quantize", "dequantize", "integers", "weight"] = ""
     settings: frozenset[int] = frozenset()
-    added: Callable[[Tensor], Tensor] | None = None
+    added: Callable[..., Tensor] | None = None
 
     @property
     def kind(self) -> str:

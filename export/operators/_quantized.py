@@ -259,6 +259,11 @@ def _unpacked(packed: Tensor, bits: int) -> Tensor:
     return ((packed[..., None].long() >> shifts) & (2**bits - 1)).flatten(-2).double()
 
 
+# Operators on integers that have no values in float64.
+_UNEVALUATED = (
+    *("MulInteger", "QLinearAveragePool", "QLinearConvTranspose", "QLinearReduceMean", "QLinearSoftmax"),
+    *("QLinearWhere", "ReduceSumInteger"),
+)
 _DEQUANTIZES: Mapping[str, Any] = {"quantization": "dequantize"}
 _STORES_INTEGERS: Mapping[str, Any] = {"quantization": "integers"}
 
@@ -283,6 +288,7 @@ OPERATORS = (
     Operator("QLinearMul", _binary(torch.mul), _MICROSOFT, **_STORES_INTEGERS),
     Operator("QLinearSigmoid", _unary(lambda _, x: torch.sigmoid(x)), _MICROSOFT, **_STORES_INTEGERS),
     Operator("QuantizeLinear", _quantize, _MICROSOFT, quantization="quantize"),
+    *(Operator(name, None, _MICROSOFT, **_STORES_INTEGERS) for name in _UNEVALUATED),
     of_torch("fake_quantize_per_channel_affine fake_quantize_per_tensor_affine", jumps=True),
     of_torch("fake_quantize_per_channel_affine_cachemask fake_quantize_per_tensor_affine_cachemask", jumps=True),
 )

@@ -131,6 +131,11 @@ def _last(_: object, shapes: Sequence[tuple[int, ...]]) -> float:
     return shapes[0][-1]
 
 
+def _cancelled(gradient: Tensor, output: Tensor, dim: int, *_: object) -> Tensor:
+    """Return the size of the numbers that cancel in the gradient of a softmax, if that of its results is constant."""
+    return output * (gradient.abs() + (gradient * output).abs().sum(dim, keepdim=True))
+
+
 def _reduces(name: str, function: _Reduce, **traits: Any) -> Operator:
     """Return an operator of sums, which kernels may add one by one along dimensions that are not the last."""
     return Operator(name, _reducing(function), terms=_reduced, sequential=_reduced, **traits)
@@ -169,7 +174,7 @@ OPERATORS = (
     _reduces("ReduceLogSumExp", _by_float64(lambda x, dims: x.logsumexp(dims, keepdim=True))),
     Operator("ReduceMax", _reducing(_extreme(torch.amax, is_largest=True)), torch="amax", family="amax", chooses=True),
     _reduces("ReduceMean", _by_float64(lambda x, dims: x.mean(dims, keepdim=True)), family="mean"),
-    Operator("ReduceMin", _reducing(_extreme(torch.amin, is_largest=False)), torch="amin", chooses=True),
+    Operator("ReduceMin", _reducing(_extreme(torch.amin, is_largest=False)), torch="amin", family="amin", chooses=True),
     _reduces("ReduceProd", _product),
     _reduces("ReduceSum", _sum, family="sum"),
     _reduces("ReduceSumSquare", lambda x, dims: _sum(x * x, dims)),
@@ -194,6 +199,7 @@ OPERATORS = (
     of_torch("aminmax median kthvalue mode cummax cummin", chooses=True),
     of_torch("sort", chooses=True, routing="order", decision=Decision("selection", axis="arg1", output=1)),
     of_torch("topk", chooses=True, routing="gather", decision=Decision("selection", axis="arg2", output=1)),
+    of_torch("_softmax_backward_data", added=_cancelled),
     of_torch("bucketize", decision=Decision("buckets")),
     of_torch("searchsorted", decision=Decision("buckets", boundaries=0)),
     # Losses.

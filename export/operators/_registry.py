@@ -36,6 +36,8 @@ _FAMILIES = (
     _sequence,
     _signal,
 )
+_MICROSOFT = "com.microsoft"
+_RUNTIMES = ("aten", "com.microsoft", "com.ms.internal", "openvino", "pkg.torch", "prims")
 _ONNX: Mapping[tuple[str, str], Operator] = {
     (operator.domain, operator.name): operator for family in _FAMILIES for operator in family.OPERATORS if operator.name
 }
@@ -68,7 +70,10 @@ def operator_of(op: str) -> Operator:
     if (found := find_operator(domain, name)) is not None:
         return found
     plain = operator_name(op).removesuffix("_")
-    found = _TORCH.get(plain) or _ONNX.get(("", name)) or Operator(plain)
+    if domain and not domain.startswith(_RUNTIMES):  # an operator of somebody else may mean anything
+        return Operator(plain)
+    found = _TORCH.get(plain) or _ONNX.get((_MICROSOFT if domain else "", name)) or _ONNX.get(("", name))
+    found = found or Operator(plain)
     # A division with a rounding mode returns integers.
     return replace(found, jumps=True) if op.endswith((".Tensor_mode", ".Scalar_mode")) else found
 
@@ -77,4 +82,4 @@ def operator_name(op: str) -> str:
     """Return the name of an operator without domain or namespace and overload: `aten.mul.Tensor` becomes `mul`."""
     namespace, _, name = op.rpartition("::")
     parts = name.split(".")
-    return parts[1] if len(parts) == 3 and not namespace else name
+    return parts[1] if not namespace and (len(parts) == 3 or op.startswith("aten.")) else name

@@ -32,9 +32,9 @@ def _erased(items: list[Any], at: Tensor | None = None) -> list[Any]:
 OPERATORS = (
     Operator("ConcatFromSequence", _joined, movement="combine"),
     Operator("Optional", lambda _, item=None: (item,)),
-    Operator("OptionalGetElement", plain(lambda item: item), movement="copy"),
+    Operator("OptionalGetElement", plain(lambda item: item), movement="copy", reads_sequence=True),
     Operator("OptionalHasElement", lambda _, item=None: torch.tensor(item is not None)),
-    Operator("SequenceAt", plain(lambda items, at: items[int(number(at))]), movement="part"),
+    Operator("SequenceAt", plain(lambda items, at: items[int(number(at))]), movement="part", reads_sequence=True),
     Operator("SequenceConstruct", lambda _, *items: [*items], movement="combine", returns_sequence=True),
     Operator("SequenceEmpty", lambda _: [], returns_sequence=True),
     Operator("SequenceErase", plain(_erased), movement="combine", returns_sequence=True),

@@ -100,8 +100,8 @@ def test_an_expired_step_leaves_no_interruption_behind():
     """In Python 3.11, a cancelled interruption let a thread with a trace function hang in the next function call."""
     script = """
 import sys
-from filch.export import BackendError, TimeLimit
-from filch.export.common._time_limit import limited
+from filch.export import BackendError
+from filch.export.common._time_limit import TimeLimit, limited
 with TimeLimit(0.1):
     try:
         with limited("x", "to run"):

@@ -2,9 +2,11 @@
 
 import ast
 import operator
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import onnxruntime as ort
 import pytest
 import torch
 from onnx import defs
@@ -12,6 +14,7 @@ from torch import fx
 from torch._inductor.decomposition import select_decomp_table
 
 from filch.export import export
+from filch.export.operators._operator import Operator
 from filch.export.operators._registry import find_operator, operator_name, operator_of
 from support.models.zoo import MODELS
 
@@ -75,6 +78,30 @@ def test_operators_without_an_entry_add():
     assert unknown.name == "Operator"
     assert unknown.adds
     assert unknown.movement == ""
+
+
+@pytest.mark.parametrize("op", ["custom::Cast", "my::Split", "lib::Sub", "x::max"])
+def test_an_operator_of_another_domain_may_mean_anything(op: str):
+    """Only runtimes use the names of ONNX for the same."""
+    assert operator_of(op) == Operator(op.partition("::")[2])
+
+
+def test_names_of_pytorch_are_read_with_or_without_what_is_around_them():
+    """In place, with an overload or without, and of each namespace."""
+    for op in ("floor", "floor_", "aten.floor", "aten.floor_.default", "aten.floor.out"):
+        assert operator_of(op).jumps, op
+    assert operator_of("prims.convert_element_type.default").movement == "cast"
+    assert operator_of("aten.div.Tensor_mode").jumps
+    assert not operator_of("aten.div.Tensor").jumps
+
+
+def test_integers_of_onnxruntime_have_a_scale():
+    """All operators that ONNX Runtime has for quantized integers."""
+    get_schemas = ort.capi.onnxruntime_pybind11_state.get_all_operator_schema
+    names = {(item.domain, item.name) for item in get_schemas() if re.match(r"QLinear|QGemm|\w+Integer$", item.name)}
+    assert len(names) > 10
+    found = {(domain, name): operator_of(f"{domain}::{name}" if domain else name) for domain, name in names}
+    assert {name for name, item in found.items() if item.quantization != "integers"} == set()
 
 
 def _tables(tree: ast.AST) -> Iterator[int]:
