@@ -271,8 +271,8 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return [torch.zeros_like(_in_float64(item)) for item in results]
         try:
             computed = [*map(_with_memory, _tensors(call.in_float64(self._read)))]
-            if self._noisy and call.name in ("mean", "sum", "var_mean") and _is_float(results[0]):
-                self._add_noise_of_sums(call, computed)
+            if self._noisy and _is_float(results[0]):
+                self._add_noise_within(call, computed, unit_of(results[0].dtype))
             if [item.shape for item in computed] == [item.shape for item in results]:
                 return [*computed]
             problem = "another shape, which depends on rounding"
@@ -283,6 +283,15 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if part.is_floating_point() or part.is_complex():
                 part.fill_(math.nan)
         return [torch.full_like(_in_float64(item), math.nan) if _is_float(item) else None for item in results]
+
+    def _add_noise_within(self, call: "_ModeCall", results: Sequence[torch.Tensor], unit: float) -> None:
+        """Add to results the rounding of what the kernel computes on the way to them."""
+        if call.name in ("mean", "sum", "var_mean"):
+            self._add_noise_of_sums(call, results)
+        if call.operator.added is not None:
+            size = call.added(self._read)
+            self._patterns += 1
+            results[0].add_(with_noise(size, unit, seed=self._patterns) - size)
 
     def _add_noise_of_sums(self, call: "_ModeCall", results: Sequence[torch.Tensor]) -> None:
         """Add to sums the rounding of their partial sums, as if all terms were added one by one."""
@@ -383,7 +392,7 @@ class _ModeCall:
     def _accumulates(self) -> bool:
         """Whether it adds to numbers, although others of its name only move them."""
         accumulate = self.args[3] if len(self.args) > 3 else self.kwargs.get("accumulate")
-        is_put = self.name in ("index_put", "_index_put_impl")
+        is_put = self.name in ("index_put", "_index_put_impl", "_unsafe_index_put")
         return bool(is_put and accumulate) or "reduce" in self.func._overloadname  # noqa: SLF001  it has no other access
 
     def in_float64(self, read: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -396,6 +405,12 @@ class _ModeCall:
 
         args, kwargs = map_leaves(convert, (tuple(self.args), dict(self.kwargs)))
         return float64_operator(self.func)(*args, **kwargs)
+
+    def added(self, read: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """Return the size of what the kernel adds to get its result (see `Operator.added`), which has one."""
+        if self.operator.added is None:
+            raise ValueError(f"{self.name} adds nothing that is larger than its result")
+        return self.operator.added(*(read(item) if isinstance(item, torch.Tensor) else item for item in self.args))
 
     def rounding(self, result: torch.Tensor, value: torch.Tensor) -> float:
         """Return half a unit in the last place of a result, relative; 0 if no number of it was rounded.

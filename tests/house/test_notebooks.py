@@ -33,7 +33,7 @@ def test_a_notebook_shows_what_its_code_gives(notebook, tmp_path, monkeypatch):
     """Each cell in order, in a folder of its own; numbers that depend on the machine are compared apart."""
     shown = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("filch.compare.results._report.show_page", shown.append)
+    monkeypatch.setattr("filch.compare.rendering._result.show_page", shown.append)
     names = {"__name__": "__main__"}
     for code, stored in _cells(notebook):
         value = _value(code, names)
