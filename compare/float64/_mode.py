@@ -288,8 +288,9 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Add to results the rounding of what the kernel computes on the way to them."""
         if call.name in ("mean", "sum", "var_mean"):
             self._add_noise_of_sums(call, results)
-        if call.operator.added is not None:
-            size = call.added(self._read)
+        if call.operator.cancelled is not None:
+            args = (self._read(item) if isinstance(item, torch.Tensor) else item for item in call.args)
+            size = call.operator.cancelled(*args)
             self._patterns += 1
             results[0].add_(with_noise(size, unit, seed=self._patterns) - size)
 
@@ -405,12 +406,6 @@ class _ModeCall:
 
         args, kwargs = map_leaves(convert, (tuple(self.args), dict(self.kwargs)))
         return float64_operator(self.func)(*args, **kwargs)
-
-    def added(self, read: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """Return the size of what the kernel adds to get its result (see `Operator.added`), which has one."""
-        if self.operator.added is None:
-            raise ValueError(f"{self.name} adds nothing that is larger than its result")
-        return self.operator.added(*(read(item) if isinstance(item, torch.Tensor) else item for item in self.args))
 
     def rounding(self, result: torch.Tensor, value: torch.Tensor) -> float:
         """Return half a unit in the last place of a result, relative; 0 if no number of it was rounded.

@@ -137,8 +137,8 @@ class Operator:
         settings: the positions of floating-point inputs that are settings, such as scales, not numbers: as little a
             change as rounding makes may give outputs of another shape.
         added: returns the size of what kernels add to get the output, if that may be far larger than the output, by the
-            first input: a sigmoid is 1/2 plus a quotient, also where it is nearly 0. Rounding is relative to it. Of
-            those of PyTorch alone, by all arguments.
+            first input: a sigmoid is 1/2 plus a quotient, also where it is nearly 0. Rounding is relative to it.
+        cancelled: of PyTorch: returns the size of the numbers that cancel in the kernel, by its arguments.
     """
 
     name: str
@@ -174,7 +174,8 @@ class Operator:
     returns_sequence: bool = False
     quantization: Literal["", "quantize", "dequantize", "integers", "weight"] = ""
     settings: frozenset[int] = frozenset()
-    added: Callable[..., Tensor] | None = None
+    added: Callable[[Tensor], Tensor] | None = None
+    cancelled: Callable[..., Tensor] | None = None
 
     @property
     def kind(self) -> str:

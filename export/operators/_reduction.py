@@ -199,7 +199,7 @@ OPERATORS = (
     of_torch("aminmax median kthvalue mode cummax cummin", chooses=True),
     of_torch("sort", chooses=True, routing="order", decision=Decision("selection", axis="arg1", output=1)),
     of_torch("topk", chooses=True, routing="gather", decision=Decision("selection", axis="arg2", output=1)),
-    of_torch("_softmax_backward_data", added=_cancelled),
+    of_torch("_softmax_backward_data", cancelled=_cancelled),
     of_torch("bucketize", decision=Decision("buckets")),
     of_torch("searchsorted", decision=Decision("buckets", boundaries=0)),
     # Losses.
