@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from filch.steal._tf32 import Product
 
-from ._operator import NodeCall, Operator, Tensor, UnsupportedError
+from ._operator import NodeCall, Operator, Tensor, UnsupportedError, of_torch
 
 _Step = Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor]]  # takes x @ W and the states; returns the next ones
 _Function = Callable[[Tensor], Tensor]
@@ -206,5 +206,6 @@ _TRAITS: dict[str, Any] = {
 OPERATORS = (
     Operator("GRU", _gru, torch="gru", **_TRAITS),
     Operator("LSTM", _lstm, torch="lstm", **_TRAITS),
-    Operator("RNN", _rnn, torch="rnn_tanh rnn_relu", **_TRAITS),
+    Operator("RNN", _rnn, **_TRAITS),
+    of_torch("rnn_tanh rnn_relu", **_TRAITS),
 )

@@ -95,6 +95,21 @@ def test_names_of_pytorch_are_read_with_or_without_what_is_around_them():
     assert not operator_of("aten.div.Tensor").jumps
 
 
+def test_functions_that_differ_are_of_different_kinds():
+    """Equal kinds on equal operands are taken for a proof that two values are the same."""
+    for names in (
+        "tril triu",
+        "ones_like zeros_like",
+        "fmod remainder",
+        "maximum fmax",
+        "rnn_tanh rnn_relu",
+        "add sub",
+    ):
+        one, other = names.split()
+        assert operator_of(one).kind != operator_of(other).kind
+    assert operator_of("mm").kind == operator_of("Gemm").kind == operator_of("com.microsoft::FusedMatMul").kind
+
+
 def test_integers_of_onnxruntime_have_a_scale():
     """All operators that ONNX Runtime has for quantized integers."""
     get_schemas = ort.capi.onnxruntime_pybind11_state.get_all_operator_schema
