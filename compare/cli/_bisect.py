@@ -11,8 +11,11 @@ from ._output import Writing
 
 
 def bisect_command(
-    reference: shared.Reference,
+    reference: shared.ReferenceFile,
     program: shared.Program,
+    inputs: shared.Inputs = None,
+    seed: shared.Seed = 0,
+    shape: shared.Shapes = None,
     backend: shared.Backend = "onnxruntime-cpu",
     value: Annotated[str | None, typer.Option(help="Judge this value of the graph instead of the outputs.")] = None,
     optimized: shared.Optimized = False,
@@ -28,6 +31,7 @@ def bisect_command(
 
     Exits with 0 if there is no error, and with 1 if there is one, whether or not its cause was found.
     """
+    shapes = shared.parse_shapes(shape)
     from filch.export.passes import default_passes
 
     from ..bisection._bisect import bisect
@@ -36,6 +40,9 @@ def bisect_command(
         report = bisect(
             reference,
             program,
+            inputs=inputs,
+            seed=seed,
+            shapes=shapes,
             backend=backend,
             value=value,
             passes=default_passes() if optimized else None,

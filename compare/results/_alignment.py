@@ -13,6 +13,7 @@ from filch.steal.text._visible import short_line
 from ..rendering._outcome import Gap, Proof
 from ..rendering._result import NextCommand, Result
 from ..rendering._table import Block, Column, Line, fit_paths, folded, table_of
+from ._next_command import DEFAULT_BACKEND, to_blame, to_repeat
 
 _SHOWN = 8  # missing weights and values in a summary
 Evidence = Literal["proved", "anchored", "by value", "ambiguous", "given", "contradicted", "uncovered"]
@@ -346,7 +347,11 @@ class Alignment(Result):
 
     @property
     def next_command(self) -> NextCommand | None:
-        """The command that shows each weight and value."""
+        """The command that finds the cause where two programs differ, as for `compare`, or shows each value."""
+        if self.compared == "outputs" and self.wrong_outputs and not self.parts:
+            command = to_repeat(self.reference, self.other, backend=DEFAULT_BACKEND, options={}, tolerance=None)
+            if command:  # both are files
+                return to_blame(command)
         if not all(":" in name for name in (self.reference, self.other)):
             return None
         command = shlex.join(["filch", "align", self.reference, self.other, "--all"])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from filch.compare import CompareError, DumpDiff, Report, compare_files, load_report
+from filch.compare import CompareError, DumpDiff, Report, align, compare_files, load_report
 from filch.export import export
 from filch.steal import DumpError, steal_forward
 from support.processes.commands import run
@@ -64,6 +64,9 @@ def test_a_report_of_two_programs_names_the_command_that_writes_a_repro(folder, 
     assert load_report("report.json").next_command.command == shlex.join(
         ["filch", "compare", *programs, "--blame", "blame"]
     )
+
+    assert align(*programs).next_command == load_report("report.json").next_command
+    assert align(*programs[:1] * 2).next_command is None
 
     assert run("repro", "report.json", "-o", "why") == 2
     message, command = capsys.readouterr().err.rstrip().rsplit("\n", 1)
