@@ -118,6 +118,14 @@ def diff_command(
     mapping: Annotated[
         Path | None, typer.Option(help="Compare two implementations: the TOML file that `filch align` has written.")
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FACTORY",
+            help="The model of the reference, as package.module:factory or path.py:factory: judge by rounding, and run "
+            "modules alone.",
+        ),
+    ] = None,
     *,
     shown: Judged,
 ) -> None:
@@ -126,16 +134,19 @@ def diff_command(
 
     from .._diff import diff
     from ..common._errors import CompareError
+    from ..models._factory import make_subject
 
     layouts = load_layouts(layout) if layout else Layouts()
     try:
-        result = diff(reference, actual, tolerance=tolerance, layouts=layouts, mapping=mapping)
+        made = None if model is None else make_subject(model).model
+        with shown.progress("diff"):
+            result = diff(reference, actual, tolerance=tolerance, layouts=layouts, mapping=mapping, model=made)
     except NotADumpError as error:
         command = shlex.join(["filch", "compare", reference, *actual])
         raise CompareError(f"{error}; `{command}` compares programs, too") from None
     if save_layout is not None:
         save_layouts(replace(layouts, learned={**layouts.learned, **result.learned}), save_layout)
-    raise shown.finish(result)
+    raise shown.finish(replace(result, command=command_line({**_NOT_REPEATED, "--save-layout": 1})))
 
 
 def check_command(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from filch.steal import Dump, Key, tensors
+from filch.steal import Dump, Key, Records, tensors
 from filch.steal.values._raw import no_modes_or_grad
 
 from ..common._errors import reason_of
@@ -21,29 +21,32 @@ _Put = Callable[[Key, str, torch.Tensor], None]
 _Take = Callable[[Key, str, torch.Tensor, float], None]
 
 
-def measured_levels(run: Callable[[_Put], object], dump: Dump) -> tuple[dict[str, StoredLevel], str]:
-    """Run a function in float64 without and with noise, and return the rounding levels of the values in a dump.
+def measured_levels(run: Callable[[_Put], object], records: Records) -> tuple[dict[str, StoredLevel], str]:
+    """Run a function in float64 without and with noise, and return the rounding levels of recorded values.
 
-    The float64 values of the first run are in a temporary file beside the dump until the second run has computed those
-    with noise. The random number state is the same at the beginning of each run, and restored at the end.
+    The float64 values of the first run are in a temporary file, beside the dump if that folder can be written to, until
+    the second run has computed those with noise. The random number state is the same at the beginning of each run, and
+    restored at the end.
 
     Args:
-        run: runs the code that the dump is of, from the same state each time. It passes on each tensor that it computes
-            with the key of the record and the path in it; of several with the same place, the last one counts.
-        dump: what the code has computed by itself.
+        run: runs the code that the records are of, from the same state each time. It passes on each tensor that it
+            computes with the key of the record and the path in it; of several with the same place, the last one counts.
+        records: what the code has computed by itself.
 
     Returns:
         the levels by the label of the record's key and the path of the tensor; and why values have none, or `""`.
     """
     levels: dict[str, StoredLevel] = {}
     decisions: RecordedDecisions = {}
-    record = lru_cache(maxsize=1)(lambda key: tensors(dump[key]))
+    record = lru_cache(maxsize=1)(lambda key: tensors(records[key]))
     exact_mode, noisy_mode = (Float64Mode(noisy=noisy, decisions=decisions) for noisy in (False, True))
-    with tempfile.TemporaryFile(dir=Path(dump.source).parent) as file:
+    folder = Path(records.source).parent
+    is_usable = isinstance(records, Dump) and os.access(folder, os.W_OK)
+    with tempfile.TemporaryFile(dir=folder if is_usable else None) as file:
         exact = _TensorFile(file)
 
         def keep(key: Key, path: str, value: torch.Tensor, unit: float) -> None:
-            if key in dump:
+            if key in records:
                 exact.write(key.label + path, value, unit)
 
         def measure(key: Key, path: str, noisy: torch.Tensor, _: float) -> None:

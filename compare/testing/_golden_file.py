@@ -23,7 +23,7 @@ from ..common._errors import CompareError
 from ..float64._fingerprint import Fingerprint
 from ..float64._levels_file import levels_of, write_levels
 from ..float64._stored_level import StoredLevel
-from ._rerun import Rerun
+from ..references._rerun import Rerun
 
 KEY, LEVELS_KEY = "filch.golden", "filch.golden.levels"
 
