@@ -28,10 +28,8 @@ from .alignment._array_alignment import Runnable, Source, align_arrays, align_we
 from .alignment._arrays import NamedArrays, as_tensors
 from .alignment._correspondence import Correspondence
 from .alignment._exact import computed_tables, exact_run, exact_tables, exact_values, own_tables, tables_of
-from .alignment._execution import Execution, Tensors
 from .alignment._folded import folded_weights
 from .alignment._parts import Parts, with_parts
-from .alignment._program_run import ProgramSource
 from .alignment._result import alignment
 from .alignment._value_map import ValueMap, load_value_map
 from .alignment._values import ValueSide
@@ -49,6 +47,8 @@ from .models._second_input import other_numbers
 from .models._subject import Subject
 from .references._inputs import argument_paths, cast_inputs, empty_inputs
 from .results._alignment import Alignment
+from .runs._execution import Execution, Tensors
+from .runs._program_run import ProgramSource
 
 _BACKEND = "onnxruntime-cpu"  # runs a program in its own precision, which tells the dtypes of its values
 _FOLDED = frozenset({"If", "SplitToSequence"})  # which can't be evaluated in float64, but are removed by an optimizer

@@ -10,20 +10,20 @@ from filch.steal import phase
 
 from ..common._errors import CompareError
 from ..common._plain_tensors import plain_tensors
-from ..float64._mode import RecordedDecisions
 from ..layouts._layout import Layout
 from ..models._gguf import GgufWeights, Quantized
 from ..models._subject import Subject
 from ..rendering._outcome import Gap
 from ..results._alignment import AlignedArray, Alignment, Departure
+from ..runs._execution import Execution, Output, label_of, run_model
+from ..runs._mode import RecordedDecisions
+from ..runs._program_run import ProgramSource, noisy_values, run_program
 from ._arrays import NamedArrays
 from ._correspondence import Correspondence
-from ._execution import Execution, Output, label_of, run_model
 from ._named_values import Leaving, leaving
 from ._output_order import have_equal_numbers, have_same_kinds, in_order
 from ._outputs import JudgedOutputs, bare_name, judge_outputs, output_name
 from ._parts import Parts, part_of, with_parts
-from ._program_run import ProgramSource, noisy_values, run_program
 from ._result import aligned_weight, alignment, gaps_of, outputs_of, remarks_on
 from ._rounding import FINEST, RoundingLevels, assumed, measured
 from ._value_map import ValueMap

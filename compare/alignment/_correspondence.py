@@ -11,7 +11,7 @@ from filch.export import Node
 
 from ..layouts._numbers import TensorNumbers
 from ..layouts._solve import solve
-from ._execution import Execution, Output, moved_value
+from ..runs._execution import Execution, Output, moved_value
 from ._outputs import JudgedOutput, JudgedOutputs, judge_outputs
 from ._values import Matches, ValueSide, match_values
 from ._weights import WeightMap, WeightPart

@@ -15,8 +15,8 @@ import torch
 from ..layouts._closeness import LARGEST, RELATIVE
 from ..layouts._numbers import TensorNumbers
 from ..layouts._solve import solve
+from ..runs._execution import Execution, Replay, Tensors, moved_value
 from ._correspondence import Correspondence
-from ._execution import Execution, Replay, Tensors, moved_value
 from ._values import Matches
 
 _ROUNDING = 2.0**-22  # of the sine of an angle in float32, a position times a rounded speed, relative to the position

@@ -11,7 +11,7 @@ from ..layouts._closeness import RELATIVE, root_mean_square
 from ..layouts._layout import Layout, Shape
 from ..layouts._numbers import TensorNumbers
 from ..metrics._metrics import compare_tensors
-from ._execution import Execution, Output
+from ..runs._execution import Execution, Output
 from ._output_order import have_equal_numbers, have_same_kinds, in_order, order_text, output_orders
 
 _AGAIN = 2 * RELATIVE  # on other inputs

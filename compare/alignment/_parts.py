@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..common._errors import CompareError
-from ._execution import Execution, Output
+from ..runs._execution import Execution, Output
 from ._outputs import bare_name
 
 NONE = "none"

@@ -25,8 +25,8 @@ from ..results._alignment import (
     LinkedValue,
     SideName,
 )
+from ..runs._execution import Execution, Tensors, label_of, line_of
 from ._correspondence import Correspondence
-from ._execution import Execution, Tensors, label_of, line_of
 from ._outputs import JudgedOutputs, output_name
 from ._suspect import Suspect
 from ._value_map import ValueMap

@@ -9,7 +9,7 @@ from ..layouts._index import TensorIndex
 from ..layouts._layout import Layout
 from ..layouts._numbers import TensorNumbers
 from ..layouts._solve import has_columns, have_same_rows, holds, solve, usual_layout
-from ._execution import Execution
+from ..runs._execution import Execution
 from ._rounding import RoundingLevels
 
 _COARSE = 2e-4  # differences above this leave too few fibers that can be told apart

@@ -18,9 +18,9 @@ from functools import cached_property
 from filch.export import Node
 
 from ..alignment._correspondence import Anchor, Correspondence, size_of
-from ..alignment._execution import Tensors, label_of, moved_value
 from ..alignment._operators import code_of
 from ..alignment._suspect import Suspect
+from ..runs._execution import Tensors, label_of, moved_value
 from ._counterparts import Counterparts
 from ._notes import copy_in_place_of_step, difference_of, idle_node, misplacing_node, odd_weight, weight_of_other_layer
 from ._operands import Operands

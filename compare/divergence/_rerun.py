@@ -9,11 +9,11 @@ from filch.export import Node
 
 from ..alignment._correspondence import Correspondence
 from ..alignment._exact import equal_values, matched_values
-from ..alignment._execution import Tensors
 from ..alignment._output_order import have_equal_numbers
 from ..alignment._values import match_values
 from ..layouts._numbers import TensorNumbers
 from ..layouts._solve import have_same_rows, solve
+from ..runs._execution import Tensors
 
 _EXACT = 1e-10  # differences above this are no rounding of float64
 

@@ -1,7 +1,7 @@
 """Find the sums along which the values of a model go from layer to layer."""
 
 from ..alignment._correspondence import size_of
-from ..alignment._execution import Execution
+from ..runs._execution import Execution
 
 
 def residual_sum(execution: Execution, name: str) -> str | None:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from filch.compare import align
 from filch.compare.alignment._exact import computed_tables, exact_run, exact_tables, tables_of
-from filch.compare.alignment._execution import run_model
+from filch.compare.runs._execution import run_model
 
 X = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
 

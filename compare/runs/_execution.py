@@ -20,8 +20,8 @@ from filch.steal.values._tensors import is_dense
 
 from ..common._complex import complex_as_real
 from ..common._plain_tensors import plain_tensors
-from ..float64._mode import Float64Mode, RecordedDecisions, native_kernels
 from ..locating._first_wrong import first_wrong
+from ._mode import Float64Mode, RecordedDecisions, native_kernels
 
 Tensors = Mapping[str, torch.Tensor]
 _WIDEST = frozenset({torch.complex128, torch.float64})
