@@ -34,7 +34,7 @@ from .models._constant_inputs import (
 from .models._drawn_inputs import Shapes, draw_inputs
 from .models._input_files import load_inputs
 from .pairing._observed import Observed
-from .pairing._pair import Pairs
+from .pairing._paired_value import Pairs
 from .pairing._program_pairs import Rerun, pair_values
 from .references._inputs import cast_inputs
 from .references._reference_program import ReferenceProgram
@@ -177,9 +177,9 @@ def pair_programs(
         constants = (
             draw_constants(source, names, seed, given) if arrays is None else common_constants(source, arrays, names)
         )
-        pairs = Ends.of(source.graph, judged.program.graph).inputs
+        counterparts = Ends.of(source.graph, judged.program.graph).inputs
         expected = expected.given(constants)
-        judged = judged.given({pairs[name]: item for name, item in constants.items()})
+        judged = judged.given({counterparts[name]: item for name, item in constants.items()})
         shapes = shapes and {name: shape for name, shape in shapes.items() if name not in constants}
         arrays = arrays and [{name: item for name, item in call.items() if name not in constants} for call in arrays]
         notes = [f"the inputs {', '.join(names)} are strings or sequences, which were made constants of both programs"]
@@ -202,12 +202,8 @@ def pair_programs(
         is_same = backend == reference_backend and not options and _is_same(reference, program)
         judged_values = observed if is_same else judged.observe(judged.compile(), cast_inputs(graph, calls[0]))
         with phase("matching the values of both programs"):
-            pairs = pair_values(
-                judged_values, observed, ends.names, reshaped=same_shapes, rerun=judged.rerun(calls[0])
-            )
-        original = ReferenceProgram(
-            expected.program, pairs, graph, expected.backend, compiled, feeds, observed.values
-        )
+            pairs = pair_values(judged_values, observed, ends.names, reshaped=same_shapes, rerun=judged.rerun(calls[0]))
+        original = ReferenceProgram(expected.program, pairs, graph, expected.backend, compiled, feeds, observed.values)
         capture = ends.capture(original, calls)
     judged_program = ends.program(written, original, judged_values.values if same_shapes else {})
     notes += [*ends.notes, *_replacements(written, judged_values.values), pairs_note(pairs, graph)]

@@ -13,7 +13,7 @@ from ._compare import ProgramLike, time_limit
 from ._compare_programs import Ends, ProgramSide, label_of, pairs_note, shapes_of, with_shapes
 from .common._errors import CompareError
 from .pairing._observed import Observed
-from .pairing._pair import Pairs
+from .pairing._paired_value import Pairs
 from .pairing._program_pairs import pair_values
 from .references._inputs import captured_calls, cast_inputs, empty_shape
 from .references._renamed import RenamedOriginal

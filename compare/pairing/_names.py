@@ -3,7 +3,7 @@
 from filch.export import Node
 
 from ._numbers import SameNumbers
-from ._pair import Pair
+from ._paired_value import PairedValue
 from ._pairing import Pairing
 
 _ROUNDED = 1e-3  # root mean square of what rounding changes, relative to that of the numbers; in float16, too
@@ -34,7 +34,7 @@ class SameName:
                     continue
                 difference = pairing.similarity(name, source)
                 if difference.close:
-                    pairing.add(Pair(name, (source,), "name"))
+                    pairing.add(PairedValue(name, (source,), "name"))
                     if difference.rms > _ROUNDED and name in self._actual.values:
                         coarse.append((node, index, name))
         for node, index, name in coarse:
@@ -46,7 +46,7 @@ class SameName:
         """Whether a value can only be the one of its name, or a later one: one program was made from the other."""
         return self._pairing.names_are_kept and name in self._reference.graph.producer
 
-    def later(self, node: Node, _index: int, name: str) -> Pair | None:
+    def later(self, node: Node, _index: int, name: str) -> PairedValue | None:
         """Pair a value with the one of nearly the same numbers that the reference computes from that of its name.
 
         Optimizers fold what follows a product into its weights, and keep the name of its result. If the later value is
@@ -57,13 +57,13 @@ class SameName:
             return None
         if not any(name in item.reads for item in graph.cone([source], {name})):
             return None
-        return Pair(name, (source,), self._numbers.evidence(node, source))
+        return PairedValue(name, (source,), self._numbers.evidence(node, source))
 
-    def kept(self, _node: Node, _index: int, name: str) -> Pair | None:
+    def kept(self, _node: Node, _index: int, name: str) -> PairedValue | None:
         """Pair a value that is kept, whatever its numbers are."""
-        return Pair(name, (name,), "name") if name not in self._pairing.harmless and self.is_kept(name) else None
+        return PairedValue(name, (name,), "name") if name not in self._pairing.harmless and self.is_kept(name) else None
 
-    def with_same_origin(self, _node: Node, _index: int, name: str) -> Pair | None:
+    def with_same_origin(self, _node: Node, _index: int, name: str) -> PairedValue | None:
         """Pair a value whatever its numbers are, if that of its name depends on nothing but what it depends on."""
         pairing = self._pairing
         if name in pairing.harmless or not pairing.is_free(name):
@@ -73,4 +73,4 @@ class SameName:
         sources = {source for node in cone for read in node.reads if (source := pairing.source(read)) is not None}
         inputs = {*self._reference.graph.inputs}
         reads = {read for node in self._reference.graph.cone([name], sources) for read in node.reads}
-        return Pair(name, (name,), "name") if reads & inputs <= sources else None
+        return PairedValue(name, (name,), "name") if reads & inputs <= sources else None

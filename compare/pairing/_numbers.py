@@ -9,7 +9,7 @@ from filch.export import Node
 
 from ..metrics._nearest import Nearest
 from ._operands import SameOperands
-from ._pair import Evidence, Pair
+from ._paired_value import Evidence, PairedValue
 from ._pairing import Pairing, takes_part
 
 
@@ -33,28 +33,28 @@ class SameNumbers:
         """Return the value that a node of the reference computes with nearly these numbers; None if there is none."""
         return self._nearest.find(tensor)
 
-    def similar(self, node: Node, _index: int, name: str) -> Pair | None:
+    def similar(self, node: Node, _index: int, name: str) -> PairedValue | None:
         """Pair a value that is computed otherwise; a copy may stand where a value was computed."""
         tensor = self._actual.values[name]
         if node.op == "Identity":
             return None
         if (source := self.find(tensor)) is not None:
-            return Pair(name, (source,), self.evidence(node, source))
+            return PairedValue(name, (source,), self.evidence(node, source))
         if self._pairing.reshaped and (source := self._nearest_flat.find(tensor.reshape(-1))) is not None:
-            return Pair(name, (source,), self.evidence(node, source), tensor.shape)
+            return PairedValue(name, (source,), self.evidence(node, source), tensor.shape)
         if self._are_in_order(parts := self._parts(tensor)):
-            return Pair(name, parts, "operands" if {*parts} <= {*self._operands.results(node)} else "numbers")
+            return PairedValue(name, parts, "operands" if {*parts} <= {*self._operands.results(node)} else "numbers")
         return None
 
-    def whole(self, _node: Node, _index: int, name: str) -> Pair | None:
+    def whole(self, _node: Node, _index: int, name: str) -> PairedValue | None:
         """Pair a value that has the numbers of an earlier one, which replaces a wrong value."""
         source = self.find(self._actual.values[name])
-        return None if source is None else Pair(name, (source,), "numbers")
+        return None if source is None else PairedValue(name, (source,), "numbers")
 
-    def joined(self, _node: Node, _index: int, name: str) -> Pair | None:
+    def joined(self, _node: Node, _index: int, name: str) -> PairedValue | None:
         """Pair a value that consists of others, in whatever order the reference computes them."""
         parts = self._parts(self._actual.values[name])
-        return Pair(name, parts, "numbers") if parts else None
+        return PairedValue(name, parts, "numbers") if parts else None
 
     @cached_property
     def _nearest_flat(self) -> Nearest:
@@ -114,7 +114,7 @@ class SameNumbers:
             read, source = node.inputs[0], other.inputs[0]
             paired = values.get(pairing.source(read) or "")
             if pairing.evidence(read) == "numbers" and _equal(paired, values.get(source)):
-                pairing.add(Pair(read, (source,), "operands", pairing.pairs[read].shape))
+                pairing.add(PairedValue(read, (source,), "operands", pairing.pairs[read].shape))
 
 
 def _equal(first: torch.Tensor | None, second: torch.Tensor | None) -> bool:

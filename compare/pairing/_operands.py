@@ -7,7 +7,7 @@ from filch.export import Node
 from filch.export.operators._registry import operator_of
 
 from ._observed import Observed
-from ._pair import Pair
+from ._paired_value import PairedValue
 from ._pairing import Pairing
 from ._quantized import PRODUCT
 
@@ -30,30 +30,30 @@ class SameOperands:
             self._exact.setdefault(_key(node.op, operands), []).append(node)
             self._relaxed.setdefault(_key(node.op, map(_any_constant, operands)), []).append(node)
 
-    def similar(self, node: Node, index: int, name: str) -> Pair | None:
+    def similar(self, node: Node, index: int, name: str) -> PairedValue | None:
         """Pair a value that has similar numbers."""
         found = (source for _, source in self._outputs(node, index) if self._pairing.similarity(name, source).close)
-        return next((Pair(name, (source,), "operands") for source in found), None)
+        return next((PairedValue(name, (source,), "operands") for source in found), None)
 
-    def exact(self, node: Node, index: int, name: str) -> Pair | None:
+    def exact(self, node: Node, index: int, name: str) -> PairedValue | None:
         """Pair a value of other numbers that the same node computes: also its name, or attributes and constants are."""
         for other, source in self._outputs(node, index):
             if self._pairing.have_same_kind(name, source):
                 attributes = self._actual.attributes(node) == self._reference.attributes(other)
                 if source == name or (attributes and self._read_same_constants(node, other)):
-                    return Pair(name, (source,), "operands")
+                    return PairedValue(name, (source,), "operands")
         return None
 
-    def other(self, node: Node, index: int, name: str) -> Pair | None:
+    def other(self, node: Node, index: int, name: str) -> PairedValue | None:
         """Pair a wrong value that the same operator computes, with whatever attributes and constants."""
         pairing = self._pairing
         sources = [source for _, source in self._outputs(node, index) if pairing.is_free(source)]
         sources = [source for source in sources if pairing.have_same_kind(name, source)]
         if not sources or name in pairing.harmless:
             return None
-        return Pair(name, (name,), "name") if name in sources else Pair(name, (sources[0],), "operands")
+        return PairedValue(name, (name,), "name") if name in sources else PairedValue(name, (sources[0],), "operands")
 
-    def joined(self, node: Node, _index: int, name: str) -> Pair | None:
+    def joined(self, node: Node, _index: int, name: str) -> PairedValue | None:
         """Pair a wrong value that should consist of those that its operator computes from the same values."""
         shape, candidates = self._actual.values[name].shape, list[tuple[str, ...]]()
         is_wrong = name not in self._pairing.harmless
@@ -65,13 +65,13 @@ class SameOperands:
             if 1 < len(parts) == len(lasts) and sum(lasts) == shape[-1]:
                 candidates.append(parts)
         parts = min(candidates, key=lambda parts: len(self._pairing.claimed.intersection(parts)), default=())
-        return Pair(name, parts, "operands") if parts else None
+        return PairedValue(name, parts, "operands") if parts else None
 
     def results(self, node: Node) -> list[str]:
         """Return what the operator of a node computes in the reference from the same values, or each joined part."""
         joined = [parts for name in node.reads if (parts := self._pairing.parts(name))]
-        parts = joined[0] if len(joined) == 1 else (None,)
-        found = {item.outputs[0] for part in parts for item in self._candidates(node, part)}
+        read: tuple[str | None, ...] = joined[0] if len(joined) == 1 else (None,)
+        found = {item.outputs[0] for part in read for item in self._candidates(node, part)}
         return [name for name in self._reference.graph.producer if name in found]
 
     def _outputs(self, node: Node, index: int) -> list[tuple[Node, str]]:

@@ -12,10 +12,10 @@ from ..locating._first_wrong import leading_to
 from ..metrics._metrics import Difference, compare_tensors
 from ..metrics._tolerance import Tolerance
 from ._observed import Observed
-from ._pair import Evidence, Pair, Pairs
+from ._paired_value import Evidence, PairedValue, Pairs
 
 # A way to find the reference's value of an output of a node: takes the node, the index and the name of the output.
-Way = Callable[[Node, int, str], Pair | None]
+Way = Callable[[Node, int, str], PairedValue | None]
 SIMILAR = Tolerance(1e-2, 0.1, 0.05)  # unrelated numbers differ by more, and rounding by less
 _MOST_NAMES = 0.9  # of the shared names that have to be of the same operator
 
@@ -39,7 +39,7 @@ class Pairing:
 
     actual: Observed
     reference: Observed
-    pairs: dict[str, Pair]
+    pairs: dict[str, PairedValue]
     reshaped: bool = False
     claimed: set[str] = field(default_factory=set)
 
@@ -75,7 +75,7 @@ class Pairing:
                 if name and name not in self.pairs and name in self.actual.values:
                     yield node, index, name
 
-    def add(self, pair: Pair) -> None:
+    def add(self, pair: PairedValue) -> None:
         """Add a pair; no other value is the same one of the reference without need, unless this one only moves it."""
         self.pairs[pair.value] = pair
         if pair.source is None or not takes_part(self.actual.graph.producer[pair.value]):

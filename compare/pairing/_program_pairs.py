@@ -29,7 +29,7 @@ from ._names import SameName
 from ._numbers import SameNumbers
 from ._observed import Observed
 from ._operands import SameOperands
-from ._pair import Pair, Pairs
+from ._paired_value import PairedValue, Pairs
 from ._pairing import Pairing, Way
 from ._quantized import GATHER, PRODUCT
 from ._readers import pair_by_readers
@@ -57,7 +57,7 @@ def pair_values(
             the values that are computed from wrong ones.
     """
     values = {**actual.values}  # of the last run
-    pairs = {name: Pair(name, (source,), "given") for name, source in given.items()}
+    pairs = {name: PairedValue(name, (source,), "given") for name, source in given.items()}
     ways = _Ways(Pairing(replace(actual, values=values), reference, pairs, reshaped))
     pairing = ways.pairing
     _pair_constants(pairing)
@@ -131,7 +131,7 @@ def _pair_constants(pairing: Pairing) -> None:
             same = constants.get(name) == content
             source = name if same else by_content.get(content, name if name in constants else None)
             if source is not None:
-                pairing.add(Pair(name, (source,), "name"))
+                pairing.add(PairedValue(name, (source,), "name"))
 
 
 def _is_cut_off(pairing: Pairing) -> bool:

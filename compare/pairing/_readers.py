@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from filch.export import Node
 
-from ._pair import Pair
+from ._paired_value import PairedValue
 from ._pairing import Pairing
 from ._quantized import PRODUCT
 
@@ -24,7 +24,7 @@ def pair_by_readers(pairing: Pairing) -> None:
             if name not in harmless:
                 for read, source in [*_in_same_places(pairing, node, other)]:
                     if read not in harmless and pairing.have_same_shape(read, source):
-                        pairing.add(Pair(read, (source,), "operands"))
+                        pairing.add(PairedValue(read, (source,), "operands"))
 
 
 def _in_same_places(pairing: Pairing, node: Node, other: Node) -> Iterator[tuple[str, str]]:
@@ -38,9 +38,9 @@ def _in_same_places(pairing: Pairing, node: Node, other: Node) -> Iterator[tuple
     elif not node.operator.commutes or len(reads) != len(others):
         reads, others = [*node.reads], [*other.reads]
     for read, name in zip(reads, others, strict=True):
-        if read in actual.graph.producer and pairing.source(read) is None and pairing.is_free(name):
-            if read not in actual.constants or actual.values[read].is_floating_point():  # shapes may have -1
-                yield read, name
+        is_open = read in actual.graph.producer and pairing.source(read) is None and pairing.is_free(name)
+        if is_open and (read not in actual.constants or actual.values[read].is_floating_point()):  # shapes may have -1
+            yield read, name
 
 
 def _is_like(node: Node, other: Node) -> bool:

@@ -8,7 +8,7 @@ from filch.export import Node
 
 from ..metrics._metrics import compare_tensors
 from ._observed import Observed
-from ._pair import Pair
+from ._paired_value import PairedValue
 from ._pairing import SIMILAR, Pairing, takes_part
 
 _MOST_NUMBERS = 0.5  # of a quantized weight
@@ -28,7 +28,7 @@ class SameWeight:
             if node.name in self._reference.weights:
                 self._readers.setdefault(self._reference.weights[node.name], []).append(node)
 
-    def similar(self, node: Node, index: int, name: str) -> Pair | None:
+    def similar(self, node: Node, index: int, name: str) -> PairedValue | None:
         """Pair a value that has similar numbers."""
         tensor = self._actual.values[name]
         for source in self._results(node) if not index else ():
@@ -36,10 +36,10 @@ class SameWeight:
             if self._pairing.reshaped and value.shape != tensor.shape and value.numel() == tensor.numel():
                 value, shape = value.reshape(tensor.shape), tensor.shape
             if compare_tensors(tensor, value, tolerance=SIMILAR, lower_precision=True).close:
-                return Pair(name, (source,), "operands", shape)
+                return PairedValue(name, (source,), "operands", shape)
         return None
 
-    def other(self, node: Node, index: int, name: str) -> Pair | None:
+    def other(self, node: Node, index: int, name: str) -> PairedValue | None:
         """Pair a wrong value that is computed from the same weight, or from one with most of its numbers."""
         pairing, tensor = self._pairing, self._actual.values[name]
         if index or name in pairing.settled:
@@ -50,7 +50,7 @@ class SameWeight:
         has_shape = bool(free) and values[free[0]].shape == tensor.shape
         if not free or not (has_shape or pairing.reshaped):
             return None
-        return Pair(name, (free[0],), "operands", None if has_shape else tensor.shape)
+        return PairedValue(name, (free[0],), "operands", None if has_shape else tensor.shape)
 
     def _results(self, node: Node) -> list[str]:
         """Return what nodes of the reference compute from the weight that a node reads."""
@@ -69,7 +69,7 @@ class SameWeight:
         return [node.outputs[0] for node in nodes if node.outputs[0] in self._reference.values]
 
     def has_same_numbers(self, node: Node) -> bool:
-        """Whether the reference has most numbers of a node's weight: as a weight, joined ones or some columns of one."""
+        """Whether the reference has most numbers of a node's weight: in one weight, joined ones or columns of one."""
         pair = self._pairing.pairs.get(node.outputs[0])
         sources = () if pair is None else pair.sources
         weights = [weight for name in sources if (weight := _weight_behind(self._reference, name)) is not None]

@@ -9,8 +9,8 @@ from filch.export import Graph, Program
 from filch.export.backends import Backend, Compiled
 
 from ..common._complex import complex_as_real
-from ..pairing._pair import Pairs
-from ._onnx_original import OnnxOriginal
+from ..pairing._paired_value import Pairs
+from ..runs._onnx_original import OnnxOriginal
 from ._renamed import renamed_model
 from ._resolver import Reference
 

@@ -9,7 +9,7 @@ from torch.export import ExportedProgram
 
 from filch.export import Graph, Original
 
-from ..pairing._pair import Pair, Pairs
+from ..pairing._paired_value import PairedValue, Pairs
 
 _PREFIX = "reference:"  # of values that the other program does not have
 
@@ -89,9 +89,9 @@ def renamed_model(model: ir.Model, pairs: Pairs, judged: Graph) -> tuple[ir.Mode
     return renamed, {name: value.name or "" for name, value in values.items()}
 
 
-def _aliases(pairs: Pairs) -> tuple[dict[str, list[Pair]], list[Pair]]:
+def _aliases(pairs: Pairs) -> tuple[dict[str, list[PairedValue]], list[PairedValue]]:
     """Return the pairs of each value, and those of joined ones, other than by their numbers alone."""
-    aliases: dict[str, list[Pair]] = {}
+    aliases: dict[str, list[PairedValue]] = {}
     known = [pair for pair in pairs.by_value.values() if pair.evidence != "numbers"]
     for pair in known:
         if pair.source is not None:

@@ -1,4 +1,4 @@
-"""`Pair`: a value of a program, and the values of the reference that it is."""
+"""`PairedValue`: a value of a program, and the values of the reference that it is."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ Evidence = Literal["given", "name", "operands", "numbers"]
 
 
 @dataclass(frozen=True)
-class Pair:
+class PairedValue:
     """A value of a program, and the values of the reference that it is.
 
     Attributes:
@@ -49,7 +49,7 @@ class Pairs:
         same_weights: the names of the nodes with a quantized weight whose numbers the reference's weights have.
     """
 
-    by_value: Mapping[str, Pair]
+    by_value: Mapping[str, PairedValue]
     same_weights: frozenset[str] = frozenset()
 
     def references(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
