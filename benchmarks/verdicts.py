@@ -21,9 +21,9 @@ import torch
 from _zoo import ZOO, CapturedModel, load_model
 
 from filch.compare import Report, Row, compare
-from filch.compare.float64._evaluation import Float64Evaluator
 from filch.compare.float64._reductions import reduction_length, running_length
 from filch.compare.float64._verdict import Float64Value, rounding_level
+from filch.compare.runs._evaluation import Float64Evaluator
 from filch.export import Program, lower
 from filch.export.backends import Compiled, Stage, get_backend
 from filch.steal import FilchError

@@ -25,12 +25,12 @@ from .decoding._implementations import EXPORTED_EXPERTS, implementation
 from .decoding._plan import Plan, masked, together
 from .decoding._stepwise import LOGITS, MASK, PAST, PRESENT, TOKENS, Stepwise, is_of_encoder
 from .decoding._tokens import given_tokens
-from .float64._mode import Float64Mode
 from .layouts._closeness import RELATIVE
 from .layouts._numbers import TensorNumbers
 from .metrics._metrics import compare_tensors
 from .models._subject import Subject
 from .results._decoding import Decoding
+from .runs._mode import Float64Mode
 
 _TOKENS, _LEAST, _SEQUENCES = 32, 6, 2
 _EXTRA_SLOTS = 8

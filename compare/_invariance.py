@@ -17,7 +17,6 @@ from filch.steal.text._visible import short_line
 from ._compare import resolve_backend
 from ._decode_relation import decode_on, relation_on
 from ._quantized_relation import Caches, check_quantized, quantized_caches
-from .alignment._execution import Execution, line_of, run_model
 from .common._errors import CompareError
 from .decoding._decoder import Decoder
 from .decoding._implementations import implementation
@@ -29,6 +28,7 @@ from .layouts._closeness import RELATIVE
 from .layouts._numbers import TensorNumbers
 from .models._subject import Subject
 from .results._invariance import Invariance, InvarianceBreak, InvarianceRow, InvarianceVerdict
+from .runs._execution import Execution, line_of, run_model
 
 _LENGTH, _SEQUENCES = 24, 3
 _REASON = 120  # characters

@@ -9,9 +9,9 @@ from filch.steal import Key, restore, steal_forward
 
 from .common._errors import CompareError
 from .float64._levels_file import write_levels
-from .float64._measured_levels import measured_levels
 from .models._module_values import PutValue, accumulated_gradients, module_values, named_parameters
 from .models._state import ModelState
+from .runs._measured_levels import measured_levels
 
 
 def record_reference(

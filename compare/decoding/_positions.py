@@ -16,9 +16,9 @@ import torch
 
 from filch.export import Node
 
-from ..alignment._execution import Execution
 from ..layouts._closeness import Closeness
 from ..layouts._numbers import TensorNumbers
+from ..runs._execution import Execution
 from ._plan import Plan, PlannedCall
 
 ROOT, RESULT = "model", "result"  # the paths of the model in a `Decoder`, and of what returns its logits

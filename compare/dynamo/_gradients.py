@@ -16,7 +16,6 @@ from filch.steal import Capture, Key, steal_forward, tensors
 
 from ..common._errors import CompareError
 from ..engine._value_comparator import compare_values
-from ..float64._mode import float64_values
 from ..float64._values import Float64Values
 from ..judging._run import Run
 from ..metrics._limits import Limits
@@ -27,6 +26,7 @@ from ..models._state import ModelState
 from ..references._resolver import Reference
 from ..results._joined import joined
 from ..results._report import EAGER_PYTORCH, Report
+from ..runs._mode import float64_values
 from ._backend import filch
 from ._graph_check import BACKWARD, problem_notes
 

@@ -20,7 +20,6 @@ from filch.steal.ranks._join import is_same_bits as has_same_bits
 from ..common._complex import complex_as_real
 from ..common._errors import reason_of
 from ..engine._value_comparator import compare_values
-from ..float64._mode import float64_values
 from ..float64._values import Float64Values
 from ..judging._run import Run
 from ..metrics._limits import Limits
@@ -30,6 +29,7 @@ from ..provenance._provenance import NodeProvenance
 from ..references._resolver import Reference
 from ..results._report import EAGER_PYTORCH, Report
 from ..results._rows import ModelOperation, Row
+from ..runs._mode import float64_values
 from ._changed_inputs import changed_rows, values_after
 from ._fx_operators import as_returned, fx_operators
 from ._node_values import NodeValues

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..float64._mode import float64_values
 from ..float64._values import Float64Values
 from ..float64._verdict import Float64Value
+from ..runs._mode import float64_values
 
 
 class NodeValues(Float64Values):

@@ -14,8 +14,6 @@ from filch.export.graph._sizes import value_sizes
 from filch.steal import phase
 
 from ..common._complex import complex_as_real
-from ..float64._evaluation import Float64Evaluator
-from ..float64._mode import float64_values
 from ..float64._values import Float64Values, RecordedValues
 from ..float64._verdict import RoundingVerdict
 from ..judging._compared_numbers import compared_values
@@ -27,6 +25,8 @@ from ..references._inputs import CapturedCall, cast_inputs, cast_notes
 from ..references._references import captured_results, result_references, without_random
 from ..references._resolver import Reference, ReferenceResolver
 from ..results._rows import ModelOperation, ModuleRow, Row
+from ..runs._evaluation import Float64Evaluator
+from ..runs._mode import float64_values
 from ._interface import exchanged_output, unjudged_type
 from ._isolated_nodes import IsolatedInputs, compare_isolated_nodes, nodes_of_first_difference, unexplained_nodes
 from ._modules import ModuleRows

@@ -12,7 +12,6 @@ from filch.export.backends import Backend, Compiled, Stage
 from filch.steal import Records, phase
 
 from ..common._errors import CompareError
-from ..float64._evaluation import Float64Evaluator
 from ..judging._lower_precision import Lowered
 from ..judging._run import Run
 from ..metrics._limits import Limits
@@ -20,6 +19,7 @@ from ..provenance._provenance import NodeProvenance
 from ..references._references import References
 from ..references._renamed import RenamedOriginal
 from ..results._rows import NodeOutcome
+from ..runs._evaluation import Float64Evaluator
 from ._node_outcomes import node_outcomes
 from ._options import CompareOptions
 

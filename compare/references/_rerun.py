@@ -10,12 +10,12 @@ from filch.steal import Foreign, Key, Records, Skipped, Statistics, missing_tens
 
 from ..common._errors import CompareError
 from ..float64._fingerprint import Fingerprint
-from ..float64._measured_levels import measured_levels
-from ..float64._mode import float64_values
 from ..float64._stored_level import StoredLevel
 from ..float64._values import Float64Values
 from ..models._module_values import PutValue, module_values
 from ..models._state import ModelState
+from ..runs._measured_levels import measured_levels
+from ..runs._mode import float64_values
 
 
 class Rerun:

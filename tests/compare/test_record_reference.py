@@ -9,11 +9,11 @@ from torch.nn import functional
 
 from filch.compare import CompareError, diff, record_reference
 from filch.compare.float64._levels_file import levels_of
-from filch.compare.float64._measured_levels import measured_levels
-from filch.compare.float64._mode import float64_values
 from filch.compare.float64._stored_level import stored_level
 from filch.compare.models._module_values import accumulated_gradients, module_values
 from filch.compare.models._state import ModelState
+from filch.compare.runs._measured_levels import measured_levels
+from filch.compare.runs._mode import float64_values
 from filch.steal import Key, restore, steal_forward, tensors
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))

@@ -10,9 +10,9 @@ from torch import fx
 
 from filch.compare import Report, compare
 from filch.compare.float64._decisions import Decisions
-from filch.compare.float64._evaluation import Float64Evaluator
-from filch.compare.float64._mode import float64_values
 from filch.compare.float64._values import RecordedValues
+from filch.compare.runs._evaluation import Float64Evaluator
+from filch.compare.runs._mode import float64_values
 from filch.export import Program, export
 from filch.steal import Capture, steal_forward
 from support.faults.fakes import WrongBackend

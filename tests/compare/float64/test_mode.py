@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from filch.compare.float64._mode import float64_values
 from filch.compare.float64._noise import unit_of
 from filch.compare.float64._verdict import Float64Value
+from filch.compare.runs._mode import float64_values
 
 HALF, SINGLE = unit_of(torch.float16), unit_of(torch.float32)
 

@@ -16,8 +16,8 @@ from faults.decisions import replaced
 from filch.compare import Report, compare
 from filch.compare.dynamo._graph_check import _eager_values
 from filch.compare.float64._decision_values import differing
-from filch.compare.float64._evaluation import Float64Evaluator
 from filch.compare.float64._verdict import Float64Value, RoundingVerdict, rounding_verdict
+from filch.compare.runs._evaluation import Float64Evaluator
 from filch.export import export
 from filch.steal import steal_forward
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from filch.compare.float64._evaluation import Float64Evaluator
+from filch.compare.runs._evaluation import Float64Evaluator
 from filch.export import Program, export
 from filch.export.evaluation import _blockwise
 

@@ -13,9 +13,9 @@ from filch.steal import Dump, Key, Records, tensors
 from filch.steal.values._raw import no_modes_or_grad
 
 from ..common._errors import reason_of
+from ..float64._stored_level import StoredLevel, stored_level
+from ..float64._verdict import Float64Value
 from ._mode import Float64Mode, RecordedDecisions
-from ._stored_level import StoredLevel, stored_level
-from ._verdict import Float64Value
 
 _Put = Callable[[Key, str, torch.Tensor], None]
 _Take = Callable[[Key, str, torch.Tensor, float], None]

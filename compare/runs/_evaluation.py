@@ -17,10 +17,10 @@ from filch.export.operators._registry import operator_of
 from ..common._complex import complex_as_real
 from ..common._errors import CompareError
 from ..common._value_cache import ValueCache
-from ._decision_values import decided, differ
-from ._noise import unit_of, with_noise
-from ._values import Float64Values
-from ._verdict import Float64Value
+from ..float64._decision_values import decided, differ
+from ..float64._noise import unit_of, with_noise
+from ..float64._values import Float64Values
+from ..float64._verdict import Float64Value
 
 _FLOAT32_UNIT = 2.0**-24
 Units = Mapping[str, float]

@@ -13,10 +13,10 @@ from filch.export import Graph, Node, Program, Value
 from filch.export.tracing._replayable import ModuleOutput, RunResult
 
 from ..common._errors import CompareError
-from ..float64._evaluation import Float64Evaluator
 from ..float64._noise import unit_of
-from ..references._onnx_original import OnnxOriginal
+from ._evaluation import Float64Evaluator
 from ._execution import Execution, Output, Replay, Tensors, finest_shapes, moved_value
+from ._onnx_original import OnnxOriginal
 
 
 @dataclass(frozen=True, eq=False)

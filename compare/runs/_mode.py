@@ -25,10 +25,10 @@ from filch.steal.values._tensors import is_dense
 
 from ..common._complex import complex_as_real
 from ..common._errors import reason_of
-from ._decision_values import decided, is_decision
-from ._noise import unit_of, with_noise
-from ._values import Float64Values, RecordedValues
-from ._verdict import Float64Value
+from ..float64._decision_values import decided, is_decision
+from ..float64._noise import unit_of, with_noise
+from ..float64._values import Float64Values, RecordedValues
+from ..float64._verdict import Float64Value
 
 TensorFunction = Callable[[], Mapping[str, torch.Tensor]]  # returns tensors by name
 RecordedDecisions = dict[tuple[int, int], torch.Tensor]  # decisions by the number of the call and their position in it

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Container, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -20,8 +20,8 @@ from filch.steal.values._tensors import is_dense
 
 from ..common._complex import complex_as_real
 from ..common._plain_tensors import plain_tensors
-from ..float64._mode import Float64Mode, RecordedDecisions, native_kernels
 from ..locating._first_wrong import first_wrong
+from ._mode import Float64Mode, RecordedDecisions, native_kernels
 
 Tensors = Mapping[str, torch.Tensor]
 _WIDEST = frozenset({torch.complex128, torch.float64})
@@ -43,6 +43,22 @@ class Replay(Protocol):
     def with_weights(self, weights: Tensors) -> "Replay":
         """Return the same with other numbers in some of the weights."""
         ...
+
+
+@dataclass(frozen=True)
+class _WithNumbers:
+    """Runs operations again with values that are given; see `Replay`."""
+
+    run_again: Replay
+    given: Tensors
+
+    def __call__(self, forced: Tensors, wanted: Collection[str]) -> dict[str, torch.Tensor]:
+        """See `Replay`."""
+        return self.run_again({**self.given, **forced}, wanted)
+
+    def with_weights(self, weights: Tensors) -> Replay:
+        """See `Replay`."""
+        return replace(self, run_again=self.run_again.with_weights(weights))
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +154,21 @@ class Execution:
         of_wrong = {name for name in moved.intersection(wrong) if not self.is_right(name, found)}
         judged = {*judged, *wrong} - of_wrong  # a movement is to blame for the order of right numbers alone
         return first_wrong(self.graph, wrong, judged=judged, right=right)
+
+    def with_numbers(self, given: Tensors, weights: Tensors | None = None) -> "Execution":
+        """Return the run with other numbers in place of some values, for all that is computed from them.
+
+        Args:
+            given: numbers by the names of values, float64 in the shapes of the values.
+            weights: weights in float64, by name.
+        """
+        if self.run_again is None or not (given or weights):
+            return self
+        again = _WithNumbers(self.run_again.with_weights(weights or {}), given)
+        keys = [output.result.key for output in self.outputs]
+        computed = again({}, {*self.values, *keys})
+        outputs = tuple(replace(item, tensor=computed.pop(item.result.key, item.tensor)) for item in self.outputs)
+        return replace(self, values={**self.values, **computed, **given}, run_again=again, outputs=outputs)
 
     @cached_property
     def modules_by_value(self) -> Mapping[str, tuple[ModuleOutput, ...]]:

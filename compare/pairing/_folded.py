@@ -8,7 +8,7 @@ import torch
 
 from filch.export import Node
 
-from ._execution import Execution, moved_value
+from ..runs._execution import Execution, moved_value
 
 
 @dataclass(frozen=True)
