@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from filch.export import ExportError, Graph, Node, Original, Program
+from filch.export.operators._in_float64 import in_float64
 from filch.export.operators._registry import operator_of
 
 from ..common._complex import complex_as_real
@@ -138,7 +139,7 @@ class _ProgramValues(Float64Values):
                 if (weight := self._original.constant(name)) is None:
                     return {}
                 both = weight, weight
-            exact[name], changed = map(_in_float64, both)
+            exact[name], changed = map(in_float64, both)
             if not self._change_decisions:
                 changed = self._decided(name, changed, exact[name])
             keeps_exact = _is_setting(node, name) or _is_whole_exponent(node, name, both[0])
@@ -146,7 +147,7 @@ class _ProgramValues(Float64Values):
         evaluate = partial(self._original.evaluate, ties=self._ties) if self._ties else self._original.evaluate
         outputs, noisy_outputs = evaluate(node.name, exact), evaluate(node.name, noisy, add_noise)
         names = outputs.keys() & noisy_outputs.keys()
-        return {name: (_in_float64(outputs[name]), _in_float64(noisy_outputs[name])) for name in names}
+        return {name: (in_float64(outputs[name]), in_float64(noisy_outputs[name])) for name in names}
 
     def _decided(self, name: str, value: Any, other: torch.Tensor | None) -> Any:
         """Return a value with other decisions, if it has decisions of the same dtype and shape."""
@@ -447,11 +448,3 @@ def _is_whole_exponent(node: Node, name: str, tensor: torch.Tensor) -> bool:
     at = node.operator.exponent
     is_exponent = at is not None and node.inputs[at : at + 1] == (name,) and tensor.is_floating_point()
     return is_exponent and torch.equal(tensor, tensor.round())
-
-
-def _in_float64(value: Any) -> Any:
-    """Convert a floating-point tensor, or those of a sequence, to float64; return any other value as it is."""
-    if isinstance(value, list):
-        return [*map(_in_float64, value)]
-    is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
-    return value.to(torch.float64) if is_float else value

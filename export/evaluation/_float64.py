@@ -2,7 +2,7 @@
 
 import contextlib
 import copy
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,8 @@ from torch.fx.node import map_aggregate
 
 from .._errors import ExportError, reason
 from ..common._time_limit import limited
-from ..operators._without_kernel import float64_operator
+from ..graph._arguments import map_leaves
+from ..operators._in_float64 import float64_dtype, float64_operator, in_float64
 from ._eager import Interpreter, Read, Replace, placeholder_values, walk_eager
 
 _STEP = "eager PyTorch", "to run an operation of the exported program in float64"
@@ -115,13 +116,14 @@ class Float64Program:
         return self._cache[1]
 
 
-def in_float64(value: Any) -> Any:
-    """Convert a floating-point tensor to float64 and a complex one to complex128; return anything else as it is."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    if value.is_complex():
-        return value.detach().to(torch.complex128)
-    return value.detach().to(torch.float64) if value.is_floating_point() else value.detach()
+def call_in_float64(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], read: Callable[[Any], Any]) -> Any:
+    """Call an operator with float64 in place of each dtype, and with what `read` returns for each other argument."""
+
+    def converted(item: Any) -> Any:
+        return float64_dtype(item) if isinstance(item, torch.dtype) else read(item)
+
+    args, kwargs = map_leaves(converted, (tuple(args), dict(kwargs)))
+    return float64_operator(operator)(*args, **kwargs)
 
 
 def _read_float64(read: Read | None) -> Read:
@@ -172,9 +174,7 @@ def _with_float64(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _wide_dtype(item: Any) -> Any:
-    if not isinstance(item, torch.dtype):
-        return item
-    return torch.float64 if item.is_floating_point else torch.complex128 if item.is_complex else item
+    return float64_dtype(item) if isinstance(item, torch.dtype) else item
 
 
 _REINTERPRETING = {torch.ops.aten.view.dtype}  # reinterprets bits, so that another width would give other numbers
