@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from filch.export import Graph, Node, record_run
-from filch.export.graph._arguments import written_arguments
+from filch.export.evaluation._float64 import call_in_float64
+from filch.export.graph._arguments import leaves_of, written_arguments
+from filch.export.operators._in_float64 import in_float64
 from filch.export.operators._registry import operator_name
-from filch.export.operators._without_kernel import float64_operator
 from filch.export.tracing._replayable import ModuleOutput, RecordedCall, RecordedRun, RunResult, TensorReference
 from filch.steal.values._tensors import is_dense
 
@@ -24,7 +24,6 @@ from ..locating._first_wrong import first_wrong
 from ._mode import Float64Mode, RecordedDecisions, native_kernels
 
 Tensors = Mapping[str, torch.Tensor]
-_WIDEST = frozenset({torch.complex128, torch.float64})
 
 
 class Replay(Protocol):
@@ -232,13 +231,13 @@ def run_model(
         if native:
             values[name] = complex_as_real(_dense(tensor.detach())).clone()
         else:
-            values[name], units[name] = _widened(_dense(mode.value(tensor))), mode.unit(tensor)
+            values[name], units[name] = in_float64(_dense(mode.value(tensor))), mode.unit(tensor)
 
     outputs: list[Output] = []
 
     def leave(result: RunResult, tensor: torch.Tensor) -> None:
         own = complex_as_real(_dense(tensor.detach())).clone()
-        outputs.append(Output(result, own if native else _widened(_dense(mode.value(tensor))), own, mode.problem))
+        outputs.append(Output(result, own if native else in_float64(_dense(mode.value(tensor))), own, mode.problem))
 
     recorded = record_run(model, args, kwargs, visit, within=nullcontext if native else mode.running, left=leave)
     graph = recorded.graph
@@ -306,7 +305,7 @@ class _Replay:
                     if self._last_reads[handle] == index and handle not in left.values():
                         environment.pop(handle, None)
         return found | {
-            key: complex_as_real(_widened(_dense(environment[handle]))).clone()
+            key: complex_as_real(in_float64(_dense(environment[handle]))).clone()
             for key, handle in left.items()
             if handle in environment
         }
@@ -339,16 +338,12 @@ class _Replay:
         views = [call for call in self._recorded.calls if _has_views(call)]
         bases = {handle: call.reads[0] for call in views for handle, _ in call.results if handle not in call.reads}
         found: set[int] = set()
-        for handle in (handle for call in self._recorded.calls for handle in self._written(call)):
+        for handle in (handle for call in self._recorded.calls for handle in _written(call)):
             base: int | None = handle
             while base is not None and base not in found:
                 found.add(base)
                 base = bases.get(base)
         return frozenset(found)
-
-    def _written(self, call: RecordedCall) -> list[int]:
-        items = pytree.tree_leaves(written_arguments(call.operator, call.args, call.kwargs))
-        return [item.handle for item in items if isinstance(item, TensorReference)]
 
     def _source(self, name: str, *, copied: bool) -> torch.Tensor | None:
         value = self._recorded.graph.values.get(name)
@@ -357,7 +352,13 @@ class _Replay:
             return None
         if value is not None and (value.dtype or "").startswith("complex") and not tensor.is_complex():
             tensor = torch.view_as_complex(tensor.contiguous())
-        return _widened(tensor).clone() if copied else tensor
+        return in_float64(tensor).clone() if copied else tensor
+
+
+def _written(call: RecordedCall) -> list[int]:
+    """Return the handles of the tensors that a call writes to."""
+    items = leaves_of(written_arguments(call.operator, call.args, call.kwargs))
+    return [item.handle for item in items if isinstance(item, TensorReference)]
 
 
 def _has_views(call: RecordedCall) -> bool:
@@ -369,21 +370,18 @@ def _has_views(call: RecordedCall) -> bool:
 def _results(call: RecordedCall, environment: dict[int, torch.Tensor]) -> list[torch.Tensor]:
     """Return what a call returns and writes in float64; nothing if it fails, as other numbers may select other rows."""
 
-    def convert(item: Any) -> Any:
-        if isinstance(item, torch.dtype):
-            return torch.float64 if item.is_floating_point else torch.complex128 if item.is_complex else item
-        return _widened(environment[item.handle]) if isinstance(item, TensorReference) else item
+    def read(item: Any) -> Any:
+        return in_float64(environment[item.handle]) if isinstance(item, TensorReference) else item
 
     try:
-        args, kwargs = pytree.tree_map(convert, (call.args, dict(call.kwargs)))
-        returned = pytree.tree_leaves(float64_operator(call.operator)(*args, **kwargs))
+        returned = leaves_of(call_in_float64(call.operator, call.args, call.kwargs, read))
     except (IndexError, KeyError, RuntimeError):
         for handle, _ in call.results:
             environment.pop(handle, None)
         return []
     # What is made of no tensor has the usual dtype; later calls may write to its memory, also through views.
-    results = [_widened(item) for item in returned if isinstance(item, torch.Tensor)]
-    written = pytree.tree_leaves(written_arguments(call.operator, args, kwargs))
+    results = [in_float64(item) for item in returned if isinstance(item, torch.Tensor)]
+    written = [environment[handle] for handle in _written(call)]
     return results + [item for item in written if not any(item is other for other in results)]
 
 
@@ -394,14 +392,6 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_quantized:
         return tensor.dequantize()
     return tensor.float() if tensor.is_floating_point() and tensor.element_size() == 1 else tensor
-
-
-def _widened(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.dtype in _WIDEST:  # conversions are calls, too, which a dispatch mode would see
-        return tensor
-    if tensor.is_complex():
-        return tensor.to(torch.complex128)
-    return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
 
 
 def label_of(execution: Execution, name: str) -> str:

@@ -16,11 +16,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from filch.export import Graph
+from filch.export.evaluation._float64 import call_in_float64
 from filch.export.evaluation._unpredictable import draws_random, returns_uninitialized
-from filch.export.graph._arguments import leaves_of, map_leaves, written_arguments
+from filch.export.graph._arguments import leaves_of, written_arguments
+from filch.export.operators._in_float64 import float64_dtype, in_float64
 from filch.export.operators._operator import Operator
 from filch.export.operators._registry import operator_of
-from filch.export.operators._without_kernel import float64_operator
 from filch.steal.values._tensors import is_dense
 
 from ..common._complex import complex_as_real
@@ -266,9 +267,9 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if call.is_random:
             for part, item in zip(written, call.written, strict=False):
                 part.copy_(item)
-            return [_in_float64(item) for item in results]
+            return [in_float64(item) for item in results]
         if returns_uninitialized(call.func):
-            return [torch.zeros_like(_in_float64(item)) for item in results]
+            return [torch.zeros_like(in_float64(item)) for item in results]
         try:
             computed = [*map(_with_memory, _tensors(call.in_float64(self._read)))]
             if self._noisy and _is_float(results[0]):
@@ -282,7 +283,7 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for part in written:
             if part.is_floating_point() or part.is_complex():
                 part.fill_(math.nan)
-        return [torch.full_like(_in_float64(item), math.nan) if _is_float(item) else None for item in results]
+        return [torch.full_like(in_float64(item), math.nan) if _is_float(item) else None for item in results]
 
     def _add_noise_within(self, call: "_ModeCall", results: Sequence[torch.Tensor], unit: float) -> None:
         """Add to results the rounding of what the kernel computes on the way to them."""
@@ -313,10 +314,9 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result.add_(typical.mul_(noise).reshape(result.shape))
 
     def _read(self, tensor: torch.Tensor) -> torch.Tensor:
-        if not is_dense(tensor):
-            return _in_float64(tensor)
         shadow = self._shadow(tensor)
-        return tensor if shadow is None else shadow.view(tensor)
+        value: torch.Tensor = tensor if is_dense(tensor) else in_float64(tensor)
+        return value if shadow is None else shadow.view(tensor)
 
     def _shadow(self, tensor: torch.Tensor) -> _Shadow | None:
         """Return the float64 counterpart of a tensor's storage; None if there is none or its bits are reinterpreted."""
@@ -345,8 +345,7 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         storage = tensor.untyped_storage()
         count = storage.nbytes() // real.itemsize
         whole = torch.empty(0, dtype=real, device=tensor.device).set_(storage, 0, (count,), (1,))
-        converted = _in_float64(whole)
-        copied = converted.clone() if converted is whole else converted
+        copied = torch.empty_like(whole, dtype=float64_dtype(real)).copy_(whole)
         self._shadows[storage] = _Shadow(copied, real, pending=unit_of(real))
 
     def _add_noise(self, shadow: _Shadow) -> None:
@@ -397,15 +396,12 @@ class _ModeCall:
         return bool(is_put and accumulate) or "reduce" in self.func._overloadname  # noqa: SLF001  it has no other access
 
     def in_float64(self, read: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-        """Call the operator with float64 in place of each dtype, and with what `read` returns for each tensor."""
+        """Call the operator in float64, with what `read` returns for each tensor."""
 
-        def convert(item: Any) -> Any:
-            if isinstance(item, torch.dtype):
-                return torch.float64 if item.is_floating_point else torch.complex128 if item.is_complex else item
+        def converted(item: Any) -> Any:
             return read(item) if isinstance(item, torch.Tensor) else item
 
-        args, kwargs = map_leaves(convert, (tuple(self.args), dict(self.kwargs)))
-        return float64_operator(self.func)(*args, **kwargs)
+        return call_in_float64(self.func, self.args, self.kwargs, converted)
 
     def rounding(self, result: torch.Tensor, value: torch.Tensor) -> float:
         """Return half a unit in the last place of a result, relative; 0 if no number of it was rounded.
@@ -421,7 +417,7 @@ class _ModeCall:
             return 0.0
         read = [unit_of(item.dtype) for item in self.read if _is_float(item)]
         if not read:
-            return 0.0 if torch.equal(value, _in_float64(result)) else own
+            return 0.0 if torch.equal(value, in_float64(result)) else own
         return 0.0 if self.operator.is_exact and not self._accumulates and own <= min(read) else own
 
 
@@ -463,9 +459,3 @@ def _with_memory(tensor: torch.Tensor) -> torch.Tensor:
 
 def _real_dtype(tensor: torch.Tensor) -> torch.dtype:
     return tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype
-
-
-def _in_float64(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.is_complex():
-        return tensor.to(torch.complex128)
-    return tensor.to(torch.float64) if tensor.is_floating_point() else tensor

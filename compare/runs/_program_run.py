@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from filch.export import Graph, Node, Program, Value
+from filch.export.operators._in_float64 import in_float64
 from filch.export.tracing._replayable import ModuleOutput, RunResult
 
 from ..common._errors import CompareError
@@ -98,7 +99,7 @@ def _outputs(evaluation: "_Evaluation") -> Iterator[Output]:
         elif value is not None:  # a sequence, whose length is a number that is returned as well
             yield Output(replace(result, path=f"{result.path}.length", value=""), torch.tensor(len(value)))
             for index, item in enumerate(value):
-                yield Output(replace(result, path=f"{result.path}[{index}]"), _widened(item))
+                yield Output(replace(result, path=f"{result.path}[{index}]"), in_float64(item))
 
 
 def noisy_values(source: ProgramSource, run: Execution) -> dict[str, torch.Tensor]:
@@ -133,7 +134,7 @@ class _Evaluation:
         inputs, weights = source.inputs or {}, source.weights
         constants = {name: source.program.constant(name) for name in self.graph.constants if name not in weights}
         sources = {**inputs, **constants}
-        widened = {name: _widened(tensor) for name, tensor in sources.items() if tensor is not None}
+        widened = {name: in_float64(tensor) for name, tensor in sources.items() if tensor is not None}
         self.values: dict[str, torch.Tensor] = widened
         self._moved_weights: dict[str, Node] = {}
         for node in self.graph.nodes:
@@ -191,7 +192,7 @@ class _Evaluation:
                 distance, rest = divmod(tensor.data_ptr() - inputs[moved].data_ptr(), size)
                 if not rest and 0 <= distance < inputs[moved].numel():
                     self.offsets[name] = self.offsets.get(moved, 0) + distance
-        return {name: _widened(tensor) for name, tensor in results.items() if name}
+        return {name: in_float64(tensor) for name, tensor in results.items() if name}
 
     def read(self, name: str, environment: Tensors, changed: Collection[str]) -> torch.Tensor | None:
         """Return a value in the shape that it has in the program; see `compute`."""
@@ -243,13 +244,6 @@ class _ProgramReplay:
                 if self._last_reads[name] == index:
                     environment.pop(name, None)
         return found
-
-
-def _widened(value: Any) -> Any:
-    """Return a floating-point tensor in float64, and anything else, such as a sequence of tensors, as it is."""
-    if isinstance(value, torch.Tensor) and value.is_floating_point():
-        return value.to(torch.float64)
-    return value
 
 
 def _described(source: ProgramSource, name: str, shape: tuple[int, ...]) -> Value:
