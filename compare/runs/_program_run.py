@@ -31,8 +31,8 @@ class ProgramSource:
             and only its weights can be compared.
         dtypes: those of its values, by name, when it runs in its own precision.
         natives: its outputs in its own precision, by name.
-        labels: what its outputs are called in a comparison with another program, by name; those that are left out have
-            their names, or none if there is only one.
+        feed: its inputs in the dtypes that it takes.
+        written: the program as it was given; None if it is `program`.
     """
 
     name: str
@@ -40,7 +40,8 @@ class ProgramSource:
     inputs: Tensors | None = None
     dtypes: Mapping[str, torch.dtype] = field(default_factory=dict, repr=False)
     natives: Tensors = field(default_factory=dict, repr=False)
-    labels: Mapping[str, str] = field(default_factory=dict)
+    feed: Tensors | None = None
+    written: Program | None = None
 
     @cached_property
     def weights(self) -> Tensors:
@@ -86,7 +87,6 @@ def run_program(source: ProgramSource) -> Execution:
         _ProgramReplay(evaluation, kept),
         _units(graph),
         tuple(_outputs(evaluation)),
-        has_fixed_shapes=bool(source.labels),
     )
 
 
@@ -147,7 +147,7 @@ class _Evaluation:
         """The outputs of the program."""
         for name in self.graph.outputs:
             label = "" if len(self.graph.outputs) == 1 else name
-            yield RunResult("returned", self.source.labels.get(name, label), name)
+            yield RunResult("returned", label, name)
 
     def all_values(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Compute all nodes, keep their results in `values`, and yield these and what is moved from weights.
