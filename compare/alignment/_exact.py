@@ -8,34 +8,18 @@ depend on no input and folded weights get the numbers of A, and if the outputs s
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
 from ..layouts._closeness import LARGEST, RELATIVE
 from ..layouts._numbers import TensorNumbers
 from ..layouts._solve import solve
-from ..runs._execution import Execution, Replay, Tensors, moved_value
+from ..runs._execution import Execution, Tensors, moved_value
 from ._correspondence import Correspondence
 from ._values import Matches
 
 _ROUNDING = 2.0**-22  # of the sine of an angle in float32, a position times a rounded speed, relative to the position
-
-
-@dataclass(frozen=True)
-class _WithNumbers:
-    """Runs operations again with values that are given; see `Replay`."""
-
-    run_again: Replay
-    given: Tensors
-
-    def __call__(self, forced: Tensors, wanted: Collection[str]) -> dict[str, torch.Tensor]:
-        """See `Replay`."""
-        return self.run_again({**self.given, **forced}, wanted)
-
-    def with_weights(self, weights: Tensors) -> Replay:
-        """See `Replay`."""
-        return replace(self, run_again=self.run_again.with_weights(weights))
 
 
 def tables_of(execution: Execution, unused: Collection[str] = ()) -> list[TensorNumbers]:
@@ -172,7 +156,7 @@ def exact_run(execution: Execution, given: Tensors, weights: Tensors | None = No
     """
     if execution.run_again is None or not (given or weights):
         return execution
-    again = _WithNumbers(execution.run_again.with_weights(weights or {}), given)
+    again = execution.run_again.with_numbers({**(weights or {}), **given})
     keys = [output.result.key for output in execution.outputs]
     computed = again({}, {*execution.values, *keys})
     outputs = tuple(replace(item, tensor=computed.pop(item.result.key, item.tensor)) for item in execution.outputs)

@@ -1,10 +1,11 @@
 """`Execution`: one run of an implementation in float64, as operations on values that can be run again."""
 
 import math
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -39,8 +40,8 @@ class Replay(Protocol):
         """
         ...
 
-    def with_weights(self, weights: Tensors) -> "Replay":
-        """Return the same with other numbers in some of the weights."""
+    def with_numbers(self, numbers: Tensors) -> "Replay":
+        """Return the same with numbers in place of values and weights, in each run."""
         ...
 
 
@@ -78,6 +79,8 @@ class Execution:
         outputs: what it leaves to its caller.
         has_fixed_shapes: whether the caller needs the outputs in the shapes of the other implementation, as that of one
             of two ONNX programs does; callers of Python code can be changed with it.
+        noisy: computes the values by name, and the outputs by their keys, if everything that an operation reads is
+            changed by half a unit in the last place; None if that is not possible.
     """
 
     name: str
@@ -90,6 +93,7 @@ class Execution:
     units: Mapping[str, float] = field(default_factory=dict, repr=False)
     outputs: tuple[Output, ...] = field(default=(), repr=False)
     has_fixed_shapes: bool = False
+    noisy: Callable[[], Tensors] | None = field(default=None, repr=False)
 
     @cached_property
     def roots(self) -> Mapping[str, str]:
@@ -158,15 +162,7 @@ def moved_value(node: Node) -> str | None:
     return computed[0] if len(computed) == 1 or node.op[0].isupper() else None
 
 
-def run_model(
-    model: nn.Module,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    *,
-    noisy: bool = False,
-    decisions: RecordedDecisions | None = None,
-    native: bool = False,
-) -> Execution:
+def run_model(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], *, native: bool = False) -> Execution:
     """Run a model in float64 and record its operations.
 
     The model runs in its own dtypes, so that it takes its usual branches; each operation runs a second time in float64.
@@ -175,16 +171,25 @@ def run_model(
         model: the model.
         args: its positional arguments.
         kwargs: its keyword arguments.
-        noisy: whether everything that an operation reads is changed by half a unit in the last place (`Float64Mode`).
-        decisions: the decisions of a run without noise, which one with noise makes again.
         native: whether the values are those that the model itself computes, in its own dtypes; then it runs only once.
 
     Raises:
         TraceError: the model fails on these inputs.
     """
+    decisions: RecordedDecisions = {}
+
+    def noisy() -> Tensors:
+        run = _run_in(Float64Mode(noisy=True, decisions=decisions), model, args, kwargs)
+        return {**run.values, **run.output_tensors}
+
+    mode = None if native else Float64Mode(noisy=False, decisions=decisions)
+    return replace(_run_in(mode, model, args, kwargs), noisy=None if native else noisy)
+
+
+def _run_in(mode: Float64Mode | None, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Execution:
+    """Run a model in a mode, and record its operations."""
     values: dict[str, torch.Tensor] = {}
     weights = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    mode = Float64Mode(noisy=noisy, decisions={} if decisions is None else decisions)
     units: dict[str, float] = {}
 
     storages = {tensor.untyped_storage().data_ptr(): name for name, tensor in weights.items() if is_dense(tensor)}
@@ -197,7 +202,7 @@ def run_model(
             offsets[name] = int(tensor.storage_offset())
             if "@" not in name:  # a view of a weight, and not what was written to it
                 return
-        if native:
+        if mode is None:
             values[name] = complex_as_real(_dense(tensor.detach())).clone()
         else:
             values[name], units[name] = in_float64(_dense(mode.value(tensor))), mode.unit(tensor)
@@ -206,9 +211,10 @@ def run_model(
 
     def leave(result: RunResult, tensor: torch.Tensor) -> None:
         own = complex_as_real(_dense(tensor.detach())).clone()
-        outputs.append(Output(result, own if native else in_float64(_dense(mode.value(tensor))), own, mode.problem))
+        exact, problem = (own, "") if mode is None else (in_float64(_dense(mode.value(tensor))), mode.problem)
+        outputs.append(Output(result, exact, own, problem))
 
-    recorded = record_run(model, args, kwargs, visit, within=nullcontext if native else mode.running, left=leave)
+    recorded = record_run(model, args, kwargs, visit, within=mode.running if mode else nullcontext, left=leave)
     graph = recorded.graph
     movements = {name for node in graph.nodes if moved_value(node) is not None for name in node.outputs}
     kept = {name: value for name, value in values.items() if name not in movements}
@@ -249,16 +255,19 @@ def _dimensions(shape: Sequence[int]) -> int:
 class _Replay:
     """Runs recorded calls in float64; see `Replay`."""
 
-    def __init__(self, recorded: RecordedRun, values: Tensors, weights: Tensors) -> None:
-        self._recorded, self._values, self._weights = recorded, values, weights
+    def __init__(
+        self, recorded: RecordedRun, values: Tensors, weights: Tensors, numbers: Tensors = MappingProxyType({})
+    ) -> None:
+        self._recorded, self._values, self._weights, self._numbers = recorded, values, weights, numbers
         self._last_reads = {handle: index for index, call in enumerate(recorded.calls) for handle in call.reads}
 
-    def with_weights(self, weights: Tensors) -> Replay:
+    def with_numbers(self, numbers: Tensors) -> Replay:
         """See `Replay`."""
-        return _Replay(self._recorded, self._values, {**self._weights, **weights})
+        return _Replay(self._recorded, self._values, self._weights, {**self._numbers, **numbers})
 
     def __call__(self, forced: Tensors, wanted: Collection[str]) -> dict[str, torch.Tensor]:
         """See `Replay`."""
+        forced = {**self._numbers, **forced}
         sources = (*self._recorded.graph.inputs, *self._recorded.graph.constants)
         found = {name: self._values[name] for name in sources if name in wanted and name in self._values}
         left = {item.key: item.handle for item in self._recorded.results if item.handle and item.key in wanted}
@@ -316,8 +325,8 @@ class _Replay:
 
     def _source(self, name: str, *, copied: bool) -> torch.Tensor | None:
         value = self._recorded.graph.values.get(name)
-        tensor = self._weights[name] if name in self._weights else self._values.get(name)
-        if tensor is None:
+        known = self._values if name not in self._weights else self._numbers if name in self._numbers else self._weights
+        if (tensor := known.get(name)) is None:
             return None
         if value is not None and (value.dtype or "").startswith("complex") and not tensor.is_complex():
             tensor = torch.view_as_complex(tensor.contiguous())
