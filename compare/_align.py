@@ -26,17 +26,13 @@ from ._compare import ProgramLike, time_limit
 from ._compare_programs import Ends, ProgramSide, in_dtype
 from .alignment._array_alignment import Runnable, Source, align_arrays, align_weights, run
 from .alignment._arrays import NamedArrays, as_tensors
-from .alignment._correspondence import Correspondence
-from .alignment._exact import computed_tables, exact_run, exact_tables, exact_values, own_tables, tables_of
-from .alignment._folded import folded_weights
+from .alignment._divergence import DivergenceSearch
 from .alignment._parts import Parts, with_parts
 from .alignment._result import alignment
+from .alignment._tables import computed_tables, exact_tables, own_tables, tables_of
 from .alignment._value_map import ValueMap, load_value_map
-from .alignment._values import ValueSide
 from .alignment._weight_verdict import other_weights
-from .alignment._weights import match_weights
 from .common._errors import CompareError
-from .divergence._divergence import DivergenceSearch
 from .layouts._closeness import RELATIVE
 from .layouts._numbers import TensorNumbers
 from .models._array_files import has_only_weights, is_array_file, load_arrays
@@ -45,6 +41,10 @@ from .models._factory import find_factory
 from .models._gguf import load_gguf
 from .models._second_input import other_numbers
 from .models._subject import Subject
+from .pairing._correspondence import Correspondence
+from .pairing._folded import folded_weights
+from .pairing._values import ValueSide
+from .pairing._weight_map import match_weights
 from .references._inputs import argument_paths, cast_inputs, empty_inputs
 from .results._alignment import Alignment
 from .runs._execution import Execution, Tensors
@@ -324,9 +324,9 @@ def _align_runs(own: Runnable, other: Runnable, given: ValueMap, parts: Parts) -
         exact = {**exact_tables(second, weights.missing, tables), **weights.exact}
         others = {item.name for item in other_weights(weights, first.weights, second.weights)}
         weights = replace(weights, tables=own_tables(second, {*weights.missing} - others, tables))
-        second = exact_run(second, computed_tables(second, tables), exact)
+        second = second.with_numbers(computed_tables(second, tables), exact)
         if second_again is not None:
-            second_again = exact_run(second_again, computed_tables(second_again, tables), exact)
+            second_again = second_again.with_numbers(computed_tables(second_again, tables), exact)
         pairs = Correspondence(
             ValueSide(first, _compact(first_again)), ValueSide(second, _compact(second_again)), weights
         )
@@ -355,7 +355,7 @@ def _step_by_step(
         own: implementation A.
         other: implementation B.
         tables: those of A; see `tables_of`.
-        weights: the weights of B with the numbers of A; see `exact_run`.
+        weights: the weights of B with the numbers of A; see `Execution.with_numbers`.
     """
     count = 0
     while pairs.outputs.problems and count < len(pairs.found) and pairs.other.execution.run_again is not None:
@@ -364,10 +364,10 @@ def _step_by_step(
         again = None
         if reference.second is not None and pairs.other.second is not None:
             first_again, again = run(_on_other_numbers(own)), run(_on_other_numbers(other))
-            again = exact_run(again, computed_tables(again, tables), weights)
-            again = _compact(exact_run(again, exact_values(pairs, first_again.values, again.values)))
+            again = again.with_numbers(computed_tables(again, tables), weights)
+            again = _compact(again.with_numbers(pairs.exact_values(first_again.values, again.values)))
             del first_again
-        second = exact_run(second, exact_values(pairs, reference.execution.values, second.values))
+        second = second.with_numbers(pairs.exact_values(reference.execution.values, second.values))
         pairs = Correspondence(reference, ValueSide(second, again), pairs.weights, known=pairs)
     return pairs
 

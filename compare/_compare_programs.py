@@ -22,9 +22,6 @@ from filch.steal import Capture, describe, phase, steal_forward
 from ._compare import Path, ProgramLike, compare, resolve_backend, time_limit
 from .common._errors import CompareError
 from .engine._interface import list_problems
-from .matching._align import Rerun, align
-from .matching._matches import ProgramAlignment
-from .matching._observed import Observed
 from .metrics._tolerance import is_coarser
 from .models._constant_inputs import (
     Constants,
@@ -36,6 +33,9 @@ from .models._constant_inputs import (
 )
 from .models._drawn_inputs import Shapes, draw_inputs
 from .models._input_files import load_inputs
+from .pairing._observed import Observed
+from .pairing._paired_value import Pairs
+from .pairing._program_pairs import Rerun, pair_values
 from .references._inputs import cast_inputs
 from .references._reference_program import ReferenceProgram
 from .results._report import Report
@@ -177,9 +177,9 @@ def pair_programs(
         constants = (
             draw_constants(source, names, seed, given) if arrays is None else common_constants(source, arrays, names)
         )
-        pairs = Ends.of(source.graph, judged.program.graph).inputs
+        counterparts = Ends.of(source.graph, judged.program.graph).inputs
         expected = expected.given(constants)
-        judged = judged.given({pairs[name]: item for name, item in constants.items()})
+        judged = judged.given({counterparts[name]: item for name, item in constants.items()})
         shapes = shapes and {name: shape for name, shape in shapes.items() if name not in constants}
         arrays = arrays and [{name: item for name, item in call.items() if name not in constants} for call in arrays]
         notes = [f"the inputs {', '.join(names)} are strings or sequences, which were made constants of both programs"]
@@ -202,13 +202,11 @@ def pair_programs(
         is_same = backend == reference_backend and not options and _is_same(reference, program)
         judged_values = observed if is_same else judged.observe(judged.compile(), cast_inputs(graph, calls[0]))
         with phase("matching the values of both programs"):
-            alignment = align(judged_values, observed, ends.names, reshaped=same_shapes, rerun=judged.rerun(calls[0]))
-        original = ReferenceProgram(
-            expected.program, alignment, graph, expected.backend, compiled, feeds, observed.values
-        )
+            pairs = pair_values(judged_values, observed, ends.names, reshaped=same_shapes, rerun=judged.rerun(calls[0]))
+        original = ReferenceProgram(expected.program, pairs, graph, expected.backend, compiled, feeds, observed.values)
         capture = ends.capture(original, calls)
     judged_program = ends.program(written, original, judged_values.values if same_shapes else {})
-    notes += [*ends.notes, *_replacements(written, judged_values.values), alignment_note(alignment, graph)]
+    notes += [*ends.notes, *_replacements(written, judged_values.values), pairs_note(pairs, graph)]
     kinds = ends.other_kinds(before, written)
     return ProgramPair(capture, judged_program, expected.name, judged.name, tuple(notes), kinds)
 
@@ -552,10 +550,10 @@ class _ReferenceCalls(nn.Module):
         return {name: values[source] for source, name in self._outputs.items() if source in values}
 
 
-def alignment_note(alignment: ProgramAlignment, graph: Graph) -> str:
+def pairs_note(pairs: Pairs, graph: Graph) -> str:
     """Return how many values have a counterpart in the reference."""
     names = graph.producer.keys() - graph.constant_values
-    found = names & (alignment.names.keys() | alignment.joined.keys())
-    inferred = sum(alignment.bases[name] == "numbers" for name in found)
+    found = names & pairs.by_value.keys()
+    inferred = sum(pairs.by_value[name].evidence == "numbers" for name in found)
     by_numbers = f", {inferred} of them found by their numbers" if inferred else ""
     return f"{len(found)} of {len(names)} values are also in the reference{by_numbers}"

@@ -10,7 +10,7 @@ from torch import nn
 from filch.export import Node, Program, as_program
 
 from ._compare import ProgramLike
-from .matching._quantized import GATHER, QuantizedWeight, quantized_weight
+from .pairing._quantized import GATHER, QuantizedWeight, quantized_weight
 
 _SIMILAR = 0.5  # the relative distance of a quantized weight, at most; that of unrelated numbers is above 1
 _SLACK = 1e-3  # of a step, for the rounding of scales

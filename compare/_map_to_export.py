@@ -10,11 +10,11 @@ from filch.export import Graph, ModuleCall, Port, Program, optimize
 from filch.steal import Records, phase
 
 from ._compare import ProgramLike, time_limit
-from ._compare_programs import Ends, ProgramSide, alignment_note, label_of, shapes_of, with_shapes
+from ._compare_programs import Ends, ProgramSide, label_of, pairs_note, shapes_of, with_shapes
 from .common._errors import CompareError
-from .matching._align import align
-from .matching._matches import ProgramAlignment
-from .matching._observed import Observed
+from .pairing._observed import Observed
+from .pairing._paired_value import Pairs
+from .pairing._program_pairs import pair_values
 from .references._inputs import captured_calls, cast_inputs, empty_shape
 from .references._renamed import RenamedOriginal
 
@@ -97,13 +97,13 @@ def map_to_export(
         graph = judged.program.graph
         accurate = _in_full_accuracy(judged) if lower_precision else judged
         actual = accurate.observe(accurate.compile(), feed)
-        alignment = align(actual, observed, ends.names, reshaped=same_shapes, rerun=accurate.rerun(feed))
-    references = alignment.references(observed.values)
-    inferred = {name: tensor for name, tensor in references.items() if alignment.bases[name] == "numbers"}
-    notes = (*ends.notes, *empty, alignment_note(alignment, graph))
+        pairs = pair_values(actual, observed, ends.names, reshaped=same_shapes, rerun=accurate.rerun(feed))
+    references = pairs.references(observed.values)
+    inferred = {name: tensor for name, tensor in references.items() if pairs.by_value[name].evidence == "numbers"}
+    notes = (*ends.notes, *empty, pairs_note(pairs, graph))
     model = with_shapes(written.model, actual.values)
-    _add_metadata(model, exported.model, alignment)
-    found = _first_names(alignment, ends)
+    _add_metadata(model, exported.model, pairs)
+    found = _first_names(pairs, ends)
     read = {*expected.program.graph.consumers, *expected.program.graph.outputs}
     return Program(
         model,
@@ -117,11 +117,10 @@ def map_to_export(
         operators=tuple(replace(item, value=found.get(item.value or "")) for item in exported.operators),
         original=RenamedOriginal(
             expected.program.original or original,
-            alignment,
+            pairs,
             graph,
             inferred=inferred,
             notes=notes,
-            same_weights=alignment.same_weights,
         ),
         path=written.path,
         outputs=_ordered_outputs(exported, ends, graph),
@@ -174,12 +173,12 @@ def _in_full_accuracy(side: ProgramSide) -> ProgramSide:
     return replace(side, program=replace(side.program, model=model))
 
 
-def _first_names(alignment: ProgramAlignment, ends: Ends) -> Mapping[str, str]:
+def _first_names(pairs: Pairs, ends: Ends) -> Mapping[str, str]:
     """Return the name in the program of each value of the export that it has, other than by its numbers alone."""
     found: dict[str, str] = {}
-    for name, source in alignment.names.items():
-        if alignment.bases[name] != "numbers" and name not in alignment.shapes:
-            found.setdefault(source, name)
+    for name, pair in pairs.by_value.items():
+        if pair.source is not None and pair.evidence != "numbers" and pair.shape is None:
+            found.setdefault(pair.source, name)
     return {**found, **{source: name for name, source in ends.names.items()}}
 
 
@@ -194,11 +193,12 @@ def _mapped_call(call: ModuleCall, found: Mapping[str, str]) -> ModuleCall:
     return replace(call, inputs=tuple(map(mapped, call.inputs)), outputs=tuple(map(mapped, call.outputs)))
 
 
-def _add_metadata(model: ir.Model, exported: ir.Model, alignment: ProgramAlignment) -> None:
+def _add_metadata(model: ir.Model, exported: ir.Model, pairs: Pairs) -> None:
     """Add to nodes without it where in the model they are, from the node of the export that computes the same value."""
     producers = {value.name: node for node in exported.graph for value in node.outputs}
     for node in model.graph:
-        source = producers.get(alignment.names.get(node.outputs[0].name or "", ""))
+        pair = pairs.by_value.get(node.outputs[0].name or "")
+        source = None if pair is None or pair.source is None else producers.get(pair.source)
         if source is not None and not any(key.startswith(_METADATA) for key in node.metadata_props):
             node.metadata_props.update(
                 {key: text for key, text in source.metadata_props.items() if key.startswith(_METADATA)}

@@ -1,1 +1,1 @@
-"""Find which tensors of two implementations are the same numbers."""
+"""Find where one of two implementations leaves the other one."""

@@ -13,20 +13,28 @@ from ..common._plain_tensors import plain_tensors
 from ..layouts._layout import Layout
 from ..models._gguf import GgufWeights, Quantized
 from ..models._subject import Subject
+from ..pairing._correspondence import Correspondence
+from ..pairing._outputs import (
+    JudgedOutputs,
+    bare_name,
+    have_equal_numbers,
+    have_same_kinds,
+    in_order,
+    judge_outputs,
+    output_name,
+)
+from ..pairing._rounding import FINEST, RoundingLevels, assumed, measured
+from ..pairing._values import ValueSide
+from ..pairing._weight_map import Tensors, WeightMap, match_weights, not_compared
 from ..rendering._outcome import Gap
 from ..results._alignment import AlignedArray, Alignment, Departure
 from ..runs._execution import Execution, Output, label_of, run_model
 from ..runs._program_run import ProgramSource, run_program
 from ._arrays import NamedArrays
-from ._correspondence import Correspondence
 from ._named_values import Leaving, leaving
-from ._output_order import have_equal_numbers, have_same_kinds, in_order
-from ._outputs import JudgedOutputs, bare_name, judge_outputs, output_name
 from ._parts import Parts, part_of, with_parts
 from ._result import aligned_weight, alignment, gaps_of, outputs_of, remarks_on
-from ._rounding import FINEST, RoundingLevels, assumed, measured
 from ._value_map import ValueMap
-from ._values import ValueSide
 from ._weight_verdict import (
     incomplete_weights,
     irregular_orders,
@@ -35,7 +43,6 @@ from ._weight_verdict import (
     other_weights,
     permuted_blocks,
 )
-from ._weights import Tensors, WeightMap, match_weights, not_compared
 
 _MOST = 8  # names in a sentence
 _NOTE = "only named arrays were compared; the cause may be an earlier step without a name"

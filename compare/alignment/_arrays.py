@@ -18,10 +18,10 @@ from ..common._complex import complex_as_real
 from ..common._errors import CompareError
 from ..common._plain_tensors import plain_tensors
 from ..models._gguf import GgufWeights, Quantized
+from ..pairing._folded import folded_weights
+from ..pairing._weight_map import WeightMap, match_weights
 from ..runs._execution import Execution, Output
-from ._folded import folded_weights
 from ._weight_verdict import other_weights
-from ._weights import WeightMap, match_weights
 
 Tensors = Mapping[str, torch.Tensor]
 _PRECISIONS = (torch.bfloat16, torch.float16, torch.float32)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from filch.export import Node
 
+from ..pairing._values import ValueSide
 from ..provenance._ancestors import Ancestors
 from ..runs._execution import Execution
-from ._values import ValueSide
 
 _UNORDERED = 0.1  # of the arrays that are computed from the next one: then the order is not that of the run
 

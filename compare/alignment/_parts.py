@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from ..common._errors import CompareError
+from ..pairing._outputs import bare_name
 from ..runs._execution import Execution, Output
-from ._outputs import bare_name
 
 NONE = "none"
 Parts = Mapping[str, str]  # an index in brackets, or "none", by the name of the output

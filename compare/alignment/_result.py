@@ -14,6 +14,9 @@ from ..layouts._described import described
 from ..layouts._layout import Layout
 from ..layouts._numbers import TensorNumbers
 from ..layouts._solve import holds, solve
+from ..pairing._correspondence import Correspondence
+from ..pairing._outputs import JudgedOutputs, output_name
+from ..pairing._weight_map import WeightMatch
 from ..rendering._outcome import Gap
 from ..results._alignment import (
     AlignedOutput,
@@ -26,11 +29,8 @@ from ..results._alignment import (
     SideName,
 )
 from ..runs._execution import Execution, Tensors, label_of, line_of
-from ._correspondence import Correspondence
-from ._outputs import JudgedOutputs, output_name
 from ._suspect import Suspect
 from ._value_map import ValueMap
-from ._weights import WeightMatch
 
 _COARSER = "the outputs of B are those of A in float64, but B rounds to a coarser dtype on the way"
 _SHOWN = 4  # names in a sentence

@@ -9,8 +9,8 @@ from difflib import SequenceMatcher
 import torch
 
 from ..layouts._described import described, row_blocks
+from ..pairing._weight_map import WeightMap, WeightMatch
 from ..rendering._outcome import Gap
-from ._weights import WeightMap, WeightMatch
 
 Tensors = Mapping[str, torch.Tensor]
 _NUMBER = re.compile(r"\d+")

@@ -17,8 +17,8 @@ from filch.export.backends import Compiled, Stage
 
 from ..metrics._metrics import compare_tensors
 from ..metrics._nearest import Nearest
-from ..references._onnx_original import OnnxOriginal
 from ..results._rows import Row
+from ..runs._onnx_original import OnnxOriginal
 
 # The dtypes of numbers that all backends return; `FLOAT4` and `FLOAT8`, for example, are none.
 _NUMBERS = re.compile("BOOL|(BFLOAT|FLOAT|INT|UINT)(16|32|64)?$|U?INT8$|DOUBLE|COMPLEX|UNDEFINED")

@@ -9,12 +9,10 @@ from filch.export import Graph, Program
 from filch.export.backends import Backend, Compiled
 
 from ..common._complex import complex_as_real
-from ..matching._matches import ProgramAlignment
-from ._onnx_original import OnnxOriginal
+from ..pairing._paired_value import Pairs
+from ..runs._onnx_original import OnnxOriginal
 from ._renamed import renamed_model
 from ._resolver import Reference
-
-_EVIDENCE = {"name": "program", "operands": "program", "numbers": "inferred"}
 
 
 class ReferenceProgram(OnnxOriginal):
@@ -24,7 +22,7 @@ class ReferenceProgram(OnnxOriginal):
 
     Args:
         program: the program.
-        alignment: its values that the other program has.
+        pairs: its values that the other program has.
         judged: the graph of the other program.
         backend: the backend that runs the program.
         compiled: what the backend compiled, without optimizations.
@@ -35,17 +33,17 @@ class ReferenceProgram(OnnxOriginal):
     def __init__(  # noqa: PLR0917  called in one place
         self,
         program: Program,
-        alignment: ProgramAlignment,
+        pairs: Pairs,
         judged: Graph,
         backend: Backend,
         compiled: Compiled,
         feeds: Sequence[Mapping[str, torch.Tensor]],
         first: Mapping[str, torch.Tensor],
     ) -> None:
-        super().__init__(renamed_model(program.model, alignment, judged)[0])
-        self._alignment, self._backend, self._compiled, self._feeds = alignment, backend, compiled, feeds
-        constants = {source: program.constant(source) for source in alignment.names.values()}
-        self._constants = alignment.references(
+        super().__init__(renamed_model(program.model, pairs, judged)[0])
+        self._pairs, self._backend, self._compiled, self._feeds = pairs, backend, compiled, feeds
+        constants = {source: program.constant(source) for pair in pairs.by_value.values() for source in pair.sources}
+        self._constants = pairs.references(
             {source: tensor for source, tensor in constants.items() if tensor is not None}
         )
         unchanged = (name for name in compiled.graph.outputs if name not in compiled.graph.producer)
@@ -76,8 +74,9 @@ class ReferenceProgram(OnnxOriginal):
 
     def references(self, call: int) -> dict[str, Reference]:
         """Return the references of a call, by the names of the other program's values."""
-        known, bases = {**self._alignment.references(self.values(call)), **self._constants}, self._alignment.bases
-        return {name: Reference(tensor, _EVIDENCE[bases.get(name, "name")]) for name, tensor in known.items()}
+        known, pairs = {**self._pairs.references(self.values(call)), **self._constants}, self._pairs.by_value
+        inferred = {name for name, pair in pairs.items() if pair.evidence == "numbers"}
+        return {name: Reference(item, "inferred" if name in inferred else "program") for name, item in known.items()}
 
     @cached_property
     def types(self) -> Mapping[str, torch.dtype]:

@@ -9,7 +9,7 @@ from torch.export import ExportedProgram
 
 from filch.export import Graph, Original
 
-from ..matching._matches import ProgramAlignment
+from ..pairing._paired_value import PairedValue, Pairs
 
 _PREFIX = "reference:"  # of values that the other program does not have
 
@@ -19,30 +19,28 @@ class RenamedOriginal(Original):
 
     Args:
         original: the torch program and the graph that it was translated to.
-        alignment: the values of that graph that the foreign program has.
+        pairs: the values of that graph that the foreign program has.
         judged: the graph of the foreign program.
         inferred: references of values that were found by their numbers alone, by name.
         notes: remarks for the reader of a report.
-        same_weights: the names of the foreign program's nodes with a quantized weight that the torch program has, too.
     """
 
     def __init__(
         self,
         original: Original,
-        alignment: ProgramAlignment,
+        pairs: Pairs,
         judged: Graph,
         *,
         inferred: Mapping[str, torch.Tensor],
         notes: Sequence[str],
-        same_weights: frozenset[str] = frozenset(),
     ) -> None:
-        model, names = renamed_model(original.model, alignment, judged)
+        model, names = renamed_model(original.model, pairs, judged)
 
         def load() -> tuple[ExportedProgram, ir.Model]:
             return original.renamed(_new_names(original.program, names, judged.known)), model
 
         super().__init__(load, "")
-        self.inferred, self.notes, self.same_weights = inferred, notes, same_weights
+        self.inferred, self.notes, self.same_weights = inferred, notes, pairs.same_weights
 
     def changed(self, change: Callable[[ir.Model], ir.Model]) -> Original:  # noqa: ARG002  it was made for the program
         """See `Original.changed`: itself."""
@@ -55,7 +53,7 @@ def _new_names(program: ExportedProgram, names: Mapping[str, str], taken: Collec
     return {name: names.get(name) or (_free(name, taken) if name in taken else name) for name in nodes}
 
 
-def renamed_model(model: ir.Model, alignment: ProgramAlignment, judged: Graph) -> tuple[ir.Model, Mapping[str, str]]:
+def renamed_model(model: ir.Model, pairs: Pairs, judged: Graph) -> tuple[ir.Model, Mapping[str, str]]:
     """Return a copy of a model in which values have the names of the other program's values, and all names by the old.
 
     A value that the other program computes several times has the first of its names, and copies with the others. The
@@ -64,10 +62,9 @@ def renamed_model(model: ir.Model, alignment: ProgramAlignment, judged: Graph) -
     """
     renamed = model.clone()
     graph = renamed.graph
-    aliases = _aliases(alignment)
+    aliases, joined = _aliases(pairs)
     produced = [value for node in graph for value in node.outputs if value.name]
-    joined = {name: parts for name, parts in alignment.joined.items() if alignment.bases[name] != "numbers"}
-    parts = {part for item in joined.values() for part in item}
+    parts = {part for pair in joined for part in pair.sources}
     values = {value.name or "": value for value in (*graph.inputs, *graph.initializers.values(), *produced)}
     taken = judged.known | values.keys()
     tensors = {name: value.const_value for name, value in values.items()}
@@ -77,28 +74,29 @@ def renamed_model(model: ir.Model, alignment: ProgramAlignment, judged: Graph) -
         value.name = _free(name, taken)
     weights = {*judged.constants}
     for name, value in values.items():
-        names = aliases.get(name, [])
+        copies = aliases.get(name, [])
         if value.is_initializer():
             value.name = name if name in weights else value.name
-        elif name not in parts and (first := next((item for item in names if item not in alignment.shapes), None)):
-            value.name, names = first, [item for item in names if item != first]
+        elif name not in parts and (first := next((pair for pair in copies if pair.shape is None), None)):
+            value.name, copies = first.value, [pair for pair in copies if pair is not first]
         value.const_value = tensors[name]
-        for alias in names:
-            _add_copy(graph, value, alias, alignment.shapes.get(alias))
-    for name, sources in joined.items():
-        _add_joined(graph, [values[source] for source in sources], name)
+        for pair in copies:
+            _add_copy(graph, value, pair.value, pair.shape)
+    for pair in joined:
+        _add_joined(graph, [values[source] for source in pair.sources], pair.value)
     for node in [node for node in graph if node.op_type == "SequenceAt"]:
         _replace_split(graph, node, taken)
     return renamed, {name: value.name or "" for name, value in values.items()}
 
 
-def _aliases(alignment: ProgramAlignment) -> dict[str, list[str]]:
-    """Return the names that each value has in the other program, other than by its numbers alone."""
-    aliases: dict[str, list[str]] = {}
-    for name, source in alignment.names.items():
-        if alignment.bases.get(name) != "numbers":
-            aliases.setdefault(source, []).append(name)
-    return aliases
+def _aliases(pairs: Pairs) -> tuple[dict[str, list[PairedValue]], list[PairedValue]]:
+    """Return the pairs of each value, and those of joined ones, other than by their numbers alone."""
+    aliases: dict[str, list[PairedValue]] = {}
+    known = [pair for pair in pairs.by_value.values() if pair.evidence != "numbers"]
+    for pair in known:
+        if pair.source is not None:
+            aliases.setdefault(pair.source, []).append(pair)
+    return aliases, [pair for pair in known if pair.source is None]
 
 
 def _add_copy(graph: ir.Graph, value: ir.Value, name: str, shape: Sequence[int] | None) -> None:

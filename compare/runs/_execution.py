@@ -142,6 +142,21 @@ class Execution:
         judged = {*judged, *wrong} - of_wrong  # a movement is to blame for the order of right numbers alone
         return first_wrong(self.graph, wrong, judged=judged, right=right)
 
+    def with_numbers(self, given: Tensors, weights: Tensors | None = None) -> "Execution":
+        """Return the run with other numbers in place of some values, for all that is computed from them.
+
+        Args:
+            given: numbers by the names of values, float64 in the shapes of the values.
+            weights: weights in float64, by name.
+        """
+        if self.run_again is None or not (given or weights):
+            return self
+        again = self.run_again.with_numbers({**(weights or {}), **given})
+        keys = [output.result.key for output in self.outputs]
+        computed = again({}, {*self.values, *keys})
+        outputs = tuple(replace(item, tensor=computed.pop(item.result.key, item.tensor)) for item in self.outputs)
+        return replace(self, values={**self.values, **computed, **given}, run_again=again, outputs=outputs)
+
     @cached_property
     def modules_by_value(self) -> Mapping[str, tuple[ModuleOutput, ...]]:
         """The module outputs that have the numbers of each computed value, by its name."""

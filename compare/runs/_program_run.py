@@ -13,9 +13,9 @@ from filch.export.tracing._replayable import ModuleOutput, RunResult
 
 from ..common._errors import CompareError
 from ..float64._noise import unit_of
-from ..references._onnx_original import OnnxOriginal
 from ._evaluation import Float64Evaluator, ProgramRun, RunOptions
 from ._execution import Execution, Output, Replay, Tensors, finest_shapes, moved_value
+from ._onnx_original import OnnxOriginal
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from filch.compare import load_quantized
-from filch.compare.matching._quantized import quantized_weight
+from filch.compare.pairing._quantized import quantized_weight
 from filch.export import as_program
 from support.models.fused_llama import quantized
 

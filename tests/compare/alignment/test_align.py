@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from filch.compare import CompareError, MappedValue, ValueMap, align, diff, load_value_map
-from filch.compare.divergence._notes import _same_place
+from filch.compare.alignment._notes import _same_place
 from filch.compare.layouts._described import described
 from filch.compare.layouts._numbers import TensorNumbers
 from filch.compare.layouts._solve import solve

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from filch.compare import align
-from filch.compare.alignment._exact import computed_tables, exact_run, exact_tables, tables_of
+from filch.compare.alignment._tables import computed_tables, exact_tables, tables_of
 from filch.compare.runs._execution import run_model
 
 X = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
@@ -42,7 +42,7 @@ def test_tables_get_the_numbers_of_a():
     (angles,) = (
         value for name, value in own.values.items() if name.startswith("mul") and value[0].count_nonzero() == 0
     )
-    exact = exact_run(other, computed_tables(other, tables_of(own)))
+    exact = other.with_numbers(computed_tables(other, tables_of(own)))
     assert not torch.equal(other.values["div_1"], angles)
     assert torch.equal(exact.values["div_1"], angles)
     assert torch.equal(exact.values["mul"], own.values["mul_1"])
@@ -53,7 +53,7 @@ def test_tables_get_the_numbers_of_a():
 def test_tables_with_other_numbers_are_kept():
     """Another base is no rounding."""
     own, other = run_model(Stored(), (X,), {}), run_model(Computed(101.0), (X,), {})
-    assert torch.equal(exact_run(other, computed_tables(other, tables_of(own))).values["mul"], other.values["mul"])
+    assert torch.equal(other.with_numbers(computed_tables(other, tables_of(own))).values["mul"], other.values["mul"])
 
 
 class Tabulated(nn.Module):
@@ -74,7 +74,7 @@ def test_tables_among_the_weights_get_the_numbers_of_a(shift: int) -> None:
     if shift:  # the table begins at another position
         assert not tables
         return
-    exact = exact_run(other, {}, tables)
+    exact = other.with_numbers({}, tables)
     assert not torch.equal(other.values["mul"], own.values["mul_1"])
     assert torch.equal(exact.values["mul"], own.values["mul_1"])
     assert torch.equal(tables["cosines"][5:], other.weights["cosines"][5:].double())

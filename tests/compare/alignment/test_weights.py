@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from filch.compare import align
-from filch.compare.alignment._folded import folded_weights
-from filch.compare.alignment._weights import match_weights
+from filch.compare.pairing._folded import folded_weights
+from filch.compare.pairing._weight_map import match_weights
 from filch.compare.runs._execution import run_model
 
 GENERATOR = torch.Generator().manual_seed(0)

@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from filch.compare import compare_programs
 from filch.compare.float64._verdict import Float64Value, rounding_verdict, shares_error
-from filch.compare.references._onnx_original import OnnxOriginal
 from filch.compare.runs._evaluation import Float64Evaluator
+from filch.compare.runs._onnx_original import OnnxOriginal
 from filch.export import Original, load_program
 from filch.export.backends.onnxruntime import _backend
 

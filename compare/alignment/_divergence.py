@@ -15,19 +15,20 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+import torch
+
 from filch.export import Node
 
-from ..alignment._correspondence import Anchor, Correspondence, size_of
-from ..alignment._operators import code_of
-from ..alignment._suspect import Suspect
+from ..pairing._correspondence import Anchor, Correspondence, size_of
+from ..pairing._counterparts import Counterparts
+from ..pairing._patched_run import PatchedRun
+from ..pairing._places import code_of
 from ..runs._execution import Tensors, label_of, moved_value
-from ._counterparts import Counterparts
+from ._coarser import coarser_operations
 from ._notes import copy_in_place_of_step, difference_of, idle_node, misplacing_node, odd_weight, weight_of_other_layer
-from ._operands import Operands
+from ._operands import Operands, arranged, residual_sum
 from ._other_steps import OtherSteps
-from ._precision import coarser_operations
-from ._rerun import PatchedRun
-from ._residuals import residual_sum
+from ._suspect import Suspect
 
 _MOST = 16  # suspects to find
 
@@ -189,10 +190,27 @@ class DivergenceSearch:
 
     def _force_result(self, suspect: Suspect) -> bool:
         """Put A's result in place of that of a suspect; return whether it is known."""
-        number = self._counterparts.result(suspect.node, suspect.reference)
+        number = self._result_of(suspect.node, suspect.reference)
         if number is not None:
             self._run.forced[suspect.node.outputs[0]] = number
         return number is not None
+
+    def _result_of(self, node: Node, reference: Node | None) -> torch.Tensor | None:
+        """Return the result of an operation of A in the order of that of B; None if it is not known.
+
+        Args:
+            node: the operation of B.
+            reference: that of A; None if it is not known.
+        """
+        own = None if reference is None else self._own.values.get(reference.outputs[0])
+        value = self._run.values.get(node.outputs[0])
+        if own is None or value is None or node.outputs[0] in self._run.routed:
+            return None
+        peers = (peer.outputs[0] for peer in self._counterparts.peers[node.name])
+        for layout in (match.layout for peer in peers for match in self._run.matches.get(peer, ())):
+            if layout is not None and layout.numel == value.numel() and layout.last < own.numel() == value.numel():
+                return layout.select(own).reshape(value.shape).clone()
+        return arranged(own, value, {})
 
     def _next(self, wrong: Collection[str], found: Collection[str]) -> Suspect | None:
         """Return the first suspect that explains a wrong value which those that were found do not explain."""

@@ -12,8 +12,8 @@ from functools import cached_property
 
 from filch.export import Node
 
-from ..alignment._values import ValueSide
 from ..locating._first_wrong import leading_to
+from ..pairing._values import ValueSide
 from ..runs._execution import Execution, moved_value
 
 Peers = Mapping[str, Sequence[Node]]

@@ -11,10 +11,10 @@ from filch.export import Node
 
 from ..layouts._numbers import TensorNumbers
 from ..layouts._solve import solve
-from ..runs._execution import Execution, Output, moved_value
+from ..runs._execution import Execution, Output, Tensors, moved_value
 from ._outputs import JudgedOutput, JudgedOutputs, judge_outputs
-from ._values import Matches, ValueSide, match_values
-from ._weights import WeightMap, WeightPart
+from ._values import Matches, ValueSide, equal_values, match_values, matched_values
+from ._weight_map import WeightMap, WeightPart
 
 Evidence = Literal["proved", "anchored", "by value", "ambiguous", "uncovered"]
 
@@ -103,6 +103,24 @@ class Correspondence:
     def found_in_other(self) -> frozenset[str]:
         """The values of A whose numbers are all numbers of B."""
         return frozenset(self.from_other) | _covered(self.from_reference, self.other, self.reference)
+
+    def exact_values(self, own: Tensors, other: Tensors) -> dict[str, torch.Tensor]:
+        """Return the values of B that are values of A, or made up of those, with the numbers of A.
+
+        Args:
+            own: the values of A, on the same inputs or on others.
+            other: those of B, on the same inputs.
+        """
+        exact = dict(matched_values(self.from_reference, own))
+        made_up = self.found - self.from_reference.keys()
+        for match in (match for matches in self.from_other.values() for match in matches):
+            name, layout = match.source, match.layout
+            if name not in made_up or layout is None or 0 in layout.strides:
+                continue
+            if own[match.value].numel() == layout.numel and layout.last < other[name].numel():
+                whole = exact.setdefault(name, other[name].clone().contiguous())
+                layout.select(whole).copy_(own[match.value].reshape(layout.sizes))
+        return equal_values(exact, other)
 
     @cached_property
     def outputs(self) -> JudgedOutputs:
@@ -254,7 +272,7 @@ class Correspondence:
     @cached_property
     def anchored(self) -> frozenset[tuple[str, str]]:
         """Pairs of values (B, A) that operations compute from the same weight."""
-        pairs = ((output, item) for anchor in self.anchors for output, item in _outputs(anchor))
+        pairs = ((anchor.node.outputs[0], anchor.reference.outputs[0]) for anchor in self.anchors)
         return frozenset((name, item) for name, item in pairs if item in self.owners.get(name, ()))
 
     def evidence(self, value: str) -> tuple[Evidence, tuple[str, ...]]:
@@ -263,7 +281,7 @@ class Correspondence:
         Args:
             value: a computed value of A.
         """
-        names = [name for name, items in self._owned.get(value, {}).items() if items]
+        names = self._owned.get(value, ())
         proved = [name for name in names if (name, value) in self.proved]
         if proved:
             return "proved", tuple(proved)
@@ -278,13 +296,12 @@ class Correspondence:
         return ("by value" if len(nearest) == 1 else "ambiguous"), nearest
 
     @cached_property
-    def _owned(self) -> Mapping[str, Mapping[str, bool]]:
-        """The values of B by those of A."""
-        found: dict[str, dict[str, bool]] = {}
+    def _owned(self) -> Mapping[str, Sequence[str]]:
+        """The values of B that have numbers of each value of A, by its name."""
+        found: dict[str, list[str]] = {}
         for name, items in self.owners.items():
-            for item in items:
-                if name in self.other.execution.values:
-                    found.setdefault(item, {})[name] = True
+            for item in items if name in self.other.execution.values else ():
+                found.setdefault(item, []).append(name)
         return found
 
 
@@ -302,10 +319,6 @@ def size_of(execution: Execution, name: str) -> int:
     for dim in (value.shape or ()) if value is not None else ():
         size *= dim if isinstance(dim, int) else 1
     return size
-
-
-def _outputs(anchor: Anchor) -> Iterator[tuple[str, str]]:
-    yield anchor.node.outputs[0], anchor.reference.outputs[0]
 
 
 def _before_bias(execution: Execution, node: Node) -> torch.Tensor | None:

@@ -7,13 +7,12 @@ import torch
 
 from filch.export import Node
 
-from ..alignment._correspondence import Correspondence
-from ..alignment._exact import equal_values, matched_values
-from ..alignment._output_order import have_equal_numbers
-from ..alignment._values import match_values
 from ..layouts._numbers import TensorNumbers
 from ..layouts._solve import have_same_rows, solve
 from ..runs._execution import Tensors
+from ._correspondence import Correspondence
+from ._outputs import have_equal_numbers
+from ._values import equal_values, match_values, matched_values
 
 _EXACT = 1e-10  # differences above this are no rounding of float64
 

@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator, Mapping
 
 from filch.export import Node
 
-from ..alignment._correspondence import Anchor, Correspondence, size_of
-from ..alignment._values import match_values
-from ..alignment._weights import Arrangement, WeightMatch
 from ..layouts._layout import Layout, Shape
 from ..layouts._numbers import TensorNumbers
+from ..pairing._correspondence import Anchor, Correspondence, size_of
+from ..pairing._values import match_values
+from ..pairing._weight_map import Arrangement, WeightMatch
 from ..runs._execution import Execution, label_of, moved_value
 from ._operands import Operands
 

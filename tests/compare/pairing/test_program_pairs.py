@@ -5,9 +5,9 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from filch.compare.matching import _observed
-from filch.compare.matching._align import align
-from filch.compare.matching._observed import Observed
+from filch.compare.pairing import _observed
+from filch.compare.pairing._observed import Observed
+from filch.compare.pairing._program_pairs import pair_values
 from filch.export import as_program
 from filch.export.backends import get_backend
 
@@ -33,30 +33,38 @@ EXPECTED = (("MatMul", ["x", "w"], ["a"]), ("Exp", ["a"], ["b"]), ("Mul", ["b", 
 RENAMED = (("MatMul", ["x", "w"], ["1"]), ("Exp", ["1"], ["2"]), ("Mul", ["2", "x"], ["3"]), ("Neg", ["3"], ["y"]))
 
 
-def aligned(actual, expected=EXPECTED, **options):
-    return align(observed(*actual, **options), observed(*expected), {"x": "x", "y": "y"})
+def pairs_of(actual, expected=EXPECTED, **options):
+    return paired(observed(*actual, **options), observed(*expected))
+
+
+def paired(actual, expected):
+    return pair_values(actual, expected, {"x": "x", "y": "y"})
+
+
+def names(found):
+    return {name: pair.source for name, pair in found.by_value.items()}
 
 
 def test_values_of_one_name_and_similar_numbers_correspond():
     """The values of a program are its own."""
-    found = aligned(EXPECTED)
-    assert found.names == {name: name for name in "xabcy"} and {*found.bases.values()} == {"name"}
+    found = pairs_of(EXPECTED)
+    assert names(found) == {name: name for name in "xabcy"} and found.by_value["a"].evidence == "name"
 
 
 def test_values_without_names_correspond_by_their_operators():
     """Also with the operands of a product exchanged."""
     actual = (*RENAMED[:2], ("Mul", ["x", "2"], ["3"]), RENAMED[3])
-    found = aligned(actual)
-    assert found.names == {"x": "x", "1": "a", "2": "b", "3": "c", "y": "y"}
-    assert found.bases["3"] == "operands"
+    found = pairs_of(actual)
+    assert names(found) == {"x": "x", "1": "a", "2": "b", "3": "c", "y": "y"}
+    assert found.by_value["3"].evidence == "operands"
 
 
 def test_other_operators_correspond_by_their_numbers():
     """A value of nearly equal numbers is found; the one inside of the other decomposition has none."""
     actual = (*RENAMED[:2], ("Neg", ["2"], ["4"]), ("Mul", ["4", "x"], ["5"]), ("Identity", ["5"], ["y"]))
-    found = aligned(actual)
-    assert "4" not in found.names
-    assert found.names["2"] == "b"
+    found = pairs_of(actual)
+    assert "4" not in names(found)
+    assert names(found)["2"] == "b"
 
 
 @pytest.mark.parametrize("place", range(3))
@@ -64,13 +72,13 @@ def test_a_wrong_operator_and_what_follows_correspond_without_names(place):
     """The values after it are found by what reads them, back from the output."""
     nodes = [*RENAMED]
     nodes[place] = ("Softplus", nodes[place][1][:1], nodes[place][2])
-    assert aligned(nodes).names == {"x": "x", "1": "a", "2": "b", "3": "c", "y": "y"}
+    assert names(pairs_of(nodes)) == {"x": "x", "1": "a", "2": "b", "3": "c", "y": "y"}
 
 
 def test_a_wrong_weight_corresponds():
     """The operator with another constant is the same one."""
-    found = aligned(RENAMED, weights=[("w", WEIGHT + 1)])
-    assert found.names["1"] == "a" and found.bases["1"] == "operands"
+    found = pairs_of(RENAMED, weights=[("w", WEIGHT + 1)])
+    assert names(found)["1"] == "a" and found.by_value["1"].evidence == "operands"
 
 
 SCALED = (EXPECTED[0], ("Mul", ["a", "s"], ["e"]), ("Exp", ["e"], ["b"]), *EXPECTED[2:])
@@ -81,13 +89,12 @@ def test_a_product_may_have_the_numbers_of_what_is_computed_from_it(largest):
     """A factor was folded into its weights, and the name of its result was kept; also if the factor is nearly 1."""
     scale = np.linspace(1, largest, 4, dtype=np.float32)
     expected = observed(*SCALED, weights=[("s", scale)])
-    known = {"x": "x", "y": "y"}
-    found = align(observed(*EXPECTED, weights=[("w", WEIGHT * scale)]), expected, known)
-    assert found.names == {"x": "x", "a": "e", "b": "b", "c": "c", "y": "y"}
-    wrong = align(observed(*EXPECTED, weights=[("w", WEIGHT * scale[::-1])]), expected, known)
-    assert wrong.names["a"] == "a"
-    twice = align(observed(*SCALED, weights=[("w", WEIGHT * scale), ("s", scale)]), expected, known)
-    assert twice.names["a"] == "a" and twice.names["e"] == "e"
+    found = paired(observed(*EXPECTED, weights=[("w", WEIGHT * scale)]), expected)
+    assert names(found) == {"x": "x", "a": "e", "b": "b", "c": "c", "y": "y"}
+    wrong = paired(observed(*EXPECTED, weights=[("w", WEIGHT * scale[::-1])]), expected)
+    assert names(wrong)["a"] == "a"
+    twice = paired(observed(*SCALED, weights=[("w", WEIGHT * scale), ("s", scale)]), expected)
+    assert names(twice)["a"] == "a" and names(twice)["e"] == "e"
 
 
 def test_each_weight_is_hashed_once_in_a_program(monkeypatch):
@@ -100,27 +107,27 @@ def test_each_weight_is_hashed_once_in_a_program(monkeypatch):
 
     monkeypatch.setattr(_observed.hashlib, "sha256", counting)
     nodes = (*EXPECTED[:1], ("MatMul", ["a", "w"], ["b"]), ("MatMul", ["b", "w"], ["y"]))
-    assert len(aligned(nodes, nodes).names) == len("xaby")
+    assert len(pairs_of(nodes, nodes).by_value) == len("xaby")
     assert hashed == 2 * [WEIGHT.nbytes]
 
 
 def test_a_name_that_means_something_else_does_not_count():
     """In the file of another exporter the same names may be those of other values."""
     actual = (("MatMul", ["x", "w"], ["b"]), ("Exp", ["b"], ["c"]), ("Mul", ["c", "x"], ["a"]), ("Neg", ["a"], ["y"]))
-    assert aligned(actual).names == {"x": "x", "b": "a", "c": "b", "a": "c", "y": "y"}
+    assert names(pairs_of(actual)) == {"x": "x", "b": "a", "c": "b", "a": "c", "y": "y"}
 
 
 def test_a_value_that_outputs_do_not_depend_on_is_left_out():
     """Its numbers are not those of the value of its name, but nothing is wrong."""
     actual = (*EXPECTED[:3], ("Neg", ["c"], ["y"]), ("Exp", ["x"], ["d"]))
     expected = (*EXPECTED, ("Log", ["b"], ["d"]))
-    assert "d" not in aligned(actual, expected).names
+    assert "d" not in pairs_of(actual, expected).by_value
 
 
 def test_a_copy_of_an_earlier_value_is_what_it_replaces():
     """`Identity` in place of a node has the numbers of another value, and the reader shows what it should be."""
     actual = (*RENAMED[:2], ("Identity", ["1"], ["3"]), RENAMED[3])
-    assert aligned(actual).names["3"] == "c"
+    assert names(pairs_of(actual))["3"] == "c"
 
 
 def test_quantized_integers_correspond_to_no_numbers():
@@ -132,7 +139,7 @@ def test_quantized_integers_correspond_to_no_numbers():
         ("Neg", ["k"], ["y"]),
     )
     expected = (("Mul", ["x", "x"], ["c"]), ("Neg", ["c"], ["y"]))
-    assert "j" not in aligned(actual, expected).names
+    assert "j" not in pairs_of(actual, expected).by_value
 
 
 @pytest.mark.parametrize("wrong", [0, 3])
@@ -152,8 +159,8 @@ def test_quantized_weights_may_be_columns_of_one(wrong):
     )
     split = ("Split", ["joined"], ["first", "second"], {"axis": -1, "num_outputs": 2})
     nodes = ("MatMul", ["x", "joined.weight"], ["joined"]), split, ("Mul", ["first", "second"], ["y"])
-    found = align(actual, observed(*nodes, weights=[("joined.weight", weight)]), {"x": "x", "y": "y"})
-    assert found.names["a.product"] == "first"
+    found = paired(actual, observed(*nodes, weights=[("joined.weight", weight)]))
+    assert names(found)["a.product"] == "first"
     assert found.same_weights == ({"a"} if wrong else {"a", "b"})
 
 
@@ -163,6 +170,6 @@ def test_a_wrong_value_that_is_one_number_has_no_parts():
     expected = (total, ("LeakyRelu", ["s"], ["a"], {"alpha": 0.1}), ("Mul", ["x", "a"], ["y"]))
     wrong = ("LeakyRelu", ["s"], ["b"], {"alpha": 30.0})
 
-    found = aligned((*expected[:2], wrong, ("Mul", ["x", "b"], ["y"])), expected)
+    found = pairs_of((*expected[:2], wrong, ("Mul", ["x", "b"], ["y"])), expected)
 
-    assert found.names["a"] == "a" and found.names["y"] == "y" and not found.joined
+    assert names(found)["a"] == "a" and names(found)["y"] == "y" and None not in names(found).values()

@@ -1,4 +1,4 @@
-"""Run B with the numbers of A in place of those that are equal but for rounding.
+"""Find the tables of B, which depend on no input, that are those of A but for rounding.
 
 A may have the angles of positions in float32 which B computes in float64, and a gain that was folded into a weight was
 rounded with it. Attention multiplies such differences by the size of its scores, and later values would not be equal.
@@ -8,16 +8,13 @@ depend on no input and folded weights get the numbers of A, and if the outputs s
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 
 import torch
 
-from ..layouts._closeness import LARGEST, RELATIVE
+from ..layouts._closeness import RELATIVE
 from ..layouts._numbers import TensorNumbers
 from ..layouts._solve import solve
-from ..runs._execution import Execution, Tensors, moved_value
-from ._correspondence import Correspondence
-from ._values import Matches
+from ..runs._execution import Execution, moved_value
 
 _ROUNDING = 2.0**-22  # of the sine of an angle in float32, a position times a rounded speed, relative to the position
 
@@ -97,70 +94,6 @@ def computed_tables(execution: Execution, tables: Sequence[TensorNumbers]) -> di
     values = {name: execution.values[name] for name in _independent(execution)}
     exact = {name: _found_in(TensorNumbers(value), tables) for name, value in values.items()}
     return {name: item for name, item in exact.items() if item is not None and not torch.equal(item, values[name])}
-
-
-def exact_values(pairs: Correspondence, own: Tensors, other: Tensors) -> dict[str, torch.Tensor]:
-    """Return the values of B that are values of A, or made up of those, with the numbers of A.
-
-    Args:
-        pairs: the values that correspond.
-        own: the values of A, on the inputs of `pairs` or on others.
-        other: those of B, on the same inputs.
-    """
-    exact = dict(matched_values(pairs.from_reference, own))
-    made_up = pairs.found - pairs.from_reference.keys()
-    for match in (match for matches in pairs.from_other.values() for match in matches):
-        name, layout = match.source, match.layout
-        if name not in made_up or layout is None or 0 in layout.strides:
-            continue
-        if own[match.value].numel() == layout.numel and layout.last < other[name].numel():
-            whole = exact.setdefault(name, other[name].clone().contiguous())
-            layout.select(whole).copy_(own[match.value].reshape(layout.sizes))
-    return equal_values(exact, other)
-
-
-def matched_values(matches: Matches, own: Tensors) -> dict[str, torch.Tensor]:
-    """Return the numbers of A at the places of matches, by the names of the values of B."""
-    return {
-        match.value: match.layout.select(own[match.source])
-        for found in matches.values()
-        for match in found
-        if match.layout is not None and match.layout.last < own[match.source].numel()
-    }
-
-
-def equal_values(exact: Tensors, other: Tensors) -> dict[str, torch.Tensor]:
-    """Return numbers in the shapes of the values of B whose numbers they are but for rounding.
-
-    Args:
-        exact: the numbers by the names of values of B.
-        other: the values of B.
-    """
-    found = {}
-    for name, item in exact.items():
-        value = other[name]
-        if item.numel() == value.numel():  # else rows of other tokens
-            number = item.reshape(value.shape)
-            if TensorNumbers(number).closeness(2 * RELATIVE).holds(value, number):
-                found[name] = torch.where(value.abs() < LARGEST, number, value)
-    return found
-
-
-def exact_run(execution: Execution, given: Tensors, weights: Tensors | None = None) -> Execution:
-    """Return a run with other numbers in place of some values.
-
-    Args:
-        execution: a run of B.
-        given: numbers by the names of values, float64 in the shapes of the values.
-        weights: the folded weights of B in float64, by name.
-    """
-    if execution.run_again is None or not (given or weights):
-        return execution
-    again = execution.run_again.with_numbers({**(weights or {}), **given})
-    keys = [output.result.key for output in execution.outputs]
-    computed = again({}, {*execution.values, *keys})
-    outputs = tuple(replace(item, tensor=computed.pop(item.result.key, item.tensor)) for item in execution.outputs)
-    return replace(execution, values={**execution.values, **computed, **given}, run_again=again, outputs=outputs)
 
 
 def _found_in(numbers: TensorNumbers, tables: Sequence[TensorNumbers]) -> torch.Tensor | None:

@@ -9,12 +9,13 @@ from functools import cached_property
 
 import torch
 
-from ..alignment._correspondence import Anchor, Correspondence
-from ..alignment._operators import place_of
 from ..layouts._closeness import RELATIVE
 from ..layouts._layout import Layout
 from ..layouts._numbers import TensorNumbers
 from ..layouts._solve import solve
+from ..pairing._correspondence import Anchor, Correspondence, size_of
+from ..pairing._places import place_of
+from ..runs._execution import Execution
 
 Shape = tuple[int, ...]
 Key = tuple[str, Shape, Shape]  # a place in B and both shapes
@@ -175,3 +176,27 @@ def arranged(own: torch.Tensor, other: torch.Tensor, orders: Orders, place: str 
             layout = orders[key]
             return None if layout is None else layout.select(own).reshape(other.shape).clone()
     return _with_sizes(own, tuple(other.shape))
+
+
+def residual_sum(execution: Execution, name: str) -> str | None:
+    """Return the sum of two values from which a value of the same size is computed; None if there is none.
+
+    Between both, there is a norm, or anything else that reads one value of that size. Matrix products are not crossed.
+
+    Args:
+        execution: a run of an implementation.
+        name: an operand of an operation that reads a weight.
+    """
+    size = size_of(execution, name)
+    while (node := execution.graph.producer.get(name)) is not None and not node.operator.is_linear:
+        reads = dict.fromkeys(node.reads)
+        computed = [
+            read for read in reads if size_of(execution, read) > 1 and execution.roots[read] in execution.values
+        ]
+        if node.operator.kind == "add" and len(computed) > 1:
+            return name
+        same = [read for read in computed if size_of(execution, read) == size]
+        if len(same) != 1:
+            return None
+        name = same[0]
+    return None

@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..layouts._closeness import RELATIVE
+import torch
+
+from ..layouts._closeness import LARGEST, RELATIVE
 from ..layouts._index import TensorIndex
 from ..layouts._layout import Layout
 from ..layouts._numbers import TensorNumbers
 from ..layouts._solve import has_columns, have_same_rows, holds, solve, usual_layout
-from ..runs._execution import Execution
+from ..runs._execution import Execution, Tensors
 from ._rounding import RoundingLevels
 
 _COARSE = 2e-4  # differences above this leave too few fibers that can be told apart
@@ -184,3 +186,30 @@ def _holds_again(match: ValueMatch, side: ValueSide, other: ValueSide) -> bool:
         return True
     # Other tokens, in another order.
     return other.gathers and (have_same_rows if match.whole else has_columns)(value, source, _SECOND)
+
+
+def matched_values(matches: Matches, own: Tensors) -> dict[str, torch.Tensor]:
+    """Return the numbers of A at the places of matches, by the names of the values of B."""
+    return {
+        match.value: match.layout.select(own[match.source])
+        for found in matches.values()
+        for match in found
+        if match.layout is not None and match.layout.last < own[match.source].numel()
+    }
+
+
+def equal_values(exact: Tensors, other: Tensors) -> dict[str, torch.Tensor]:
+    """Return numbers in the shapes of the values of B whose numbers they are but for rounding.
+
+    Args:
+        exact: the numbers by the names of values of B.
+        other: the values of B.
+    """
+    found = {}
+    for name, item in exact.items():
+        value = other[name]
+        if item.numel() == value.numel():  # else rows of other tokens
+            number = item.reshape(value.shape)
+            if TensorNumbers(number).closeness(2 * RELATIVE).holds(value, number):
+                found[name] = torch.where(value.abs() < LARGEST, number, value)
+    return found

@@ -4,14 +4,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
-import torch
-
 from filch.export import Node
 
-from ..alignment._correspondence import Anchor
-from ..alignment._operators import place_of, same_operations
-from ._operands import arranged
-from ._rerun import PatchedRun
+from ._correspondence import Anchor
+from ._patched_run import PatchedRun
+from ._places import place_of, same_operations
 
 
 class Counterparts:
@@ -47,8 +44,15 @@ class Counterparts:
         return any(self._run.is_right(peer.outputs[0]) for peer in self.peers[node.name])
 
     def of(self, node: Node) -> Node | None:
-        """Return the operation of A that an operation of B corresponds to; None if that is not known."""
-        return self.in_layer(node) or self._as_in_peers(node, self._with_same_operands(node))
+        """Return the operation of A that an operation of B corresponds to; None if that is not known.
+
+        It is known by its place in the layer; else it is the one that reads the same weight, adds the same bias, or
+        computes the same from the same values.
+        """
+        if (found := self.in_layer(node)) is not None:
+            return found
+        ways = self._by_weight, self._by_bias, self._by_operands
+        return self._as_in_peers(node, next((item for way in ways if (item := way(node)) is not None), None))
 
     def in_layer(self, node: Node) -> Node | None:
         """Return the operation of A in the same layer, if those of the other layers are A's in the same layers."""
@@ -65,23 +69,6 @@ class Counterparts:
         names = [name for name, count in found.items() if count == len(right)]
         return self._own.graph.producer[names[0]] if len(names) == 1 else None
 
-    def result(self, node: Node, reference: Node | None) -> torch.Tensor | None:
-        """Return the result of an operation of A in the order of that of B; None if it is not known.
-
-        Args:
-            node: the operation of B.
-            reference: that of A; None if it is not known.
-        """
-        own = None if reference is None else self._own.values.get(reference.outputs[0])
-        value = self._run.values.get(node.outputs[0])
-        if own is None or value is None or node.outputs[0] in self._run.routed:
-            return None
-        matches = (match for peer in self.peers[node.name] for match in self._run.matches.get(peer.outputs[0], ()))
-        for layout in (match.layout for match in matches):
-            if layout is not None and layout.numel == value.numel() and layout.last < own.numel() == value.numel():
-                return layout.select(own).reshape(value.shape).clone()
-        return arranged(own, value, {})
-
     def _as_in_peers(self, node: Node, reference: Node | None) -> Node | None:
         """Return the operation of A, or the later one whose result the same operation of other layers computes."""
         owners = {item for peer in self.peers[node.name] for item in self._run.owners_of(peer.outputs[0])}
@@ -91,16 +78,21 @@ class Counterparts:
             reference = users[0] if len(users) == 1 else None
         return reference
 
-    def _with_same_operands(self, node: Node) -> Node | None:
-        """Return the operation of A that reads the same weight, or computes the same from the same values."""
-        for anchor in self._anchors.get(node.name, ()):
-            if self.is_odd(anchor) and (reference := self._with_other_weights(anchor)) is not None:
-                return reference
-            return self._after_factor(anchor.reference) if anchor.folded else anchor.reference
-        for root in self._run.roots(node):
-            if (before := self._before_bias.get(root)) is not None and node.operator.rounding == "addition":
-                return before.reference
-        return self._same_operation(node)
+    def _by_weight(self, node: Node) -> Node | None:
+        """Return the operation of A that reads the same weight, or else what that of B reads."""
+        anchor = next(iter(self._anchors.get(node.name, ())), None)
+        if anchor is None:
+            return None
+        if self.is_odd(anchor) and (reference := self._with_other_weights(anchor)) is not None:
+            return reference
+        return self._after_factor(anchor.reference) if anchor.folded else anchor.reference
+
+    def _by_bias(self, node: Node) -> Node | None:
+        """Return the operation of A that also adds a bias, where that of B is a sum with it."""
+        if node.operator.rounding != "addition":
+            return None
+        anchors = (self._before_bias.get(root) for root in self._run.roots(node))
+        return next((anchor.reference for anchor in anchors if anchor is not None), None)
 
     def _after_factor(self, node: Node) -> Node:
         """Return the operation of A that applies a factor to a result; the one that computes it if there is none."""
@@ -132,9 +124,9 @@ class Counterparts:
         """Return the operation of A that reads what that of B reads, if the one with the same weights does not."""
         owners = self._run.owners_of(anchor.operand)
         is_usual = not owners or self._own.roots[anchor.reference_operand] in owners
-        return None if is_usual else self._same_operation(anchor.node)
+        return None if is_usual else self._by_operands(anchor.node)
 
-    def _same_operation(self, node: Node) -> Node | None:
+    def _by_operands(self, node: Node) -> Node | None:
         """Return the operation of A that computes the same from the same values, with whatever weights."""
         owned = [self._run.owners_of(read) for read in node.reads]
         users = [user for items in owned for item in items for user in self._own.readers.get(item, ())]

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 from filch.export import Node
 
-from ..alignment._correspondence import Correspondence
-from ..alignment._operators import code_of
-from ..alignment._suspect import Suspect
 from ..float64._noise import unit_of
+from ..pairing._correspondence import Correspondence
+from ..pairing._places import code_of
 from ..runs._execution import moved_value
+from ._suspect import Suspect
 
 _FACTOR = 4  # the units of two dtypes of which one is coarser differ by more
 

@@ -1,1 +1,0 @@
-"""Find the values of one ONNX program that are those of another one."""

@@ -1,0 +1,122 @@
+"""Pair values that have nearly the same numbers."""
+
+from collections.abc import Sequence
+from functools import cache, cached_property
+
+import torch
+
+from filch.export import Node
+
+from ..metrics._nearest import Nearest
+from ._operands import SameOperands
+from ._paired_value import Evidence, PairedValue
+from ._pairing import Pairing, takes_part
+
+
+class SameNumbers:
+    """Pair values that have nearly the same numbers.
+
+    Args:
+        pairing: the pairs that were found so far.
+        operands: tells which values of the reference are computed from what a node reads.
+    """
+
+    def __init__(self, pairing: Pairing, operands: SameOperands) -> None:
+        self._pairing, self._operands = pairing, operands
+        self._actual, self._reference = pairing.actual, pairing.reference
+        names = self._reference.graph.producer.keys() - self._reference.constants.keys()
+        self._values = {name: self._reference.values[name] for name in names if name in self._reference.values}
+        self._nearest = Nearest(self._values)
+        self._sizes = cache(self._last_sizes)
+
+    def find(self, tensor: torch.Tensor) -> str | None:
+        """Return the value that a node of the reference computes with nearly these numbers; None if there is none."""
+        return self._nearest.find(tensor)
+
+    def similar(self, node: Node, _index: int, name: str) -> PairedValue | None:
+        """Pair a value that is computed otherwise; a copy may stand where a value was computed."""
+        tensor = self._actual.values[name]
+        if node.op == "Identity":
+            return None
+        if (source := self.find(tensor)) is not None:
+            return PairedValue(name, (source,), self.evidence(node, source))
+        if self._pairing.reshaped and (source := self._nearest_flat.find(tensor.reshape(-1))) is not None:
+            return PairedValue(name, (source,), self.evidence(node, source), tensor.shape)
+        if self._are_in_order(parts := self._parts(tensor)):
+            return PairedValue(name, parts, "operands" if {*parts} <= {*self._operands.results(node)} else "numbers")
+        return None
+
+    def whole(self, _node: Node, _index: int, name: str) -> PairedValue | None:
+        """Pair a value that has the numbers of an earlier one, which replaces a wrong value."""
+        source = self.find(self._actual.values[name])
+        return None if source is None else PairedValue(name, (source,), "numbers")
+
+    def joined(self, _node: Node, _index: int, name: str) -> PairedValue | None:
+        """Pair a value that consists of others, in whatever order the reference computes them."""
+        parts = self._parts(self._actual.values[name])
+        return PairedValue(name, parts, "numbers") if parts else None
+
+    @cached_property
+    def _nearest_flat(self) -> Nearest:
+        floats = {name: tensor for name, tensor in self._values.items() if tensor.is_floating_point()}
+        return Nearest({name: tensor.reshape(-1) for name, tensor in floats.items() if tensor.numel() > 1})
+
+    def _parts(self, tensor: torch.Tensor) -> tuple[str, ...]:
+        """Return the values that make up a tensor when they are joined along the last dimension; none if it has others.
+
+        They are those that are found from its start, the largest first.
+        """
+        rest, found = tensor, []
+        while tensor.is_floating_point() and tensor.ndim > 1 and rest.numel():
+            for size in self._sizes(tensor.dtype, tensor.shape[:-1]):
+                part = self.find(rest[..., :size].contiguous()) if size <= rest.shape[-1] else None
+                if part is not None:
+                    found.append(part)
+                    rest = rest[..., size:]
+                    break
+            else:
+                return ()
+        return tuple(found)
+
+    def _last_sizes(self, dtype: torch.dtype, shape: torch.Size) -> list[int]:
+        """Return the sizes of the last dimension of the values with these other dimensions, the largest first."""
+        values = self._values.values()
+        found = {item.shape[-1] for item in values if item.ndim and (item.dtype, item.shape[:-1]) == (dtype, shape)}
+        return sorted(found - {0}, reverse=True)
+
+    def _are_in_order(self, parts: Sequence[str]) -> bool:
+        """Whether the reference computes these values in this order."""
+        graph = self._reference.graph
+        places = [graph.node_indices[graph.producer[part].name] for part in parts]
+        return len(parts) > 1 and places == sorted(places)
+
+    def evidence(self, node: Node, source: str) -> Evidence:
+        """Return what shows that a node computes a value of the reference: also what it reads, or the numbers alone.
+
+        It only moves the numbers of a known value, or the reference computes the value from what the node reads alone.
+        """
+        pairs = [self._pairing.pairs[name] for name in node.reads if name in self._pairing.pairs]
+        sources = {item for pair in pairs if pair.evidence != "numbers" for item in pair.sources}
+        values, graph = self._reference.values, self._reference.graph
+        if takes_part(node) and any(_equal(values.get(item), values[source]) for item in sources):
+            return "operands"
+        read = {name for item in graph.cone([source], sources) for name in item.reads}
+        return "operands" if read & sources and read & {*graph.inputs} <= sources else "numbers"
+
+    def confirm_by_weight(self) -> None:
+        """Note which values found by their numbers are read together with the same weight in the reference."""
+        pairing, values = self._pairing, self._reference.values
+        for node in self._actual.graph.nodes:
+            name = node.outputs[0]
+            other = self._reference.graph.producer.get(pairing.source(name) or "")
+            if other is None or pairing.evidence(name) == "numbers" or not pairing.have_same_weight(node, other):
+                continue
+            read, source = node.inputs[0], other.inputs[0]
+            paired = values.get(pairing.source(read) or "")
+            if pairing.evidence(read) == "numbers" and _equal(paired, values.get(source)):
+                pairing.add(PairedValue(read, (source,), "operands", pairing.pairs[read].shape))
+
+
+def _equal(first: torch.Tensor | None, second: torch.Tensor | None) -> bool:
+    """Whether two tensors have the same numbers in the same order."""
+    return first is not None and second is not None and torch.equal(first.reshape(-1), second.reshape(-1))

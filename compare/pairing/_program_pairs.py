@@ -1,0 +1,162 @@
+"""Find the values of one ONNX program that are those of another one.
+
+Ways to find them are tried in order. At first only values with similar numbers are paired: those of the same name, then
+for each that is left the value that the same operator computes from the same values and constants, that is computed
+from the same weight, or that has nearly the same numbers. A value may also be several values of the reference, joined
+along the last dimension: one product computes queries, keys and values, for example. A product with a quantized weight
+counts as one with the weight that it stands for.
+
+The values that are left have other numbers in the two programs. Each is either wrong, or not a value of the reference,
+as in a graph of other operators. It is taken for wrong, and paired, only if an output depends on it other than through
+values that were found to be similar, or if its operator, what it reads and its name or attributes are the same.
+
+What is computed from a wrong value is similar to nothing. So the nodes of the program run once more, each on the values
+of the reference as far as they are known, and what they compute then is paired likewise.
+
+At last, what a node reshapes has the numbers of its result, and the result those of what it reshapes: runtimes reshape
+the operands of a matrix multiplication, for example.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from filch.export import Node
+
+from ..metrics._metrics import compare_tensors
+from ._names import SameName
+from ._numbers import SameNumbers
+from ._observed import Observed
+from ._operands import SameOperands
+from ._paired_value import PairedValue, Pairs
+from ._pairing import Pairing, Way
+from ._quantized import GATHER, PRODUCT
+from ._readers import pair_by_readers
+from ._weights import SameWeight
+
+Rerun = Callable[[Callable[[str], torch.Tensor | None]], Mapping[str, torch.Tensor]]
+
+
+def pair_values(
+    actual: Observed,
+    reference: Observed,
+    given: Mapping[str, str],
+    *,
+    reshaped: bool = False,
+    rerun: Rerun | None = None,
+) -> Pairs:
+    """Return the values of `actual` that are those of `reference`, from a run of each on the same inputs.
+
+    Args:
+        actual: the program to judge.
+        reference: the reference.
+        given: the inputs and outputs, by their names in `actual`.
+        reshaped: also pair values of another shape, which is that of this run.
+        rerun: runs the nodes of `actual`, each on what a function returns for the values that it reads; None leaves out
+            the values that are computed from wrong ones.
+    """
+    values = {**actual.values}  # of the last run
+    pairs = {name: PairedValue(name, (source,), "given") for name, source in given.items()}
+    ways = _Ways(Pairing(replace(actual, values=values), reference, pairs, reshaped))
+    pairing = ways.pairing
+    _pair_constants(pairing)
+    guessed = ways.pair_all()
+    while rerun is not None and _is_cut_off(pairing):
+        count = len(pairing.pairs)
+        values.update(rerun(pairing.references.get))
+        for name in guessed:  # their numbers differed; now they may have those of others
+            if ways.numbers.find(values[name]) not in {None, pairing.source(name)}:
+                pairing.forget(name)
+        guessed = ways.pair_all()
+        if len(pairing.pairs) == count:
+            break
+    if reshaped:
+        _pair_reshaped(pairing)
+    quantized = [node for node in actual.graph.nodes if node.op in {*PRODUCT, GATHER}]
+    same_weights = frozenset(node.name for node in quantized if ways.weights.has_same_numbers(node))
+    return Pairs(pairing.pairs, same_weights)
+
+
+class _Ways:
+    """The ways to find the values of the reference, in order."""
+
+    def __init__(self, pairing: Pairing) -> None:
+        self.pairing = pairing
+        operands, self.weights = SameOperands(pairing), SameWeight(pairing)
+        self.numbers = SameNumbers(pairing, operands)
+        self._names = SameName(pairing, self.numbers)
+        self._similar = operands.similar, self.weights.similar, self.numbers.similar
+        self._wrong = (
+            operands.exact,
+            operands.joined,
+            self._names.kept,
+            operands.other,
+            self._names.with_same_origin,
+            self.weights.other,
+        )
+
+    def pair_all(self) -> Collection[str]:
+        """Pair the values that depend on the inputs; return those that were paired although their numbers differ."""
+        self._names.pair_similar()
+        for node, index, name in self.pairing.unpaired():
+            ways = (self._names.later,) if self._names.is_kept(name) else self._similar
+            self._add_first(ways, node, index, name)
+        self.numbers.confirm_by_weight()
+        similar = self.pairing.found
+        self._pair(self._wrong)
+        pair_by_readers(self.pairing)
+        self._pair(self._wrong)
+        self._pair([self.numbers.joined])
+        self._pair([self.numbers.whole])
+        return self.pairing.found - similar
+
+    def _pair(self, ways: Sequence[Way]) -> None:
+        """Pair each value that is left in the first way that finds one of the reference."""
+        for node, index, name in self.pairing.unpaired():
+            self._add_first(ways, node, index, name)
+
+    def _add_first(self, ways: Sequence[Way], node: Node, index: int, name: str) -> None:
+        pair = next((found for way in ways if (found := way(node, index, name)) is not None), None)
+        if pair is not None:
+            self.pairing.add(pair)
+
+
+def _pair_constants(pairing: Pairing) -> None:
+    """Pair values that do not depend on the inputs: with an equal one, else with that of the same name."""
+    constants = pairing.reference.constants
+    by_content = {content: name for name, content in constants.items()}
+    for name, content in pairing.actual.constants.items():
+        if name in pairing.actual.graph.producer:
+            same = constants.get(name) == content
+            source = name if same else by_content.get(content, name if name in constants else None)
+            if source is not None:
+                pairing.add(PairedValue(name, (source,), "name"))
+
+
+def _is_cut_off(pairing: Pairing) -> bool:
+    """Whether a paired value is wrong, so that others may not have been paired."""
+    if next(pairing.unpaired(), None) is None:
+        return False
+    references = pairing.references.items()
+    return any(not compare_tensors(pairing.actual.tensor(name), tensor).close for name, tensor in references)
+
+
+def _pair_reshaped(pairing: Pairing) -> None:
+    """Pair values of another shape: what a node reshapes, and the result unless it may be a wrong one."""
+    harmless, graph = pairing.harmless, pairing.actual.graph
+    nodes = [node for node in graph.nodes if node.operator.movement == "reshape"]
+    for node in reversed(nodes):
+        is_computed = node.inputs[0] in graph.producer
+        if is_computed and pairing.have_same_shape(node.outputs[0], pairing.source(node.outputs[0])):
+            _pair_like(pairing, node.inputs[0], node.outputs[0])
+    for node in nodes:
+        if node.outputs[0] in harmless:
+            _pair_like(pairing, node.outputs[0], node.inputs[0])
+
+
+def _pair_like(pairing: Pairing, name: str, same_numbers: str) -> None:
+    """Pair a value with that of another one, which has the same numbers."""
+    tensor, pair = pairing.actual.values.get(name), pairing.pairs.get(same_numbers)
+    if tensor is not None and name not in pairing.pairs and pair is not None and pair.source is not None:
+        pairing.pairs[name] = replace(pair, value=name, shape=tensor.shape)

@@ -1,0 +1,94 @@
+"""Pair values that are computed from the same weight."""
+
+from collections.abc import Hashable
+
+import torch
+
+from filch.export import Node
+
+from ..metrics._metrics import compare_tensors
+from ._observed import Observed
+from ._paired_value import PairedValue
+from ._pairing import SIMILAR, Pairing, takes_part
+
+_MOST_NUMBERS = 0.5  # of a quantized weight
+
+
+class SameWeight:
+    """Pair values that are computed from the same weight.
+
+    Args:
+        pairing: the pairs that were found so far.
+    """
+
+    def __init__(self, pairing: Pairing) -> None:
+        self._pairing, self._actual, self._reference = pairing, pairing.actual, pairing.reference
+        self._readers: dict[Hashable, list[Node]] = {}
+        for node in self._reference.graph.nodes:
+            if node.name in self._reference.weights:
+                self._readers.setdefault(self._reference.weights[node.name], []).append(node)
+
+    def similar(self, node: Node, index: int, name: str) -> PairedValue | None:
+        """Pair a value that has similar numbers."""
+        tensor = self._actual.values[name]
+        for source in self._results(node) if not index else ():
+            value, shape = self._reference.values[source], None
+            if self._pairing.reshaped and value.shape != tensor.shape and value.numel() == tensor.numel():
+                value, shape = value.reshape(tensor.shape), tensor.shape
+            if compare_tensors(tensor, value, tolerance=SIMILAR, lower_precision=True).close:
+                return PairedValue(name, (source,), "operands", shape)
+        return None
+
+    def other(self, node: Node, index: int, name: str) -> PairedValue | None:
+        """Pair a wrong value that is computed from the same weight, or from one with most of its numbers."""
+        pairing, tensor = self._pairing, self._actual.values[name]
+        if index or name in pairing.settled:
+            return None
+        sources = self._results(node) or self._results_of_similar_weight(node)
+        values = self._reference.values
+        free = [item for item in sources if pairing.is_free(item) and values[item].numel() == tensor.numel()]
+        has_shape = bool(free) and values[free[0]].shape == tensor.shape
+        if not free or not (has_shape or pairing.reshaped):
+            return None
+        return PairedValue(name, (free[0],), "operands", None if has_shape else tensor.shape)
+
+    def _results(self, node: Node) -> list[str]:
+        """Return what nodes of the reference compute from the weight that a node reads."""
+        return self._known(self._readers.get(self._actual.weights.get(node.name), []))
+
+    def _results_of_similar_weight(self, node: Node) -> list[str]:
+        """Return what nodes of the reference compute from a weight with most of the numbers of that of a node."""
+        own = self._actual.weight_of(node)
+        if own is None:
+            return []
+        weights = [(item, self._reference.weight_of(item)) for readers in self._readers.values() for item in readers]
+        same = [(item, weight) for item, weight in weights if weight is not None and weight.shape == own.shape]
+        return self._known([item for item, weight in same if float((weight == own).float().mean()) > _MOST_NUMBERS])
+
+    def _known(self, nodes: list[Node]) -> list[str]:
+        return [node.outputs[0] for node in nodes if node.outputs[0] in self._reference.values]
+
+    def has_same_numbers(self, node: Node) -> bool:
+        """Whether the reference has most numbers of a node's weight: in one weight, joined ones or columns of one."""
+        pair = self._pairing.pairs.get(node.outputs[0])
+        sources = () if pair is None else pair.sources
+        weights = [weight for name in sources if (weight := _weight_behind(self._reference, name)) is not None]
+        own = self._actual.weight_of(node)
+        is_known = bool(weights) and len(weights) == len(sources)
+        if own is None or not is_known or any(weight.shape[:-1] != own.shape[:-1] for weight in weights):
+            return False
+        joined, count = torch.cat(weights, -1), own.shape[-1]
+        is_first = (joined == own[..., :1]).float().mean(0) > _MOST_NUMBERS
+        starts = is_first.nonzero().flatten().tolist()
+        return any(
+            start + count <= joined.shape[-1]
+            and float((joined[..., start : start + count] == own).float().mean()) > _MOST_NUMBERS
+            for start in starts
+        )
+
+
+def _weight_behind(program: Observed, name: str) -> torch.Tensor | None:
+    """Return the weight from which a value is computed, also if it is a part of what is computed."""
+    while (node := program.graph.producer.get(name)) is not None and takes_part(node):
+        name = node.inputs[0]
+    return None if node is None else program.weight_of(node)
