@@ -22,7 +22,7 @@ from filch.steal.values._tensors import is_dense
 from ..common._complex import complex_as_real
 from ..common._plain_tensors import plain_tensors
 from ..locating._first_wrong import first_wrong
-from ._mode import Float64Mode, RecordedDecisions, native_kernels
+from ._mode import Float64Mode, Way, native_kernels
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -191,18 +191,23 @@ def run_model(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], 
     Raises:
         TraceError: the model fails on these inputs.
     """
-    decisions: RecordedDecisions = {}
 
     def noisy() -> Tensors:
-        run = _run_in(Float64Mode(noisy=True, decisions=decisions), model, args, kwargs)
+        run = _run_in(Float64Mode("exact", "noisy"), model, args, kwargs, "noisy")
         return {**run.values, **run.output_tensors}
 
-    mode = None if native else Float64Mode(noisy=False, decisions=decisions)
+    mode = None if native else Float64Mode("exact")
     return replace(_run_in(mode, model, args, kwargs), noisy=None if native else noisy)
 
 
-def _run_in(mode: Float64Mode | None, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Execution:
-    """Run a model in a mode, and record its operations."""
+def _run_in(
+    mode: Float64Mode | None,
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    way: Way = "exact",
+) -> Execution:
+    """Run a model in a mode, and record its operations with the values that are computed in one way."""
     values: dict[str, torch.Tensor] = {}
     weights = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     units: dict[str, float] = {}
@@ -220,14 +225,14 @@ def _run_in(mode: Float64Mode | None, model: nn.Module, args: Sequence[Any], kwa
         if mode is None:
             values[name] = complex_as_real(_dense(tensor.detach())).clone()
         else:
-            values[name], units[name] = in_float64(_dense(mode.value(tensor))), mode.unit(tensor)
+            values[name], units[name] = in_float64(_dense(mode.value(tensor, way))), mode.unit(tensor)
 
     outputs: list[Output] = []
 
     def leave(result: RunResult, tensor: torch.Tensor) -> None:
         own = complex_as_real(_dense(tensor.detach())).clone()
-        exact, problem = (own, "") if mode is None else (in_float64(_dense(mode.value(tensor))), mode.problem)
-        outputs.append(Output(result, exact, own, problem))
+        value = own if mode is None else in_float64(_dense(mode.value(tensor, way)))
+        outputs.append(Output(result, value, own, "" if mode is None else mode.problem))
 
     recorded = record_run(model, args, kwargs, visit, within=mode.running if mode else nullcontext, left=leave)
     graph = recorded.graph
