@@ -112,6 +112,7 @@ class RunOptions:
         ties: see `filch.export.operators.NodeCall`.
         by_graph: whether the nodes of the graph compute what reads a value within an operation of the model, if that is
             known; else the operation does.
+        observe: called with each node of the graph that was computed, and with what it has read and returned, by name.
     """
 
     wanted: Collection[str] | None = None
@@ -123,6 +124,7 @@ class RunOptions:
     change_decisions: bool = False
     ties: Mapping[int, int] = field(default_factory=dict)
     by_graph: bool = False
+    observe: Callable[[Node, Mapping[str, Any], Mapping[str, Any]], None] = lambda *_: None
 
 
 @dataclass(frozen=True)
@@ -348,6 +350,7 @@ class ProgramRun(Float64Values):
                 noisy[name] = exact[name] if keeps_exact else add_noise(name, item)
         kinds = [(exact, None), (noisy, add_noise)][: 1 + self._options.noisy]
         found = [self._original.evaluate(node.name, read, noise, self._options.ties) for read, noise in kinds]
+        self._options.observe(node, exact, found[0])
         names = (name for name in found[0] if all(name in outputs for outputs in found))
         return {name: (*(in_float64(outputs[name]) for outputs in found),) for name in names}
 
