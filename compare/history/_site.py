@@ -10,7 +10,8 @@ from filch.steal.files._outputs import new_files, refuse_foreign, write_output
 from ..common._errors import CompareError
 from ..rendering._html import filled
 from ..rendering._table import cell_text
-from ._history import CellHistory, History, cell_name, changes_text, moment, ordered_labels, plural, what_changed, when
+from ..rendering._words import plural
+from ._history import CellHistory, History, cell_name, changes_text, moment, ordered_labels, what_changed, when
 from ._timeline import HEIGHT, kind_of, streaks_of, timeline
 
 _TEMPLATE = "site.html.jinja"

@@ -69,7 +69,7 @@ class Result:
         """Return tables and sentences.
 
         Args:
-            wide: all rows and columns, with nothing cut.
+            wide: all columns, with nothing cut; `all_rows` has to be given, too.
             all_rows: all rows.
         """
         raise NotImplementedError
@@ -145,7 +145,7 @@ class Result:
             width: characters in a line; None is the terminal's width.
             color: whether it is colored, by escape sequences of a terminal.
         """
-        return self._text(self.blocks(wide=wide, all_rows=all_rows), wide=wide, width=width, color=color)
+        return self._text(self.blocks(wide=wide, all_rows=wide or all_rows), wide=wide, width=width, color=color)
 
     def _text(self, blocks: Iterable[Block], *, wide: bool, width: int | None, color: bool) -> str:
         """Return tables and sentences, and below them the next command, as text."""
@@ -168,7 +168,7 @@ class Result:
 
     def to_markdown(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the result as Markdown, also written to `path` if one is given."""
-        return written(as_markdown(self.blocks(wide=True)), path)
+        return written(as_markdown(self.blocks(wide=True, all_rows=True)), path)
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the result as a self-contained HTML page, also written to `path` if one is given."""
@@ -178,7 +178,7 @@ class Result:
         graph = self.drawn()
         if graph is not None:
             return draw(graph, "html").content.decode("utf-8")
-        return as_page(self.title, [*self.blocks(wide=True)])
+        return as_page(self.title, [*self.blocks(wide=True, all_rows=True)])
 
     def show(self) -> None:
         """Show the page: inside a notebook, or in the browser."""

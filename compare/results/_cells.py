@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, Self
 
 from filch.steal import FilchError
@@ -10,7 +11,8 @@ from filch.steal import FilchError
 from ..common._source import user_frame
 from ..rendering._outcome import Gap, Proof
 from ..rendering._result import NextCommand, Result
-from ..rendering._table import Block, Column, Table, cell_text, cut, fit_names
+from ..rendering._table import Block, Column, Columns, cut, fit_names, table_of
+from ..rendering._words import plural
 from ._report import Report
 from ._rows import Row
 
@@ -139,24 +141,21 @@ class CellTable(Result):
         """The number of comparisons of each status, and how many of them ran before."""
         counts = Counter(cell.status for cell in self.cells)
         outcomes = ", ".join(f"{count} {status}" for status, count in counts.items())
-        comparisons = "1 comparison" if len(self.cells) == 1 else f"{len(self.cells)} comparisons"
-        return f"{comparisons}: {outcomes}{self._resumed()}"
+        resumed = sum(cell.resumed for cell in self.cells)
+        again = f"; resumed: {resumed} of them ran before" if resumed else ""
+        return f"{plural(len(self.cells), 'comparison')}: {outcomes}{again}"
 
     def blocks(self, *, wide: bool = False, all_rows: bool = False) -> Iterable[Block]:  # noqa: ARG002  all are shown
         """Return a row for each comparison, and below them the full reasons of those that could not run."""
-        titles = list(dict.fromkeys(title for cell in self.cells for title in cell.labels))
-        labels = [[cell.labels.get(title, "") for title in titles] for cell in self.cells]
-        pairs = [*zip(labels, self.cells, strict=True)]
         yield from self.heading()
+        labels = dict.fromkeys(title for cell in self.cells for title in cell.labels)
+        columns: Columns[Cell] = {
+            Column(title, None if wide else fit_names, preferred=_LABEL_WIDTH): partial(_label, title)
+            for title in labels
+        }
+        yield table_of(columns | (_WIDE if wide else _NARROW), self.cells)
         if wide:
-            columns = (*titles, "status", "error", "first divergence")
-            rows = ((*own, cell.status, cell_text(cell.worst), cell.detail) for own, cell in pairs)
-            yield Table(tuple(map(Column, columns)), tuple(rows))
             return
-        fitted = (Column(title, fit_names, preferred=_LABEL_WIDTH) for title in titles)
-        last = Column("first divergence", cut, least=24, fill=True)
-        narrow = ((*own, cell_text(cell.worst), _outcome(cell)) for own, cell in pairs)
-        yield Table((*fitted, Column("error", right=True), last), tuple(narrow))
         first = next((cell for cell in self.cells if cell.status == "different"), None)
         if first is not None:
             place = ", ".join(f"{name}={label}" for name, label in first.labels.items())
@@ -164,10 +163,21 @@ class CellTable(Result):
         for reason in dict.fromkeys(cell.detail for cell in self.cells if cell.status in _UNSETTLED):
             yield from ("", reason)
 
-    def _resumed(self) -> str:
-        resumed = sum(cell.resumed for cell in self.cells)
-        return f"; resumed: {resumed} of them ran before" if resumed else ""
+
+def _label(title: str, cell: Cell) -> str:
+    return cell.labels.get(title, "")
 
 
 def _outcome(cell: Cell) -> str:
     return f"{cell.status}: {cell.detail}" if cell.status in _UNSETTLED else cell.detail or "all close"
+
+
+_NARROW: Columns[Cell] = {
+    Column("error", right=True): lambda cell: cell.worst,
+    Column("first divergence", cut, least=24, fill=True): _outcome,
+}
+_WIDE: Columns[Cell] = {
+    Column("status"): lambda cell: cell.status,
+    Column("error"): lambda cell: cell.worst,
+    Column("first divergence"): lambda cell: cell.detail,
+}

@@ -1,6 +1,6 @@
 """What a program with a cache computes step by step, and the position and the node where it goes wrong."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -11,7 +11,7 @@ from ..common._source import short_source
 from ..float64._verdict import Flips, RoundingVerdict
 from ..rendering._outcome import Gap, Proof
 from ..rendering._result import Result
-from ..rendering._table import Block, Column, Line, Table, fit_paths, folded, table_of
+from ..rendering._table import Block, Column, Columns, fit_paths, folded, section, table_of
 
 
 @dataclass(frozen=True)
@@ -198,16 +198,12 @@ class Decoding(Result):
         """Return the verdict, the first wrong values and a row for each position."""
         yield from self.heading()
         yield from self._remarks()
-        if self.breaks:
-            shown = self.breaks if wide or all_rows else self.breaks[:_SHOWN]
-            yield ""
-            yield Line("Wrong values, by step and in the order of execution:", "heading")
-            yield table_of(_BREAKS, shown, skip_empty=not wide)
-            if len(shown) < len(self.breaks):
-                yield f"and {len(self.breaks) - len(shown)} more"
-        yield from self._grid(whole=wide or all_rows)
-        yield ""
+        most = None if all_rows else _SHOWN
+        title = "Wrong values, by step and in the order of execution:"
+        yield from section(title, _BREAKS, self.breaks, most=most, skip_empty=not wide)
+        yield from self._grid(most)
         wrong = {item.position for item in self.breaks}
+        yield ""
         yield table_of(_POSITIONS, self.positions, marked=lambda row: row.position in wrong, skip_empty=not wide)
 
     def _remarks(self) -> Iterable[str]:
@@ -229,27 +225,17 @@ class Decoding(Result):
         yield from self.failed
         yield from self.notes
 
-    def _grid(self, *, whole: bool) -> Iterable[Block]:
+    def _grid(self, most: int | None) -> Iterable[Block]:
         """Return at which positions the modules with wrong values are wrong."""
-        modules = [item for item in self.layers if item.wrong]
-        shown = modules if whole else modules[:_SHOWN]
-        if not shown:
-            return
-        per_sign = -(-len(self.positions) // _SIGNS)
+        per_sign = -(-len(self.positions) // _SIGNS) or 1
         groups = [range(start, start + per_sign) for start in range(0, len(self.positions), per_sign)]
+        columns: Columns[LayerErrors] = {
+            Column("module", fit_paths, least=12, preferred=24): lambda item: item.module or "(the model)",
+            Column(_ruler(groups)): lambda item: "".join("·x"[not {*item.wrong}.isdisjoint(group)] for group in groups),
+        }
         each = "position" if per_sign == 1 else f"{per_sign} positions"
-        yield ""
-        yield Line(f"Where modules have wrong values (x), a sign for each {each}:", "heading")
-        rows = [
-            (
-                item.module or "(the model)",
-                "".join("·" if {*item.wrong}.isdisjoint(group) else "x" for group in groups),
-            )
-            for item in shown
-        ]
-        yield Table((Column("module", fit_paths, least=12, preferred=24), Column(_ruler(groups))), tuple(rows))
-        if len(shown) < len(modules):
-            yield f"and {len(modules) - len(shown)} more"
+        title = f"Where modules have wrong values (x), a sign for each {each}:"
+        yield from section(title, columns, [item for item in self.layers if item.wrong], most=most)
 
     def drawn(self) -> Graph:
         """Return `graph` with remarks; its page has the positions of each layer, too."""
@@ -274,11 +260,7 @@ def _ruler(groups: Sequence[range]) -> str:
     return text.ljust(len(groups))
 
 
-def _number(value: float) -> str:
-    return f"{value:.1e}"
-
-
-_BREAKS: dict[str | Column, Callable[[DecodeBreak], object]] = {
+_BREAKS: Columns[DecodeBreak] = {
     "position": lambda item: item.position,
     Column("sequence", optional=2): lambda item: item.sequence,
     Column("node", folded, least=12, preferred=20): lambda item: item.node,
@@ -290,12 +272,12 @@ _BREAKS: dict[str | Column, Callable[[DecodeBreak], object]] = {
     "verdict": lambda item: None if item.float64 is None else item.float64.verdict,
     "by itself": lambda item: "wrong" if item.introduced else None,
 }
-_POSITIONS: dict[str | Column, Callable[[DecodePosition], object]] = {
+_POSITIONS: Columns[DecodePosition] = {
     "position": lambda item: item.position,
     "step": lambda item: item.step,
-    "logits": lambda item: _number(item.logits),
-    "cache": lambda item: _number(item.state),
-    "all values": lambda item: _number(item.worst),
+    "logits": lambda item: item.logits,
+    "cache": lambda item: item.state,
+    "all values": lambda item: item.worst,
     "flips": lambda item: item.flips or None,
-    "margin": lambda item: None if item.margin is None else _number(item.margin),
+    "margin": lambda item: item.margin,
 }

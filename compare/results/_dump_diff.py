@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -12,14 +12,17 @@ from ..rendering._console import as_text
 from ..rendering._html import as_page
 from ..rendering._outcome import Gap, Proof
 from ..rendering._result import NextCommand, Result
-from ..rendering._table import Block, Column, Line, Table, fit_paths, folded, table_of
+from ..rendering._table import Block, Column, Columns, Line, Table, fit_paths, folded, hidden_text, table_of
+from ..rendering._words import listed
 from ._module_summary import module_summary
-from ._rank_grid import rank_grid
 from ._row_tables import surrounding
 from ._rows import DiffRow
 
 _FORWARD, _OF_ONE_PROCESS = ("I", "O"), ("GP", "C")  # kinds of records
 _AROUND = 5  # rows before and after the first difference
+_MAX_MODULES, _MAX_RANKS = 10, 16  # on a terminal
+_WRONG, _RIGHT, _UNKNOWN = "differs", "ok", "?"  # what the values of a module are on a rank
+_BAD = (_WRONG, _UNKNOWN)
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,16 +76,16 @@ class DumpDiff(Result):
         judged = sum(row.judged for row in self.rows)
         return f"judged {judged} of {len(self.rows)} values; {len(self.diverged)} differ"
 
-    def blocks(self, *, wide: bool = False, all_rows: bool = False) -> Iterable[Block]:
+    def blocks(self, *, wide: bool = False, all_rows: bool = False) -> Iterable[Block]:  # noqa: ARG002  nothing is cut
         """Return the verdict, the first row that differs with the rows around it, and a row for each module.
 
         Args:
-            wide: a row for each value instead, with nothing cut.
+            wide: whether nothing is cut.
             all_rows: a row for each value.
         """
         yield from (*self.heading(), "", self._verdict())
         first = self.first_divergence
-        if wide or all_rows:
+        if all_rows:
             yield from ("", _table(self.rows))
         elif first is not None:
             yield from ("", Line("First difference:", "heading"), _table(surrounding(self.rows, first, _AROUND)))
@@ -90,7 +93,7 @@ class DumpDiff(Result):
             yield from ("", reason)
         if grid := rank_grid(self.rows):
             yield from ("", Line("Ranks:", "heading"), *grid)
-        if not (wide or all_rows):
+        if not all_rows:
             yield from ("", Line("Modules:", "heading"), *module_summary(self.rows, first))
 
     @property
@@ -120,8 +123,8 @@ class DumpDiff(Result):
         if first is not None:
             return f"the first that differs is {first}"
         if gaps := self.gap_sentences():
-            more = f", and {len(gaps) - 1} more" if len(gaps) > 1 else ""
-            return f"all judged values are close, but {gaps[0]}{more}" if self.proof.judged else gaps[-1]
+            more = listed(gaps, 1, ", and {} more")
+            return f"all judged values are close, but {more}" if self.proof.judged else gaps[-1]
         unjudged = next((row for row in self.rows if not row.judged), None)
         return "all close" if unjudged is None else f"all judged values are close; the first not judged: {unjudged}"
 
@@ -150,11 +153,47 @@ def outermost(name: str, names: Collection[str]) -> str:
     return next(path for end in range(len(parts) + 1) if (path := ".".join(parts[:end])) in names or path == name)
 
 
+def rank_grid(rows: Sequence[DiffRow], *, whole: bool = False) -> list[Block]:
+    """Return a table with a row for each module and a column for each rank; nothing for dumps of one process.
+
+    A cell is `differs` if a value of the module is wrong on the rank, `?` if one is wrong on some rank and it is not
+    known on which, `ok`, or empty if the rank has no value of the module.
+
+    Args:
+        rows: the values.
+        whole: show all modules, for a page; else the first that differ, if the ranks fit on a terminal.
+    """
+    all_ranks = sorted({rank for row in rows for rank in row.held_by})
+    by_module: dict[str, list[DiffRow]] = {}
+    for row in rows:
+        if row.held_by:
+            by_module.setdefault(row.module or "(model)", []).append(row)
+    names = [name for name, values in by_module.items() if whole or any(value.diverged for value in values)]
+    if not names or (not whole and len(all_ranks) > _MAX_RANKS):
+        return []
+    most = None if whole else _MAX_MODULES
+    cells = [(name, *(_state(by_module[name], rank) for rank in all_ranks)) for name in names[:most]]
+    wrong = {(row, at) for row, states in enumerate(cells) for at, state in enumerate(states[1:], 1) if state in _BAD}
+    columns = (Column("module", fit_paths), *(Column(str(rank)) for rank in all_ranks))
+    return [Table(columns, tuple(cells), wrong=frozenset(wrong)), *hidden_text(names, most, "more modules that differ")]
+
+
+def _state(values: Sequence[DiffRow], rank: int) -> str:
+    """Return what a module's values are on a rank."""
+    held = [value for value in values if rank in value.held_by]
+    wrong = [value for value in held if value.diverged]
+    if any(rank in value.ranks for value in wrong):
+        return _WRONG
+    if any(not value.ranks for value in wrong):
+        return _UNKNOWN
+    return _RIGHT if any(value.judged for value in held) else ""
+
+
 def _table(rows: Sequence[DiffRow]) -> Table:
     return table_of(_COLUMNS, rows, marked=lambda row: row.diverged, skip_empty=True)
 
 
-_COLUMNS: dict[str | Column, Callable[[DiffRow], object]] = {
+_COLUMNS: Columns[DiffRow] = {
     Column("value", fit_paths, least=12, preferred=24): lambda row: f"{row.key.label}{row.path}",
     Column("is", folded, optional=1): lambda row: row.what,
     "error": lambda row: row.error,
@@ -162,6 +201,6 @@ _COLUMNS: dict[str | Column, Callable[[DiffRow], object]] = {
     "cause": lambda row: row.cause or None,
     "ranks": lambda row: ", ".join(map(str, row.ranks)) or None,
     Column("layout", folded, optional=1): lambda row: row.layout or None,
-    "attention": lambda row: "differs" if row.diverged else "",
+    "attention": lambda row: "differs" if row.diverged else None,
     "reason": lambda row: row.reason or (row.difference.problem if row.difference else None),
 }

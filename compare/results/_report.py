@@ -25,7 +25,8 @@ from ..rendering._json import plain
 from ..rendering._markdown import as_markdown
 from ..rendering._outcome import Gap, Proof
 from ..rendering._result import NextCommand, Result, written
-from ..rendering._table import Block, Line, table_of
+from ..rendering._table import Block, Columns, Line, hidden_text, table_of
+from ..rendering._words import listed
 from ._explanation import Explanation, explain, reasons_of
 from ._module_summary import module_summary
 from ._next_command import to_blame, to_repeat, to_run_every_node, to_run_repro, to_show_all
@@ -45,13 +46,12 @@ from ._rows import SENTENCE, ModelOperation, ModuleRow, NodeOutcome, Row
 BY_MAPPING = ", by a mapping"  # after the name of a capture of another implementation
 EAGER_PYTORCH = "eager PyTorch"  # the reference of a graph that torch.compile made
 TABLES = ("summary", "nodes", "operators", "modules", "outcomes", "dynamo", "precision")
-_MAX_NAMES = 5  # names in a sentence
 _AROUND = 5  # rows before and after the first divergence in a summary
 _MAX_NOTES, _MAX_NOTE = 2, 240  # of a summary; characters of each
 _NESTED = ("difference", "spread", "float64", "isolated")  # fields of a row that are no cell of a table
 _COLUMNS = tuple(item.name for item in fields(Row) if item.name not in _NESTED)
 _MARKDOWN_FIELDS = ("stage", "index", "kind", "op", "module", "dtype", "error", "status")
-_MARKDOWN_COLUMNS = {"operator" if name == "op" else name: attrgetter(name) for name in _MARKDOWN_FIELDS}
+_MARKDOWN_COLUMNS: Columns[Row] = {"operator" if name == "op" else name: attrgetter(name) for name in _MARKDOWN_FIELDS}
 
 
 @dataclass(frozen=True, repr=False)
@@ -298,7 +298,7 @@ class Report(Result):
     def blocks(self, *, wide: bool = False, all_rows: bool = False, view: str = "summary") -> Iterable[Block]:
         """Return the tables of a view and the sentences around them; see `table`."""
         yield from self.heading()
-        if view == "summary" and not (wide or all_rows):
+        if view == "summary" and not all_rows:
             yield from self._summary_blocks()
         else:
             yield from self._notes()
@@ -309,8 +309,7 @@ class Report(Result):
     def _summary_blocks(self) -> Iterable[Block]:
         notes, first = self._notes(), self.first_divergence
         yield from (shortened(note, _MAX_NOTE) for note in notes[:_MAX_NOTES])
-        if len(notes) > _MAX_NOTES:
-            yield f"and {len(notes) - _MAX_NOTES} more notes"
+        yield from hidden_text(notes, _MAX_NOTES, "more notes")
         yield from ("", *self.interface)
         is_whole = all(row.judged for row in self.rows if row.kind != "constant")
         if self.explanation is None or self.outcome == "incomplete" or (self.close and not is_whole):
@@ -352,7 +351,7 @@ class Report(Result):
         """
         if view not in TABLES:
             raise ValueError(f"there is no view {view!r}; there are {', '.join(TABLES)}")
-        blocks = self.blocks(view=view, wide=wide, all_rows=all_rows)
+        blocks = self.blocks(view=view, wide=wide, all_rows=wide or all_rows)
         return self._text(blocks, wide=wide, width=width, color=color)
 
     def excerpt(self, *, around: int = 3, width: int = 80) -> str:
@@ -407,8 +406,7 @@ class Report(Result):
     def _notes(self) -> list[str]:
         notes = [f"note: {note}" for note in self.notes]
         if self.random:
-            more = f" and {len(self.random) - _MAX_NAMES} more" if len(self.random) > _MAX_NAMES else ""
-            names = f"{', '.join(self.random[:_MAX_NAMES])}{more}"
+            names = listed(self.random)
             notes.append(f"random numbers are drawn by {names}: their distribution is compared, not the numbers")
         return notes
 

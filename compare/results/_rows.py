@@ -153,7 +153,7 @@ class Row:
         where = f" in {self.module}" if self.module else ""
         line = f" ({short_source(self.source)})" if self.source else ""
         fused = f", which computes {', '.join(self.operators)}" if self.kind == "fused" else ""
-        fused += f", after {_last_names(self.unjudged)}, which could not be judged" if self.unjudged else ""
+        fused += f", after {_last(self.unjudged)}, which could not be judged" if self.unjudged else ""
         sentence = f"{self.stage} node {self.node} ({self.op}{fused}) → {self.value}{where}{line}: {self.amount}"
         return short_line(sentence, SENTENCE)
 
@@ -303,6 +303,5 @@ class DiffRow:
         return short_line(f"{self.key.label}{self.path}{ranks}: {times}{what}")
 
 
-def _last_names(names: Sequence[str], most: int = 5) -> str:
-    shown = ", ".join(names[-most:])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+def _last(names: Sequence[str], most: int = 5) -> str:
+    return ", ".join(names[-most:]) + (f" and {len(names) - most} more" if len(names) > most else "")
