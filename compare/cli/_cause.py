@@ -1,6 +1,5 @@
 """The commands that find a cause: `filch bisect`, `repro`, `passes` and `precision`."""
 
-import shlex
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -69,6 +68,7 @@ def repro_command(
 ) -> None:
     """Write a smallest part of a program that shows a difference, with a script that runs without Filch."""
     overrides = shared.parse_options(option)
+    from ..results._next_command import to_run_repro
     from ._report_source import needs_inputs, recorded_file, row_to_reproduce, trusted_options
 
     loaded = filch.load_report(report)
@@ -94,7 +94,7 @@ def repro_command(
     except filch.steal.NotADumpError:
         raise needs_inputs(dump, onnx_file, loaded, output) from None
     telling.tell(f"written: {repro}")
-    telling.tell(f"\nNext, show the error without Filch:\n  python {shlex.quote(str(repro.script))}")
+    telling.tell("\n".join(["", *map(str, to_run_repro(str(output)).blocks())]))
 
 
 def passes_command(

@@ -28,7 +28,7 @@ _NOT_REPEATED |= {"--executor": 1, "--ledger": 1, "--timeout": 1, "--again": 1}
 class TableOptions(Judged):
     """How a table of outcomes is printed and written; `--json` and `--markdown` are mutually exclusive."""
 
-    as_markdown: shared.Markdown = False
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,7 +59,7 @@ def matrix_command(
 
         specs = matrix_cells(factories, folder=Path.cwd(), **variants, judged=CellOptions(**judging.arguments))
         raise _run_specs("matrix", specs, execution, shown, factories)
-    from ..batch._matrix import matrix
+    from ..batch._batch import matrix
 
     with shown.progress("matrix"):
         cells = [*matrix(factories, **variants, **judging.arguments)]
@@ -87,7 +87,7 @@ def sweep_command(
         judged = CellOptions(**judging.arguments)
         specs = sweep_cells(factory, sizes, folder=Path.cwd(), backends=backend, judged=judged)
         raise _run_specs("sweep", specs, execution, shown, [factory])
-    from ..batch._sweep import sweep
+    from ..batch._batch import sweep
 
     with shown.progress("sweep"):
         cells = [*sweep(factory, sizes, backends=backend, **judging.arguments)]
