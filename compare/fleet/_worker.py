@@ -14,8 +14,7 @@ from typing import Any
 
 from filch.steal import FilchError, environment
 
-from ..batch._matrix import matrix
-from ..batch._sweep import sweep
+from ..batch._batch import matrix, sweep
 from ..common._source import user_frame
 from ..rendering._json import plain
 from ..results._cells import Cell, failure_text
