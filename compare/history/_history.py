@@ -2,18 +2,18 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
 from filch.steal.text._visible import short_line
 
+from ..rendering._json import NOT_IN_JSON
 from ..rendering._outcome import Proof
 from ..rendering._result import NextCommand, Result
 from ..rendering._table import Block, Column, Columns, Line, fit_paths, section, table_of
 from ..rendering._words import listed, plural
-from ..results._cells import Cell, CellStatus, Divergence
-from ..results._ledger_row import LedgerRow
+from ..results._cells import Cell, CellStatus, Divergence, LedgerRow
 from ._regressions import (
     BAD,
     Change,
@@ -91,7 +91,7 @@ class History(Result):
     never_close: tuple[Mapping[str, str], ...]
     cells: tuple[CellHistory, ...]
     notes: tuple[str, ...] = ()
-    command: str = ""
+    command: str = field(default="", metadata=NOT_IN_JSON)  # a reader could not trust it
     FORMAT: ClassVar[Mapping[str, int]] = {"filch_history": 1}
 
     @property
@@ -137,12 +137,6 @@ class History(Result):
     def derived(self) -> Mapping[str, Any]:
         """Return the version of the format, the outcome, and the numbers of the headline."""
         return {**super().derived(), "counts": self.counts}
-
-    def record(self) -> dict[str, Any]:
-        """Return the fields and the derived values; without the command, which a reader could not trust."""
-        record = super().record()
-        del record["command"]
-        return record
 
     def blocks(self, *, wide: bool = False, all_rows: bool = False) -> Iterable[Block]:
         """Return the regressions, then the other cells that are not close; if `wide` or `all_rows`, all cells."""

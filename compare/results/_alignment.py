@@ -207,7 +207,7 @@ class Alignment(Result):
     """
 
     reference: str
-    other: str
+    actual: str
     weights: tuple[AlignedWeight, ...]
     unused_weights: tuple[str, ...]
     values: tuple[AlignedValue, ...]
@@ -222,7 +222,7 @@ class Alignment(Result):
     outputs: tuple[AlignedOutput, ...] = ()
     gaps: tuple[Gap, ...] = ()
     parts: Mapping[str, str] = field(default_factory=dict)
-    FORMAT: ClassVar[Mapping[str, int]] = {"filch_align": 1}
+    FORMAT: ClassVar[Mapping[str, int]] = {"filch_align": 2}
 
     @property
     def proof(self) -> Proof:
@@ -249,7 +249,7 @@ class Alignment(Result):
     @property
     def title(self) -> str:
         """The names of both."""
-        return f"{self.other} (B) against {self.reference} (A)"
+        return f"{self.actual} (B) against {self.reference} (A)"
 
     @property
     def headline(self) -> str:
@@ -321,23 +321,19 @@ class Alignment(Result):
         drawn = _linked_graph(self)
         return replace(drawn, remarks=(self.headline, *self.wrong_outputs, *self.remarks), close=self.close)
 
-    def drawn(self) -> Graph:
-        """Return `graph`."""
-        return self.graph
-
     @property
     def next_command(self) -> NextCommand | None:
         """The command that shows each weight and value."""
-        if not all(":" in name for name in (self.reference, self.other)):
+        if not all(":" in name for name in (self.reference, self.actual)):
             return None
-        command = shlex.join(["filch", "align", self.reference, self.other, "--all"])
+        command = shlex.join(["filch", "align", self.reference, self.actual, "--all"])
         return NextCommand(command, "show a row for each weight and value")
 
 
 def _linked_graph(result: Alignment) -> Graph:
     """Return the graph of B with findings, and that of A, likewise, as its `reference_graph`."""
     graphs = [result.graphs.get(side, Graph("", (), (), (), (), {})) for side in ("A", "B")]
-    own, other = replace(graphs[0], name=result.reference), replace(graphs[1], name=result.other)
+    own, other = replace(graphs[0], name=result.reference), replace(graphs[1], name=result.actual)
     lacking = own.computed_from([item.value for item in result.missing])
     of_own = {item.value: _finding(item, _OF_A, lacking) for item in result.linked.get("A", ())}
     wrong = other.computed_from([item.value for item in result.departures])

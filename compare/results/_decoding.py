@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from filch.export import Graph
 from filch.steal.text._visible import short_line
 
 from ..common._source import short_source
 from ..float64._verdict import Flips, RoundingVerdict
+from ..rendering._json import NOT_IN_JSON
 from ..rendering._outcome import Gap, Proof
 from ..rendering._result import Result
 from ..rendering._table import Block, Column, Columns, fit_paths, folded, section, table_of
@@ -157,7 +158,7 @@ class Decoding(Result):
     unjudged: Mapping[str, str] = field(default_factory=dict)
     failed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    graph: Graph = field(default_factory=lambda: Graph("", (), (), (), (), {}))
+    graph: Graph = field(default_factory=lambda: Graph("", (), (), (), (), {}), metadata=NOT_IN_JSON)
     FORMAT: ClassVar[Mapping[str, int]] = {"filch_decoding": 1}
 
     @property
@@ -241,10 +242,6 @@ class Decoding(Result):
         """Return `graph` with remarks; its page has the positions of each layer, too."""
         remarks = (self.headline, *self._remarks())
         return replace(self.graph, name=f"{self.model} on {self.backend}", remarks=remarks, close=self.close)
-
-    def record(self) -> dict[str, Any]:
-        """Return the entries of JSON; see `Result.record`. The graph is not among them."""
-        return {name: item for name, item in super().record().items() if name != "graph"}
 
 
 _SHOWN = 8

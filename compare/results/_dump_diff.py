@@ -30,24 +30,26 @@ class DumpDiff(Result):
     """The comparison of two dumps, tensor by tensor.
 
     Attributes:
-        expected: the path or name of the first dump.
+        reference: the path or name of the first dump.
         actual: the path or name of the second dump.
         rows: in the order of the first dump's run; records that only the second one has come last.
         cause: why values differ from a golden dump: `code`, `environment`, `both`, `inputs`, `not reproducible` or
             `unknown`; `""` if that was not examined.
         reasons: sentences that explain the cause.
+        causes: why each value differs from a golden dump, in a word or two, by `DiffRow.place`.
         files: of several processes: the paths of the dumps of the second run.
         learned: of several processes: how plain tensors were put together, by the value's place (see `Layouts`).
     """
 
-    expected: str
+    reference: str
     actual: str
     rows: tuple[DiffRow, ...]
     cause: str = ""
     reasons: tuple[str, ...] = ()
+    causes: Mapping[str, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     learned: Mapping[str, str] = field(default_factory=dict)
-    FORMAT: ClassVar[Mapping[str, int]] = {"filch_diff": 2}
+    FORMAT: ClassVar[Mapping[str, int]] = {"filch_diff": 3}
 
     @cached_property
     def diverged(self) -> tuple[DiffRow, ...]:
@@ -67,7 +69,7 @@ class DumpDiff(Result):
     @property
     def proof(self) -> Proof:
         """What was judged: a value may be wrong, or not judged and not covered by the outputs that depend on it."""
-        gaps = (Gap(f"{row.key.label}{row.path}", row.reason) for row in _uncovered(self.rows))
+        gaps = (Gap(row.place, row.reason) for row in _uncovered(self.rows))
         return Proof(sum(row.judged for row in self.rows), bool(self.diverged), tuple(gaps))
 
     @property
@@ -86,9 +88,9 @@ class DumpDiff(Result):
         yield from (*self.heading(), "", self._verdict())
         first = self.first_divergence
         if all_rows:
-            yield from ("", _table(self.rows))
+            yield from ("", self._table(self.rows))
         elif first is not None:
-            yield from ("", Line("First difference:", "heading"), _table(surrounding(self.rows, first, _AROUND)))
+            yield from ("", Line("First difference:", "heading"), self._table(surrounding(self.rows, first, _AROUND)))
         for reason in self.reasons:
             yield from ("", reason)
         if grid := rank_grid(self.rows):
@@ -99,7 +101,7 @@ class DumpDiff(Result):
     @property
     def next_command(self) -> NextCommand:
         """The command that shows each value."""
-        files = [self.expected, *(self.files or [self.actual])]
+        files = [self.reference, *(self.files or [self.actual])]
         command = shlex.join(["filch", "diff", *files, "--all"])
         is_known = all(map(os.path.isfile, files))
         return NextCommand(command if is_known else "print(result.table(all_rows=True))", "show a row for each value")
@@ -107,16 +109,30 @@ class DumpDiff(Result):
     def excerpt(self, *, around: int = 3, width: int = 80) -> str:
         """Return the first row that differs, and `around` rows before and after it, as text; `""` if none differs."""
         first = self.first_divergence
-        return "" if first is None else as_text([_table(surrounding(self.rows, first, around))], width=width)
+        return "" if first is None else as_text([self._table(surrounding(self.rows, first, around))], width=width)
 
     def _page(self) -> str:
         grid = rank_grid(self.rows, whole=True)
-        return as_page(self.title, [self.headline, self._verdict(), *self.reasons, *grid, _table(self.rows)])
+        return as_page(self.title, [self.headline, self._verdict(), *self.reasons, *grid, self._table(self.rows)])
 
     @property
     def title(self) -> str:
         """The names of both dumps."""
-        return f"{self.actual} against {self.expected}"
+        return f"{self.actual} against {self.reference}"
+
+    def _table(self, rows: Sequence[DiffRow]) -> Table:
+        columns: Columns[DiffRow] = {
+            Column("value", fit_paths, least=12, preferred=24): lambda row: row.place,
+            Column("is", folded, optional=1): lambda row: row.what,
+            "error": lambda row: row.error,
+            "times rounding": lambda row: None if row.ratio is None else format_ratio(row.ratio),
+            "cause": lambda row: self.causes.get(row.place),
+            "ranks": lambda row: ", ".join(map(str, row.ranks)) or None,
+            Column("layout", folded, optional=1): lambda row: row.layout or None,
+            "attention": lambda row: "differs" if row.diverged else None,
+            "reason": lambda row: row.reason or (row.difference.problem if row.difference else None),
+        }
+        return table_of(columns, rows, marked=lambda row: row.diverged, skip_empty=True)
 
     def _verdict(self) -> str:
         first = self.first_divergence
@@ -187,20 +203,3 @@ def _state(values: Sequence[DiffRow], rank: int) -> str:
     if any(not value.ranks for value in wrong):
         return _UNKNOWN
     return _RIGHT if any(value.judged for value in held) else ""
-
-
-def _table(rows: Sequence[DiffRow]) -> Table:
-    return table_of(_COLUMNS, rows, marked=lambda row: row.diverged, skip_empty=True)
-
-
-_COLUMNS: Columns[DiffRow] = {
-    Column("value", fit_paths, least=12, preferred=24): lambda row: f"{row.key.label}{row.path}",
-    Column("is", folded, optional=1): lambda row: row.what,
-    "error": lambda row: row.error,
-    "times rounding": lambda row: None if row.ratio is None else format_ratio(row.ratio),
-    "cause": lambda row: row.cause or None,
-    "ranks": lambda row: ", ".join(map(str, row.ranks)) or None,
-    Column("layout", folded, optional=1): lambda row: row.layout or None,
-    "attention": lambda row: "differs" if row.diverged else None,
-    "reason": lambda row: row.reason or (row.difference.problem if row.difference else None),
-}

@@ -1,13 +1,13 @@
 """`PassRow`: a program after one pass, compared with the model; `PassErrors`: all passes of a run."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
 from filch.export import Graph
 
-from ..rendering._json import plain
+from ..rendering._json import NOT_IN_JSON, plain
 from ..rendering._outcome import Proof
 from ..rendering._result import Result
 from ..rendering._table import Block, Column, Columns, fit_names, table_of
@@ -47,7 +47,7 @@ class PassRow:
     introduced: Row | None = None
     failure: str = ""
     lower_precision: bool = False
-    report: Report | None = field(default=None, repr=False)
+    report: Report | None = field(default=None, repr=False, metadata=NOT_IN_JSON)
 
 
 @dataclass(frozen=True, repr=False)
@@ -104,9 +104,7 @@ class PassErrors(Result):
 
     def record(self) -> dict[str, Any]:
         """Return the rows without their reports, as JSON has it."""
-        names = [field.name for field in fields(PassRow) if field.name != "report"]
-        rows = [{**{name: plain(getattr(row, name)) for name in names}, "report": None} for row in self.rows]
-        return {**self.derived(), "rows": rows}
+        return {**super().record(), "rows": [{**plain(row), "report": None} for row in self.rows]}
 
 
 _COLUMNS: Columns[PassRow] = {

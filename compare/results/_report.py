@@ -1,8 +1,9 @@
-"""`Report`: the result of comparing a program with a model."""
+"""`Report`: the result of comparing a program with a model, and its file."""
 
 import csv
 import io
 import os
+import reprlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -14,14 +15,17 @@ from typing import Any, ClassVar
 from filch.export import Graph
 from filch.export.backends import Stage
 from filch.export.views import save
+from filch.steal.files._kinds import budget_of
+from filch.steal.files._untrusted import parse_json, read_untrusted
 from filch.steal.text._csv import for_csv
 from filch.steal.text._visible import short_line, shortened
 
+from ..common._errors import CompareError
 from ..locating._inherited import inherited
 from ..metrics._metrics import MEASURES, Difference
 from ..metrics._tolerance import Tolerance
 from ..rendering._console import as_text
-from ..rendering._json import plain
+from ..rendering._json import NOT_IN_JSON, plain, typed
 from ..rendering._markdown import as_markdown
 from ..rendering._outcome import Gap, Proof
 from ..rendering._result import NextCommand, Result, written
@@ -99,7 +103,7 @@ class Report(Result):
     notes: tuple[str, ...] = ()
     calls: tuple[int, int] = (1, 1)
     failed: tuple[str, ...] = ()
-    operators: tuple[tuple[ModelOperation, ...], ...] = field(default=(), repr=False)
+    operators: tuple[tuple[ModelOperation, ...], ...] = field(default=(), repr=False, metadata=NOT_IN_JSON)
     outcomes: tuple[NodeOutcome, ...] = field(default=(), repr=False)
     graphs: Mapping[Stage, Graph] = field(default_factory=dict, repr=False)
     culprits: tuple[str, ...] = ()
@@ -111,7 +115,7 @@ class Report(Result):
     interface: tuple[str, ...] = ()
     changed_weights: tuple[str, ...] = ()
     coarser_dtype: str = ""
-    command: str = ""
+    command: str = field(default="", metadata=NOT_IN_JSON)  # a reader could not trust it
     FORMAT: ClassVar[Mapping[str, int]] = {"filch_report": 7}
 
     @property
@@ -220,18 +224,8 @@ class Report(Result):
     @cached_property
     def explanation(self) -> Explanation | None:
         """The explanation of a comparison by float64, as text and as facts; None if no value was judged by it."""
-        base = explain(self.rows, self.introduced, self.graphs)
-        if base is None:
-            return None
-        return replace(
-            base,
-            culprits=self.culprits,
-            switches=self.switches,
-            repro=self.repro,
-            interface=self.interface,
-            changed_weights=self.changed_weights,
-            coarser_dtype=self.coarser_dtype,
-        )
+        names = ("culprits", "switches", "repro", "interface", "changed_weights", "coarser_dtype")
+        return explain(self.rows, self.introduced, self.graphs, **{name: getattr(self, name) for name in names})
 
     @property
     def worst(self) -> Row | None:
@@ -249,10 +243,6 @@ class Report(Result):
         remarks = (self.headline, *explained, *self._notes(), " ".join(map(str.strip, self.summary())))
         drawn = picture(self.rows, self.graphs, self.first_divergence)
         return replace(drawn, name=self.title, remarks=remarks, close=self.close)
-
-    def drawn(self) -> Graph:
-        """Return `graph`."""
-        return self.graph
 
     def view(self, name: str, path: str | os.PathLike[str]) -> Path:
         """Draw `graph` into a file (see `filch.export.views.save`)."""
@@ -362,13 +352,8 @@ class Report(Result):
     def record(self) -> dict[str, Any]:
         """Return the fields and what follows from them, as JSON has it; an operator names its row by its index."""
         indices = {id(row): index for index, row in enumerate(self.rows)}
-        operators = [
-            [{**plain(replace(item, row=None)), "row": indices.get(id(item.row))} for item in call]
-            for call in self.operators
-        ]
-        fields = plain(replace(self, operators=()))
-        del fields["command"]  # a reader could not trust it
-        return {**plain(self.derived()), **fields, "operators": operators, "next_command": plain(self.next_command)}
+        calls = [[{**plain(item), "row": indices.get(id(item.row))} for item in call] for call in self.operators]
+        return {**super().record(), "operators": calls}
 
     def derived(self) -> Mapping[str, Any]:
         """Return what follows from the fields, by name, for programs that read JSON."""
@@ -386,8 +371,7 @@ class Report(Result):
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([*_COLUMNS, *MEASURES])
         for row in self.rows:
-            measured = row.difference.measures if row.difference is not None and row.error is not None else {}
-            values = *(getattr(row, name) for name in _COLUMNS), *(measured.get(name) for name in MEASURES)
+            values = *(getattr(row, name) for name in _COLUMNS), *map(row.measures.get, MEASURES)
             writer.writerow([for_csv(_csv_cell(value)) for value in values])
         return written(text.getvalue(), path)
 
@@ -476,3 +460,55 @@ def _judged_share(rows: Sequence[Row], stage: str) -> str:
     unjudged = ", ".join(f"{count} {status}" for status, count in counts.items())
     share = f"{sum(row.judged for row in values)} of {len(values)} {stage} values"
     return f"{share} ({unjudged})" if unjudged else share
+
+
+def load_report(path: str | os.PathLike[str]) -> Report:
+    """Read a report that `Report.to_json` wrote.
+
+    Args:
+        path: the path of the file.
+
+    Returns:
+        the report, without the ONNX models of its graphs.
+
+    Raises:
+        CompareError: there is no such file, it is no report, or it is damaged.
+    """
+    file = Path(path)
+    try:
+        data = parse_json(read_untrusted(file, budget_of("report")))
+    except OSError as error:
+        raise CompareError(f"can't read {str(file)!r}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise CompareError(f"{str(file)!r} is not JSON: {error}") from error
+    if not isinstance(data, dict) or "filch_report" not in data:
+        raise CompareError(f"{str(file)!r} is JSON, but no report: `filch check --output report.json` writes one")
+    version = data["filch_report"]
+    if type(version) is not int or version != _VERSION:
+        raise CompareError(
+            f"{str(file)!r} is a report of version {reprlib.repr(version)}; this Filch reads version {_VERSION}"
+        )
+    try:
+        return _report(data)
+    except _DAMAGE_ERRORS as error:
+        detail = " ".join(str(error)[:_MAX_CAUSE].split())
+        raise CompareError(f"the report {str(file)!r} is damaged: {type(error).__name__}: {detail}") from error
+
+
+def _report(data: Mapping[str, Any]) -> Report:
+    # A report suggests a command to run from the folder of a repro, which is a program; and reasons for passing.
+    report: Report = replace(typed(Report, data, "report"), accepted={}, repro="")
+    operators = [tuple(_operator(item, report.rows) for item in call) for call in data["operators"]]
+    return replace(report, operators=tuple(operators))
+
+
+_VERSION = Report.FORMAT["filch_report"]
+# Errors that reading damaged JSON as a report can raise; RecursionError is a RuntimeError.
+_DAMAGE_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, CompareError)
+_MAX_CAUSE = 300  # characters of the cause in a message
+
+
+def _operator(data: Mapping[str, Any], rows: tuple[Row, ...]) -> ModelOperation:
+    index = typed(int | None, data["row"], "operators.row")
+    operator: ModelOperation = typed(ModelOperation, data, "operators")
+    return operator if index is None else replace(operator, row=rows[index])

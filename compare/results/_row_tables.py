@@ -248,13 +248,8 @@ def rounding_ratio(verdict: RoundingVerdict | None) -> str:
     return f"{verdict.ratio:.1f}" if verdict.ratio < _EXPONENT_FROM else f"{verdict.ratio:.0e}".replace("e+0", "e")
 
 
-def _measure(row: Row, name: str) -> object:
-    """Return a measure of the row's difference; None if it has no error."""
-    return None if row.error is None else getattr(row.difference, name)
-
-
 def _decibels(row: Row) -> str | None:
-    return None if row.error is None or row.difference is None else f"{row.difference.snr:.0f}"
+    return f"{row.measures['snr']:.0f}" if row.measures else None
 
 
 _MODULE = Column("module", fit_paths, least=12, preferred=20)
@@ -279,9 +274,9 @@ _PRECISION_COLUMNS: Columns[Row] = {
     Column("module or value", fit_paths, least=12, preferred=16): lambda row: row.module or row.value,
     Column("dtype", optional=1): lambda row: row.dtype,
     "SNR (dB)": _decibels,
-    "overflowed": lambda row: _measure(row, "overflowed") or None,
-    "clipped": lambda row: _measure(row, "clipped") or None,
-    "zeroed": lambda row: _measure(row, "zeroed") or None,
+    "overflowed": lambda row: row.measures.get("overflowed") or None,
+    "clipped": lambda row: row.measures.get("clipped") or None,
+    "zeroed": lambda row: row.measures.get("zeroed") or None,
     "attention": _attention,
 }
 _WIDE_COLUMNS: Columns[Row] = {
@@ -295,19 +290,19 @@ _WIDE_COLUMNS: Columns[Row] = {
     "dtype": lambda row: row.dtype,
     "shape": lambda row: None if row.shape is None else str(list(row.shape)),
     "status": lambda row: row.status,
-    "error": lambda row: _measure(row, "error"),
+    "error": lambda row: row.measures.get("error"),
     **_FLOAT64_COLUMNS,
-    "mean error": lambda row: _measure(row, "mean_error"),
-    "absolute": lambda row: _measure(row, "absolute"),
-    "relative": lambda row: _measure(row, "relative"),
-    "to scale": lambda row: _measure(row, "scale"),
-    "rms": lambda row: _measure(row, "rms"),
+    "mean error": lambda row: row.measures.get("mean_error"),
+    "absolute": lambda row: row.measures.get("absolute"),
+    "relative": lambda row: row.measures.get("relative"),
+    "to scale": lambda row: row.measures.get("scale"),
+    "rms": lambda row: row.measures.get("rms"),
     "SNR (dB)": _decibels,
-    "differ": lambda row: _measure(row, "mismatched"),
-    "not finite": lambda row: _measure(row, "nonfinite"),
-    "overflowed": lambda row: _measure(row, "overflowed"),
-    "clipped": lambda row: _measure(row, "clipped"),
-    "zeroed": lambda row: _measure(row, "zeroed"),
+    "differ": lambda row: row.measures.get("mismatched"),
+    "not finite": lambda row: row.measures.get("nonfinite"),
+    "overflowed": lambda row: row.measures.get("overflowed"),
+    "clipped": lambda row: row.measures.get("clipped"),
+    "zeroed": lambda row: row.measures.get("zeroed"),
     "evidence": lambda row: row.evidence,
     "µs": _microseconds,
     "attention": _attention,

@@ -1,10 +1,11 @@
 """The object behind the fixture `filch`: comparisons that raise an `AssertionError` if a value differs."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -39,6 +40,21 @@ _UPDATE_HINT = "if the change is intended, run pytest --filch-update"
 Accepted = Mapping[str, str] | None
 T = TypeVar("T", bound=Result)
 Backends = str | Backend | Iterable[str | Backend] | None
+
+
+def _first(result: Result) -> str:
+    """Return the first difference of a result that does not pass, or else what was not judged."""
+    return result.first_difference or next(iter(result.gap_sentences()), result.headline)
+
+
+def _explained(result: Result) -> list[str]:
+    return [result.headline, "", f"First: {_first(result)}", "", result.table(width=80)]
+
+
+def _explained_golden(name: str, result: DumpDiff) -> list[str]:
+    cause = f" (cause: {result.cause})" if result.cause else ""
+    title = f"this run differs from the golden dump {name!r}{cause}: {result.headline}"
+    return [title, "", *result.reasons, "", f"First: {_first(result)}", "", result.excerpt()]
 
 
 class Checks:
@@ -248,7 +264,8 @@ class Checks:
 
         def check_diff(result: DumpDiff) -> None:
             __tracebackhide__ = True
-            self._check_golden(name, replace(result, accepted=self._reasons(accepted)))
+            explained = partial(_explained_golden, name)
+            self._judge(result, f"golden:{name}", f"golden-{name}", accepted, explained, f"update: {_UPDATE_HINT}")
 
         def report_update(message: str) -> None:
             self._artifacts.stored.add(path)
@@ -259,14 +276,24 @@ class Checks:
         allowed = self._artifacts.allow_less_precise
         return Golden(path, update, tolerance, check_diff, report_update, allow_less_precise=allowed)
 
-    def _judge(self, result: T, backend: str, name: str, accepted: Accepted) -> T:
-        """Record a result of two implementations or calls, and return it.
+    def _judge(
+        self,
+        result: T,
+        backend: str,
+        name: str,
+        accepted: Accepted,
+        explained: Callable[[T], Iterable[str]] = _explained,
+        *after: str,
+    ) -> T:
+        """Record a result of two implementations, calls or runs, and return it.
 
         Args:
             result: the result.
             backend: what it is called in a table of results.
             name: the name of its files.
             accepted: reasons for what was not judged.
+            explained: returns the lines of the message about one that does not pass.
+            *after: further lines, below the path of its page.
 
         Raises:
             AssertionError: it does not pass.
@@ -277,12 +304,8 @@ class Checks:
         self._record(result)
         page = self._artifacts.write(result, self._artifacts.unique_name(name))
         if not result.passes:
-            self._fail([result.headline, "", f"First: {_first(result)}", "", result.table(width=80)], page)
+            raise AssertionError(for_terminal("\n".join([*explained(result), "", f"report: {page}", *after])))
         return result
-
-    def _fail(self, lines: Iterable[str], page: Path | None, *after: str) -> NoReturn:
-        __tracebackhide__ = True
-        raise AssertionError(for_terminal("\n".join([*lines, "", f"report: {page}", *after])))
 
     def _reasons(self, accepted: Accepted) -> dict[str, str]:
         """Return the reasons of one comparison and those of all."""
@@ -329,30 +352,14 @@ class Checks:
         self._artifacts.record("repro", str(script))
         return f"repro: python {script}"
 
-    def _check_golden(self, name: str, result: DumpDiff) -> None:
-        __tracebackhide__ = True
-        self._artifacts.record("backend", f"golden:{name}")
-        self._record(result)
-        page = self._artifacts.write(result, self._artifacts.unique_name(f"golden-{name}"))
-        if not result.passes:
-            cause = f" (cause: {result.cause})" if result.cause else ""
-            title = f"this run differs from the golden dump {name!r}{cause}: {result.headline}"
-            lines = [title, "", *result.reasons, "", f"First: {_first(result)}", "", result.excerpt()]
-            self._fail(lines, page, f"update: {_UPDATE_HINT}")
-
     def _record(self, result: Result) -> None:
         self._artifacts.record("result", result.outcome)
         if isinstance(result, Report | DumpDiff):
-            errors = [row.difference.error for row in result.rows if row.difference and not row.difference.problem]
+            errors = [row.error for row in result.rows if row.error is not None]
             self._artifacts.record("worst_error", f"{max(errors):.1e}" if errors else "")
         if isinstance(result, DumpDiff) and result.cause:
             self._artifacts.record("cause", result.cause)
         self._artifacts.record("first_divergence", "" if result.passes else _first(result))
-
-
-def _first(result: Result) -> str:
-    """Return the first difference of a result that does not pass, or else what was not judged."""
-    return result.first_difference or next(iter(result.gap_sentences()), result.headline)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from torch import nn
 
 from filch.compare import Checks, compare, map_to_export
 from filch.compare._compare_export import compare_with_fallback
-from filch.compare.batch._matrix import matrix
-from filch.compare.batch._sweep import sweep
+from filch.compare.batch._batch import matrix, sweep
 from filch.compare.models._subject import Subject
 from filch.compare.results._cells import OPTIMIZED_NOTE
 from filch.compare.testing._artifacts import ArtifactStore

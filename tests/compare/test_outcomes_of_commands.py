@@ -22,8 +22,7 @@ from filch.compare import (
 )
 from filch.compare._compare_export import compare_export
 from filch.compare.history._history import history
-from filch.compare.results._cells import Cell, CellTable, run_cell
-from filch.compare.results._ledger_row import ledger_row
+from filch.compare.results._cells import Cell, CellTable, ledger_row, run_cell
 from filch.compare.testing._artifacts import ArtifactStore
 from filch.compare.testing._checks import Checks
 from filch.export import Program, export

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from filch.compare import compare
-from filch.compare.batch._matrix import matrix
-from filch.compare.batch._sweep import sweep
+from filch.compare.batch._batch import matrix, sweep
 from filch.export import export
 from filch.steal import Phase, steal_forward, watch_phases
 from support.faults.fakes import WrongBackend
