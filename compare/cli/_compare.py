@@ -313,12 +313,12 @@ def decode_command(
     backend: shared.Backend = shared.DEFAULT_BACKEND,
     option: shared.Options = None,
     tokens: Annotated[int, typer.Option(help="The number of tokens of each sequence, at least 6.")] = 32,
-    first: Annotated[
+    prefill: Annotated[
         int | None,
         typer.Option(help="How many of them are in the first call, from 2 to all but 3. Default: a quarter."),
     ] = None,
     cache: Annotated[CacheOption, typer.Option(help="The cache to export with.")] = CacheOption.dynamic,
-    precision: Annotated[DecodePrecision | None, typer.Option(help="Lower the program to this precision.")] = None,
+    to: Annotated[DecodePrecision | None, typer.Option(help="Lower the program to this precision.")] = None,
     *,
     shown: Judged,
 ) -> None:
@@ -338,9 +338,9 @@ def decode_command(
             backend=backend,
             options=shared.parse_options(option),
             tokens=tokens,
-            first=first,
+            prefill=prefill,
             cache=cache.value,
-            precision=None if precision is None else precision.value,
+            to=None if to is None else to.value,
         )
     raise shown.finish(result)
 

@@ -123,9 +123,9 @@ class Decoding(Result):
         model: the name of the model.
         backend: the backend that ran the program.
         cache: `dynamic`, `static`, `window` or `static-window`.
-        precision: the precision that the program was lowered to; `""` for the model's.
+        to: the precision that the program was lowered to; `""` for the model's.
         sequences: the number of sequences.
-        first: the number of tokens of the first step; the others have one each, the last one two if it can.
+        prefill: the number of tokens of the first step; the others have one each, the last one two if it can.
         positions: one row for each position.
         breaks: the values that are wrong, by step and in the order of execution; the first one is the cause.
         decisions: those that are not the model's because rounding decides them, by position.
@@ -144,9 +144,9 @@ class Decoding(Result):
     model: str
     backend: str
     cache: str
-    precision: str
+    to: str
     sequences: int
-    first: int
+    prefill: int
     positions: tuple[DecodePosition, ...]
     breaks: tuple[DecodeBreak, ...]
     decisions: tuple[DecodeDecision, ...]
@@ -159,7 +159,7 @@ class Decoding(Result):
     failed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     graph: Graph = field(default_factory=lambda: Graph("", (), (), (), (), {}), metadata=NOT_IN_JSON)
-    FORMAT: ClassVar[Mapping[str, int]] = {"filch_decoding": 1}
+    FORMAT: ClassVar[Mapping[str, int]] = {"filch_decoding": 2}
 
     @property
     def proof(self) -> Proof:
@@ -184,7 +184,7 @@ class Decoding(Result):
     @property
     def headline(self) -> str:
         """Where it goes wrong, in one line."""
-        name = f"{self.model} on {self.backend}" + (f" in {self.precision}" if self.precision else "")
+        name = f"{self.model} on {self.backend}" + (f" in {self.to}" if self.to else "")
         if not self.consistent:
             return f"{self.model} itself decodes other logits than in one call (by {self.eager:.1e}): filch invariance"
         if self.first_break is not None:
@@ -211,7 +211,7 @@ class Decoding(Result):
         last = sum(item.step == self.positions[-1].step for item in self.positions)
         at_the_end = f" and at the end {last}" if last > 1 else ""
         yield (
-            f"{self.sequences} sequences of {len(self.positions)} tokens, in a call of {self.first}, then one by one"
+            f"{self.sequences} sequences of {len(self.positions)} tokens, in a call of {self.prefill}, then one by one"
             f"{at_the_end}, with a {self.cache} cache; {self.judged} of {self.values} values judged"
         )
         if flips := sum(item.flips for item in self.positions):

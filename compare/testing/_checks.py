@@ -213,9 +213,9 @@ class Checks:
         program: Program | None = None,
         backend: str | Backend = "onnxruntime-cpu",
         tokens: int = 32,
-        first: int | None = None,
+        prefill: int | None = None,
         cache: CacheKind = "dynamic",
-        precision: Precision | None = None,
+        to: Precision | None = None,
         accepted: Accepted = None,
     ) -> Decoding:
         """Check that a program with a cache decodes what the model does; see `filch.compare.compare_decode`.
@@ -227,9 +227,9 @@ class Checks:
             program: the program; None exports the model.
             backend: the backend.
             tokens: the number of tokens of each sequence.
-            first: the number of tokens of the first step; see `compare_decode`.
+            prefill: the number of tokens of the first step; see `compare_decode`.
             cache: the kind of the cache, if the model is exported here.
-            precision: lowers the precision of the program.
+            to: lowers the program to this precision.
             accepted: reasons why a value may stay without a judgment, by its name (see `Report`).
 
         Returns:
@@ -239,8 +239,8 @@ class Checks:
             AssertionError: a value is wrong at some position, or the model itself decodes something else.
         """
         __tracebackhide__ = True
-        options: dict[str, Any] = {"program": program, "backend": backend, "tokens": tokens, "first": first}
-        result = compare_decode(model, args, kwargs, cache=cache, precision=precision, **options)
+        options: dict[str, Any] = {"program": program, "backend": backend, "tokens": tokens, "prefill": prefill}
+        result = compare_decode(model, args, kwargs, cache=cache, to=to, **options)
         return self._judge(result, f"decode on {result.backend}", "decode", accepted)
 
     def golden(self, name: str, *, tolerance: float | Tolerance | None = None, accepted: Accepted = None) -> Golden:

@@ -171,7 +171,7 @@ def of_decode(_: Right, change: Change, __: Path) -> str:
     """Return the outcome of a decode whose logits are wrong."""
     model, program = language_model()
     backend = WrongBackend({program.graph.outputs[0]: change})
-    return compare_decode(model, TOKENS, program=program, backend=backend, tokens=6, first=2).outcome
+    return compare_decode(model, TOKENS, program=program, backend=backend, tokens=6, prefill=2).outcome
 
 
 def of_invariance(_: Right, change: Change, __: Path) -> str:
