@@ -218,6 +218,7 @@ Executor = Annotated[
         help="Run each comparison in a process of its own: processes:N, slurm:PARTITION, submitit:local, ray, ray://ADDRESS.",
     ),
 ]
+Compress = Annotated[bool, typer.Option("--compress", help="Write a smaller dump; slower.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

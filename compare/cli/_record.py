@@ -62,7 +62,7 @@ def steal_command(
     statistics_only: Annotated[
         bool, typer.Option("--statistics-only", help="Store no tensors, only their statistics.")
     ] = False,
-    compress: Annotated[bool, typer.Option("--compress", help="Write a smaller dump; slower.")] = False,
+    compress: shared.Compress = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print each call.")] = False,
     *,
     telling: Telling,
@@ -110,7 +110,7 @@ def assemble_command(
     files: Annotated[list[str], typer.Argument(help="The dumps of all processes, or their pattern.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The dump to write.")],
     layout: shared.Layout = None,
-    compress: Annotated[bool, typer.Option("--compress", help="Write a smaller dump; slower.")] = False,
+    compress: shared.Compress = False,
     *,
     telling: Telling,
 ) -> None:
