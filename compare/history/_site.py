@@ -3,9 +3,9 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from filch.steal import writing
 from filch.steal.files._outputs import new_files, refuse_foreign, write_output
@@ -28,7 +28,6 @@ from ._history import (
 )
 from ._regressions import BAD, GOOD
 
-_TEMPLATE = "site.html.jinja"
 _MAX_GRID = 100_000  # boxes
 _MAX_STREAKS = 20  # rows of the table of a cell
 Labels = tuple[tuple[str, str], ...]
@@ -71,7 +70,8 @@ def as_site(history: History) -> str:
             f"the grid of {len(rows):,} models and {len(columns):,} backends would have more than {_MAX_GRID:,} boxes"
         )
     return filled(
-        files(__package__ or "").joinpath(_TEMPLATE).read_text("utf-8"),
+        __package__,
+        "site.html.jinja",
         history=history,
         latest=history.runs[-1],
         anchor=lambda labels: anchors[_identity(labels)],
@@ -84,7 +84,9 @@ def as_site(history: History) -> str:
         open_regression=lambda cell: open_regressions.get(_identity(cell.labels)),
         draw=lambda cell: timeline(cell.outcomes, places),
         streaks=lambda cell: streaks_of(cell.outcomes)[: -_MAX_STREAKS - 1 : -1],
-        **_TEXTS,
+        number=cell_text,
+        phrase=lambda labels: cell_name(dict(labels)),
+        **{text.__name__: text for text in _TEXTS},
     )
 
 
@@ -214,14 +216,4 @@ def _blamed(outcome: CellOutcome) -> str:
     return "" if outcome.blame is None else outcome.blame.place
 
 
-_TEXTS = {
-    "changes_text": changes_text,
-    "cell_name": cell_name,
-    "kind_of": kind_of,
-    "moment": moment,
-    "number": cell_text,
-    "plural": plural,
-    "what_changed": what_changed,
-    "when": when,
-    "phrase": lambda labels: cell_name(dict(labels)),
-}
+_TEXTS: tuple[Any, ...] = (changes_text, cell_name, kind_of, moment, plural, what_changed, when)

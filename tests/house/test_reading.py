@@ -18,7 +18,6 @@ OTHERS = {
     "compare/fleet/_sources.py": "code of the user, which is run",
     "compare/fleet/_supervisor.py": "files of its own processes",
     "compare/fleet/_worker.py": "a file of the process that started it",
-    "compare/history/_site.py": "a file of this package",
     "compare/models/_array_files.py": "a file that the door has opened",
     "compare/models/_input_files.py": "contents that the door has read",
     "compare/rendering/_html.py": "a file of this package",
