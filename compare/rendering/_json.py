@@ -39,7 +39,7 @@ def typed(kind: Any, data: Any, place: str) -> Any:
     Args:
         kind: a frozen dataclass, or the type of one of its fields; further entries of a dictionary are ignored.
         data: the result of `json.loads`.
-        place: the path of `data`, for the message.
+        place: the path of `data`, for the message; `""` of the whole file.
 
     Raises:
         TypeError: `data` has another type.
@@ -51,7 +51,8 @@ def typed(kind: Any, data: Any, place: str) -> Any:
         return graph_from_json(data)
     if is_dataclass(kind) and isinstance(kind, type):
         entries = _check_type(data, dict, place)
-        return kind(**{name: typed(hint, entries[name], f"{place}.{name}") for name, hint in _types(kind).items()})
+        inside = f"{place}." if place else ""
+        return kind(**{name: typed(hint, entries[name], inside + name) for name, hint in _types(kind).items()})
     origin, parts = get_origin(kind), get_args(kind)
     make = _MAKERS.get(origin)
     return _scalar(kind, data, place) if make is None else make(parts, data, place)

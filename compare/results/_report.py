@@ -497,7 +497,7 @@ def load_report(path: str | os.PathLike[str]) -> Report:
 
 def _report(data: Mapping[str, Any]) -> Report:
     # A report suggests a command to run from the folder of a repro, which is a program; and reasons for passing.
-    report: Report = replace(typed(Report, data, "report"), accepted={}, repro="")
+    report: Report = replace(typed(Report, data, ""), accepted={}, repro="")
     operators = [tuple(_operator(item, report.rows) for item in call) for call in data["operators"]]
     return replace(report, operators=tuple(operators))
 
