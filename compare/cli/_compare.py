@@ -1,6 +1,5 @@
 """The commands that compare: `filch demo`, `check`, `compare`, `diff`, `align`, `decode` and `invariance`."""
 
-import shlex
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -10,6 +9,7 @@ import typer
 
 import filch
 
+from ..rendering._words import command_text
 from . import _options as shared
 from ._command import command_line, usage_error
 from ._options import Comparing
@@ -133,7 +133,7 @@ def diff_command(
     try:
         result = filch.diff(reference, actual, tolerance=tolerance, layouts=layouts, mapping=mapping)
     except filch.steal.NotADumpError as error:
-        command = shlex.join(["filch", "compare", reference, *actual])
+        command = command_text("compare", reference, *actual)
         raise filch.CompareError(f"{error}; `{command}` compares programs, too") from None
     if save_layout is not None:
         filch.save_layouts(replace(layouts, learned={**layouts.learned, **result.learned}), save_layout)

@@ -1,6 +1,5 @@
 """The commands that compare many: `filch matrix`, `sweep`, `fleet` and `history`."""
 
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..rendering._words import command_text, option_texts
 from . import _options as shared
 from ._command import command_line, usage_error
 from ._options import ExecutorOptions, FleetExecution, Judging
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..rendering._result import Result
     from ..results._cells import Cell
 
+_LABELS = ("dtype", "device", "backend")  # that are options
 _EXAMINED = ("different", "incomplete", "failed")
 # Not repeated when one comparison is examined; its labels say which it is.
 _NOT_REPEATED = {"matrix": 0, "sweep": 0, "-b": 1, "--backend": 1, "--dtype": 1, "--device": 1, "--dim": 1}
@@ -178,13 +179,17 @@ def _check(spec: "CellSpec") -> str:
     if place.endswith(".py"):
         place = str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
     judged = spec.judged
-    values: list[tuple[str, object]] = [("-b", spec.backend), ("--dtype", spec.dtype), ("--device", spec.device)]
-    values += [("--dim", f"{name}={size}") for name, size in spec.sizes.items()]
-    values += [("--option", f"{name}={value}") for name, value in judged.options.items()]
-    values += [("--tolerance", judged.tolerance), ("--limit", judged.limit)]
-    given = (part for name, value in values if value not in (None, "") for part in (name, str(value)))
-    flags = ["--lower-precision"] if judged.lower_precision else []
-    return shlex.join(["filch", "check", f"{place}{colon}{function}", *given, *flags])
+    return command_text(
+        *("check", f"{place}{colon}{function}"),
+        backend=spec.backend,
+        dtype=spec.dtype,
+        device=spec.device,
+        dim=spec.sizes,
+        option=judged.options,
+        tolerance=judged.tolerance,
+        limit=judged.limit,
+        lower_precision=judged.lower_precision,
+    )
 
 
 def _finish(
@@ -202,8 +207,9 @@ def _next_command(cells: Iterable["Cell"], factories: Sequence[str]) -> str:
     cell = next((cell for cell in cells if cell.status in _EXAMINED), None)
     if cell is None:
         return ""
-    options = {"model": "", "backend": "-b", "dtype": "--dtype", "device": "--device"}
-    named = [part for name, text in cell.labels.items() if options.get(name) for part in (options[name], text)]
-    sized = [part for name, size in cell.labels.items() if name not in options for part in ("--dim", f"{name}={size}")]
+    named = {name: text for name, text in cell.labels.items() if name in _LABELS}
+    sizes = {name: text for name, text in cell.labels.items() if name not in ("model", *_LABELS)}
     not_repeated = _NOT_REPEATED | dict.fromkeys(factories, 0)
-    return command_line(not_repeated, cell.labels.get("model", factories[0]), *named, *sized, command="check")
+    return command_line(
+        not_repeated, cell.labels.get("model", factories[0]), *option_texts(**named, dim=sizes), command="check"
+    )

@@ -1,6 +1,7 @@
-"""Numbers and lists as words."""
+"""Numbers, lists and commands as text."""
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 
 
 def plural(count: int, noun: str) -> str:
@@ -20,3 +21,30 @@ def listed(names: Sequence[object], most: int | None = 5, rest: str = " and {} m
     """
     more = rest.format(len(names) - most) if most is not None and len(names) > most else ""
     return ", ".join(map(str, names[:most])) + more
+
+
+def command_text(command: str, *arguments: object, **options: object) -> str:
+    """Return a command line of `filch`.
+
+    >>> command_text("diff", "a b.onnx", "c.onnx", tolerance=0.5, all=True)
+    "filch diff 'a b.onnx' c.onnx --tolerance 0.5 --all"
+    """
+    return shlex.join(["filch", command, *map(str, arguments), *option_texts(**options)])
+
+
+def option_texts(**options: object) -> list[str]:
+    """Return options as arguments of a command.
+
+    Those that are None, False or `""` are left out, True has no value, and a mapping gives an option for each entry.
+
+    >>> option_texts(backend="eager", dim={"batch": 2}, lower_precision=True, device="")
+    ['-b', 'eager', '--dim', 'batch=2', '--lower-precision']
+    """
+    texts: list[str] = []
+    for name, value in options.items():
+        option = "-b" if name == "backend" else f"--{name.replace('_', '-')}"
+        if isinstance(value, Mapping):
+            texts += [text for key, item in value.items() for text in (option, f"{key}={item}")]
+        elif value is not None and value is not False and value != "":
+            texts += [option] if value is True else [option, str(value)]
+    return texts

@@ -1,6 +1,5 @@
 """Which weights and values of two implementations are the same, and where the second one leaves the first."""
 
-import shlex
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,7 @@ from filch.steal.text._visible import short_line
 from ..rendering._outcome import Gap, Proof
 from ..rendering._result import NextCommand, Result
 from ..rendering._table import Block, Column, Columns, Line, fit_paths, folded, section, table_of
-from ..rendering._words import listed
+from ..rendering._words import command_text, listed
 
 _SHOWN = 8  # missing weights and values in a summary
 Evidence = Literal["proved", "anchored", "by value", "ambiguous", "given", "contradicted", "uncovered"]
@@ -326,7 +325,7 @@ class Alignment(Result):
         """The command that shows each weight and value."""
         if not all(":" in name for name in (self.reference, self.actual)):
             return None
-        command = shlex.join(["filch", "align", self.reference, self.actual, "--all"])
+        command = command_text("align", self.reference, self.actual, all=True)
         return NextCommand(command, "show a row for each weight and value")
 
 

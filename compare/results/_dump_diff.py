@@ -1,7 +1,6 @@
 """The differences between two dumps of the same model, tensor by tensor."""
 
 import os
-import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,7 +12,7 @@ from ..rendering._html import as_page
 from ..rendering._outcome import Gap, Proof
 from ..rendering._result import NextCommand, Result
 from ..rendering._table import Block, Column, Columns, Line, Table, fit_paths, folded, hidden_text, table_of
-from ..rendering._words import listed
+from ..rendering._words import command_text, listed
 from ._module_summary import module_summary
 from ._row_tables import surrounding
 from ._rows import DiffRow
@@ -102,7 +101,7 @@ class DumpDiff(Result):
     def next_command(self) -> NextCommand:
         """The command that shows each value."""
         files = [self.reference, *(self.files or [self.actual])]
-        command = shlex.join(["filch", "diff", *files, "--all"])
+        command = command_text("diff", *files, all=True)
         is_known = all(map(os.path.isfile, files))
         return NextCommand(command if is_known else "print(result.table(all_rows=True))", "show a row for each value")
 
