@@ -139,6 +139,7 @@ def table_of(
     *,
     marked: Callable[[T], bool] = lambda _: False,
     skip_empty: bool = False,
+    numbers: tuple[str, int] | None = None,
 ) -> Table:
     """Return a table with a row for each item.
 
@@ -149,16 +150,19 @@ def table_of(
         rows: the items.
         marked: a function that returns whether an item needs attention.
         skip_empty: whether columns without text are left out.
+        numbers: the title of a column of numbers at the left, and the first number; None if there is none.
     """
     items = [*rows]
     values = {title: [get(item) for item in items] for title, get in columns.items()}
     cells = {title: [*map(_cell, column)] for title, column in values.items()}
     shown = [title for title, column in cells.items() if any(column) or not skip_empty]
-    return Table(
-        tuple(_column(title, values[title]) for title in shown),
-        tuple(tuple(cells[title][index] for title in shown) for index in range(len(items))),
-        frozenset(index for index, item in enumerate(items) if marked(item)),
-    )
+    head = [_column(title, values[title]) for title in shown]
+    lines = [[cells[title][index] for title in shown] for index in range(len(items))]
+    if numbers is not None:
+        head.insert(0, Column(numbers[0], right=True))
+        lines = [[str(number), *line] for number, line in enumerate(lines, numbers[1])]
+    wanting = frozenset(index for index, item in enumerate(items) if marked(item))
+    return Table(tuple(head), tuple(map(tuple, lines)), wanting)
 
 
 def section(

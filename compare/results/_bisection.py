@@ -126,12 +126,8 @@ class BisectReport(Result):
         """Return each run, then the culprits."""
         yield self.headline
         yield from (f"note: {note}" for note in self.notes)
-        columns: Columns[tuple[int, Step]] = {
-            Column("run", right=True): lambda item: item[0],
-            "disabled": lambda item: _disabled_text(item[1], self.candidates, wide=wide),
-            **_COLUMNS,
-        }
-        table = table_of(columns, enumerate(self.steps, 1))
+        disabled: Columns[Step] = {"disabled": lambda step: _disabled_text(step, self.candidates, wide=wide)}
+        table = table_of(disabled | _COLUMNS, self.steps, numbers=("run", 1))
         if not all_rows and len(table.rows) > _SHOWN:
             half, hidden = _SHOWN // 2, ("…", f"{len(table.rows) - _SHOWN} more", "", "", "", "")
             table = replace(table, rows=(*table.rows[:half], hidden, *table.rows[-half:]))
@@ -154,11 +150,11 @@ class BisectReport(Result):
         return {**super().derived(), "runs": self.runs}
 
 
-_COLUMNS: Columns[tuple[int, Step]] = {
-    Column("error"): lambda item: _error_text(item[1].outcome),
-    Column("SNR", right=True): lambda item: "" if item[1].outcome.problem else f"{item[1].outcome.snr:.0f}",
-    Column("nodes", right=True): lambda item: sum((item[1].ops or {}).values()),
-    Column("graph"): lambda item: item[1].fingerprint[:8],
+_COLUMNS: Columns[Step] = {
+    Column("error"): lambda step: _error_text(step.outcome),
+    Column("SNR", right=True): lambda step: "" if step.outcome.problem else f"{step.outcome.snr:.0f}",
+    Column("nodes", right=True): lambda step: sum((step.ops or {}).values()),
+    Column("graph"): lambda step: step.fingerprint[:8],
 }
 
 

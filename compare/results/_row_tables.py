@@ -125,7 +125,7 @@ def operator_tables(calls: Sequence[Sequence[ModelOperation]]) -> Iterable[Block
     for call, operators in enumerate(calls):
         if len(calls) > 1:
             yield f"call {call}"
-        yield table_of(_OPERATION_COLUMNS, enumerate(operators))
+        yield table_of(_OPERATION_COLUMNS, operators, numbers=("", 0))
 
 
 def compiled_tables(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
@@ -258,15 +258,14 @@ _FLOAT64_COLUMNS: Columns[Row] = {
     Column(_TIMES, right=True): lambda row: rounding_ratio(row.float64),
     Column(_ALONE, right=True): lambda row: rounding_ratio(row.isolated),
 }
-_OPERATION_COLUMNS: Columns[tuple[int, ModelOperation]] = {
-    Column("", right=True): lambda item: item[0],
-    Column("kind", optional=2): lambda item: item[1].kind,
-    Column("operator", partial(_fit_texts, names=fit_paths), preferred=24): lambda item: item[1].text,
-    Column("dtype", optional=1): lambda item: item[1].row.dtype if item[1].row else item[1].dtype,
+_OPERATION_COLUMNS: Columns[ModelOperation] = {
+    Column("kind", optional=2): lambda item: item.kind,
+    Column("operator", partial(_fit_texts, names=fit_paths), preferred=24): lambda item: item.text,
+    Column("dtype", optional=1): lambda item: item.row.dtype if item.row else item.dtype,
     Column("error", right=True): lambda item: (
-        _error(item[1].row) if item[1].row else 0.0 if item[1].kind == "placeholder" else None
+        _error(item.row) if item.row else 0.0 if item.kind == "placeholder" else None
     ),
-    Column("attention"): lambda item: item[1].row and _attention(item[1].row),
+    Column("attention"): lambda item: item.row and _attention(item.row),
 }
 _PRECISION_COLUMNS: Columns[Row] = {
     "": lambda row: row.index,
