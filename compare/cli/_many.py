@@ -54,17 +54,17 @@ def matrix_command(
 
     Exits with 1 if one differs, else with 2 if one is missing or could not be compared.
     """
-    variants: dict[str, Any] = {"backends": backend, "dtypes": dtype or [], "devices": device or []}
-    if execution.executor:
-        from ..fleet._cell import CellOptions, matrix_cells
+    from ..fleet._cell import CellOptions, matrix_cells
 
-        specs = matrix_cells(factories, folder=Path.cwd(), **variants, judged=CellOptions(**judging.arguments))
-        raise _run_specs("matrix", specs, execution, shown, factories)
-    from ..batch._batch import matrix
-
-    with shown.progress("matrix"):
-        cells = [*matrix(factories, **variants, **judging.arguments)]
-    raise _finish(shown, cells, factories)
+    specs = matrix_cells(
+        factories,
+        folder=Path.cwd(),
+        backends=backend,
+        dtypes=dtype or (),
+        devices=device or (),
+        judged=CellOptions(**judging.arguments),
+    )
+    raise _run_specs("matrix", specs, execution, shown, factories)
 
 
 def sweep_command(
@@ -82,17 +82,11 @@ def sweep_command(
     not be compared.
     """
     sizes = shared.parse_sizes(dim)
-    if execution.executor:
-        from ..fleet._cell import CellOptions, sweep_cells
+    from ..fleet._cell import CellOptions, sweep_cells
 
-        judged = CellOptions(**judging.arguments)
-        specs = sweep_cells(factory, sizes, folder=Path.cwd(), backends=backend, judged=judged)
-        raise _run_specs("sweep", specs, execution, shown, [factory])
-    from ..batch._batch import sweep
-
-    with shown.progress("sweep"):
-        cells = [*sweep(factory, sizes, backends=backend, **judging.arguments)]
-    raise _finish(shown, cells, [factory])
+    judged = CellOptions(**judging.arguments)
+    specs = sweep_cells(factory, sizes, folder=Path.cwd(), backends=backend, judged=judged)
+    raise _run_specs("sweep", specs, execution, shown, [factory])
 
 
 def fleet_command(
@@ -143,14 +137,14 @@ def _run_specs(
     shown: TableOptions,
     factories: Sequence[str] = (),
 ) -> typer.Exit:
-    """Run comparisons on an executor, print the table of their outcomes, and return what to raise."""
+    """Run comparisons on an executor or here, print the table of their outcomes, and return what to raise."""
     from ..fleet._driver import run_fleet
     from ..fleet._executors import check_executor, open_executor
+    from ..fleet._here import run_here
     from ..fleet._ledger import Ledger
     from ..fleet._spec import check_cells
+    from ..results._cells import CellTable
 
-    check_executor(execution.executor or "")
-    check_cells(specs)
     hidden = {"model"} if title == "sweep" else set[str]()
     hidden |= {"backend"} if title == "sweep" and len({spec.backend for spec in specs}) == 1 else set()
 
@@ -158,18 +152,21 @@ def _run_specs(
         shown = {name.removeprefix("dim:"): text for name, text in spec.labels.items()}
         return {name: text for name, text in shown.items() if name not in hidden}
 
-    timeout = shared.DEFAULT_TIMEOUT if execution.timeout is None else execution.timeout
-    again = shared.parse_again(execution.again)
-    with (
-        shown.progress(title),
-        Ledger(execution.ledger) as ledger,
-        open_executor(execution.executor or "") as executor,
-    ):
-        cells = run_fleet(specs, executor, ledger, timeout=timeout, again=again, labels=labels)
-    if title != "fleet":
-        return _finish(shown, cells, factories)
-    command = (_check(spec) for spec, cell in zip(specs, cells, strict=True) if cell.status in _EXAMINED)
-    return _finish(shown, cells, command=next(command, ""))
+    with shown.progress(title):
+        if execution.executor:
+            check_executor(execution.executor)
+            check_cells(specs)
+            timeout = shared.DEFAULT_TIMEOUT if execution.timeout is None else execution.timeout
+            again = shared.parse_again(execution.again)
+            with Ledger(execution.ledger) as ledger, open_executor(execution.executor) as executor:
+                cells = run_fleet(specs, executor, ledger, timeout=timeout, again=again, labels=labels)
+        else:
+            cells = [*run_here(specs, labels)]
+    command = _next_command(cells, factories) if title != "fleet" else ""
+    if title == "fleet":
+        checks = (_check(spec) for spec, cell in zip(specs, cells, strict=True) if cell.status in _EXAMINED)
+        command = next(checks, "")
+    return shown.finish(CellTable(tuple(cells), command))
 
 
 def _check(spec: "CellSpec") -> str:
@@ -190,16 +187,6 @@ def _check(spec: "CellSpec") -> str:
         limit=judged.limit,
         lower_precision=judged.lower_precision,
     )
-
-
-def _finish(
-    shown: TableOptions, cells: "Iterable[Cell]", factories: Sequence[str] = (), command: str | None = None
-) -> typer.Exit:
-    """Print a table of outcomes with a command that examines the first which is not close; return what to raise."""
-    from ..results._cells import CellTable
-
-    found = tuple(cells)
-    return shown.finish(CellTable(found, _next_command(found, factories) if command is None else command))
 
 
 def _next_command(cells: Iterable["Cell"], factories: Sequence[str]) -> str:
