@@ -1,7 +1,6 @@
 """Run cells in this process, one after the other; those of a model share its export."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -56,8 +55,8 @@ def run_here(
             if model is None or key != known:
                 model = None  # which frees its memory
                 model, known = _Model(*key), key
-            if isinstance(backend, Cell) and model.problem is None:
-                yield replace(backend, labels=labels(spec))
+            if isinstance(backend, str) and model.problem is None:
+                yield Cell(labels(spec), "missing", detail=backend)
             else:
                 yield run_cell(labels(spec), partial(model.compare, spec, backend))
 
@@ -123,11 +122,11 @@ def _progress_text(spec: CellSpec) -> str:
     return " ".join((*(f"{name}={size}" for name, size in spec.sizes.items()), spec.backend))
 
 
-def _find_backend(name: str, options: Mapping[str, Any]) -> Backend | Cell:
-    """Return a backend; if it is not available, return the cell of its comparisons, without labels."""
+def _find_backend(name: str, options: Mapping[str, Any]) -> Backend | str:
+    """Return a backend, or why it is not available."""
     try:
         return get_backend(name, **options)
     except BackendError as error:
         if name not in backend_names():  # misspelt
             raise
-        return Cell({}, "missing", detail=str(error))
+        return str(error)
