@@ -115,7 +115,8 @@ class Checks:
                 program = load_program(program)
             statistics = self._artifacts.reports is not None  # every page is written
             reasons = self._reasons(accepted)
-            setup = _Setup(dump, program, tolerance, options or {}, lower_precision, statistics, is_exported, reasons)
+            judged = {"tolerance": tolerance, "lower_precision": lower_precision}
+            setup = _Setup(dump, program, options or {}, judged, statistics, is_exported, reasons)
             results = [self._check_backend(setup, backend) for backend in self._list_backends(backends)]
         problems = [problem for _, problem in results if problem]
         if problems:
@@ -367,6 +368,7 @@ class _Setup:
     """A model's dump and program, and the options with which each backend is compared (see `Checks.check`).
 
     Attributes:
+        judged: the tolerance, and whether a lower precision is allowed.
         statistics: whether pages with statistics are written.
         is_exported: whether `check` exported the program: then it may be optimized if a backend can't run it otherwise.
         accepted: see `Result`.
@@ -374,9 +376,8 @@ class _Setup:
 
     dump: Path
     program: Program
-    tolerance: ToleranceOption
     options: Mapping[str, Any]
-    lower_precision: bool
+    judged: Mapping[str, Any]
     statistics: bool
     is_exported: bool
     accepted: Mapping[str, str]
@@ -384,12 +385,7 @@ class _Setup:
     def compare(self, backend: str | Backend) -> tuple[Report, "_Setup"]:
         """Return the report, and the setup with the program that was compared in the end."""
         resolved_backend = get_backend(backend, **self.options) if isinstance(backend, str) else backend
-        options: dict[str, Any] = {
-            "backend": resolved_backend,
-            "tolerance": self.tolerance,
-            "lower_precision": self.lower_precision,
-            "statistics": self.statistics,
-        }
+        options: dict[str, Any] = {**self.judged, "backend": resolved_backend, "statistics": self.statistics}
         if self.is_exported:
             report, program = compare_with_fallback(self.dump, self.program, **options)
         else:
@@ -399,12 +395,5 @@ class _Setup:
         return report, replace(self, program=program)
 
     def write_repro(self, backend: str, folder: Path) -> Path:
-        return write_comparison(
-            self.dump,
-            self.program,
-            backend,
-            folder,
-            options=self.options,
-            tolerance=self.tolerance,
-            lower_precision=self.lower_precision,
-        )
+        """Write a repro of the comparison on a backend, and return its script."""
+        return write_comparison(self.dump, self.program, backend, folder, options=self.options, **self.judged)
