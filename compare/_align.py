@@ -253,7 +253,7 @@ def align_sources(
         result = align_weights(own, other)
     else:
         result = replace(_align_values(own, other, given, parts or {}), parts=parts or {})
-    return result if names is None else replace(result, reference=names[0], other=names[1])
+    return result if names is None else replace(result, reference=names[0], actual=names[1])
 
 
 def _has_only_weights(own: Source, other: Source) -> bool:
