@@ -102,7 +102,7 @@ def measured(layers: int, length: int, width: int, rounds: int) -> Cost:
 
     def compare() -> None:
         options = {"threads": 1}
-        results.append(compare_decode(model, tokens, program=program, tokens=length, first=first, options=options))
+        results.append(compare_decode(model, tokens, program=program, tokens=length, prefill=first, options=options))
 
     runs = (lambda: decode_eagerly(model, tokens, first), run, compare)
     run()

@@ -218,7 +218,7 @@ def compared(name: str, kind: str, program: Program, backend: str | Runner) -> D
         program=program,
         backend=backend,
         tokens=LENGTH,
-        first=None if first_of(program) == 1 else FIRST,
+        prefill=None if first_of(program) == 1 else FIRST,
         cache=kind,  # type: ignore[arg-type]
         stages=["exported"],
     )

@@ -60,7 +60,7 @@ class Subject:
     def decoding(self, file: onnx.ModelProto) -> Decoding:
         """Compare a file, token by token."""
         program: Program = map_to_export(file, exported=self._exported, reference=self._capture)
-        options: dict[str, Any] = {"tokens": LENGTH, "first": FIRST, "stages": ["exported"]}
+        options: dict[str, Any] = {"tokens": LENGTH, "prefill": FIRST, "stages": ["exported"]}
         return compare_decode(self.model, self.tokens, program=program, **options)
 
     def in_runtime(self, folder: Path) -> str:

@@ -382,7 +382,8 @@ def work(folder: Path, jobs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield job | {"skipped": True}
             continue
         answer = "pass" if result.close else result.cause
-        first = next((row for row in result.rows if row.diverged and row.cause != "environment"), None)
+        unexplained = (row for row in result.diverged if result.causes.get(row.place) != "environment")
+        first = next(unexplained, None)
         before = [] if clean is None else moved(clean)
         rows = [] if clean is None else clean.rows
         inside = fault == "layers swapped"  # the fault is in all modules below

@@ -38,10 +38,9 @@ if TYPE_CHECKING:
     from .results._dump_diff import DumpDiff
     from .results._explanation import Explanation
     from .results._invariance import Invariance, InvarianceBreak, InvarianceRow
-    from .results._load_report import load_report
     from .results._passes import PassRow
     from .results._precision import Goal, OutputDifferences, PrecisionReport, Sensitivity
-    from .results._report import Report
+    from .results._report import Report, load_report
     from .results._rows import DiffRow, ModelOperation, ModuleRow, Row
     from .testing._checks import Checks
     from .testing._golden import Golden
@@ -136,10 +135,9 @@ _NAMES_BY_MODULE = {
     "results._dump_diff": ("DumpDiff",),
     "results._explanation": ("Explanation",),
     "results._invariance": ("Invariance", "InvarianceBreak", "InvarianceRow"),
-    "results._load_report": ("load_report",),
     "results._passes": ("PassRow",),
     "results._precision": ("Goal", "OutputDifferences", "PrecisionReport", "Sensitivity"),
-    "results._report": ("Report",),
+    "results._report": ("Report", "load_report"),
     "results._rows": ("DiffRow", "ModelOperation", "ModuleRow", "Row"),
     "testing._checks": ("Checks",),
     "testing._golden": ("Golden",),

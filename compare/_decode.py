@@ -51,9 +51,9 @@ def compare_decode(
     backend: str | Backend = "onnxruntime-cpu",
     options: Mapping[str, Any] | None = None,
     tokens: int = _TOKENS,
-    first: int | None = None,
+    prefill: int | None = None,
     cache: CacheKind = "dynamic",
-    precision: Precision | None = None,
+    to: Precision | None = None,
     stages: Sequence[Stage] | None = None,
     buffer: int = BUFFER,
 ) -> Decoding:
@@ -91,11 +91,11 @@ def compare_decode(
         backend: see `compare`.
         options: see `compare`.
         tokens: the number of tokens of each sequence, at least 6.
-        first: the number of tokens of the first step, from 2 to `tokens - 3`; None is a quarter of `tokens`, or 1 with
-            recurrent states or windows.
+        prefill: the number of tokens of the first step, from 2 to `tokens - 3`; None is a quarter of `tokens`, or 1
+            with recurrent states or windows.
         cache: the kind of the cache, if the model is exported here; of a program with windows, `"window"` or
             `"static-window"`.
-        precision: lowers the precision of the program: `"float16"` or `"bfloat16"`.
+        to: lowers the program to this precision: `"float16"` or `"bfloat16"`.
         stages: see `compare`; None is the last stage that the backend has: the graph that it optimized.
         buffer: see `compare`.
 
@@ -111,8 +111,8 @@ def compare_decode(
     is_recurrent = has_recurrent_states(model)
     has_windows = cache.endswith("window")
     in_steps = is_recurrent or has_windows
-    count = 1 if in_steps else max(2, tokens // 4) if first is None else first
-    if in_steps and first not in (None, 1):
+    count = 1 if in_steps else max(2, tokens // 4) if prefill is None else prefill
+    if in_steps and prefill not in (None, 1):
         what = "recurrent states" if is_recurrent else "windows of keys"
         raise CompareError(f"a program with {what} takes one token in each step, also in the first one")
     if not in_steps and not 2 <= count <= tokens - _LAST - 1:
@@ -128,9 +128,9 @@ def compare_decode(
     else:
         program = program.snapshot()
         slots = _checked_slots(program, tokens, window_sizes(model) if has_windows else [0], in_steps=in_steps)
-    lowered = program if precision is None else lower(program, precision, simulate=precision == "bfloat16")
+    lowered = program if to is None else lower(program, to, simulate=to == "bfloat16")
     runner = resolve_backend(backend, options)
-    comparison = _DecodeComparison(model, given, others, lowered, runner, slots, has_windows, precision, stages, buffer)
+    comparison = _DecodeComparison(model, given, others, lowered, runner, slots, has_windows, to, stages, buffer)
     result = comparison.judge(count, in_steps=in_steps)
     if in_steps or has_encoder or slots or not _may_count_from_the_last_key(result, program.graph.outputs):
         return result
@@ -177,7 +177,7 @@ class _DecodeComparison:
         backend: runs the program.
         slots: the number of slots of a static cache; 0 for other caches.
         has_windows: whether layers with a sliding window keep the last keys and values only.
-        precision: see `compare_decode`.
+        to: see `compare_decode`.
         stages: see `compare_decode`.
         buffer: see `compare_decode`.
     """
@@ -189,7 +189,7 @@ class _DecodeComparison:
     backend: Backend
     slots: int
     has_windows: bool
-    precision: Precision | None
+    to: Precision | None
     stages: Sequence[Stage] | None
     buffer: int
 
@@ -230,11 +230,11 @@ class _DecodeComparison:
             self.program,
             backend=stepwise,
             stages=stepwise.stages[-1:] if self.stages is None else self.stages,
-            lower_precision=self.precision is not None,
+            lower_precision=self.to is not None,
             buffer=self.buffer,
         )
         kind = ("static-window" if slots else "window") if self.has_windows else "static" if slots else "dynamic"
-        result = decoding_result(model, stepwise, report, expected, (kind, self.precision or ""), consistency)
+        result = decoding_result(model, stepwise, report, expected, (kind, self.to or ""), consistency)
         return replace(result, notes=tuple(notes))
 
     def _stepwise_call(self) -> tuple[dict[str, Any], torch.Tensor]:
@@ -287,7 +287,7 @@ def _consistency(
     distance = float((logits.double() - expected.double()).abs().max() / expected.double().square().mean().sqrt())
     if compare_tensors(logits, expected).close:
         return distance, True
-    mode = Float64Mode(noisy=False, decisions=None)
+    mode = Float64Mode("exact")
     try:
         with mode.running():
             stepwise, at_once = decode(), decode_at_once()

@@ -29,8 +29,7 @@ from ..pairing._weight_map import Tensors, WeightMap, match_weights, not_compare
 from ..rendering._outcome import Gap
 from ..results._alignment import AlignedArray, Alignment, Departure
 from ..runs._execution import Execution, Output, label_of, run_model
-from ..runs._mode import RecordedDecisions
-from ..runs._program_run import ProgramSource, noisy_values, run_program
+from ..runs._program_run import ProgramSource, run_program
 from ._arrays import NamedArrays
 from ._named_values import Leaving, leaving
 from ._parts import Parts, part_of, with_parts
@@ -234,14 +233,14 @@ def _sides(own: Source, other: Source, parts: Parts) -> tuple[ValueSide, ValueSi
     if not isinstance(own, NamedArrays):
         if not isinstance(other, NamedArrays):
             raise TypeError("two modules are compared by their operations")
-        run, decisions = _run(own)
+        run = _run(own)
         weights = other.weights_among(run)
         arrays = other.execution(weights.by_weight)
-        return _measured(own, run, decisions, other, arrays, parts=parts), ValueSide(arrays), weights
+        return _measured(run, other, arrays, parts=parts), ValueSide(arrays), weights
     if not isinstance(other, NamedArrays):
-        run, decisions = _run(other)
+        run = _run(other)
         arrays = own.execution(own.weights_among(run).by_weight)
-        side = _measured(other, run, decisions, own, arrays)
+        side = _measured(run, own, arrays)
         weights = match_weights(arrays.weights, run.weights) if arrays.weights else WeightMap(())
         return ValueSide(arrays), side, weights
     first, second = own.execution(own.weights), other.execution(other.weights)
@@ -249,12 +248,8 @@ def _sides(own: Source, other: Source, parts: Parts) -> tuple[ValueSide, ValueSi
     return ValueSide(first, levels=levels), ValueSide(second), match_weights(first.weights, second.weights)
 
 
-def run(source: Runnable, decisions: RecordedDecisions | None = None) -> Execution:
+def run(source: Runnable) -> Execution:
     """Run an implementation in float64.
-
-    Args:
-        source: the implementation.
-        decisions: those of a module are added to it, so that a run with noise can make them again.
 
     Raises:
         CompareError: a node of an ONNX program can't be computed in float64.
@@ -262,37 +257,26 @@ def run(source: Runnable, decisions: RecordedDecisions | None = None) -> Executi
     """
     if isinstance(source, ProgramSource):
         return run_program(source)
-    execution = run_model(source.model, source.args, source.kwargs, decisions=decisions)
+    execution = run_model(source.model, source.args, source.kwargs)
     release_memory()
     return execution
 
 
-def _run(source: Runnable) -> tuple[Execution, RecordedDecisions]:
-    decisions: RecordedDecisions = {}
+def _run(source: Runnable) -> Execution:
     with phase("running in float64"):
-        return run(source, decisions), decisions
+        return run(source)
 
 
 def _measured(
-    source: Runnable,
-    run: Execution,
-    decisions: RecordedDecisions,
-    arrays: NamedArrays,
-    execution: Execution,
-    *,
-    parts: Parts = MappingProxyType({}),
+    run: Execution, arrays: NamedArrays, execution: Execution, *, parts: Parts = MappingProxyType({})
 ) -> ValueSide:
     """Return the side of what was run; for arrays of a lower precision than float64, with the levels of its values."""
     units = arrays.units(execution.values)
-    if max(units.values(), default=0.0) < FINEST:
+    if max(units.values(), default=0.0) < FINEST or run.noisy is None:
         return ValueSide(with_parts(run, parts))
     with phase("measuring rounding"):
-        if isinstance(source, ProgramSource):
-            noisy = noisy_values(source, run)
-        else:
-            again = run_model(source.model, source.args, source.kwargs, noisy=True, decisions=decisions)
-            noisy = {**again.values, **again.output_tensors}
-            release_memory()
+        noisy = dict(run.noisy())
+        release_memory()
     run = with_parts(run, parts)
     noisy |= {
         item.result.key: part_of(noisy[item.result.key], parts[bare_name(item)])

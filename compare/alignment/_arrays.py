@@ -9,6 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from filch.export import Graph, Value
+from filch.export.operators._in_float64 import in_float64
 from filch.export.tracing._replayable import ModuleOutput, RunResult
 from filch.steal import Records, tensors
 from filch.steal.text._visible import short_line
@@ -108,11 +109,12 @@ class NamedArrays:
         return Execution(
             self.name,
             Graph(self.name, tuple(values), (), tuple(own), (), described),
-            {name: _widened(tensor) for name, tensor in values.items()},
+            {name: in_float64(complex_as_real(tensor)) for name, tensor in values.items()},
             {name: self.arrays[name] for name in own},
             tuple(ModuleOutput(*places.get(name, (name, "")), name) for name in values),
             outputs=tuple(
-                Output(RunResult("returned", path, name), _widened(values[name])) for name, path in returned.items()
+                Output(RunResult("returned", path, name), in_float64(complex_as_real(values[name])))
+                for name, path in returned.items()
             ),
         )
 
@@ -147,11 +149,6 @@ def _unit(tensor: torch.Tensor) -> float:
         if torch.finfo(dtype).eps / 2 > own and torch.equal(sample.to(dtype).to(sample.dtype), sample):
             return torch.finfo(dtype).eps / 2
     return own
-
-
-def _widened(tensor: torch.Tensor) -> torch.Tensor:
-    real = complex_as_real(tensor.detach())
-    return real.double() if real.is_floating_point() else real
 
 
 def _flat(arrays: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, torch.Tensor]]:

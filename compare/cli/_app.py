@@ -4,6 +4,7 @@ Only the commands' options are defined here and in the modules of the commands. 
 is imported when a command runs, so that `filch --help`, completion and the message about a typo take no second.
 """
 
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -11,19 +12,8 @@ import typer
 from filch import __version__
 
 from ..common._streams import checked_output, show_all_characters
-from ._align import align_command
-from ._batch import matrix_command, precision_command, sweep_command
-from ._bisect import bisect_command
-from ._check import check_command, compare_command, demo_command, diff_command
+from . import _cause, _compare, _many, _record
 from ._command import as_command
-from ._decoding import decode_command, invariance_command
-from ._fleet import fleet_command
-from ._history import history_command
-from ._passes import passes_command
-from ._record import assemble_command, export_command, recover_command, show_command, steal_command
-from ._repro import repro_command
-from ._trace import trace_command
-from ._view import view_command
 
 app = typer.Typer(
     help=(
@@ -51,32 +41,15 @@ def _common_options(
     pass
 
 
-_COMMANDS = {
-    "Compare": (
-        demo_command,
-        check_command,
-        compare_command,
-        diff_command,
-        align_command,
-        decode_command,
-        invariance_command,
-    ),
-    "Find the cause": (bisect_command, repro_command, passes_command, precision_command),
-    "Compare many": (matrix_command, sweep_command, fleet_command, history_command),
-    "Record and draw": (
-        steal_command,
-        assemble_command,
-        export_command,
-        show_command,
-        view_command,
-        trace_command,
-        recover_command,
-    ),
+_COMMANDS: dict[str, tuple[ModuleType, str]] = {
+    "Compare": (_compare, "demo check compare diff align decode invariance"),
+    "Find the cause": (_cause, "bisect repro passes precision"),
+    "Compare many": (_many, "matrix sweep fleet history"),
+    "Record and draw": (_record, "steal assemble export show view trace recover"),
 }
-for _panel, _functions in _COMMANDS.items():
-    for _function in _functions:
-        _name = _function.__name__.removesuffix("_command")
-        app.command(_name, rich_help_panel=_panel)(as_command(_function))
+for _panel, (_module, _names) in _COMMANDS.items():
+    for _name in _names.split():
+        app.command(_name, rich_help_panel=_panel)(as_command(getattr(_module, f"{_name}_command")))
 
 
 def main() -> None:

@@ -15,6 +15,8 @@ import typer
 from ..common._streams import OutputError
 
 _INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
+_OF_OUTPUT = {"-q": 0, "--quiet": 0, "--json": 0, "--markdown": 0, "--all": 0, "--wide": 0, "--traceback": 0}
+_OF_OUTPUT |= {"--view": 1, "-o": 1, "--output": 1}
 Traceback = Annotated[bool, typer.Option("--traceback", help="If an error occurs, print all of its stack frames.")]
 
 
@@ -77,10 +79,12 @@ def command_line(not_repeated: Mapping[str, int], *more: str, command: str = "")
     """Return the command line of this process without some options.
 
     Args:
-        not_repeated: the options to leave out, and the number of values that each takes.
+        not_repeated: the options to leave out, and the number of values that each takes, besides those that say how
+            the result is printed and written.
         *more: arguments to append.
         command: the command, if it is another one.
     """
+    not_repeated = _OF_OUTPUT | dict(not_repeated)
     arguments = iter(sys.argv[1:])
     kept = []
     for argument in arguments:

@@ -13,7 +13,7 @@ from filch.steal.files._untrusted import open_untrusted
 from .._compiled_graph import compiled_graph
 from ..common._errors import CompareError
 from ..models._factory import make_subject
-from ..results._load_report import load_report
+from ..results._report import load_report
 
 _ANNOTATE_A_FILE = ("netron", "model-explorer")  # prefixes of the views that annotate the exported ONNX file
 

@@ -125,7 +125,7 @@ def parse_again(text: str | None) -> tuple[str, ...]:
     return statuses
 
 
-def _checked(parse: Callable[[Any], object]) -> Callable[[Any], Any]:
+def checked(parse: Callable[[Any], object]) -> Callable[[Any], Any]:
     """Return a callback that ends the process if an option can't be parsed, before anything slow is imported."""
 
     def check(value: Any) -> Any:
@@ -192,29 +192,12 @@ Options = Annotated[
     typer.Option(
         "--option",
         metavar="NAME=VALUE",
-        callback=_checked(parse_options),
+        callback=checked(parse_options),
         help=f"Option of the backend: {BACKEND_OPTIONS}; may be repeated.",
     ),
 ]
 Optimized = Annotated[bool, typer.Option("--optimize", help="Apply the exporter's optimizations.")]
 Tolerance = Annotated[float | None, typer.Option(help="Largest harmonic error; by default it depends on the dtype.")]
-ToleranceOrDefault = Annotated[
-    str | None,
-    typer.Option(
-        "--tolerance",
-        metavar="FLOAT|default",
-        callback=_checked(parse_tolerance),
-        help="Judge by the largest harmonic error, or by the default of each dtype, instead of by float64.",
-    ),
-]
-LowerPrecision = Annotated[
-    bool, typer.Option("--lower-precision", help="Allow values of a coarser dtype than the model's, or quantized ones.")
-]
-EveryNode = Annotated[
-    bool,
-    typer.Option("--every-node", help="Run every node in isolation, not only those with an unexplained error."),
-]
-Repeats = Annotated[int, typer.Option(help="Number of runs, which tell unstable values from wrong ones.")]
 Blame = Annotated[
     Path | None, typer.Option("--blame", help="If a value differs, find the cause and write a repro to this folder.")
 ]
@@ -222,22 +205,9 @@ Limit = Annotated[
     float | None,
     typer.Option("--limit", help="Time limit of a run in seconds; by default 60, plus 60 for each GB of weights."),
 ]
-Profile = Annotated[bool, typer.Option("--profile", help="Show the run time of each node beside its error.")]
 ViewOption = Annotated[TableView, typer.Option("--view", help="What to print; nodes has a row for each value.")]
 Layout = Annotated[
     Path | None, typer.Option(help="TOML file with the layouts of the plain tensors of several processes.")
-]
-All = Annotated[bool, typer.Option("--all", help="Print a row for each value, as --view nodes.")]
-Outputs = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--output",
-        "-o",
-        help="Write the result as .html, .json or .md, a report also as .csv; one file per backend; may be repeated.",
-    ),
-]
-Statistics = Annotated[
-    bool, typer.Option("--statistics", help="Statistics of each value and its reference; .html and .json have them.")
 ]
 Executor = Annotated[
     str | None,
@@ -247,54 +217,27 @@ Executor = Annotated[
         help="Run each comparison in a process of its own: processes:N, slurm:PARTITION, submitit:local, ray, ray://ADDRESS.",
     ),
 ]
-Ledger = Annotated[
-    Path | None,
-    typer.Option("--ledger", help="File of what has ended; comparisons that it has do not run again."),
-]
-Timeout = Annotated[
-    float | None,
-    typer.Option(
-        "--timeout",
-        min=0.0,
-        metavar="SECONDS",
-        help=f"Time limit of each comparison with an executor, without its imports; {DEFAULT_TIMEOUT:.0f} by default.",
-    ),
-]
-Again = Annotated[
-    str | None,
-    typer.Option(
-        "--again",
-        metavar="STATUSES",
-        callback=_checked(parse_again),
-        help="Run what the ledger has with these statuses again: crashed,timeout,lost,failed.",
-    ),
-]
-Accept = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--accept",
-        metavar="VALUE=REASON",
-        callback=_checked(parse_accept),
-        help="Exit with 0 although this value was not judged; may be repeated.",
-    ),
-]
-Accepted = Annotated[
-    Path | None, typer.Option("--accepted", help="TOML file with such values and reasons: value = 'reason'.")
-]
-Markdown = Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")]
+Compress = Annotated[bool, typer.Option("--compress", help="Write a smaller dump; slower.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print nothing but what --json asks for; use the exit code.")
-]
-Wide = Annotated[bool, typer.Option("--wide", help="Print all rows and columns, however wide.")]
 
 
 @dataclass(frozen=True)
 class Judging:
     """How values are judged, and how backends run."""
 
-    tolerance: ToleranceOrDefault = None
-    lower_precision: LowerPrecision = False
+    tolerance: Annotated[
+        str | None,
+        typer.Option(
+            "--tolerance",
+            metavar="FLOAT|default",
+            callback=checked(parse_tolerance),
+            help="Judge by the largest harmonic error, or by the default of each dtype, instead of by float64.",
+        ),
+    ] = None
+    lower_precision: Annotated[
+        bool,
+        typer.Option("--lower-precision", help="Allow values of a coarser dtype than the model's, or quantized ones."),
+    ] = False
     option: Options = None
     limit: Limit = None
 
@@ -313,10 +256,16 @@ class Judging:
 class Comparing(Judging):
     """The same, and what else is measured when a program is compared."""
 
-    profile: Profile = False
-    every_node: EveryNode = False
-    repeats: Repeats = 1
-    statistics: Statistics = False
+    profile: Annotated[bool, typer.Option("--profile", help="Show the run time of each node beside its error.")] = False
+    every_node: Annotated[
+        bool,
+        typer.Option("--every-node", help="Run every node in isolation, not only those with an unexplained error."),
+    ] = False
+    repeats: Annotated[int, typer.Option(help="Number of runs, which tell unstable values from wrong ones.")] = 1
+    statistics: Annotated[
+        bool,
+        typer.Option("--statistics", help="Statistics of each value and its reference; .html and .json have them."),
+    ] = False
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -330,9 +279,29 @@ class ExecutorOptions:
     """Where comparisons run, and which of them; the other options need an executor."""
 
     executor: Executor = None
-    ledger: Ledger = None
-    timeout: Timeout = None
-    again: Again = None
+    ledger: Annotated[
+        Path | None,
+        typer.Option("--ledger", help="File of what has ended; comparisons that it has do not run again."),
+    ] = None
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout",
+            min=0.0,
+            metavar="SECONDS",
+            help="Time limit of each comparison with an executor, without its imports; "
+            f"{DEFAULT_TIMEOUT:.0f} by default.",
+        ),
+    ] = None
+    again: Annotated[
+        str | None,
+        typer.Option(
+            "--again",
+            metavar="STATUSES",
+            callback=checked(parse_again),
+            help="Run what the ledger has with these statuses again: crashed,timeout,lost,failed.",
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         given = {"--ledger": self.ledger, "--timeout": self.timeout, "--again": self.again}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -23,7 +23,9 @@ _WRITERS = {".csv": "to_csv", ".html": "to_html", ".json": "to_json", ".md": "to
 class Telling:
     """What a command tells beside a result: its progress, and what it wrote."""
 
-    quiet: shared.Quiet = False
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print nothing but what --json asks for; use the exit code.")
+    ] = False
 
     @property
     def is_silent(self) -> bool:
@@ -62,8 +64,8 @@ class Printing(Telling):
 class Showing(Printing):
     """How a result is printed."""
 
-    all_rows: shared.All = False
-    wide: shared.Wide = False
+    all_rows: Annotated[bool, typer.Option("--all", help="Print a row for each value, as --view nodes.")] = False
+    wide: Annotated[bool, typer.Option("--wide", help="Print all rows and columns, however wide.")] = False
 
     @property
     def reasons(self) -> Mapping[str, str]:
@@ -111,7 +113,14 @@ class Showing(Printing):
 class Writing(Showing):
     """The same for results that are also written to files."""
 
-    output: shared.Outputs = None
+    output: Annotated[
+        list[Path] | None,
+        typer.Option(
+            *("--output", "-o"),
+            help="Write the result as .html, .json or .md, a report also as .csv; one file per backend; "
+            "may be repeated.",
+        ),
+    ] = None
 
     formats: ClassVar[tuple[str, ...]] = (".html", ".json", ".md")
     hint: ClassVar[str] = ""
@@ -148,8 +157,18 @@ class Writing(Showing):
 class Accepting(Showing):
     """The same, with the values that may stay without a judgment."""
 
-    accept: shared.Accept = None
-    accepted: shared.Accepted = None
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--accept",
+            metavar="VALUE=REASON",
+            callback=shared.checked(shared.parse_accept),
+            help="Exit with 0 although this value was not judged; may be repeated.",
+        ),
+    ] = None
+    accepted: Annotated[
+        Path | None, typer.Option("--accepted", help="TOML file with such values and reasons: value = 'reason'.")
+    ] = None
 
     @property
     def reasons(self) -> Mapping[str, str]:

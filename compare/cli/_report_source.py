@@ -10,6 +10,7 @@ from filch.steal.text._visible import short_line
 from .._blame import failing_tolerance
 from ..common._errors import CompareError
 from ..metrics._tolerance import Tolerance
+from ..rendering._words import command_text
 from ..results._next_command import to_repeat, unsafe_options
 from ..results._report import Report
 from ..results._rows import Row
@@ -44,7 +45,7 @@ def needs_inputs(reference: Path, program: Path, report: Report, folder: Path) -
     command = to_repeat(
         str(reference), str(program), backend=report.backend, options=report.options, tolerance=report.tolerance
     )
-    command = command or shlex.join(["filch", "compare", str(reference), str(program)])
+    command = command or command_text("compare", reference, program)
     return CompareError(
         f"no repro: the reference {str(reference)!r} is a program, and the report does not contain the inputs of both; "
         "run this, with --inputs, --seed and --shape as for the report:\n"

@@ -31,14 +31,6 @@ class NodeValues(Float64Values):
         """See `Float64Values.get`."""
         return float64_values(lambda: self._computed(name)).get(name) if name in self._nodes else None
 
-    def unit(self, name: str) -> float:
-        """See `Float64Values.unit`."""
-        value = self.get(name)
-        return 0.0 if value is None else value.unit
-
-    def release(self, name: str) -> None:
-        """See `Float64Values.release`: does nothing, because no value is cached."""
-
     def _computed(self, name: str) -> dict[str, torch.Tensor]:
         """Return the value of a node by its name, if it is a tensor."""
         target = self._nodes[name]

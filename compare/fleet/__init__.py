@@ -1,1 +1,1 @@
-"""Run many comparisons in processes of their own, on this machine or a cluster, with a ledger to resume them."""
+"""Run many comparisons, here or in processes of their own on a machine or a cluster, with a ledger to resume them."""

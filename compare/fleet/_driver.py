@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 from filch.steal import phase
 
-from ..results._cells import Cell
-from ..results._ledger_row import LedgerRow
+from ..results._cells import Cell, LedgerRow
 from ._cell import CellSpec, local_device
 from ._ledger import Ledger, row_of
 

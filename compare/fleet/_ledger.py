@@ -18,7 +18,7 @@ from filch.steal.files._untrusted import open_descriptor, open_untrusted, parse_
 from ..common._cut_short import is_cut_short
 from ..common._errors import CompareError
 from ..rendering._json import plain
-from ..results._ledger_row import VERSION, LedgerRow, ledger_row
+from ..results._cells import VERSION, LedgerRow, ledger_row
 
 try:
     import fcntl

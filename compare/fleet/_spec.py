@@ -11,7 +11,7 @@ from filch.export.backends import backend_names
 from filch.steal.files._untrusted import read_toml
 
 from ..common._errors import CompareError
-from ..models._convert import find_device, find_dtype
+from ..models._variants import find_device, find_dtype
 from ._cell import CellOptions, CellSpec, matrix_cells, sweep_cells
 
 _DEFAULT_BACKENDS = ["onnxruntime-cpu"]

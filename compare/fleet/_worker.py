@@ -8,18 +8,16 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from filch.steal import FilchError, environment
 
-from ..batch._matrix import matrix
-from ..batch._sweep import sweep
 from ..common._source import user_frame
 from ..rendering._json import plain
 from ..results._cells import Cell, failure_text
 from ._cell import CellSpec
+from ._here import run_here
 from ._sources import backend_versions, installed_versions
 from ._supervisor import OUTCOME, READY, WORK
 
@@ -52,7 +50,7 @@ def run_spec(spec: CellSpec) -> Cell:
     """Run a cell in its folder, and return its outcome; every exception is one."""
     try:
         os.chdir(spec.folder)
-        (cell,) = _compare(spec)
+        (cell,) = run_here([spec])
     except FilchError as error:
         return Cell({}, "failed", detail=failure_text(error))
     except BaseException as error:  # noqa: BLE001  whatever it is, it is how this cell ended
@@ -60,21 +58,6 @@ def run_spec(spec: CellSpec) -> Cell:
         text = f"{type(error).__name__}: {error}"
         return Cell({}, "failed", detail=f"{text} ({frame})" if frame else text)
     return cell
-
-
-def _compare(spec: CellSpec) -> Iterator[Cell]:
-    options: dict[str, Any] = {
-        "backends": [spec.backend],
-        "options": spec.judged.options,
-        "tolerance": spec.judged.tolerance,
-        "lower_precision": spec.judged.lower_precision,
-        "limit": spec.judged.limit,
-    }
-    if spec.sizes:
-        sizes = {name: [size] for name, size in spec.sizes.items()}
-        return sweep(spec.factory, sizes, export_sizes=spec.export_sizes, **options)
-    dtypes, devices = ([text] if text else [] for text in (spec.dtype, spec.device))
-    return matrix([spec.factory], dtypes=dtypes, devices=devices, **options)
 
 
 def _end_with_supervisor(folder: Path) -> None:

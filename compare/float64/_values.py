@@ -57,12 +57,12 @@ class Float64Values(ABC):
         """Return the names of what a value is computed from; empty if the noise changes no decisions."""
         return ()
 
-    @abstractmethod
     def unit(self, name: str) -> float:
         """Return half a unit in the last place of the value `name`, relative; 0 if it has none."""
+        value = self.get(name)
+        return 0.0 if value is None else value.unit
 
-    @abstractmethod
-    def release(self, name: str) -> None:
+    def release(self, name: str) -> None:  # noqa: B027  for subclasses that keep values
         """Declare that a value will not be requested again."""
 
 
@@ -112,11 +112,3 @@ class RecordedValues(Float64Values):
     def reads(self, name: str) -> Sequence[str]:
         """See `Float64Values.reads`."""
         return self._reads.get(name, ())
-
-    def unit(self, name: str) -> float:
-        """See `Float64Values.unit`."""
-        value = self._values.get(name)
-        return 0.0 if value is None else value.unit
-
-    def release(self, name: str) -> None:
-        """See `Float64Values.release`: does nothing, because a value may be requested for several graphs."""

@@ -1,17 +1,19 @@
 """The history of many comparisons: what became wrong, and when."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 from filch.steal.text._visible import short_line
 
+from ..rendering._json import NOT_IN_JSON
 from ..rendering._outcome import Proof
 from ..rendering._result import NextCommand, Result
-from ..rendering._table import Block, Line, fit_paths, table_of
-from ..results._cells import Cell, CellStatus, Divergence
-from ..results._ledger_row import LedgerRow
+from ..rendering._table import Block, Column, Columns, Line, fit_paths, section, table_of
+from ..rendering._words import listed, plural
+from ..results._cells import Cell, CellStatus, Divergence, LedgerRow
 from ._regressions import (
     BAD,
     Change,
@@ -89,7 +91,7 @@ class History(Result):
     never_close: tuple[Mapping[str, str], ...]
     cells: tuple[CellHistory, ...]
     notes: tuple[str, ...] = ()
-    command: str = ""
+    command: str = field(default="", metadata=NOT_IN_JSON)  # a reader could not trust it
     FORMAT: ClassVar[Mapping[str, int]] = {"filch_history": 1}
 
     @property
@@ -136,34 +138,21 @@ class History(Result):
         """Return the version of the format, the outcome, and the numbers of the headline."""
         return {**super().derived(), "counts": self.counts}
 
-    def record(self) -> dict[str, Any]:
-        """Return the fields and the derived values; without the command, which a reader could not trust."""
-        record = super().record()
-        del record["command"]
-        return record
-
     def blocks(self, *, wide: bool = False, all_rows: bool = False) -> Iterable[Block]:
         """Return the regressions, then the other cells that are not close; if `wide` or `all_rows`, all cells."""
-        whole = wide or all_rows
         yield from self.heading()
         yield from self.remarks()
-        for cluster in self.clusters if whole else self.open_clusters:
-            yield from ("", *_cluster_blocks(cluster, wide=wide, whole=whole))
+        for cluster in self.clusters if all_rows else self.open_clusters:
+            yield from ("", *_cluster_blocks(cluster, wide=wide, most=None if all_rows else _MAX_MEMBERS))
         fixed = len(self.clusters) - len(self.open_clusters)
-        if fixed and not whole:
+        if fixed and not all_rows:
             yield from ("", f"{plural(fixed, 'regression')} before these, fixed since, not shown: --wide shows all")
-        if self.not_run:
-            yield from ("", Line("Could not run:", "heading"))
-            yield table_of(_NOT_RUN, self.not_run)
-        if self.flaky:
-            yield from ("", Line("Flaky: the status changed back and forth, the key did not:", "heading"))
-            yield table_of(_FLAKY, self.flaky)
-        if self.never_close:
-            yield from ("", Line("Never close:", "heading"))
-            yield table_of({"cell": cell_name}, self.never_close)
-        if whole:
-            yield from ("", Line("All cells:", "heading"))
-            yield table_of(_CELLS, self.cells, marked=lambda cell: cell.status in BAD)
+        whole = partial(section, skip_empty=False)
+        yield from whole("Could not run:", _NOT_RUN, self.not_run)
+        yield from whole("Flaky: the status changed back and forth, the key did not:", _FLAKY, self.flaky)
+        yield from whole("Never close:", {"cell": cell_name}, self.never_close)
+        if all_rows:
+            yield from whole("All cells:", _CELLS, self.cells, marked=lambda cell: cell.status in BAD)
 
     def remarks(self) -> Iterable[str]:
         """Return sentences about what was not read or not compared again."""
@@ -204,11 +193,6 @@ def history(
         tuple(notes),
         command,
     )
-
-
-def plural(count: int, noun: str) -> str:
-    """Return a number with its noun."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def moment(run: str) -> str:
@@ -255,8 +239,7 @@ def changes_text(changes: Sequence[Change] | None) -> str:
     """Return what changed in the environment, as a phrase."""
     if changes is None:
         return "unknown, as the environment was not recorded"
-    more = f", and {len(changes) - _MAX_CHANGES} more" if len(changes) > _MAX_CHANGES else ""
-    return ", ".join(short_line(change) for change in changes[:_MAX_CHANGES]) + more or "nothing"
+    return listed([*map(short_line, changes)], _MAX_CHANGES, ", and {} more") or "nothing"
 
 
 def cells_text(cells: Sequence[Mapping[str, str]]) -> str:
@@ -264,52 +247,48 @@ def cells_text(cells: Sequence[Mapping[str, str]]) -> str:
     return cell_name(cells[0]) + (f" and {plural(len(cells) - 1, 'more cell')}" if len(cells) > 1 else "")
 
 
-def _cluster_blocks(cluster: Cluster, *, wide: bool, whole: bool) -> Iterable[Block]:
+def _cluster_blocks(cluster: Cluster, *, wide: bool, most: int | None) -> Iterable[Block]:
     yield Line(cluster.title, "heading")
     yield f"  {when(cluster)}"
     yield f"  {what_changed(cluster)}"
-    labels = [ordered_labels(regression.labels) for regression in cluster.regressions]
-    titles = dict.fromkeys(title for one in labels for title in one)
-    shown = cluster.regressions if whole else cluster.regressions[:_MAX_MEMBERS]
-    labels_columns = {title: _label(title) for title in titles}
-    table = table_of({**labels_columns, **(_MEMBER_WIDE if wide else _MEMBER)}, shown)
-    columns = (replace(column, fit=fit_paths if column.title == "module" else column.fit) for column in table.columns)
-    yield replace(table, columns=tuple(columns))
-    if len(shown) < len(labels):
-        yield f"  and {plural(len(labels) - len(shown), 'more cell')}"
+    titles = dict.fromkeys(title for one in cluster.regressions for title in ordered_labels(one.labels))
+    labels: Columns[Regression] = {title: partial(_label, title) for title in titles}
+    yield table_of(labels | (_MEMBER_WIDE if wide else _MEMBER), cluster.regressions[:most])
+    hidden = len(cluster.regressions[most:]) if most else 0
+    yield from [f"  and {plural(hidden, 'more cell')}"] if hidden else ()
 
 
-def _label(title: str) -> Callable[[Regression], str]:
-    return lambda regression: ordered_labels(regression.labels).get(title, "")
+def _label(title: str, regression: Regression) -> str:
+    return regression.labels.get(title, "")
 
 
-_MEMBER: dict[str, Callable[[Regression], object]] = {
+_MEMBER: Columns[Regression] = {
     "before": lambda regression: regression.error_before,
     "error": lambda regression: regression.error,
-    "module": lambda regression: (regression.blame and regression.blame.module) or f"({regression.status})",
+    Column("module", fit_paths): lambda one: (one.blame and one.blame.module) or f"({one.status})",
 }
-_MEMBER_WIDE: dict[str, Callable[[Regression], object]] = {
+_MEMBER_WIDE: Columns[Regression] = {
     **_MEMBER,
     "status": lambda regression: regression.status,
     "times rounding": lambda regression: regression.blame and regression.blame.times_rounding,
     "fixed": lambda regression: moment(regression.fixed or ""),
     "first divergence": lambda regression: regression.detail,
 }
-_NOT_RUN: dict[str, Callable[[NotRun], object]] = {
+_NOT_RUN: Columns[NotRun] = {
     "cells": lambda found: cells_text(found.cells),
     "status": lambda found: found.status,
     "since": lambda found: moment(found.since),
     "last ran": lambda found: moment(found.last_ran or "never"),
     "reason": lambda found: found.detail,
 }
-_FLAKY: dict[str, Callable[[Flaky], object]] = {
+_FLAKY: Columns[Flaky] = {
     "cell": lambda found: cell_name(found.labels),
     "changes": lambda found: str(found.changes),
     "close": lambda found: str(found.close),
     "bad": lambda found: str(found.bad),
     "last change": lambda found: moment(found.last_change),
 }
-_CELLS: dict[str, Callable[[CellHistory], object]] = {
+_CELLS: Columns[CellHistory] = {
     "cell": lambda cell: cell_name(cell.labels),
     "status": lambda cell: cell.status,
     "error": lambda cell: cell.outcomes[-1].error,

@@ -14,7 +14,7 @@ from filch.steal.files._untrusted import open_untrusted, parse_json, read_lines
 from filch.steal.text._visible import short_line
 
 from ..common._errors import CompareError
-from ..results._ledger_row import VERSION, LedgerRow, ledger_row
+from ..results._cells import VERSION, LedgerRow, ledger_row
 
 _MAX_CELLS = 10_000
 _SHOWN_LINES = 5

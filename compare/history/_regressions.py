@@ -11,8 +11,7 @@ import networkx as nx
 
 from filch.steal.text._visible import short_line
 
-from ..results._cells import CellStatus, Divergence
-from ..results._ledger_row import LedgerRow
+from ..results._cells import CellStatus, Divergence, LedgerRow
 
 GOOD = "close"
 BAD = frozenset({"different", "incomplete", "failed"})

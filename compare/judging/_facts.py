@@ -33,7 +33,7 @@ class RunFacts:
         float64: the values in float64; those that will not be judged again can be released.
         replaced: the names of the values whose consumers read the reference instead: each node runs in isolation.
         recompute: returns the float64 outputs of each node, computed from the inputs of the node that a function
-            returns by their exported names; with `by_graph` and `ties`, see `Float64NodeRun`. None if it can't be done.
+            returns by their exported names; with `by_graph` and `ties`, see `RunOptions`. None if it can't be done.
         compiled: returns float64 values of the values that only the compiled graph has; called when they are needed.
         known_decisions: see `RunDecisions`.
 

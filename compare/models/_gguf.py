@@ -84,7 +84,7 @@ class GgufWeights:
             if how.is_judged and weight.dim() > 1:
                 width = weight.shape[-1]
                 if width not in pools:
-                    pools[width] = _WeightRows.of(reference, width)
+                    pools[width] = _WeightRows(reference, width)
                 nearest = pools[width].nearest(weight.reshape(-1, width)).reshape(weight.shape)
                 is_rounded = (weight - nearest).abs() <= _allowed(weight, how.type)
                 weights[name] = torch.where(is_rounded, nearest, weight)
@@ -177,19 +177,14 @@ class _WeightRows:
     """The rows and columns of one length of all weights, found by sketches: products with random vectors.
 
     Args:
-        matrices: the weights as matrices of such rows, of any dtype.
+        weights: the weights by name, of any dtype; of matrices, the columns count as rows, too.
         width: the length.
     """
 
-    def __init__(self, matrices: list[torch.Tensor], width: int) -> None:
-        self._matrices = matrices
+    def __init__(self, weights: Tensors, width: int) -> None:
+        self._matrices = [*_matrices(weights, width)]
         self._vectors = torch.randn(width, _WIDTH, generator=torch.Generator().manual_seed(0))
-        self._sketches = [self._sketch(matrix) for matrix in matrices]
-
-    @classmethod
-    def of(cls, weights: Tensors, width: int) -> "_WeightRows":
-        """Return the rows of this length, and the columns of matrices."""
-        return cls([*_matrices(weights, width)], width)
+        self._sketches = [self._sketch(matrix) for matrix in self._matrices]
 
     def _sketch(self, rows: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.normalize(rows.float() @ self._vectors)

@@ -10,7 +10,6 @@ from filch.steal.text._visible import short_line, shortened
 
 from ._table import Block, Line, Table
 
-_TEMPLATE = "page.html.jinja"
 _MAX_CELL = 2000  # characters of a cell
 _TAGS = {
     "close": '<p><strong style="color: #1a7f37">{}</strong></p>',
@@ -26,14 +25,15 @@ def as_page(title: str, blocks: Sequence[Block]) -> str:
 
     Names come from models and files of unknown origin, so all text is escaped, and the page forbids scripts.
     """
-    template = files(__package__ or "").joinpath(_TEMPLATE).read_text("utf-8")
-    return filled(template, title=title, blocks=[_template_context(block) for block in blocks if str(block)])
+    shown = [_template_context(block) for block in blocks if str(block)]
+    return filled(__package__, "page.html.jinja", title=title, blocks=shown)
 
 
-def filled(template: str, **context: object) -> str:
-    """Return a page made from a Jinja template, in which all text is escaped, printable and shortened."""
+def filled(package: str | None, template: str, **context: object) -> str:
+    """Return a page made from a Jinja template of a package; all text is escaped, printable and shortened."""
     environment = Environment(autoescape=True, finalize=_cell_text, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(template).render(context)
+    text = files(package or "").joinpath(template).read_text("utf-8")
+    return environment.from_string(text).render(context)
 
 
 def as_fragment(blocks: Iterable[Block]) -> str:

@@ -1,8 +1,8 @@
 """Convert frozen dataclasses to JSON and back, by their type annotations; refuse other types."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, fields, is_dataclass
 from functools import cache
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -11,18 +11,19 @@ from filch.export import Graph, graph_from_json, graph_to_json
 
 _NUMBERS = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}  # not numbers in JSON
 _LARGEST = 2**1023  # larger integers can't be converted to float
+NOT_IN_JSON = {"json": False}  # the metadata of a field that is neither written nor read
 
 
 def plain(value: Any) -> Any:
     """Return a value as types that `json.dumps` accepts.
 
-    A dataclass becomes a dictionary of its fields; inf and NaN, which are not JSON numbers, and objects of any other
-    type, such as a dtype among a backend's options, become strings.
+    A dataclass becomes a dictionary of its fields without those that are `NOT_IN_JSON`; inf and NaN, which are not JSON
+    numbers, and objects of any other type, such as a dtype among a backend's options, become strings.
     """
     if isinstance(value, Graph):
         return graph_to_json(value)
     if is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: plain(getattr(value, field.name)) for field in _written(value)}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -38,7 +39,7 @@ def typed(kind: Any, data: Any, place: str) -> Any:
     Args:
         kind: a frozen dataclass, or the type of one of its fields; further entries of a dictionary are ignored.
         data: the result of `json.loads`.
-        place: the path of `data`, for the message.
+        place: the path of `data`, for the message; `""` of the whole file.
 
     Raises:
         TypeError: `data` has another type.
@@ -50,7 +51,8 @@ def typed(kind: Any, data: Any, place: str) -> Any:
         return graph_from_json(data)
     if is_dataclass(kind) and isinstance(kind, type):
         entries = _check_type(data, dict, place)
-        return kind(**{name: typed(hint, entries[name], f"{place}.{name}") for name, hint in _types(kind).items()})
+        inside = f"{place}." if place else ""
+        return kind(**{name: typed(hint, entries[name], inside + name) for name, hint in _types(kind).items()})
     origin, parts = get_origin(kind), get_args(kind)
     make = _MAKERS.get(origin)
     return _scalar(kind, data, place) if make is None else make(parts, data, place)
@@ -59,7 +61,11 @@ def typed(kind: Any, data: Any, place: str) -> Any:
 @cache
 def _types(kind: type) -> Mapping[str, Any]:
     hints = get_type_hints(kind)
-    return {field.name: hints[field.name] for field in fields(kind)}
+    return {field.name: hints[field.name] for field in _written(kind)}
+
+
+def _written(kind: Any) -> Iterator[Field[Any]]:
+    return (field for field in fields(kind) if field.metadata.get("json", True))
 
 
 def _scalar(kind: Any, data: Any, place: str) -> Any:

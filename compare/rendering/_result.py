@@ -1,9 +1,15 @@
 """The base class of results, which have an outcome and are written in every format."""
 
+import html
 import json
 import os
+import sys
+import tempfile
+import webbrowser
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
 from typing import Any, ClassVar
 
 from filch.export import Graph
@@ -16,7 +22,6 @@ from ._html import as_fragment, as_page
 from ._json import plain
 from ._markdown import as_markdown
 from ._outcome import Gap, Outcome, Proof
-from ._show import show_page
 from ._table import Block, Line
 
 _REPR = 400  # characters
@@ -45,7 +50,7 @@ class Result:
     """The base of frozen dataclasses that say whether B computes what A does.
 
     A subclass defines `proof`, `headline` and `blocks`; as needed also `title`,
-    `first_difference`, `next_command`, `derived` and `drawn`.
+    `first_difference`, `next_command`, `derived`, and `graph` or `drawn`.
 
     Attributes:
         accepted: reasons why a value may stay without a judgment, by its name (see `Gap`).
@@ -69,7 +74,7 @@ class Result:
         """Return tables and sentences.
 
         Args:
-            wide: all rows and columns, with nothing cut.
+            wide: all columns, with nothing cut; `all_rows` has to be given, too.
             all_rows: all rows.
         """
         raise NotImplementedError
@@ -124,7 +129,7 @@ class Result:
 
     def drawn(self) -> Graph | None:
         """Return the graph whose view `html` is the page of the result; None if a page has the tables and sentences."""
-        return None
+        return getattr(self, "graph", None)
 
     def derived(self) -> Mapping[str, Any]:
         """Return values computed from the fields, by name, for programs that read JSON."""
@@ -145,7 +150,7 @@ class Result:
             width: characters in a line; None is the terminal's width.
             color: whether it is colored, by escape sequences of a terminal.
         """
-        return self._text(self.blocks(wide=wide, all_rows=all_rows), wide=wide, width=width, color=color)
+        return self._text(self.blocks(wide=wide, all_rows=wide or all_rows), wide=wide, width=width, color=color)
 
     def _text(self, blocks: Iterable[Block], *, wide: bool, width: int | None, color: bool) -> str:
         """Return tables and sentences, and below them the next command, as text."""
@@ -168,7 +173,7 @@ class Result:
 
     def to_markdown(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the result as Markdown, also written to `path` if one is given."""
-        return written(as_markdown(self.blocks(wide=True)), path)
+        return written(as_markdown(self.blocks(wide=True, all_rows=True)), path)
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the result as a self-contained HTML page, also written to `path` if one is given."""
@@ -178,7 +183,7 @@ class Result:
         graph = self.drawn()
         if graph is not None:
             return draw(graph, "html").content.decode("utf-8")
-        return as_page(self.title, [*self.blocks(wide=True)])
+        return as_page(self.title, [*self.blocks(wide=True, all_rows=True)])
 
     def show(self) -> None:
         """Show the page: inside a notebook, or in the browser."""
@@ -190,3 +195,24 @@ def written(text: str, path: str | os.PathLike[str] | None) -> str:
     if path is not None:
         write_output(path, text, errors="backslashreplace")
     return text
+
+
+_HEIGHT = 640  # pixels
+
+
+def show_page(page: str) -> None:
+    """Show an HTML page: in the output of the cell if IPython runs a notebook, else in the browser.
+
+    Args:
+        page: the whole page. In a notebook it is in a frame of its own; for the browser it is written to a temporary
+            file, which stays.
+    """
+    shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if shell is not None and hasattr(shell, "kernel"):
+        display = import_module("IPython.display")  # it is there if a notebook runs
+        frame = f'<iframe srcdoc="{html.escape(page)}" width="100%" height="{_HEIGHT}" style="border: 0"></iframe>'
+        display.display(display.HTML(frame))
+        return
+    with tempfile.NamedTemporaryFile("w", suffix=".html", prefix="filch-", delete=False, encoding="utf-8") as file:
+        file.write(page)
+    webbrowser.open(Path(file.name).as_uri())

@@ -130,42 +130,71 @@ def lines_of(cell: Cell) -> tuple[str, ...]:
     return (cell,) if isinstance(cell, str) else cell
 
 
-Title = TypeVar("Title", str, str | Column)
+Columns = dict[str | Column, Callable[[T], object]]  # what returns the value of a row, by the title of its column
 
 
 def table_of(
-    columns: Mapping[Title, Callable[[T], object]],
+    columns: Columns[T],
     rows: Iterable[T],
     *,
     marked: Callable[[T], bool] = lambda _: False,
     skip_empty: bool = False,
+    numbers: tuple[str, int] | None = None,
 ) -> Table:
     """Return a table with a row for each item.
 
     Args:
         columns: by title or column, a function that returns the value of an item's cell: None is an empty cell, a float
-            is written with two digits, the parts of a tuple are joined by plus signs. With a title alone, columns of
-            numbers stay whole on a terminal, and text is folded.
+            is written with two digits, the parts of a tuple are joined by plus signs, those of a list are lines. With a
+            title alone, columns of numbers stay whole on a terminal, and text is folded.
         rows: the items.
         marked: a function that returns whether an item needs attention.
         skip_empty: whether columns without text are left out.
+        numbers: the title of a column of numbers at the left, and the first number; None if there is none.
     """
-    items: Sequence[T] = list(rows)
-    if skip_empty:
-        columns = {title: get for title, get in columns.items() if any(cell_text(get(item)) for item in items)}
-    values = [[get(item) for item in items] for get in columns.values()]
-    return Table(
-        tuple(_column(title, column) for title, column in zip(columns, values, strict=True)),
-        tuple(tuple(cell_text(column[index]) for column in values) for index in range(len(items))),
-        frozenset(index for index, item in enumerate(items) if marked(item)),
-    )
+    items = [*rows]
+    values = {title: [get(item) for item in items] for title, get in columns.items()}
+    cells = {title: [*map(_cell, column)] for title, column in values.items()}
+    shown = [title for title, column in cells.items() if any(column) or not skip_empty]
+    head = [_column(title, values[title]) for title in shown]
+    lines = [[cells[title][index] for title in shown] for index in range(len(items))]
+    if numbers is not None:
+        head.insert(0, Column(numbers[0], right=True))
+        lines = [[str(number), *line] for number, line in enumerate(lines, numbers[1])]
+    wanting = frozenset(index for index, item in enumerate(items) if marked(item))
+    return Table(tuple(head), tuple(map(tuple, lines)), wanting)
+
+
+def section(
+    title: str,
+    columns: Columns[T],
+    rows: Sequence[T],
+    *,
+    most: int | None = None,
+    marked: Callable[[T], bool] = lambda _: False,
+    skip_empty: bool = True,
+) -> Iterable[Block]:
+    """Yield a heading and a table of the first `most` items, and how many more there are; nothing without items."""
+    if rows:
+        table = table_of(columns, rows[:most], marked=marked, skip_empty=skip_empty)
+        yield from ("", Line(title, "heading"), table)
+        yield from hidden_text(rows, most)
+
+
+def hidden_text(items: Sequence[object], most: int | None, rest: str = "more") -> list[str]:
+    """Return a line that says how many of some items are not among the first `most`; nothing if all are."""
+    return [f"and {len(items) - most} {rest}"] if most is not None and len(items) > most else []
 
 
 def _column(title: str | Column, values: Iterable[object]) -> Column:
     if isinstance(title, Column):
         return title
-    is_text = any(isinstance(value, str | tuple) for value in values)
+    is_text = any(isinstance(value, str | tuple | list) for value in values)
     return Column(title, folded) if is_text else Column(title, right=True)
+
+
+def _cell(value: object) -> Cell:
+    return tuple(map(str, value)) if isinstance(value, list) else cell_text(value)
 
 
 def cell_text(value: object) -> str:

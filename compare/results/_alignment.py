@@ -1,8 +1,7 @@
 """Which weights and values of two implementations are the same, and where the second one leaves the first."""
 
-import shlex
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, Literal
@@ -12,7 +11,8 @@ from filch.steal.text._visible import short_line
 
 from ..rendering._outcome import Gap, Proof
 from ..rendering._result import NextCommand, Result
-from ..rendering._table import Block, Column, Line, fit_paths, folded, table_of
+from ..rendering._table import Block, Column, Columns, Line, fit_paths, folded, section, table_of
+from ..rendering._words import command_text, listed
 from ._next_command import DEFAULT_BACKEND, to_blame, to_repeat
 
 _SHOWN = 8  # missing weights and values in a summary
@@ -197,7 +197,8 @@ class Alignment(Result):
         wrong_outputs: the outputs of B that are not those of A, and why; likewise its arrays or weights, if those were
             compared.
         remarks: sentences about the whole comparison.
-        compared: what the verdict is about: the outputs, named arrays, or the weights alone.
+        compared: what the verdict is about: the outputs, the values of two ONNX programs, named arrays, or the weights
+            alone.
         arrays: one for each named array of B that is no weight, in the order in which B has them.
         graphs: the operations of A and of B; of arrays and weights, the values alone.
         linked: one for each value of A, and of B, that can be recognized by its numbers.
@@ -207,7 +208,7 @@ class Alignment(Result):
     """
 
     reference: str
-    other: str
+    actual: str
     weights: tuple[AlignedWeight, ...]
     unused_weights: tuple[str, ...]
     values: tuple[AlignedValue, ...]
@@ -215,14 +216,14 @@ class Alignment(Result):
     missing: tuple[Departure, ...]
     wrong_outputs: tuple[str, ...]
     remarks: tuple[str, ...] = ()
-    compared: Literal["outputs", "arrays", "weights"] = "outputs"
+    compared: Literal["outputs", "programs", "arrays", "weights"] = "outputs"
     arrays: tuple[AlignedArray, ...] = ()
     graphs: Mapping[SideName, Graph] = field(default_factory=dict, repr=False)
     linked: Mapping[SideName, tuple[LinkedValue, ...]] = field(default_factory=dict, repr=False)
     outputs: tuple[AlignedOutput, ...] = ()
     gaps: tuple[Gap, ...] = ()
     parts: Mapping[str, str] = field(default_factory=dict)
-    FORMAT: ClassVar[Mapping[str, int]] = {"filch_align": 1}
+    FORMAT: ClassVar[Mapping[str, int]] = {"filch_align": 2}
 
     @property
     def proof(self) -> Proof:
@@ -249,7 +250,7 @@ class Alignment(Result):
     @property
     def title(self) -> str:
         """The names of both."""
-        return f"{self.other} (B) against {self.reference} (A)"
+        return f"{self.actual} (B) against {self.reference} (A)"
 
     @property
     def headline(self) -> str:
@@ -270,15 +271,14 @@ class Alignment(Result):
                 judged = [array for array in self.arrays if array.judged]
                 found = f"{sum(bool(array.places) for array in judged)} of {len(judged)} arrays of B found in A"
             return f"{weights} and {found}; they {verdict}" if self.weights else f"{found}; they {verdict}"
-        return (
-            f"{weights} and {len(self.covered)} of {len(self.values)} module outputs of A found; the outputs {verdict}"
-        )
+        found = f"{len(self.covered)} of {len(self.values)} module outputs of A found"
+        return f"{weights} and {found}; the {self.compared} {verdict}"
 
     def blocks(self, *, wide: bool = False, all_rows: bool = False) -> Iterable[Block]:
         """Return the verdict, where B leaves A, the weights that differ, and what was found.
 
         Args:
-            wide: all rows, with nothing cut.
+            wide: all names of weights that are not used.
             all_rows: a row for each weight and value.
         """
         yield from self.heading()
@@ -286,37 +286,22 @@ class Alignment(Result):
         yield from self.gap_sentences()
         remarks = [line for remark in self.remarks for line in ("", remark)]
         yield from remarks if self.wrong_outputs else ()  # which may explain all that follows
-        if self.departures:
-            yield from (
-                "",
-                Line("B leaves A here:", "heading"),
-                table_of(_DEPARTURES, self.departures, skip_empty=True),
-            )
-        if self.missing and self.wrong_outputs:
-            yield from (
-                "",
-                Line("A computes this, B does not:", "heading"),
-                table_of(_MISSING, self.missing, skip_empty=True),
-            )
-        weights = self.weights if wide or all_rows else [item for item in self.weights if _is_notable(item)]
-        if weights:
-            title = "Weights:" if wide or all_rows else "Weights that are missing or have factors:"
-            yield from ("", Line(title, "heading"))
-            yield table_of(_WEIGHTS, weights, marked=lambda weight: not weight.complete, skip_empty=True)
+        yield from section("B leaves A here:", _DEPARTURES, self.departures)
+        if self.wrong_outputs:
+            yield from section("A computes this, B does not:", _MISSING, self.missing)
+        title = "Weights:" if all_rows else "Weights that are missing or have factors:"
+        weights = [weight for weight in self.weights if all_rows or _is_notable(weight)]
+        yield from section(title, _WEIGHTS, weights, marked=lambda weight: not weight.complete)
         if self.unused_weights and self.compared != "weights":
-            names = self.unused_weights if wide else self.unused_weights[:_SHOWN]
-            more = len(self.unused_weights) - len(names)
-            rest = f" and {more} more" if more else ""
-            yield from ("", f"no weight of B has the numbers of {', '.join(names)}{rest}")
-        arrays = self.arrays if wide or all_rows else [item for item in self.arrays if item.judged and not item.places]
-        if arrays:
-            title = "Arrays of B:" if wide or all_rows else "Arrays of B that are no values of A:"
-            yield from ("", Line(title, "heading"), table_of(_ARRAYS, arrays, skip_empty=True))
-        outputs = self.outputs if wide or all_rows else [item for item in self.outputs if item.is_elsewhere]
-        if outputs and not self.wrong_outputs:
-            yield from ("", Line("Outputs of A:", "heading"), table_of(_OUTPUTS, outputs, skip_empty=True))
+            names = listed(self.unused_weights, None if wide else _SHOWN)
+            yield from ("", f"no weight of B has the numbers of {names}")
+        title = "Arrays of B:" if all_rows else "Arrays of B that are no values of A:"
+        yield from section(title, _ARRAYS, [one for one in self.arrays if all_rows or (one.judged and not one.places)])
+        if not self.wrong_outputs:
+            outputs = [output for output in self.outputs if all_rows or output.is_elsewhere]
+            yield from section("Outputs of A:", _OUTPUTS, outputs)
         if self.values and self.compared != "weights":
-            yield from self._blocks_of_values(all_rows=wide or all_rows)
+            yield from self._blocks_of_values(all_rows=all_rows)
         yield from () if self.wrong_outputs else remarks
 
     def _blocks_of_values(self, *, all_rows: bool) -> Iterable[Block]:
@@ -326,14 +311,9 @@ class Alignment(Result):
             if counts[evidence]:
                 shown = text if self.compared == "outputs" else text.removesuffix(", on both inputs")
                 yield f"{counts[evidence]} {evidence}: {shown}"
-        values = self.values if all_rows else self._notable_values()
-        if values:
-            yield from ("", table_of(_VALUES, values, marked=_is_contradicted, skip_empty=True))
-
-    def _notable_values(self) -> list[AlignedValue]:
-        """Return the values that need a look: contradicted ones, and the first that are missing."""
         missing = [value for value in self.values if value.evidence == "uncovered"]
-        return [*self.contradicted, *missing[:_SHOWN]]
+        if values := self.values if all_rows else (*self.contradicted, *missing[:_SHOWN]):
+            yield from ("", table_of(_VALUES, values, marked=_is_contradicted, skip_empty=True))
 
     @cached_property
     def graph(self) -> Graph:
@@ -341,27 +321,23 @@ class Alignment(Result):
         drawn = _linked_graph(self)
         return replace(drawn, remarks=(self.headline, *self.wrong_outputs, *self.remarks), close=self.close)
 
-    def drawn(self) -> Graph:
-        """Return `graph`."""
-        return self.graph
-
     @property
     def next_command(self) -> NextCommand | None:
         """The command that finds the cause where two programs differ, as for `compare`, or shows each value."""
         if self.compared == "outputs" and self.wrong_outputs and not self.parts:
-            command = to_repeat(self.reference, self.other, backend=DEFAULT_BACKEND, options={}, tolerance=None)
+            command = to_repeat(self.reference, self.actual, backend=DEFAULT_BACKEND, options={}, tolerance=None)
             if command:  # both are files
                 return to_blame(command)
-        if not all(":" in name for name in (self.reference, self.other)):
+        if not all(":" in name for name in (self.reference, self.actual)):
             return None
-        command = shlex.join(["filch", "align", self.reference, self.other, "--all"])
+        command = command_text("align", self.reference, self.actual, all=True)
         return NextCommand(command, "show a row for each weight and value")
 
 
 def _linked_graph(result: Alignment) -> Graph:
     """Return the graph of B with findings, and that of A, likewise, as its `reference_graph`."""
     graphs = [result.graphs.get(side, Graph("", (), (), (), (), {})) for side in ("A", "B")]
-    own, other = replace(graphs[0], name=result.reference), replace(graphs[1], name=result.other)
+    own, other = replace(graphs[0], name=result.reference), replace(graphs[1], name=result.actual)
     lacking = own.computed_from([item.value for item in result.missing])
     of_own = {item.value: _finding(item, _OF_A, lacking) for item in result.linked.get("A", ())}
     wrong = other.computed_from([item.value for item in result.departures])
@@ -418,39 +394,40 @@ def _is_contradicted(value: AlignedValue) -> bool:
     return value.evidence == "contradicted"
 
 
-_DEPARTURES: dict[str | Column, Callable[[Departure], object]] = {
-    Column("module of B", fit_paths, least=12, preferred=24): lambda item: item.module or "(the model)",
+_PLACE: Columns[Departure] = {
     "operator": lambda item: item.operator,
     Column("line", fit_paths, least=10, preferred=16): lambda item: item.source,
     Column("value", fit_paths, least=10, preferred=16): lambda item: None if item.source else item.value,
+}
+_DEPARTURES: Columns[Departure] = {
+    Column("module of B", fit_paths, least=12, preferred=24): lambda item: item.module or "(the model)",
+    **_PLACE,
     Column("module of A", fit_paths, least=12, preferred=24, optional=1): lambda item: item.reference_module,
     Column("what", folded, least=12, preferred=20): lambda item: item.note or None,
 }
-_MISSING: dict[str | Column, Callable[[Departure], object]] = {
+_MISSING: Columns[Departure] = {
     Column("module of A", fit_paths, least=12, preferred=24): lambda item: item.module or "(the model)",
-    "operator": lambda item: item.operator,
-    Column("line", fit_paths, least=10, preferred=16): lambda item: item.source,
-    Column("value", fit_paths, least=10, preferred=16): lambda item: None if item.source else item.value,
+    **_PLACE,
 }
-_ARRAYS: dict[str | Column, Callable[[AlignedArray], object]] = {
+_ARRAYS: Columns[AlignedArray] = {
     Column("array of B", fit_paths, least=12, preferred=24): lambda item: item.name,
     Column("is", folded, optional=2): lambda item: item.what,
     Column("in A", folded, least=12, preferred=24): lambda item: ", ".join(item.places[:3]) or None,
     Column("judged", optional=1): lambda item: None if item.judged else "no",
 }
-_OUTPUTS: dict[str | Column, Callable[[AlignedOutput], object]] = {
+_OUTPUTS: Columns[AlignedOutput] = {
     Column("of A", fit_paths, least=12, preferred=24): lambda item: item.name,
     Column("is", folded, optional=2): lambda item: item.what,
     Column("of B", fit_paths, least=12, preferred=24): lambda item: item.place or "(none)",
     Column("order", folded, least=12, preferred=20): lambda item: item.order or None,
 }
-_WEIGHTS: dict[str | Column, Callable[[AlignedWeight], object]] = {
+_WEIGHTS: Columns[AlignedWeight] = {
     Column("weight of B", fit_paths, least=12, preferred=24): lambda item: item.name,
-    Column("shape", optional=1): lambda item: list(item.shape),
+    Column("shape", optional=1): lambda item: str([*item.shape]),
     Column("weights of A", folded, least=12, preferred=30): lambda item: ", ".join(item.sources) or "(none)",
     Column("arrangement", folded, least=12, preferred=20): lambda item: item.arrangement,
 }
-_VALUES: dict[str | Column, Callable[[AlignedValue], object]] = {
+_VALUES: Columns[AlignedValue] = {
     Column("module of A", fit_paths, least=12, preferred=24): lambda item: f"{item.module}{item.path}" or "(the model)",
     Column("is", folded, optional=2): lambda item: item.what,
     "evidence": lambda item: item.evidence,

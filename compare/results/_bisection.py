@@ -1,14 +1,15 @@
 """The report of a bisection."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from filch.export.backends import Switch
 
 from ..rendering._outcome import Proof
 from ..rendering._result import NextCommand, Result
-from ..rendering._table import Block, Column, Table, folded
+from ..rendering._table import Block, Column, Columns, hidden_text, table_of
+from ..rendering._words import plural
 from ._next_command import to_blame, to_repeat
 from ._precision import OutputDifferences
 
@@ -118,15 +119,20 @@ class BisectReport(Result):
     def headline(self) -> str:
         """What was judged, and the number of candidates and runs."""
         judged = "the outputs" if self.value is None else self.value
-        counts = f"{_count(len(self.candidates), 'candidate')}, {_count(self.runs, 'run')}"
+        counts = f"{plural(len(self.candidates), 'candidate')}, {plural(self.runs, 'run')}"
         return f"{self.program} on {self.backend} against {self.reference}: {judged}; {counts}"
 
     def blocks(self, *, wide: bool = False, all_rows: bool = False) -> Iterable[Block]:
         """Return each run, then the culprits."""
         yield self.headline
         yield from (f"note: {note}" for note in self.notes)
-        yield from ("", _table(self, wide=wide, whole=wide or all_rows), "")
-        yield from _verdict_lines(self, len(self.culprits) if wide or all_rows else _SHOWN)
+        disabled: Columns[Step] = {"disabled": lambda step: _disabled_text(step, self.candidates, wide=wide)}
+        table = table_of(disabled | _COLUMNS, self.steps, numbers=("run", 1))
+        if not all_rows and len(table.rows) > _SHOWN:
+            half, hidden = _SHOWN // 2, ("…", f"{len(table.rows) - _SHOWN} more", "", "", "", "")
+            table = replace(table, rows=(*table.rows[:half], hidden, *table.rows[-half:]))
+        yield from ("", table, "")
+        yield from _verdict_lines(self, len(self.culprits) if all_rows else _SHOWN)
         for item in self.versions:
             name = f"version {item.version} in {item.interpreter}" if item.version else item.interpreter
             yield f"{name}: {item.outcome}{'' if item.outcome.passes or item.outcome.problem else ', not close'}"
@@ -144,26 +150,12 @@ class BisectReport(Result):
         return {**super().derived(), "runs": self.runs}
 
 
-def _table(report: BisectReport, *, wide: bool, whole: bool) -> Table:
-    titles = ("run", "disabled", "error", "SNR", "nodes", "graph")
-    columns = tuple(
-        Column(title, folded if title == "disabled" else None, right=title in ("run", "SNR", "nodes"))
-        for title in titles
-    )
-    rows = [
-        (
-            str(number),
-            _disabled_text(step, report.candidates, wide=wide),
-            *_error_and_snr(step.outcome),
-            str(sum((step.ops or {}).values())),
-            step.fingerprint[:8],
-        )
-        for number, step in enumerate(report.steps, 1)
-    ]
-    if not whole and len(rows) > _SHOWN:
-        half = _SHOWN // 2
-        rows[half : len(rows) - half] = [("…", f"{len(rows) - _SHOWN} more", "", "", "", "")]
-    return Table(columns, tuple(rows))
+_COLUMNS: Columns[Step] = {
+    Column("error"): lambda step: _error_text(step.outcome),
+    Column("SNR", right=True): lambda step: "" if step.outcome.problem else f"{step.outcome.snr:.0f}",
+    Column("nodes", right=True): lambda step: sum((step.ops or {}).values()),
+    Column("graph"): lambda step: step.fingerprint[:8],
+}
 
 
 def _disabled_text(step: Step, candidates: Sequence[Switch], *, wide: bool) -> str:
@@ -177,10 +169,8 @@ def _disabled_text(step: Step, candidates: Sequence[Switch], *, wide: bool) -> s
     return f"{len(step.off)}: {step.off[0].name} … {step.off[-1].name}"
 
 
-def _error_and_snr(outcome: OutputDifferences) -> tuple[str, str]:
-    if outcome.problem:
-        return "can't be judged", ""
-    return f"{outcome.error:.1e}{'' if outcome.passes else ' !'}", f"{outcome.snr:.0f}"
+def _error_text(outcome: OutputDifferences) -> str:
+    return "can't be judged" if outcome.problem else f"{outcome.error:.1e}{'' if outcome.passes else ' !'}"
 
 
 def _verdict_lines(report: BisectReport, shown: int) -> list[str]:
@@ -199,7 +189,7 @@ def _verdict_lines(report: BisectReport, shown: int) -> list[str]:
         lines.append(f"  {culprit.kind} {culprit.name}: {_change_text(culprit)}")
         if len(report.culprits) > 1:
             lines.append(f"    (with this one but without the others: {culprit.without})")
-    return [*lines, f"  and {len(report.culprits) - shown} more"] if len(report.culprits) > shown else lines
+    return lines + [f"  {line}" for line in hidden_text(report.culprits, shown)]
 
 
 def _change_text(culprit: Culprit) -> str:
@@ -210,8 +200,4 @@ def _change_text(culprit: Culprit) -> str:
         parts += [f"{verb} {operators}"] if operators else []
     changes = "; ".join(parts) or "same operators, in another order or with other numbers"
     enabled, disabled = culprit.nodes
-    return f"{changes} ({_count(enabled, 'node')} with it, {disabled} without)"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{changes} ({plural(enabled, 'node')} with it, {disabled} without)"

@@ -1,16 +1,19 @@
-"""A table of comparisons: a matrix of models and backends, or a sweep over input sizes."""
+"""The outcomes of many comparisons: a table of them, and the rows of a ledger of many runs."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Literal, Self
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, Self
 
 from filch.steal import FilchError
 
 from ..common._source import user_frame
+from ..rendering._json import typed
 from ..rendering._outcome import Gap, Proof
 from ..rendering._result import NextCommand, Result
-from ..rendering._table import Block, Column, Table, cell_text, cut, fit_names
+from ..rendering._table import Block, Column, Columns, cut, fit_names, table_of
+from ..rendering._words import plural
 from ._report import Report
 from ._rows import Row
 
@@ -139,24 +142,21 @@ class CellTable(Result):
         """The number of comparisons of each status, and how many of them ran before."""
         counts = Counter(cell.status for cell in self.cells)
         outcomes = ", ".join(f"{count} {status}" for status, count in counts.items())
-        comparisons = "1 comparison" if len(self.cells) == 1 else f"{len(self.cells)} comparisons"
-        return f"{comparisons}: {outcomes}{self._resumed()}"
+        resumed = sum(cell.resumed for cell in self.cells)
+        again = f"; resumed: {resumed} of them ran before" if resumed else ""
+        return f"{plural(len(self.cells), 'comparison')}: {outcomes}{again}"
 
     def blocks(self, *, wide: bool = False, all_rows: bool = False) -> Iterable[Block]:  # noqa: ARG002  all are shown
         """Return a row for each comparison, and below them the full reasons of those that could not run."""
-        titles = list(dict.fromkeys(title for cell in self.cells for title in cell.labels))
-        labels = [[cell.labels.get(title, "") for title in titles] for cell in self.cells]
-        pairs = [*zip(labels, self.cells, strict=True)]
         yield from self.heading()
+        labels = dict.fromkeys(title for cell in self.cells for title in cell.labels)
+        columns: Columns[Cell] = {
+            Column(title, None if wide else fit_names, preferred=_LABEL_WIDTH): partial(_label, title)
+            for title in labels
+        }
+        yield table_of(columns | (_WIDE if wide else _NARROW), self.cells)
         if wide:
-            columns = (*titles, "status", "error", "first divergence")
-            rows = ((*own, cell.status, cell_text(cell.worst), cell.detail) for own, cell in pairs)
-            yield Table(tuple(map(Column, columns)), tuple(rows))
             return
-        fitted = (Column(title, fit_names, preferred=_LABEL_WIDTH) for title in titles)
-        last = Column("first divergence", cut, least=24, fill=True)
-        narrow = ((*own, cell_text(cell.worst), _outcome(cell)) for own, cell in pairs)
-        yield Table((*fitted, Column("error", right=True), last), tuple(narrow))
         first = next((cell for cell in self.cells if cell.status == "different"), None)
         if first is not None:
             place = ", ".join(f"{name}={label}" for name, label in first.labels.items())
@@ -164,10 +164,74 @@ class CellTable(Result):
         for reason in dict.fromkeys(cell.detail for cell in self.cells if cell.status in _UNSETTLED):
             yield from ("", reason)
 
-    def _resumed(self) -> str:
-        resumed = sum(cell.resumed for cell in self.cells)
-        return f"; resumed: {resumed} of them ran before" if resumed else ""
+
+def _label(title: str, cell: Cell) -> str:
+    return cell.labels.get(title, "")
 
 
 def _outcome(cell: Cell) -> str:
     return f"{cell.status}: {cell.detail}" if cell.status in _UNSETTLED else cell.detail or "all close"
+
+
+_NARROW: Columns[Cell] = {
+    Column("error", right=True): lambda cell: cell.worst,
+    Column("first divergence", cut, least=24, fill=True): _outcome,
+}
+_WIDE: Columns[Cell] = {
+    Column("status"): lambda cell: cell.status,
+    Column("error"): lambda cell: cell.worst,
+    Column("first divergence"): lambda cell: cell.detail,
+}
+
+
+VERSION = 1
+_OPTIONAL: Mapping[str, Any] = {"time": "", "seconds": 0.0, "attempt": 1, "reused": None, "gaps": []}  # may be missing
+
+
+@dataclass(frozen=True)
+class LedgerRow:
+    """The outcome of a cell in a run.
+
+    Attributes:
+        filch_ledger: the version of the format.
+        key: the content address of the cell; see `CellSpec.key`.
+        run: when the run was started: UTC, ISO 8601.
+        time: when the cell ended, likewise.
+        seconds: how long it took, from the end of its imports.
+        labels: its model, backend, dtype, device and sizes (`dim:batch`); the same in all runs.
+        status: see `Cell`.
+        error: the largest harmonic error; None if no value was judged.
+        detail: see `Cell`.
+        blame: the place of the first divergence; None if no value differs.
+        attempt: 1, or more if earlier attempts were lost.
+        reused: the run whose result this run has reused, as nothing has changed since; None if it compared the cell.
+        gaps: see `Cell`.
+        environment: versions, processor and settings of the worker (see `filch.steal.environment`); empty if they were
+            not recorded.
+    """
+
+    filch_ledger: int
+    key: str
+    run: str
+    time: str
+    seconds: float
+    labels: Mapping[str, str]
+    status: CellStatus
+    error: float | None
+    detail: str
+    blame: Divergence | None
+    attempt: int
+    reused: str | None
+    gaps: tuple[str, ...]
+    environment: Mapping[str, str] = field(repr=False)
+
+
+def ledger_row(data: Mapping[str, Any]) -> LedgerRow:
+    """Return a row from its entries, as JSON types.
+
+    Raises:
+        KeyError: one is missing.
+        TypeError: one has another type.
+    """
+    row: LedgerRow = typed(LedgerRow, {**_OPTIONAL, **data, "environment": data["environment"] or {}}, "row")
+    return row

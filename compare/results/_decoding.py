@@ -1,17 +1,18 @@
 """What a program with a cache computes step by step, and the position and the node where it goes wrong."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from filch.export import Graph
 from filch.steal.text._visible import short_line
 
 from ..common._source import short_source
 from ..float64._verdict import Flips, RoundingVerdict
+from ..rendering._json import NOT_IN_JSON
 from ..rendering._outcome import Gap, Proof
 from ..rendering._result import Result
-from ..rendering._table import Block, Column, Line, Table, fit_paths, folded, table_of
+from ..rendering._table import Block, Column, Columns, fit_paths, folded, section, table_of
 
 
 @dataclass(frozen=True)
@@ -122,9 +123,9 @@ class Decoding(Result):
         model: the name of the model.
         backend: the backend that ran the program.
         cache: `dynamic`, `static`, `window` or `static-window`.
-        precision: the precision that the program was lowered to; `""` for the model's.
+        to: the precision that the program was lowered to; `""` for the model's.
         sequences: the number of sequences.
-        first: the number of tokens of the first step; the others have one each, the last one two if it can.
+        prefill: the number of tokens of the first step; the others have one each, the last one two if it can.
         positions: one row for each position.
         breaks: the values that are wrong, by step and in the order of execution; the first one is the cause.
         decisions: those that are not the model's because rounding decides them, by position.
@@ -143,9 +144,9 @@ class Decoding(Result):
     model: str
     backend: str
     cache: str
-    precision: str
+    to: str
     sequences: int
-    first: int
+    prefill: int
     positions: tuple[DecodePosition, ...]
     breaks: tuple[DecodeBreak, ...]
     decisions: tuple[DecodeDecision, ...]
@@ -157,8 +158,8 @@ class Decoding(Result):
     unjudged: Mapping[str, str] = field(default_factory=dict)
     failed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    graph: Graph = field(default_factory=lambda: Graph("", (), (), (), (), {}))
-    FORMAT: ClassVar[Mapping[str, int]] = {"filch_decoding": 1}
+    graph: Graph = field(default_factory=lambda: Graph("", (), (), (), (), {}), metadata=NOT_IN_JSON)
+    FORMAT: ClassVar[Mapping[str, int]] = {"filch_decoding": 2}
 
     @property
     def proof(self) -> Proof:
@@ -183,7 +184,7 @@ class Decoding(Result):
     @property
     def headline(self) -> str:
         """Where it goes wrong, in one line."""
-        name = f"{self.model} on {self.backend}" + (f" in {self.precision}" if self.precision else "")
+        name = f"{self.model} on {self.backend}" + (f" in {self.to}" if self.to else "")
         if not self.consistent:
             return f"{self.model} itself decodes other logits than in one call (by {self.eager:.1e}): filch invariance"
         if self.first_break is not None:
@@ -198,23 +199,19 @@ class Decoding(Result):
         """Return the verdict, the first wrong values and a row for each position."""
         yield from self.heading()
         yield from self._remarks()
-        if self.breaks:
-            shown = self.breaks if wide or all_rows else self.breaks[:_SHOWN]
-            yield ""
-            yield Line("Wrong values, by step and in the order of execution:", "heading")
-            yield table_of(_BREAKS, shown, skip_empty=not wide)
-            if len(shown) < len(self.breaks):
-                yield f"and {len(self.breaks) - len(shown)} more"
-        yield from self._grid(whole=wide or all_rows)
-        yield ""
+        most = None if all_rows else _SHOWN
+        title = "Wrong values, by step and in the order of execution:"
+        yield from section(title, _BREAKS, self.breaks, most=most, skip_empty=not wide)
+        yield from self._grid(most)
         wrong = {item.position for item in self.breaks}
+        yield ""
         yield table_of(_POSITIONS, self.positions, marked=lambda row: row.position in wrong, skip_empty=not wide)
 
     def _remarks(self) -> Iterable[str]:
         last = sum(item.step == self.positions[-1].step for item in self.positions)
         at_the_end = f" and at the end {last}" if last > 1 else ""
         yield (
-            f"{self.sequences} sequences of {len(self.positions)} tokens, in a call of {self.first}, then one by one"
+            f"{self.sequences} sequences of {len(self.positions)} tokens, in a call of {self.prefill}, then one by one"
             f"{at_the_end}, with a {self.cache} cache; {self.judged} of {self.values} values judged"
         )
         if flips := sum(item.flips for item in self.positions):
@@ -229,36 +226,22 @@ class Decoding(Result):
         yield from self.failed
         yield from self.notes
 
-    def _grid(self, *, whole: bool) -> Iterable[Block]:
+    def _grid(self, most: int | None) -> Iterable[Block]:
         """Return at which positions the modules with wrong values are wrong."""
-        modules = [item for item in self.layers if item.wrong]
-        shown = modules if whole else modules[:_SHOWN]
-        if not shown:
-            return
-        per_sign = -(-len(self.positions) // _SIGNS)
+        per_sign = -(-len(self.positions) // _SIGNS) or 1
         groups = [range(start, start + per_sign) for start in range(0, len(self.positions), per_sign)]
+        columns: Columns[LayerErrors] = {
+            Column("module", fit_paths, least=12, preferred=24): lambda item: item.module or "(the model)",
+            Column(_ruler(groups)): lambda item: "".join("·x"[not {*item.wrong}.isdisjoint(group)] for group in groups),
+        }
         each = "position" if per_sign == 1 else f"{per_sign} positions"
-        yield ""
-        yield Line(f"Where modules have wrong values (x), a sign for each {each}:", "heading")
-        rows = [
-            (
-                item.module or "(the model)",
-                "".join("·" if {*item.wrong}.isdisjoint(group) else "x" for group in groups),
-            )
-            for item in shown
-        ]
-        yield Table((Column("module", fit_paths, least=12, preferred=24), Column(_ruler(groups))), tuple(rows))
-        if len(shown) < len(modules):
-            yield f"and {len(modules) - len(shown)} more"
+        title = f"Where modules have wrong values (x), a sign for each {each}:"
+        yield from section(title, columns, [item for item in self.layers if item.wrong], most=most)
 
     def drawn(self) -> Graph:
         """Return `graph` with remarks; its page has the positions of each layer, too."""
         remarks = (self.headline, *self._remarks())
         return replace(self.graph, name=f"{self.model} on {self.backend}", remarks=remarks, close=self.close)
-
-    def record(self) -> dict[str, Any]:
-        """Return the entries of JSON; see `Result.record`. The graph is not among them."""
-        return {name: item for name, item in super().record().items() if name != "graph"}
 
 
 _SHOWN = 8
@@ -274,11 +257,7 @@ def _ruler(groups: Sequence[range]) -> str:
     return text.ljust(len(groups))
 
 
-def _number(value: float) -> str:
-    return f"{value:.1e}"
-
-
-_BREAKS: dict[str | Column, Callable[[DecodeBreak], object]] = {
+_BREAKS: Columns[DecodeBreak] = {
     "position": lambda item: item.position,
     Column("sequence", optional=2): lambda item: item.sequence,
     Column("node", folded, least=12, preferred=20): lambda item: item.node,
@@ -290,12 +269,12 @@ _BREAKS: dict[str | Column, Callable[[DecodeBreak], object]] = {
     "verdict": lambda item: None if item.float64 is None else item.float64.verdict,
     "by itself": lambda item: "wrong" if item.introduced else None,
 }
-_POSITIONS: dict[str | Column, Callable[[DecodePosition], object]] = {
+_POSITIONS: Columns[DecodePosition] = {
     "position": lambda item: item.position,
     "step": lambda item: item.step,
-    "logits": lambda item: _number(item.logits),
-    "cache": lambda item: _number(item.state),
-    "all values": lambda item: _number(item.worst),
+    "logits": lambda item: item.logits,
+    "cache": lambda item: item.state,
+    "all values": lambda item: item.worst,
     "flips": lambda item: item.flips or None,
-    "margin": lambda item: None if item.margin is None else _number(item.margin),
+    "margin": lambda item: item.margin,
 }

@@ -1,8 +1,7 @@
 """The differences between two dumps of the same model, tensor by tensor."""
 
 import os
-import shlex
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -10,17 +9,22 @@ from typing import ClassVar
 from ..float64._verdict import format_ratio
 from ..rendering._console import as_text
 from ..rendering._html import as_page
+from ..rendering._json import NOT_IN_JSON
 from ..rendering._outcome import Gap, Proof
 from ..rendering._result import NextCommand, Result
-from ..rendering._table import Block, Column, Line, Table, fit_paths, folded, table_of
+from ..rendering._table import Block, Column, Columns, Line, Table, fit_paths, folded, hidden_text, table_of
+from ..rendering._words import command_text, listed
 from ._module_summary import module_summary
 from ._next_command import to_show_all
-from ._rank_grid import rank_grid
 from ._row_tables import ARROW, surrounding
 from ._rows import DiffRow
 
 _FORWARD, _OF_ONE_PROCESS = ("I", "O"), ("GP", "C")  # kinds of records
 _AROUND = 5  # rows before and after the first difference
+_MAX_MODULES, _MAX_RANKS = 10, 16  # on a terminal
+_WRONG, _RIGHT, _UNKNOWN = "differs", "ok", "?"  # what the values of a module are on a rank
+_BAD = (_WRONG, _UNKNOWN)
+_ONLY_INHERITED = "; each module that ran alone is right for its own inputs"
 
 
 @dataclass(frozen=True, repr=False)
@@ -28,27 +32,29 @@ class DumpDiff(Result):
     """The comparison of two dumps, tensor by tensor.
 
     Attributes:
-        expected: the path or name of the first dump.
+        reference: the path or name of the first dump.
         actual: the path or name of the second dump.
         rows: in the order of the first dump's run; records that only the second one has come last.
         cause: why values differ from a golden dump: `code`, `environment`, `both`, `inputs`, `not reproducible` or
             `unknown`; `""` if that was not examined.
         reasons: sentences that explain the cause.
+        causes: why each value differs from a golden dump, in a word or two, by `DiffRow.place`.
         files: of several processes: the paths of the dumps of the second run.
         learned: of several processes: how plain tensors were put together, by the value's place (see `Layouts`).
         command: the command line that made the result, for the next command that it suggests; `""` if it was made in
             Python.
     """
 
-    expected: str
+    reference: str
     actual: str
     rows: tuple[DiffRow, ...]
     cause: str = ""
     reasons: tuple[str, ...] = ()
+    causes: Mapping[str, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     learned: Mapping[str, str] = field(default_factory=dict)
-    command: str = ""
-    FORMAT: ClassVar[Mapping[str, int]] = {"filch_diff": 2}
+    command: str = field(default="", metadata=NOT_IN_JSON)
+    FORMAT: ClassVar[Mapping[str, int]] = {"filch_diff": 3}
 
     @cached_property
     def diverged(self) -> tuple[DiffRow, ...]:
@@ -62,10 +68,10 @@ class DumpDiff(Result):
         If modules ran alone, it is the first one whose module is wrong by itself, unless what the model is given
         differs, its parameters or inputs, or replicas of a value do.
         """
+        if not any(row.introduced for row in self.diverged):
+            return next(iter(self.diverged), None)
         names = {row.key.name for row in self.rows if row.key.kind in _FORWARD}
-        first = next((row for row in self.diverged if row.introduced or _is_given(row, names)), None)
-        has_introduced = first is not None and any(row.introduced for row in self.diverged)
-        return first if has_introduced else next(iter(self.diverged), None)
+        return next(row for row in self.diverged if row.introduced or _is_given(row, names))
 
     @property
     def first_difference(self) -> str:
@@ -75,7 +81,7 @@ class DumpDiff(Result):
     @property
     def proof(self) -> Proof:
         """What was judged: a value may be wrong, or not judged and not covered by the outputs that depend on it."""
-        gaps = (Gap(_label(row), row.reason) for row in _uncovered(self.rows))
+        gaps = (Gap(row.place, row.reason) for row in _uncovered(self.rows))
         return Proof(sum(row.judged for row in self.rows), bool(self.diverged), tuple(gaps))
 
     @property
@@ -84,67 +90,87 @@ class DumpDiff(Result):
         judged = sum(row.judged for row in self.rows)
         return f"judged {judged} of {len(self.rows)} values; {len(self.diverged)} differ"
 
-    def blocks(self, *, wide: bool = False, all_rows: bool = False) -> Iterable[Block]:
+    def blocks(self, *, wide: bool = False, all_rows: bool = False) -> Iterable[Block]:  # noqa: ARG002  nothing is cut
         """Return the verdict, the first row that differs with the rows around it, and a row for each module.
 
         Args:
-            wide: a row for each value instead, with nothing cut.
+            wide: whether nothing is cut.
             all_rows: a row for each value.
         """
         yield from (*self.heading(), "", self._verdict())
         first = self.first_divergence
-        if wide or all_rows:
-            yield from ("", _table(self.rows))
+        if all_rows:
+            yield from ("", self._table(self.rows))
         elif first is not None:
-            yield from ("", Line("First difference:", "heading"), _table(surrounding(self.rows, first, _AROUND)))
+            yield from ("", Line("First difference:", "heading"), self._table(surrounding(self.rows, first, _AROUND)))
         for reason in self.reasons:
             yield from ("", reason)
         if grid := rank_grid(self.rows):
             yield from ("", Line("Ranks:", "heading"), *grid)
-        if not (wide or all_rows):
+        if not all_rows:
             yield from ("", Line("Modules:", "heading"), *module_summary(self.rows, first))
 
     @property
     def next_command(self) -> NextCommand:
         """The command that shows each value."""
-        files = [self.expected, *(self.files or [self.actual])]
-        command = self.command or shlex.join(["filch", "diff", *files])
+        files = [self.reference, *(self.files or [self.actual])]
         if not all(map(os.path.isfile, files)):
             return NextCommand("print(result.table(all_rows=True))", "show a row for each value")
-        return to_show_all(command)
+        return to_show_all(self.command or command_text("diff", *files))
 
     def excerpt(self, *, around: int = 3, width: int = 80) -> str:
         """Return the first row that differs, and `around` rows before and after it, as text; `""` if none differs."""
         first = self.first_divergence
-        return "" if first is None else as_text([_table(surrounding(self.rows, first, around))], width=width)
+        return "" if first is None else as_text([self._table(surrounding(self.rows, first, around))], width=width)
 
     def _page(self) -> str:
         grid = rank_grid(self.rows, whole=True)
-        return as_page(self.title, [self.headline, self._verdict(), *self.reasons, *grid, _table(self.rows)])
+        return as_page(self.title, [self.headline, self._verdict(), *self.reasons, *grid, self._table(self.rows)])
 
     @property
     def title(self) -> str:
         """The names of both dumps."""
-        return f"{self.actual} against {self.expected}"
+        return f"{self.actual} against {self.reference}"
+
+    def _table(self, rows: Sequence[DiffRow]) -> Table:
+        columns: Columns[DiffRow] = {
+            Column("value", fit_paths, least=12, preferred=24): lambda row: row.place,
+            Column("is", folded, optional=1): lambda row: row.what,
+            "error": lambda row: row.error,
+            "times rounding": _times,
+            "module alone": lambda row: row.isolated and _times(row.isolated),
+            "cause": lambda row: self.causes.get(row.place),
+            "ranks": lambda row: ", ".join(map(str, row.ranks)) or None,
+            Column("layout", folded, optional=1): lambda row: row.layout or None,
+            "attention": _attention,
+            "reason": lambda row: row.reason or (row.difference.problem if row.difference else None),
+        }
+        return table_of(columns, rows, marked=lambda row: row.diverged, skip_empty=True)
 
     def _verdict(self) -> str:
         first = self.first_divergence
         if first is not None and first.introduced:
-            before = f"; the first that differs is {_label(self.diverged[0])}" if first != self.diverged[0] else ""
+            before = "" if first == self.diverged[0] else f"; the first that differs is {self.diverged[0].place}"
             return f"the first that its module computes wrong from its own inputs is {first}{before}"
         if first is not None:
-            return f"the first that differs is {first}{self._only_inherited()}"
+            has_run = any(row.isolated is not None for row in self.diverged)
+            return f"the first that differs is {first}{_ONLY_INHERITED if has_run else ''}"
         if gaps := self.gap_sentences():
-            more = f", and {len(gaps) - 1} more" if len(gaps) > 1 else ""
-            return f"all judged values are close, but {gaps[0]}{more}" if self.proof.judged else gaps[-1]
+            more = listed(gaps, 1, ", and {} more")
+            return f"all judged values are close, but {more}" if self.proof.judged else gaps[-1]
         unjudged = next((row for row in self.rows if not row.judged), None)
         return "all close" if unjudged is None else f"all judged values are close; the first not judged: {unjudged}"
 
-    def _only_inherited(self) -> str:
-        """Return that no module is wrong by itself, if any of those with wrong outputs ran alone; else `""`."""
-        if all(row.isolated is None for row in self.diverged):
-            return ""
-        return "; each module that ran alone is right for its own inputs"
+
+def _times(row: DiffRow) -> str | None:
+    return None if row.ratio is None else format_ratio(row.ratio)
+
+
+def _attention(row: DiffRow) -> str | None:
+    """Return the mark of a row: an arrow where an error starts, `inherited` where its module is right by itself."""
+    if not row.diverged or row.isolated is None:
+        return "differs" if row.diverged else None
+    return ARROW if row.introduced else "inherited"
 
 
 def _uncovered(rows: Sequence[DiffRow]) -> list[DiffRow]:
@@ -176,34 +202,37 @@ def outermost(name: str, names: Collection[str]) -> str:
     return next(path for end in range(len(parts) + 1) if (path := ".".join(parts[:end])) in names or path == name)
 
 
-def _table(rows: Sequence[DiffRow]) -> Table:
-    return table_of(_COLUMNS, rows, marked=lambda row: row.diverged, skip_empty=True)
+def rank_grid(rows: Sequence[DiffRow], *, whole: bool = False) -> list[Block]:
+    """Return a table with a row for each module and a column for each rank; nothing for dumps of one process.
+
+    A cell is `differs` if a value of the module is wrong on the rank, `?` if one is wrong on some rank and it is not
+    known on which, `ok`, or empty if the rank has no value of the module.
+
+    Args:
+        rows: the values.
+        whole: show all modules, for a page; else the first that differ, if the ranks fit on a terminal.
+    """
+    all_ranks = sorted({rank for row in rows for rank in row.held_by})
+    by_module: dict[str, list[DiffRow]] = {}
+    for row in rows:
+        if row.held_by:
+            by_module.setdefault(row.module or "(model)", []).append(row)
+    names = [name for name, values in by_module.items() if whole or any(value.diverged for value in values)]
+    if not names or (not whole and len(all_ranks) > _MAX_RANKS):
+        return []
+    most = None if whole else _MAX_MODULES
+    cells = [(name, *(_state(by_module[name], rank) for rank in all_ranks)) for name in names[:most]]
+    wrong = {(row, at) for row, states in enumerate(cells) for at, state in enumerate(states[1:], 1) if state in _BAD}
+    columns = (Column("module", fit_paths), *(Column(str(rank)) for rank in all_ranks))
+    return [Table(columns, tuple(cells), wrong=frozenset(wrong)), *hidden_text(names, most, "more modules that differ")]
 
 
-def _label(row: DiffRow) -> str:
-    return f"{row.key.label}{row.path}"
-
-
-def _times(row: DiffRow | None) -> str | None:
-    return None if row is None or row.ratio is None else format_ratio(row.ratio)
-
-
-def _attention(row: DiffRow) -> str:
-    """Return the mark of a row: an arrow where an error starts, `inherited` where its module is right by itself."""
-    if not row.diverged or row.isolated is None:
-        return "differs" if row.diverged else ""
-    return ARROW if row.introduced else "inherited"
-
-
-_COLUMNS: dict[str | Column, Callable[[DiffRow], object]] = {
-    Column("value", fit_paths, least=12, preferred=24): _label,
-    Column("is", folded, optional=1): lambda row: row.what,
-    "error": lambda row: row.error,
-    "times rounding": _times,
-    "module alone": lambda row: _times(row.isolated),
-    "cause": lambda row: row.cause or None,
-    "ranks": lambda row: ", ".join(map(str, row.ranks)) or None,
-    Column("layout", folded, optional=1): lambda row: row.layout or None,
-    "attention": _attention,
-    "reason": lambda row: row.reason or (row.difference.problem if row.difference else None),
-}
+def _state(values: Sequence[DiffRow], rank: int) -> str:
+    """Return what a module's values are on a rank."""
+    held = [value for value in values if rank in value.held_by]
+    wrong = [value for value in held if value.diverged]
+    if any(rank in value.ranks for value in wrong):
+        return _WRONG
+    if any(not value.ranks for value in wrong):
+        return _UNKNOWN
+    return _RIGHT if any(value.judged for value in held) else ""

@@ -189,13 +189,16 @@ class Explanation:
         )
 
 
-def explain(all_rows: Sequence[Row], wrong_nodes: Sequence[Row], graphs: Mapping[Stage, Graph]) -> Explanation | None:
+def explain(
+    all_rows: Sequence[Row], wrong_nodes: Sequence[Row], graphs: Mapping[Stage, Graph], **known: Any
+) -> Explanation | None:
     """Return the explanation of a comparison by float64; None if no value was judged by it.
 
     Args:
         all_rows: the rows of a report.
         wrong_nodes: the rows whose own node is wrong.
         graphs: the graphs that were compared, by stage.
+        **known: further attributes.
     """
     rows = [row for row in all_rows if row.kind != "output"]
     if not any(row.isolated is not None or row.float64 is not None for row in rows):
@@ -227,6 +230,7 @@ def explain(all_rows: Sequence[Row], wrong_nodes: Sequence[Row], graphs: Mapping
         ),
         unknown=sum(bool(row.error) and row.float64 is None for row in rows),
         worst=_worst(rows),
+        **known,
     )
 
 

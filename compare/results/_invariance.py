@@ -1,6 +1,6 @@
 """Which ways of calling a language model give the same numbers, and where the others part."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -9,7 +9,7 @@ from filch.steal.text._visible import short_line
 from ..rendering._html import as_page
 from ..rendering._outcome import Gap, Proof
 from ..rendering._result import Result
-from ..rendering._table import Block, Column, fit_paths, folded, table_of
+from ..rendering._table import Block, Column, Columns, fit_paths, folded, table_of
 
 InvarianceVerdict = Literal["holds", "rounding", "breaks", "fails", "not judged", "not run"]
 
@@ -134,14 +134,10 @@ def _is_broken(row: InvarianceRow) -> bool:
     return row.verdict not in ("holds", "not run")
 
 
-def _of_first(get: Callable[[InvarianceBreak], object]) -> Callable[[InvarianceRow], object]:
-    return lambda row: None if row.first is None else get(row.first)
-
-
-_ROWS: dict[str | Column, Callable[[InvarianceRow], object]] = {
+_ROWS: Columns[InvarianceRow] = {
     Column("called with", folded, least=12, preferred=24): lambda row: row.relation,
     "verdict": lambda row: row.verdict,
-    "logits differ by": lambda row: None if row.difference is None else f"{row.difference:.1e}",
+    "logits differ by": lambda row: row.difference,
     Column("first in", fit_paths, least=12, preferred=24): lambda row: (
         row.first and (row.first.module or "(the model)")
     ),

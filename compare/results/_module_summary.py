@@ -1,9 +1,9 @@
 """A table of the modules of a report: how many of their values differ, and the largest error."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..rendering._table import Block, Column, Table, cell_text, fit_paths
+from ..rendering._table import Block, Column, Columns, fit_paths, table_of
 from ._row_tables import ARROW, rounding_ratio
 from ._rows import DiffRow, Row
 
@@ -43,22 +43,16 @@ def module_summary(rows: Sequence[ModuleValue], first: ModuleValue | None) -> It
             break
         groups = deeper
     shown_groups = _most_important(groups, first)
-    columns: dict[Column, Callable[[_ModuleGroup], str]] = {
+    columns: Columns[_ModuleGroup] = {
         Column("module", fit_paths, least=12, preferred=20): _title,
-        Column("values", right=True): lambda group: str(len(group.rows)),
+        "values": lambda group: len(group.rows),
         Column("not judged", right=True, optional=1): lambda group: _count(not row.judged for row in group.rows),
         Column("differ", right=True): lambda group: _count(row.diverged for row in group.rows),
-        Column("largest error", right=True): lambda group: cell_text(_largest(row.error for row in group.rows)),
+        Column("largest error", right=True): lambda group: _largest(row.error for row in group.rows),
         Column("times rounding", right=True): _times_rounding,
-        Column(""): lambda group: ARROW if _has(group, first) else "",
+        "": lambda group: ARROW if _has(group, first) else "",
     }
-    cells = [tuple(get(group) for get in columns.values()) for group in shown_groups]
-    shown = [index for index in range(len(columns)) if index < 2 or any(row[index] for row in cells)]
-    yield Table(
-        tuple(column for index, column in enumerate(columns) if index in shown),
-        tuple(tuple(row[index] for index in shown) for row in cells),
-        frozenset(index for index, group in enumerate(shown_groups) if _differs(group)),
-    )
+    yield table_of(columns, shown_groups, marked=_differs, skip_empty=True)
     if hidden := len(groups) - len(shown_groups):
         differ = sum(map(_differs, groups)) - sum(map(_differs, shown_groups))
         yield f"and {hidden} more, {differ or 'none'} of which differ"
@@ -114,8 +108,8 @@ def _title(group: _ModuleGroup) -> str:
     return name if group.last == group.names else f"{name} to {group.last[-1]}"
 
 
-def _count(flags: Iterable[bool]) -> str:
-    return str(sum(flags) or "")
+def _count(flags: Iterable[bool]) -> int | None:
+    return sum(flags) or None
 
 
 def _largest(numbers: Iterable[float | None]) -> float | None:

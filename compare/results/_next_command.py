@@ -8,6 +8,7 @@ from typing import Any
 
 from ..metrics._tolerance import Tolerance
 from ..rendering._result import NextCommand
+from ..rendering._words import command_text
 
 DEFAULT_BACKEND = "onnxruntime-cpu"  # of the command line
 _FOLDER = "blame"
@@ -30,10 +31,9 @@ def to_repeat(
     exist = all(name.isprintable() and os.path.isfile(name) for name in (reference, program))  # noqa: PTH113  any text
     if not exist or unsafe_options(options):
         return ""
-    extra = [] if backend == DEFAULT_BACKEND else ["-b", backend]
-    extra += [part for name, value in options.items() for part in ("--option", f"{name}={value}")]
-    extra += [] if tolerance is None else ["--tolerance", str(tolerance.harmonic)]
-    return shlex.join(["filch", "compare", reference, program, *extra])
+    named = None if backend == DEFAULT_BACKEND else backend
+    limit = None if tolerance is None else tolerance.harmonic
+    return command_text("compare", reference, program, backend=named, option=options, tolerance=limit)
 
 
 def to_run_repro(folder: str) -> NextCommand:

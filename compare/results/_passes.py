@@ -1,16 +1,16 @@
 """`PassRow`: a program after one pass, compared with the model; `PassErrors`: all passes of a run."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
 from filch.export import Graph
 
-from ..rendering._json import plain
+from ..rendering._json import NOT_IN_JSON, plain
 from ..rendering._outcome import Proof
 from ..rendering._result import Result
-from ..rendering._table import Block, Column, Table, cell_text, fit_names
+from ..rendering._table import Block, Column, Columns, fit_names, table_of
 from ._report import Report
 from ._row_tables import ARROW
 from ._rows import Row
@@ -47,7 +47,7 @@ class PassRow:
     introduced: Row | None = None
     failure: str = ""
     lower_precision: bool = False
-    report: Report | None = field(default=None, repr=False)
+    report: Report | None = field(default=None, repr=False, metadata=NOT_IN_JSON)
 
 
 @dataclass(frozen=True, repr=False)
@@ -81,9 +81,8 @@ class PassErrors(Result):
 
     def blocks(self, *, wide: bool = False, all_rows: bool = False) -> Iterable[Block]:  # noqa: ARG002  nothing is cut
         """Return a row for each pass, and below them the pass that introduces an error."""
-        first = Column("pass", fit_names)
-        others = (Column(title, right=True) for title in _TITLES)
-        yield Table((first, *others), tuple((row.name, *_cells(row, self.culprit)) for row in self.rows))
+        mark: Columns[PassRow] = {Column("", right=True): lambda row: ARROW if row is self.culprit else None}
+        yield table_of(_COLUMNS | mark, self.rows)
         yield from ("", *self.verdict())
 
     def verdict(self) -> list[str]:
@@ -105,18 +104,17 @@ class PassErrors(Result):
 
     def record(self) -> dict[str, Any]:
         """Return the rows without their reports, as JSON has it."""
-        names = [field.name for field in fields(PassRow) if field.name != "report"]
-        rows = [{**{name: plain(getattr(row, name)) for name in names}, "report": None} for row in self.rows]
-        return {**self.derived(), "rows": rows}
+        return {**super().record(), "rows": [{**plain(row), "report": None} for row in self.rows]}
 
 
-_TITLES = ("nodes", "error", "diverge", "judged", "seconds", "")
-
-
-def _cells(row: PassRow, culprit: PassRow | None) -> tuple[str, ...]:
-    numbers = (str(row.diverged), f"{row.judged}/{row.values}") if row.report is not None else ("?", "?")
-    seconds = "" if row.seconds is None else f"{row.seconds:.3f}"
-    return str(row.nodes), cell_text(row.error), *numbers, seconds, ARROW if row is culprit else ""
+_COLUMNS: Columns[PassRow] = {
+    Column("pass", fit_names): lambda row: row.name,
+    Column("nodes", right=True): lambda row: row.nodes,
+    Column("error", right=True): lambda row: row.error,
+    Column("diverge", right=True): lambda row: row.diverged if row.report is not None else "?",
+    Column("judged", right=True): lambda row: f"{row.judged}/{row.values}" if row.report is not None else "?",
+    Column("seconds", right=True): lambda row: None if row.seconds is None else f"{row.seconds:.3f}",
+}
 
 
 def _culprit_text(culprit: PassRow | None, origin: PassRow) -> str:

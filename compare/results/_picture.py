@@ -48,8 +48,7 @@ def _findings(
 
 
 def _finding(row: Row, *, first: bool) -> Finding:
-    measured = row.difference.measures if row.difference is not None and row.error is not None else {}
-    others = {name: number for name, number in measured.items() if name != "error"}
+    others = {name: number for name, number in row.measures.items() if name != "error"}
     verdicts = {"times rounding": row.float64, "own times rounding": row.isolated}
     decided = _decided(row.float64)
     return Finding(
@@ -62,7 +61,7 @@ def _finding(row: Row, *, first: bool) -> Finding:
         evidence=row.evidence,
         measures=others | {name: verdict.ratio for name, verdict in verdicts.items() if verdict is not None} | decided,
         seconds=row.seconds,
-        expected=row.spread.expected if row.spread is not None else None,
+        reference=row.spread.expected if row.spread is not None else None,
         actual=row.spread.actual if row.spread is not None else None,
         histogram=row.spread.histogram if row.spread is not None else None,
     )

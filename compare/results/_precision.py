@@ -14,7 +14,7 @@ from ..metrics._metrics import Difference, compare_tensors
 from ..metrics._tolerance import Tolerance, tolerance_for
 from ..rendering._outcome import Proof
 from ..rendering._result import NextCommand, Result
-from ..rendering._table import Block, Column, Table, cell_text, fit_names, fit_paths
+from ..rendering._table import Block, Column, Columns, fit_names, fit_paths, hidden_text, table_of
 
 _SHOWN = 10  # nodes
 _DEFAULT_SNR = 20.0  # decibel: noise with a tenth of the signal's amplitude
@@ -178,14 +178,13 @@ class PrecisionReport(Result):
         """The number of nodes and of the programs that were run."""
         return f"{len(self.order)} nodes in {self.to} on {self.backend}; {self.runs} programs were run"
 
-    def blocks(self, *, wide: bool = False, all_rows: bool = False) -> Iterable[Block]:
-        """Return the cost of each node (only the ten highest unless `wide` or `all_rows`), and the nodes to keep."""
-        whole = wide or all_rows
+    def blocks(self, *, wide: bool = False, all_rows: bool = False) -> Iterable[Block]:  # noqa: ARG002  nothing is cut
+        """Return the cost of each node (only the ten highest unless `all_rows`), and the nodes to keep."""
         yield self.headline
         yield from (f"note: {note}" for note in self.notes)
-        yield from ("", _table(self.order if whole else self.order[:_SHOWN]))
-        if not whole and len(self.order) > _SHOWN:
-            yield f"and {len(self.order) - _SHOWN} that cost less"
+        most = None if all_rows else _SHOWN
+        yield from ("", table_of(_COLUMNS, self.order[:most]))
+        yield from hidden_text(self.order, most, "that cost less")
         yield from ("", *_verdict_lines(self))
 
     @property
@@ -197,21 +196,15 @@ class PrecisionReport(Result):
         return NextCommand(f'lower(program, "{self.to}"{keep})', "lower the program to this precision, in Python")
 
 
-def _table(rows: tuple[Sensitivity, ...]) -> Table:
-    names = (
-        Column("node", fit_names, preferred=16),
-        Column("operator", fit_names, optional=1),
-        Column("module", fit_paths, least=12, preferred=16),
-    )
-    numbers = (Column(title, right=True) for title in ("own SNR", "overflow", "outputs' error", "SNR"))
-    return Table((*names, *numbers), tuple(map(_cells, rows)))
-
-
-def _cells(row: Sensitivity) -> tuple[str, ...]:
-    names = (row.node, row.op.rpartition("::")[2], row.module or "")
-    own = (f"{row.isolated.snr:.0f}", str(row.isolated.overflowed or ""))
-    outputs = ("", "") if row.alone is None else (cell_text(row.alone.error), f"{row.alone.snr:.0f}")
-    return (*names, *own, *outputs)
+_COLUMNS: Columns[Sensitivity] = {
+    Column("node", fit_names, preferred=16): lambda row: row.node,
+    Column("operator", fit_names, optional=1): lambda row: row.op.rpartition("::")[2],
+    Column("module", fit_paths, least=12, preferred=16): lambda row: row.module,
+    Column("own SNR", right=True): lambda row: f"{row.isolated.snr:.0f}",
+    Column("overflow", right=True): lambda row: row.isolated.overflowed or None,
+    Column("outputs' error", right=True): lambda row: row.alone and row.alone.error,
+    Column("SNR", right=True): lambda row: row.alone and f"{row.alone.snr:.0f}",
+}
 
 
 def _verdict_lines(report: PrecisionReport) -> list[str]:

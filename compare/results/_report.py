@@ -1,8 +1,9 @@
-"""`Report`: the result of comparing a program with a model."""
+"""`Report`: the result of comparing a program with a model, and its file."""
 
 import csv
 import io
 import os
+import reprlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -14,18 +15,22 @@ from typing import Any, ClassVar
 from filch.export import Graph
 from filch.export.backends import Stage
 from filch.export.views import save
+from filch.steal.files._kinds import budget_of
+from filch.steal.files._untrusted import parse_json, read_untrusted
 from filch.steal.text._csv import for_csv
 from filch.steal.text._visible import short_line, shortened
 
+from ..common._errors import CompareError
 from ..locating._inherited import inherited
 from ..metrics._metrics import MEASURES, Difference
 from ..metrics._tolerance import Tolerance
 from ..rendering._console import as_text
-from ..rendering._json import plain
+from ..rendering._json import NOT_IN_JSON, plain, typed
 from ..rendering._markdown import as_markdown
 from ..rendering._outcome import Gap, Proof
 from ..rendering._result import NextCommand, Result, written
-from ..rendering._table import Block, Line, table_of
+from ..rendering._table import Block, Columns, Line, hidden_text, table_of
+from ..rendering._words import listed
 from ._explanation import Explanation, explain, reasons_of
 from ._module_summary import module_summary
 from ._next_command import to_blame, to_repeat, to_run_every_node, to_run_repro, to_show_all
@@ -45,13 +50,12 @@ from ._rows import SENTENCE, ModelOperation, ModuleRow, NodeOutcome, Row
 BY_MAPPING = ", by a mapping"  # after the name of a capture of another implementation
 EAGER_PYTORCH = "eager PyTorch"  # the reference of a graph that torch.compile made
 TABLES = ("summary", "nodes", "operators", "modules", "outcomes", "dynamo", "precision")
-_MAX_NAMES = 5  # names in a sentence
 _AROUND = 5  # rows before and after the first divergence in a summary
 _MAX_NOTES, _MAX_NOTE = 2, 240  # of a summary; characters of each
 _NESTED = ("difference", "spread", "float64", "isolated")  # fields of a row that are no cell of a table
 _COLUMNS = tuple(item.name for item in fields(Row) if item.name not in _NESTED)
 _MARKDOWN_FIELDS = ("stage", "index", "kind", "op", "module", "dtype", "error", "status")
-_MARKDOWN_COLUMNS = {"operator" if name == "op" else name: attrgetter(name) for name in _MARKDOWN_FIELDS}
+_MARKDOWN_COLUMNS: Columns[Row] = {"operator" if name == "op" else name: attrgetter(name) for name in _MARKDOWN_FIELDS}
 
 
 @dataclass(frozen=True, repr=False)
@@ -99,7 +103,7 @@ class Report(Result):
     notes: tuple[str, ...] = ()
     calls: tuple[int, int] = (1, 1)
     failed: tuple[str, ...] = ()
-    operators: tuple[tuple[ModelOperation, ...], ...] = field(default=(), repr=False)
+    operators: tuple[tuple[ModelOperation, ...], ...] = field(default=(), repr=False, metadata=NOT_IN_JSON)
     outcomes: tuple[NodeOutcome, ...] = field(default=(), repr=False)
     graphs: Mapping[Stage, Graph] = field(default_factory=dict, repr=False)
     culprits: tuple[str, ...] = ()
@@ -111,7 +115,7 @@ class Report(Result):
     interface: tuple[str, ...] = ()
     changed_weights: tuple[str, ...] = ()
     coarser_dtype: str = ""
-    command: str = ""
+    command: str = field(default="", metadata=NOT_IN_JSON)  # a reader could not trust it
     FORMAT: ClassVar[Mapping[str, int]] = {"filch_report": 7}
 
     @property
@@ -129,10 +133,13 @@ class Report(Result):
         """The first row that differs, in the exported graph if one differs there, else in the compiled graph.
 
         Every value that it depends on and that could be judged is close. If nodes ran in isolation, it is the first row
-        whose own node is wrong, if there is one.
+        whose own node is wrong, if there is one; or where the exported graph did not run in isolation, the first node
+        that is wrong there of those that the wrong node computes.
         """
         if self.introduced:
-            return self.introduced[0]
+            first = self.introduced[0]
+            origins = (row for row in self.diverged if row.stage == "exported" and row.node in first.origins)
+            return next((row for row in origins if row.isolated is None and row.call == first.call), first)
         return next((row for row in self.diverged if row.kind != "output"), next(iter(self.diverged), None))
 
     @property
@@ -220,18 +227,8 @@ class Report(Result):
     @cached_property
     def explanation(self) -> Explanation | None:
         """The explanation of a comparison by float64, as text and as facts; None if no value was judged by it."""
-        base = explain(self.rows, self.introduced, self.graphs)
-        if base is None:
-            return None
-        return replace(
-            base,
-            culprits=self.culprits,
-            switches=self.switches,
-            repro=self.repro,
-            interface=self.interface,
-            changed_weights=self.changed_weights,
-            coarser_dtype=self.coarser_dtype,
-        )
+        names = ("culprits", "switches", "repro", "interface", "changed_weights", "coarser_dtype")
+        return explain(self.rows, self.introduced, self.graphs, **{name: getattr(self, name) for name in names})
 
     @property
     def worst(self) -> Row | None:
@@ -249,10 +246,6 @@ class Report(Result):
         remarks = (self.headline, *explained, *self._notes(), " ".join(map(str.strip, self.summary())))
         drawn = picture(self.rows, self.graphs, self.first_divergence)
         return replace(drawn, name=self.title, remarks=remarks, close=self.close)
-
-    def drawn(self) -> Graph:
-        """Return `graph`."""
-        return self.graph
 
     def view(self, name: str, path: str | os.PathLike[str]) -> Path:
         """Draw `graph` into a file (see `filch.export.views.save`)."""
@@ -298,7 +291,7 @@ class Report(Result):
     def blocks(self, *, wide: bool = False, all_rows: bool = False, view: str = "summary") -> Iterable[Block]:
         """Return the tables of a view and the sentences around them; see `table`."""
         yield from self.heading()
-        if view == "summary" and not (wide or all_rows):
+        if view == "summary" and not all_rows:
             yield from self._summary_blocks()
         else:
             yield from self._notes()
@@ -309,8 +302,7 @@ class Report(Result):
     def _summary_blocks(self) -> Iterable[Block]:
         notes, first = self._notes(), self.first_divergence
         yield from (shortened(note, _MAX_NOTE) for note in notes[:_MAX_NOTES])
-        if len(notes) > _MAX_NOTES:
-            yield f"and {len(notes) - _MAX_NOTES} more notes"
+        yield from hidden_text(notes, _MAX_NOTES, "more notes")
         yield from ("", *self.interface)
         is_whole = all(row.judged for row in self.rows if row.kind != "constant")
         if self.explanation is None or self.outcome == "incomplete" or (self.close and not is_whole):
@@ -352,7 +344,7 @@ class Report(Result):
         """
         if view not in TABLES:
             raise ValueError(f"there is no view {view!r}; there are {', '.join(TABLES)}")
-        blocks = self.blocks(view=view, wide=wide, all_rows=all_rows)
+        blocks = self.blocks(view=view, wide=wide, all_rows=wide or all_rows)
         return self._text(blocks, wide=wide, width=width, color=color)
 
     def excerpt(self, *, around: int = 3, width: int = 80) -> str:
@@ -363,13 +355,8 @@ class Report(Result):
     def record(self) -> dict[str, Any]:
         """Return the fields and what follows from them, as JSON has it; an operator names its row by its index."""
         indices = {id(row): index for index, row in enumerate(self.rows)}
-        operators = [
-            [{**plain(replace(item, row=None)), "row": indices.get(id(item.row))} for item in call]
-            for call in self.operators
-        ]
-        fields = plain(replace(self, operators=()))
-        del fields["command"]  # a reader could not trust it
-        return {**plain(self.derived()), **fields, "operators": operators, "next_command": plain(self.next_command)}
+        calls = [[{**plain(item), "row": indices.get(id(item.row))} for item in call] for call in self.operators]
+        return {**super().record(), "operators": calls}
 
     def derived(self) -> Mapping[str, Any]:
         """Return what follows from the fields, by name, for programs that read JSON."""
@@ -387,8 +374,7 @@ class Report(Result):
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([*_COLUMNS, *MEASURES])
         for row in self.rows:
-            measured = row.difference.measures if row.difference is not None and row.error is not None else {}
-            values = *(getattr(row, name) for name in _COLUMNS), *(measured.get(name) for name in MEASURES)
+            values = *(getattr(row, name) for name in _COLUMNS), *map(row.measures.get, MEASURES)
             writer.writerow([for_csv(_csv_cell(value)) for value in values])
         return written(text.getvalue(), path)
 
@@ -407,8 +393,7 @@ class Report(Result):
     def _notes(self) -> list[str]:
         notes = [f"note: {note}" for note in self.notes]
         if self.random:
-            more = f" and {len(self.random) - _MAX_NAMES} more" if len(self.random) > _MAX_NAMES else ""
-            names = f"{', '.join(self.random[:_MAX_NAMES])}{more}"
+            names = listed(self.random)
             notes.append(f"random numbers are drawn by {names}: their distribution is compared, not the numbers")
         return notes
 
@@ -478,3 +463,55 @@ def _judged_share(rows: Sequence[Row], stage: str) -> str:
     unjudged = ", ".join(f"{count} {status}" for status, count in counts.items())
     share = f"{sum(row.judged for row in values)} of {len(values)} {stage} values"
     return f"{share} ({unjudged})" if unjudged else share
+
+
+def load_report(path: str | os.PathLike[str]) -> Report:
+    """Read a report that `Report.to_json` wrote.
+
+    Args:
+        path: the path of the file.
+
+    Returns:
+        the report, without the ONNX models of its graphs.
+
+    Raises:
+        CompareError: there is no such file, it is no report, or it is damaged.
+    """
+    file = Path(path)
+    try:
+        data = parse_json(read_untrusted(file, budget_of("report")))
+    except OSError as error:
+        raise CompareError(f"can't read {str(file)!r}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise CompareError(f"{str(file)!r} is not JSON: {error}") from error
+    if not isinstance(data, dict) or "filch_report" not in data:
+        raise CompareError(f"{str(file)!r} is JSON, but no report: `filch check --output report.json` writes one")
+    version = data["filch_report"]
+    if type(version) is not int or version != _VERSION:
+        raise CompareError(
+            f"{str(file)!r} is a report of version {reprlib.repr(version)}; this Filch reads version {_VERSION}"
+        )
+    try:
+        return _report(data)
+    except _DAMAGE_ERRORS as error:
+        detail = " ".join(str(error)[:_MAX_CAUSE].split())
+        raise CompareError(f"the report {str(file)!r} is damaged: {type(error).__name__}: {detail}") from error
+
+
+def _report(data: Mapping[str, Any]) -> Report:
+    # A report suggests a command to run from the folder of a repro, which is a program; and reasons for passing.
+    report: Report = replace(typed(Report, data, ""), accepted={}, repro="")
+    operators = [tuple(_operator(item, report.rows) for item in call) for call in data["operators"]]
+    return replace(report, operators=tuple(operators))
+
+
+_VERSION = Report.FORMAT["filch_report"]
+# Errors that reading damaged JSON as a report can raise; RecursionError is a RuntimeError.
+_DAMAGE_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, CompareError)
+_MAX_CAUSE = 300  # characters of the cause in a message
+
+
+def _operator(data: Mapping[str, Any], rows: tuple[Row, ...]) -> ModelOperation:
+    index = typed(int | None, data["row"], "operators.row")
+    operator: ModelOperation = typed(ModelOperation, data, "operators")
+    return operator if index is None else replace(operator, row=rows[index])

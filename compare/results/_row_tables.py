@@ -1,9 +1,9 @@
 """Tables of the rows of a report."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TypeVar, get_args
 
 from filch.steal.text._visible import short_line
@@ -13,11 +13,13 @@ from ..rendering._table import (
     Block,
     Cell,
     Column,
+    Columns,
     Fit,
     Table,
     fit_names,
     fit_paths,
     folded,
+    hidden_text,
     lines_of,
     table_of,
     wrapped,
@@ -40,8 +42,7 @@ def node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
     """Yield a table of one graph's values, and how many constants it leaves out."""
     shown = rows if wide else [row for row in rows if row.kind != "constant" or row.diverged]
     if wide:
-        timed = any(row.seconds is not None for row in rows)
-        omitted = {*([] if timed else ["µs"]), *([] if _has_float64(rows) else _FLOAT64_COLUMNS)}
+        omitted = {*([] if _is_timed(rows) else ["µs"]), *([] if _has_float64(rows) else _FLOAT64_COLUMNS)}
         yield table_of({title: get for title, get in _WIDE_COLUMNS.items() if title not in omitted}, shown)
     else:
         yield _short_table(shown)
@@ -52,38 +53,31 @@ def node_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
 
 
 _EXPONENT_FROM = 100  # larger multiples of rounding are written with an exponent
-_MAX_LINES = 4  # with the name and the operators of a fused node
+_MOST_LINES, _FEW_LINES = 4, 2  # with the name and the operators of a fused node
 
 
-def _short_table(rows: Sequence[Row], *, lines: int = _MAX_LINES) -> Table:
-    """Return a table for a terminal.
+def _short_table(rows: Sequence[Row], *, brief: bool = False) -> Table:
+    """Return a table of values of one graph for a terminal; a fused node has the operators that it computes below."""
+    lines = _FEW_LINES if brief else _MOST_LINES
+    before = {id(row): previous for previous, row in pairwise(rows)}
 
-    Args:
-        rows: values of one graph.
-        lines: the largest number of lines of a row: a fused node is followed by the operators that it computes.
-    """
-    has_float64, timed = _has_float64(rows), any(row.seconds is not None for row in rows)
-    columns: dict[Column, Callable[[Row], Cell]] = {
-        Column("", right=True): lambda row: str(row.index),
-        Column("kind", optional=3): lambda row: row.kind,
-        Column("operator", partial(_fit_operators, lines=lines), least=8): _operator,
-        _MODULE: lambda row: row.value if row.kind == "output" else row.module or "",
-        Column("dtype", optional=2): lambda row: row.dtype or "",
+    def operator(row: Row) -> object:
+        previous = before.get(id(row))
+        is_further = row.kind == "fused" and previous is not None and previous.node == row.node
+        return f"  → {row.value}" if is_further else _operator(row)
+
+    columns: Columns[Row] = {
+        Column("", right=True): lambda row: row.index,
+        **({} if brief else {Column("kind", optional=3): lambda row: row.kind}),
+        Column("operator", partial(_fit_operators, lines=lines), least=8): operator,
+        _MODULE: lambda row: row.value if row.kind == "output" else row.module,
+        Column("dtype", optional=2): lambda row: row.dtype,
         Column("error", right=True): _error,
-        **({Column(title, right=True): get for title, get in _FLOAT64_COLUMNS.items()} if has_float64 else {}),
-        **({Column("µs", right=True, optional=1): _microseconds} if timed else {}),
+        **(_FLOAT64_COLUMNS if _has_float64(rows) else {}),
+        **({Column("µs", right=True, optional=1): _microseconds} if _is_timed(rows) else {}),
         Column("attention"): _attention,
     }
-    cells = [[get(row) for get in columns.values()] for row in rows]
-    operators = [column.title for column in columns].index("operator")
-    for previous, row, line in zip(rows, rows[1:], cells[1:], strict=False):
-        if row.kind == "fused" and row.node == previous.node:  # another value of the same node
-            line[operators] = f"  → {row.value}"
-    return Table(
-        tuple(columns),
-        tuple(map(tuple, cells)),
-        frozenset(index for index, row in enumerate(rows) if row.diverged or row.introduced),
-    )
+    return table_of(columns, rows, marked=lambda row: row.diverged or row.introduced)
 
 
 def legend(rows: Sequence[Row]) -> Iterable[Block]:
@@ -98,16 +92,16 @@ def legend(rows: Sequence[Row]) -> Iterable[Block]:
         yield marks
 
 
-def _operator(row: Row) -> Cell:
+def _operator(row: Row) -> object:
     """Return the operator, and for a fused node a second line with the operators that it computes."""
-    name = row.value if row.kind == "output" else short_line(row.op.rpartition("::")[2])
     if row.kind == "output":
         return "output"
+    name = short_line(row.op.rpartition("::")[2])
     if row.kind != "fused":
         return name
     counts = Counter(row.operators)
     parts = " + ".join(f"{count}\N{NO-BREAK SPACE}{op}" if count > 1 else op for op, count in counts.items())
-    return (name, f"  {short_line(parts)}")
+    return [name, f"  {short_line(parts)}"]
 
 
 def _fit_operators(cells: Sequence[Cell], width: int, lines: int) -> Sequence[Cell]:
@@ -128,19 +122,10 @@ def _fit_texts(cells: Sequence[Cell], width: int, names: Fit) -> Sequence[Cell]:
 
 def operator_tables(calls: Sequence[Sequence[ModelOperation]]) -> Iterable[Block]:
     """Yield tables of the model's own operations, one for each call."""
-    columns = (
-        *(
-            Column("", right=True),
-            Column("kind", optional=2),
-            Column("operator", partial(_fit_texts, names=fit_paths), preferred=24),
-        ),
-        *(Column("dtype", optional=1), Column("error", right=True), Column("attention")),
-    )
     for call, operators in enumerate(calls):
         if len(calls) > 1:
             yield f"call {call}"
-        rows = ((str(index), item.kind, item.text, *_operator_result(item)) for index, item in enumerate(operators))
-        yield Table(columns, tuple(rows))
+        yield table_of(_OPERATION_COLUMNS, operators, numbers=("", 0))
 
 
 def compiled_tables(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
@@ -151,18 +136,11 @@ def compiled_tables(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
         yield from node_table(chosen, wide=wide)
 
 
-def _operator_result(item: ModelOperation) -> tuple[str, str, str]:
-    """Return the dtype, error and mark of an operation."""
-    if item.row is None:
-        return (item.dtype, "0.0e+00" if item.kind == "placeholder" else "", "")
-    return (item.row.dtype or "", _error(item.row), _attention(item.row))
-
-
 def module_table(rows: Sequence[ModuleRow], *, wide: bool) -> Table:
     """Return a table of the modules' input and output tensors; only the outputs unless `wide`."""
     if wide:
         return table_of(_MODULE_COLUMNS, rows)
-    columns: dict[str | Column, Callable[[ModuleRow], object]] = {
+    columns: Columns[ModuleRow] = {
         Column("module", fit_paths, least=12, preferred=24): _output_path,
         Column("is", optional=1): lambda row: row.resolution,
         Column("value", partial(_fit_texts, names=fit_names)): lambda row: row.value or row.note,
@@ -176,8 +154,7 @@ def outcome_table(outcomes: Sequence[NodeOutcome], *, wide: bool) -> Iterable[Bl
     yield tally(outcomes)
     shown = outcomes if wide else [outcome for outcome in outcomes if outcome.kind != "folded"]
     yield table_of(_OUTCOME_COLUMNS, shown)
-    if hidden := len(outcomes) - len(shown):
-        yield f"and {hidden} that are folded into constants"
+    yield from hidden_text(outcomes, len(shown), "that are folded into constants")
 
 
 def tally(outcomes: Sequence[NodeOutcome]) -> str:
@@ -199,9 +176,7 @@ def node_tables(rows: Sequence[Row], outcomes: Sequence[NodeOutcome], *, wide: b
 
 def precision_tables(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
     """Yield tables of each value's signal-to-noise ratio and its overflowed, clipped and zeroed elements."""
-    columns: dict[str | Column, Callable[..., object]] = dict(_PRECISION_COLUMNS)
-    if wide:
-        columns["value"] = lambda row: row.value
+    columns = _PRECISION_COLUMNS | ({"value": lambda row: row.value} if wide else {})
     for title, chosen in _rows_by_graph(rows):
         yield title
         yield table_of(columns, chosen if wide else [row for row in chosen if row.judged], skip_empty=not wide)
@@ -211,13 +186,7 @@ def excerpt_table(rows: Sequence[Row], center: Row, around: int) -> Iterable[Blo
     """Yield a table of `center` and up to `around` rows of the same graph before and after it, and its legend."""
     same_graph = [row for row in rows if (row.call, row.stage) == (center.call, center.stage)]
     shown = surrounding([row for row in same_graph if row.kind != "constant" or row.diverged], center, around)
-    table = _short_table(shown, lines=2)
-    without_kind = [index for index, title in enumerate(table.titles) if title != "kind"]
-    yield Table(
-        tuple(table.columns[index] for index in without_kind),
-        tuple(tuple(row[index] for index in without_kind) for row in table.rows),
-        table.marked,
-    )
+    yield _short_table(shown, brief=True)
     yield from legend(shown)
 
 
@@ -264,6 +233,10 @@ def _attention(row: Row) -> str:
     return "inherited" if row.diverged else "suspect" if row.isolated.verdict == "suspicious" else ""
 
 
+def _is_timed(rows: Iterable[Row]) -> bool:
+    return any(row.seconds is not None for row in rows)
+
+
 def _has_float64(rows: Iterable[Row]) -> bool:
     return any(row.float64 is not None or row.isolated is not None for row in rows)
 
@@ -275,33 +248,37 @@ def rounding_ratio(verdict: RoundingVerdict | None) -> str:
     return f"{verdict.ratio:.1f}" if verdict.ratio < _EXPONENT_FROM else f"{verdict.ratio:.0e}".replace("e+0", "e")
 
 
-def _measure(row: Row, name: str) -> object:
-    """Return a measure of the row's difference; None if it has no error."""
-    return None if row.error is None else getattr(row.difference, name)
-
-
 def _decibels(row: Row) -> str | None:
-    return None if row.error is None or row.difference is None else f"{row.difference.snr:.0f}"
+    return f"{row.measures['snr']:.0f}" if row.measures else None
 
 
 _MODULE = Column("module", fit_paths, least=12, preferred=20)
 _TIMES, _ALONE = "times rounding", "node alone"
-_FLOAT64_COLUMNS: dict[str, Callable[[Row], str]] = {
-    _TIMES: lambda row: rounding_ratio(row.float64),
-    _ALONE: lambda row: rounding_ratio(row.isolated),
+_FLOAT64_COLUMNS: Columns[Row] = {
+    Column(_TIMES, right=True): lambda row: rounding_ratio(row.float64),
+    Column(_ALONE, right=True): lambda row: rounding_ratio(row.isolated),
 }
-_PRECISION_COLUMNS: dict[str | Column, Callable[..., object]] = {
+_OPERATION_COLUMNS: Columns[ModelOperation] = {
+    Column("kind", optional=2): lambda item: item.kind,
+    Column("operator", partial(_fit_texts, names=fit_paths), preferred=24): lambda item: item.text,
+    Column("dtype", optional=1): lambda item: item.row.dtype if item.row else item.dtype,
+    Column("error", right=True): lambda item: (
+        _error(item.row) if item.row else 0.0 if item.kind == "placeholder" else None
+    ),
+    Column("attention"): lambda item: item.row and _attention(item.row),
+}
+_PRECISION_COLUMNS: Columns[Row] = {
     "": lambda row: row.index,
     Column("operator", fit_names, optional=2): lambda row: row.op.rpartition("::")[2],
     Column("module or value", fit_paths, least=12, preferred=16): lambda row: row.module or row.value,
     Column("dtype", optional=1): lambda row: row.dtype,
     "SNR (dB)": _decibels,
-    "overflowed": lambda row: _measure(row, "overflowed") or None,
-    "clipped": lambda row: _measure(row, "clipped") or None,
-    "zeroed": lambda row: _measure(row, "zeroed") or None,
+    "overflowed": lambda row: row.measures.get("overflowed") or None,
+    "clipped": lambda row: row.measures.get("clipped") or None,
+    "zeroed": lambda row: row.measures.get("zeroed") or None,
     "attention": _attention,
 }
-_WIDE_COLUMNS: dict[str, Callable[..., object]] = {
+_WIDE_COLUMNS: Columns[Row] = {
     "": lambda row: row.index,
     "kind": lambda row: row.kind,
     "operator": lambda row: row.op,
@@ -312,26 +289,26 @@ _WIDE_COLUMNS: dict[str, Callable[..., object]] = {
     "dtype": lambda row: row.dtype,
     "shape": lambda row: None if row.shape is None else str(list(row.shape)),
     "status": lambda row: row.status,
-    "error": lambda row: _measure(row, "error"),
+    "error": lambda row: row.measures.get("error"),
     **_FLOAT64_COLUMNS,
-    "mean error": lambda row: _measure(row, "mean_error"),
-    "absolute": lambda row: _measure(row, "absolute"),
-    "relative": lambda row: _measure(row, "relative"),
-    "to scale": lambda row: _measure(row, "scale"),
-    "rms": lambda row: _measure(row, "rms"),
+    "mean error": lambda row: row.measures.get("mean_error"),
+    "absolute": lambda row: row.measures.get("absolute"),
+    "relative": lambda row: row.measures.get("relative"),
+    "to scale": lambda row: row.measures.get("scale"),
+    "rms": lambda row: row.measures.get("rms"),
     "SNR (dB)": _decibels,
-    "differ": lambda row: _measure(row, "mismatched"),
-    "not finite": lambda row: _measure(row, "nonfinite"),
-    "overflowed": lambda row: _measure(row, "overflowed"),
-    "clipped": lambda row: _measure(row, "clipped"),
-    "zeroed": lambda row: _measure(row, "zeroed"),
+    "differ": lambda row: row.measures.get("mismatched"),
+    "not finite": lambda row: row.measures.get("nonfinite"),
+    "overflowed": lambda row: row.measures.get("overflowed"),
+    "clipped": lambda row: row.measures.get("clipped"),
+    "zeroed": lambda row: row.measures.get("zeroed"),
     "evidence": lambda row: row.evidence,
     "µs": _microseconds,
     "attention": _attention,
     "reason": lambda row: row.reason,
     "source": lambda row: row.source,
 }
-_MODULE_COLUMNS: dict[str, Callable[..., object]] = {
+_MODULE_COLUMNS: Columns[ModuleRow] = {
     "call": lambda row: row.call,
     "module": lambda row: row.path or "(model)",
     "iteration": lambda row: row.iteration,
@@ -343,7 +320,7 @@ _MODULE_COLUMNS: dict[str, Callable[..., object]] = {
     "attention": lambda row: ARROW if row.difference is not None and not row.difference.close else "",
     "note": lambda row: row.note,
 }
-_OUTCOME_COLUMNS: dict[str | Column, Callable[..., object]] = {
+_OUTCOME_COLUMNS: Columns[NodeOutcome] = {
     Column("exported node", fit_names, preferred=16): lambda outcome: outcome.node,
     Column("operator", fit_names, optional=1): lambda outcome: outcome.op,
     "becomes": lambda outcome: outcome.kind,

@@ -1,6 +1,6 @@
 """The rows of results: values, module tensors, exported nodes, the model's operations, and tensors of two dumps."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -12,6 +12,7 @@ from ..common._source import short_source
 from ..float64._verdict import SUSPICIOUS, RoundingVerdict, format_ratio
 from ..metrics._metrics import Difference
 from ..metrics._spread import Spread
+from ..rendering._json import NOT_IN_JSON
 
 OutcomeKind = Literal["survives", "fused", "folded", "removed"]
 Status = Literal["same", "different", "shape or dtype differs", "no value", "not mapped"]
@@ -134,6 +135,11 @@ class Row:
         return None if self.difference is None or self.difference.problem else self.difference.error
 
     @property
+    def measures(self) -> Mapping[str, float | int]:
+        """The measures of its difference, by name; none if it has no error."""
+        return {} if self.difference is None or self.difference.problem else self.difference.measures
+
+    @property
     def unjudged(self) -> tuple[str, ...]:
         """If the row diverged, the names of the nodes before it that could not be judged and may be at fault."""
         if self.stage != "exported":
@@ -153,7 +159,7 @@ class Row:
         where = f" in {self.module}" if self.module else ""
         line = f" ({short_source(self.source)})" if self.source else ""
         fused = f", which computes {', '.join(self.operators)}" if self.kind == "fused" else ""
-        fused += f", after {_last_names(self.unjudged)}, which could not be judged" if self.unjudged else ""
+        fused += f", after {_last(self.unjudged)}, which could not be judged" if self.unjudged else ""
         sentence = f"{self.stage} node {self.node} ({self.op}{fused}) → {self.value}{where}{line}: {self.amount}"
         return short_line(sentence, SENTENCE)
 
@@ -226,7 +232,7 @@ class ModelOperation:
 
     kind: str
     text: str
-    row: Row | None
+    row: Row | None = field(default=None, metadata=NOT_IN_JSON)
     dtype: str = ""
 
 
@@ -244,7 +250,6 @@ class DiffRow:
             tensor was not stored.
         ratio: the difference as a multiple of the rounding level, if that is stored with the first value and judges it:
             the worst element or the root mean square, the larger one.
-        cause: why a value of a golden dump differs, in a word or two (see `Cause`); `""` if that was not examined.
         layout: how the tensor was put together from those of several ranks, and how that is known; `""` of one process.
         ranks: the ranks that have a wrong part or replica, as far as that is known.
         held_by: of several processes, the ranks that have a part of the value.
@@ -261,7 +266,6 @@ class DiffRow:
     difference: Difference | None = None
     same: bool | None = False
     ratio: float | None = None
-    cause: str = ""
     layout: str = ""
     ranks: tuple[int, ...] = ()
     held_by: tuple[int, ...] = ()
@@ -282,6 +286,11 @@ class DiffRow:
         if self.ratio is not None:
             return self.ratio > SUSPICIOUS
         return self.same is False if self.difference is None else not self.difference.close
+
+    @property
+    def place(self) -> str:
+        """The label of its key and its path, which name it."""
+        return self.key.label + self.path
 
     @property
     def module(self) -> str:
@@ -308,9 +317,8 @@ class DiffRow:
         what = self.reason
         if self.difference is not None and not self.faulty:
             what = str(self.difference) if self.ratio is None else self.difference.without_limits
-        return short_line(f"{self.key.label}{self.path}{ranks}: {times}{what}")
+        return short_line(f"{self.place}{ranks}: {times}{what}")
 
 
-def _last_names(names: Sequence[str], most: int = 5) -> str:
-    shown = ", ".join(names[-most:])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+def _last(names: Sequence[str], most: int = 5) -> str:
+    return ", ".join(names[-most:]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,17 +1,20 @@
-"""Evaluate an exported program in float64, value by value: of the whole model, and of each node in isolation."""
+"""Evaluate an exported program, or an ONNX program, in float64: whole, from given values, or each node by itself."""
 
+import functools
 import math
 import zlib
-from abc import abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch import fx
 
-from filch.export import ExportError, Graph, Node, Original, Program
+from filch.export import ExportError, Node, Original, Program
+from filch.export.evaluation._float64 import can_replace
+from filch.export.operators._in_float64 import in_float64
 from filch.export.operators._registry import operator_of
 
 from ..common._complex import complex_as_real
@@ -25,8 +28,9 @@ from ..float64._verdict import Float64Value
 _FLOAT32_UNIT = 2.0**-24
 Units = Mapping[str, float]
 TensorLookup = Callable[[str], torch.Tensor | None]
-# A value in float64, and the same computed with noise: tensors, or lists of these, which are sequences of ONNX.
-ExactAndNoisy = tuple[Any, Any]
+# A value in float64 and, if the run has noise, the same with noise: tensors, or lists of these, which are sequences of
+# ONNX. Within a PyTorch program, complex tensors, numbers and tuples as well.
+Variants = tuple[Any, ...]
 
 
 class Float64Evaluator:
@@ -34,6 +38,11 @@ class Float64Evaluator:
 
     Args:
         program: the program.
+
+    Attributes:
+        original: the exported program.
+        units: half a unit in the last place of each value, relative, by name: the root mean square of its noise.
+        steps: see `Float64Values`.
 
     Raises:
         CompareError: the program has no exported PyTorch program.
@@ -48,16 +57,21 @@ class Float64Evaluator:
                 "use what export() returned, or a file saved by Program.save with its .pt2 beside it"
             )
         try:
-            self._units = _units_of(original)
+            self.units = _units_of(original)
         except ExportError as error:
             raise CompareError(f"float64 needs the exported program: {error}") from error
-        self._original, self._random = original, original.unpredictable
-        self._steps = _steps_of(original)
+        self.original, self._random = original, original.unpredictable
+        self.steps = _steps_of(original)
 
-    def of(self, inputs: Mapping[str, torch.Tensor], wanted: Collection[str], *, keep: bool) -> "Float64Values":
-        """Return the values of one call of the model (see `Float64Run`)."""
-        args = self._original, inputs, self._units, self._random.random, self._steps
-        return Float64Run(*args, wanted=wanted, keep=keep)
+    def of(self, inputs: Mapping[str, torch.Tensor], wanted: Collection[str], *, keep: bool) -> "ProgramRun":
+        """Return the values of one call of the model.
+
+        Args:
+            inputs: the inputs of the call, by name.
+            wanted: see `RunOptions`.
+            keep: see `RunOptions`.
+        """
+        return ProgramRun(self, inputs, RunOptions(wanted, keep, self._random.random))
 
     def isolated(
         self,
@@ -66,265 +80,123 @@ class Float64Evaluator:
         ties: Mapping[int, int] = MappingProxyType({}),
         *,
         by_graph: bool = False,
-    ) -> "Float64Values":
-        """Return the outputs of each node on its reference inputs in one call (see `Float64NodeRun`)."""
-        args = self._original, inputs, self._units, self._random.replaced, self._steps
-        return Float64NodeRun(*args, reference=reference, ties=ties, by_graph=by_graph)
+    ) -> "ProgramRun":
+        """Return the outputs of each node in one call, from references of what it reads.
+
+        Args:
+            inputs: the inputs of the call, by name.
+            reference: returns the reference of a value by its name; see `RunOptions.known`.
+            ties: see `RunOptions`.
+            by_graph: see `RunOptions`.
+        """
+        unknown = self._random.replaced
+        options = RunOptions(unknown=unknown, known=reference, change_decisions=True, ties=ties, by_graph=by_graph)
+        return ProgramRun(self, inputs, options)
 
 
-class _ProgramValues(Float64Values):
-    """The values of one call of a program.
+@dataclass(frozen=True)
+class RunOptions:
+    """How a program is run in float64.
 
-    Args:
-        original: the exported program.
-        inputs: the inputs of the call, by name.
-        units: half a unit in the last place of each value, relative, by name: the root mean square of its noise.
+    Attributes:
+        wanted: the names of the values that will be requested, roughly in the order of the program. None if it can be
+            any, in any order: then each request computes what it needs again, and keeps nothing.
+        keep: whether to keep all values for a second pass.
         unknown: the names of values without a float64 value.
-        steps: see `Float64Values`.
+        known: returns what others read in place of a value, in its own dtype; it is not computed for them. None of a
+            value that is computed from what its node reads.
+        forced: returns what others read in place of a value when it was computed, by its name: that value itself, or
+            another one of the same shape.
+        noisy: whether each value is also computed with noise on everything that is read.
         change_decisions: whether noisy values are computed from the decisions that noise changed (see `Decisions`).
+        ties: see `filch.export.operators.NodeCall`.
+        by_graph: whether the nodes of the graph compute what reads a value within an operation of the model, if that is
+            known; else the operation does.
+        observe: called with each node of the graph that was computed, and with what it has read and returned, by name.
     """
 
-    def __init__(
-        self,
-        original: Original,
-        inputs: Mapping[str, torch.Tensor],
-        units: Units,
-        unknown: Collection[str],
-        steps: frozenset[str],
-        *,
-        change_decisions: bool,
-    ) -> None:
+    wanted: Collection[str] | None = None
+    keep: bool = False
+    unknown: Collection[str] = frozenset()
+    known: TensorLookup = lambda _: None
+    forced: Callable[[str, Any], Any] | None = None
+    noisy: bool = True
+    change_decisions: bool = False
+    ties: Mapping[int, int] = field(default_factory=dict)
+    by_graph: bool = False
+    observe: Callable[[Node, Mapping[str, Any], Mapping[str, Any]], None] = lambda *_: None
+
+
+@dataclass(frozen=True)
+class _Values:
+    """The values that nodes have read or computed.
+
+    Attributes:
+        known: see `RunOptions`.
+        cache: the computed values that are still needed, by name.
+        done: the ids of the nodes that were computed, also in vain.
+    """
+
+    known: TensorLookup
+    cache: ValueCache[Variants]
+    done: set[int]
+
+
+class ProgramRun(Float64Values):
+    """The values of one call of a program in float64, each of which is computed when it is requested.
+
+    Operations run in PyTorch; values inside an operation's ONNX decomposition are computed from those, node by node.
+
+    Args:
+        program: the program.
+        inputs: the inputs of the call, by name.
+        options: from what values are computed.
+    """
+
+    def __init__(self, program: Float64Evaluator, inputs: Mapping[str, torch.Tensor], options: RunOptions) -> None:
         super().__init__()
-        self.steps = steps
-        self._change_decisions = change_decisions
-        self._original, self._inputs, self._units, self._unknown = original, inputs, units, unknown
-        self._eager_names = frozenset(original.names)
-        self._ties: Mapping[int, int] = {}
+        self.steps, self.fully_cached = program.steps, options.keep or options.wanted is None
+        self._program, self._inputs, self._options = program, inputs, options
+        self._original: Original = program.original
+        self._eager_names = frozenset(self._original.names)
+        self._operations = {node.name: node for node in self._original.nodes if node.op == "call_function"}
+        self._values = None if options.wanted is None else self._values_for(options.wanted)
+        self._wanted = {*(options.wanted or ())}
+        self._with_changed_decisions: ProgramRun | None = None
+
+    def _values_for(self, wanted: Collection[str]) -> _Values:
+        """Return a cache for what the wanted values are computed from."""
+        values = _Values(functools.cache(self._options.known), ValueCache({}), set())
+        uses = Counter(name for node in self._pending(wanted, values) for name in _reads(node))
+        buffer = math.inf if self._options.keep else 0
+        return replace(values, cache=ValueCache(uses, wanted, buffer=buffer))
 
     def get(self, name: str) -> Float64Value | None:
         """See `Float64Values.get`."""
         try:
-            both = None if name in self._unknown else self._get(name)
+            both = None if name in self._options.unknown else self.computed(name)
         except ExportError as error:
             self.problem = str(error)
             return None
-        if both is None or isinstance(both[0], list) or both[0].shape != both[1].shape:
+        if both is None or not all(isinstance(item, torch.Tensor) for item in both) or both[0].shape != both[1].shape:
             return None
-        return Float64Value(*both, self._unit_or_default(name))
-
-    def unit(self, name: str) -> float:
-        """See `Float64Values.unit`."""
-        return self._units.get(name, 0.0)
-
-    @abstractmethod
-    def _get(self, name: str) -> ExactAndNoisy | None: ...
-
-    def is_inner(self, name: str) -> bool:
-        """See `Float64Values.is_inner`."""
-        return bool(self._eager_names) and name not in self._eager_names
-
-    def reads(self, name: str) -> Sequence[str]:
-        """See `Float64Values.reads`."""
-        return self._original.reads.get(name, ())
-
-    def _evaluate(self, node: Node, lookup: Callable[[str], ExactAndNoisy | None]) -> dict[str, ExactAndNoisy]:
-        """Return the outputs of an ONNX node by name; `lookup` returns what it reads, except inputs and weights."""
-        add_noise = _noise(self._units, (*node.reads, *node.outputs))
-        exact, noisy = {}, {}
-        for name in dict.fromkeys(node.reads):
-            known = complex_as_real(self._inputs[name]) if name in self._inputs else None
-            both = lookup(name) if known is None else (known, known)
-            if both is None:
-                if (weight := self._original.constant(name)) is None:
-                    return {}
-                both = weight, weight
-            exact[name], changed = map(_in_float64, both)
-            if not self._change_decisions:
-                changed = self._decided(name, changed, exact[name])
-            keeps_exact = _is_setting(node, name) or _is_whole_exponent(node, name, both[0])
-            noisy[name] = exact[name] if keeps_exact else add_noise(name, changed)
-        evaluate = partial(self._original.evaluate, ties=self._ties) if self._ties else self._original.evaluate
-        outputs, noisy_outputs = evaluate(node.name, exact), evaluate(node.name, noisy, add_noise)
-        names = outputs.keys() & noisy_outputs.keys()
-        return {name: (_in_float64(outputs[name]), _in_float64(noisy_outputs[name])) for name in names}
-
-    def _decided(self, name: str, value: Any, other: torch.Tensor | None) -> Any:
-        """Return a value with other decisions, if it has decisions of the same dtype and shape."""
-        if other is None or not self.decides(name, value) or other.shape != value.shape:
-            return value
-        is_comparable = other.dtype == value.dtype or (other.is_floating_point() and value.is_floating_point())
-        return decided(value, other, self._unit_or_default(name)) if is_comparable else value
-
-    def _unit_or_default(self, name: str) -> float:
-        return self._units.get(name, _FLOAT32_UNIT)
-
-
-class Float64Run(_ProgramValues):
-    """The values of one call of a program, each computed from earlier values in float64.
-
-    Request them roughly in program order. Operations run in PyTorch; values inside an operation's ONNX decomposition
-    are computed from those, node by node.
-
-    Args:
-        *args: see `_ProgramValues`.
-        wanted: the names of the values that will be requested.
-        keep: whether to keep all values for a second pass.
-        change_decisions: see `_ProgramValues`.
-        decisions: the decisions that replace those of float64 (see `Float64Values.with_decisions`).
-    """
-
-    def __init__(
-        self,
-        *args: Any,
-        wanted: Collection[str],
-        keep: bool,
-        change_decisions: bool = False,
-        decisions: Mapping[str, torch.Tensor] = MappingProxyType({}),
-    ) -> None:
-        super().__init__(*args, change_decisions=change_decisions)
-        self._decisions = decisions
-        self.fully_cached = keep
-        self._wanted = {*wanted}
-        self._with_changed_decisions: Float64Run | None = None
-        nodes = self._decomposition_nodes(wanted)
-        uses = Counter(name for node in nodes for name in {*node.reads})
-        self._cache = ValueCache[ExactAndNoisy](uses, wanted, buffer=math.inf if keep else 0)
-        self._producers = {name: node for node in nodes for name in node.outputs if name}
-        self._eager = self._walk((uses.keys() | self._wanted) & self._eager_names)
+        return Float64Value(both[0], both[1], self._unit_or_default(name))
 
     def get_with_changed_decisions(self, name: str) -> Float64Value | None:
         """See `Float64Values.get_with_changed_decisions`: a further run, which begins with the first request."""
         if not self.changed_decisions:
             return None
         if self._with_changed_decisions is None:
-            self._with_changed_decisions = self._further_run(change_decisions=True)
+            self._with_changed_decisions = self._again(change_decisions=True)
         return self._with_changed_decisions.get(name)
 
-    def with_decisions(self, decisions: Mapping[str, torch.Tensor]) -> "Float64Run":
-        """See `Float64Values.with_decisions`: a further run, which begins with the first request."""
-        return self._further_run(decisions=decisions)
+    def with_decisions(self, decisions: Mapping[str, torch.Tensor]) -> "ProgramRun":
+        """See `Float64Values.with_decisions`: a further run, which begins with the first request.
 
-    def _further_run(self, **options: Any) -> "Float64Run":
-        args = self._original, self._inputs, self._units, self._unknown, self.steps
-        return Float64Run(*args, wanted=self._wanted, keep=self.fully_cached, **options)
-
-    def release(self, name: str) -> None:
-        """See `Float64Values.release`."""
-        self._cache.release(name)
-        if not self.fully_cached:
-            self._wanted.discard(name)
-        if self._with_changed_decisions is not None:
-            self._with_changed_decisions.release(name)
-
-    def _walk(self, names: Collection[str]) -> Iterator[tuple[str, ExactAndNoisy]]:
-        """Yield values by name, as soon as they are computed, and the decisions that they are computed from."""
-        decisions = {name for name, dtype in self._original.types.items() if not unit_of(dtype)} | self.steps
-        needed = {*names}
-        for node in reversed(self._original.nodes):
-            if node.name in needed:
-                needed.update(item.name for item in node.all_input_nodes)
-        if not needed:  # the reference is an ONNX program
-            return
-        walk, wanted = self._original.float64.walk, {*names, *(decisions & needed & self._eager_names)}
-        exact_decisions: dict[str, torch.Tensor] = {}
-
-        def chosen(name: str, value: torch.Tensor) -> Any:
-            return self._chosen(name, self._decided(name, value, exact_decisions.get(name)))
-
-        exact = walk(self._inputs, wanted=wanted, replace=chosen)
-        noisy = walk(
-            self._inputs,
-            wanted=wanted,
-            read=_noise(self._units),
-            replace=None if self._change_decisions else chosen,
-        )
-        for (name, value), (_, noisy_value) in zip(exact, noisy, strict=True):
-            exact_decisions.clear()
-            if self.decides(name, value):
-                exact_decisions[name] = value
-            yield name, (complex_as_real(value), complex_as_real(noisy_value))
-
-    def _chosen(self, name: str, value: Any) -> Any:
-        """Return what later values are computed from in place of a value."""
-        return self._decided(name, value, self._decisions.get(name))
-
-    def _decomposition_nodes(self, wanted: Collection[str]) -> list[Node]:
-        """Return the ONNX nodes that compute the wanted values which PyTorch does not compute, in order."""
-        graph, needed = self._original.graph, {*wanted}
-        available = {*self._eager_names, *graph.inputs, *graph.constants}
-        nodes = []
-        for node in reversed(graph.nodes):
-            if any(name in needed and name not in available for name in node.outputs):
-                nodes.append(node)
-                needed.update(node.reads)
-        return nodes[::-1]
-
-    def _get(self, name: str) -> ExactAndNoisy | None:
-        if name not in self._cache.values and self._cache.needs(name):
-            if name in self._eager_names:
-                self._advance(name)
-            else:
-                for node in self._pending(name):
-                    self._compute(node)
-        return self._cache.values.get(name)
-
-    def _pending(self, name: str) -> Sequence[Node]:
-        """Return the nodes that have to be computed for a value, in order: a node may stand for hundreds of them."""
-        return _between(name, self._producers, self._original.graph, lambda read: read in self._cache.values)
-
-    def _advance(self, name: str) -> None:
-        """Run the program until it has computed a value; after an error it computes nothing more."""
-        try:
-            while name not in self._cache.values and (item := next(self._eager, None)):
-                self._put(*item)
-        except ExportError as error:
-            self.problem, self._eager = str(error), iter(())
-
-    def _compute(self, node: Node) -> None:
-        for name, both in self._evaluate(node, self._read).items():
-            self._put(name, both)
-        self._cache.consume({*node.reads})
-        for name in node.outputs:  # compute each node once, even if it failed
-            self._producers.pop(name, None)
-
-    def _read(self, name: str) -> ExactAndNoisy | None:
-        both = self._get(name)
-        return None if both is None else (self._chosen(name, both[0]), self._chosen(name, both[1]))
-
-    def _put(self, name: str, both: ExactAndNoisy) -> None:
-        if self.decides(name, both[0]) and differ(*both, self._unit_or_default(name)):
-            self.changed_decisions.add(name)
-        if self._cache.needs(name):
-            self._cache.put(name, both)
-
-
-class Float64NodeRun(_ProgramValues):
-    """Values computed from reference inputs, each independently and in any order.
-
-    Args:
-        *args: see `_ProgramValues`.
-        reference: returns the reference of a value by its name, in its own dtype; None has it computed from what its
-            node reads.
-        ties: see `filch.export.operators.NodeCall`.
-        by_graph: whether the graph's nodes compute what reads a value within an operation of the model, if that has a
-            reference; else the operation does.
-    """
-
-    def __init__(
-        self,
-        *args: Any,
-        reference: TensorLookup,
-        ties: Mapping[int, int] = MappingProxyType({}),
-        by_graph: bool = False,
-    ) -> None:
-        super().__init__(*args, change_decisions=True)
-        self._reference, self._ties, self._by_graph = reference, ties, by_graph
-
-    def release(self, name: str) -> None:
-        """See `Float64Values.release`: does nothing, because no value is cached."""
-
-    def with_decisions(self, decisions: Mapping[str, torch.Tensor]) -> "Float64NodeRun":
-        """See `Float64Values.with_decisions`: they are references, and what is computed from them has none."""
+        Where nothing is kept, they are known values, and what is computed from them is not known any more.
+        """
+        if self._options.wanted is not None:
+            return self._again(forced=lambda name, value: self._decided(name, value, decisions.get(name)))
         following, users = {*decisions}, defaultdict[str, list[str]](list)
         for user, reads in self._original.reads.items():
             for read in reads:
@@ -334,54 +206,177 @@ class Float64NodeRun(_ProgramValues):
             found = {*users[pending.pop()]} - following
             following |= found
             pending += found
+        known = self._options.known
+        return self._again(known=lambda name: decisions.get(name) if name in following else known(name))
 
-        def reference(name: str) -> torch.Tensor | None:
-            return decisions.get(name) if name in following else self._reference(name)
+    def _again(self, **changes: Any) -> "ProgramRun":
+        wanted = None if self._options.wanted is None else {*self._wanted}
+        return ProgramRun(self._program, self._inputs, replace(self._options, wanted=wanted, **changes))
 
-        args = self._original, self._inputs, self._units, self._unknown, self.steps
-        return Float64NodeRun(*args, reference=reference, ties=self._ties, by_graph=self._by_graph)
+    def unit(self, name: str) -> float:
+        """See `Float64Values.unit`."""
+        return self._program.units.get(name, 0.0)
 
-    def _reads_inner(self, name: str) -> bool:
-        node = self._original.graph.producer.get(name) if self._by_graph else None
-        return node is not None and any(
-            self.is_inner(read) and self._reference(read) is not None for read in node.reads
-        )
+    def is_inner(self, name: str) -> bool:
+        """See `Float64Values.is_inner`."""
+        return bool(self._eager_names) and name not in self._eager_names
 
-    def _get(self, name: str) -> ExactAndNoisy | None:
-        if name in self._eager_names and not self._reads_inner(name):
-            run, reads = self._original.float64.node, (None, _noise(self._units))
-            exact, noisy = (run(name, self._inputs, self._reference, read) for read in reads)
-            both = isinstance(exact, torch.Tensor) and isinstance(noisy, torch.Tensor)
-            return (complex_as_real(exact), complex_as_real(noisy)) if both else None
-        graph = self._original.graph
-        known: dict[str, ExactAndNoisy] = {}
+    def reads(self, name: str) -> Sequence[str]:
+        """See `Float64Values.reads`."""
+        return self._original.reads.get(name, ())
 
-        def is_known(read: str) -> bool:
-            if read not in known and (found := self._known(read)) is not None:
-                known[read] = found
-            return read in known or read in self._eager_names
+    def release(self, name: str) -> None:
+        """See `Float64Values.release`."""
+        if self._values is None:
+            return
+        self._values.cache.release(name)
+        if not self.fully_cached:
+            self._wanted.discard(name)
+        if self._with_changed_decisions is not None:
+            self._with_changed_decisions.release(name)
 
-        for node in _between(name, graph.producer, graph, is_known):
-            known = self._evaluate(node, known.get) | known
-        return known.get(name)
+    def computed(self, name: str) -> Variants | None:
+        """Return a value as it is computed: complex numbers as pairs, and a sequence as a list; None if it can't be.
 
-    def _known(self, name: str) -> ExactAndNoisy | None:
-        """Return the reference of a value, or what the program computes; None has it computed by nodes of the graph."""
-        reference = self._reference(name)
-        if reference is None:
-            return self._get(name) if name in self._eager_names else None
-        return reference, reference
+        Raises:
+            ExportError: an operation of the model can't be run, or a node takes longer than the time limit.
+        """
+        values = self._values or self._values_for([name])
+        if name not in values.cache.values and values.cache.needs(name):
+            for node in self._pending([name], values):
+                self._compute(node, values)
+        found = values.cache.values.get(name)
+        return None if found is None else (*map(_in_graph, found),)
+
+    def read(self, name: str) -> Variants | None:
+        """Return what others read in place of a value (see `computed`)."""
+        found = self.computed(name)
+        return None if found is None else self._chosen(name, found)
+
+    def _pending(self, names: Iterable[str], values: _Values) -> list[fx.Node | Node]:
+        """Return the nodes that have to be computed for some values, in order."""
+        order, visited, stack = dict[int, fx.Node | Node](), set[str](), [*names][::-1]
+        while stack:
+            name = stack[-1]
+            node = self._node(name, values)
+            if node is None or id(node) in values.done:
+                stack.pop()
+            elif name in visited:
+                order[id(node)] = node
+                stack.pop()
+            else:
+                visited.add(name)
+                stack += (
+                    item for item in _reads(node) if item not in visited and not self._is_known(node, item, values)
+                )
+        return [*order.values()]
+
+    def _node(self, name: str, values: _Values) -> fx.Node | Node | None:
+        """Return what computes a value: an operation in PyTorch, or a node of the graph; None of inputs and weights."""
+        operation, node = self._operations.get(name), self._original.graph.producer.get(name)
+        if operation is None or (self._options.by_graph and node is not None and self._reads_inner(node, values)):
+            return node
+        return operation
+
+    def _reads_inner(self, node: Node, values: _Values) -> bool:
+        return any(self.is_inner(name) and values.known(name) is not None for name in node.reads)
+
+    def _is_known(self, node: fx.Node | Node, name: str, values: _Values) -> bool:
+        return name in values.cache.values or self._known(node, name, values) is not None
+
+    def _known(self, node: fx.Node | Node, name: str, values: _Values) -> torch.Tensor | None:
+        """Return a value that a node reads and that is not computed, except weights."""
+        if isinstance(node, Node) and name in self._inputs:
+            return complex_as_real(self._inputs[name])
+        found = values.known(name)
+        is_fit = found is None or isinstance(node, Node) or can_replace(self._operations[name], found)
+        return found if is_fit else None
+
+    def _compute(self, node: fx.Node | Node, values: _Values) -> None:
+        """Compute a node, and keep what others need of its outputs."""
+        values.done.add(id(node))  # each is computed once, even if it fails
+        results = self._evaluate(node, values) if isinstance(node, Node) else self._run(node, values)
+        for name, both in results.items():
+            if not self._options.change_decisions and len(both) > 1:
+                first, second = map(_in_graph, both)
+                if self.decides(name, first) and differ(first, second, self._unit_or_default(name)):
+                    self.changed_decisions.add(name)
+            if values.cache.needs(name):
+                values.cache.put(name, both)
+        values.cache.consume(_reads(node))
+
+    def _read(self, node: fx.Node | Node, name: str, values: _Values) -> Variants | None:
+        """Return what a node reads of a value; None of a weight, or if the value can't be computed."""
+        if (known := self._known(node, name, values)) is not None:
+            return (known,) * (1 + self._options.noisy)
+        found = values.cache.values.get(name)
+        if found is None:
+            return None
+        return self._chosen(name, (*map(_in_graph, found),) if isinstance(node, Node) else found)
+
+    def _chosen(self, name: str, both: Variants) -> Variants:
+        """Return what others read in place of a computed value."""
+        forced = self._options.forced
+        exact, *noisy = both if forced is None else (forced(name, item) for item in both)
+        if self._options.change_decisions:
+            return exact, *noisy
+        return exact, *(self._decided(name, item, exact) for item in noisy)
+
+    def _run(self, node: fx.Node, values: _Values) -> dict[str, Variants]:
+        """Return the result of an operation in PyTorch by its name; after an error, a run computes no more."""
+        reads = {name: self._read(node, name, values) for name in _reads(node)}
+        if (self.problem and self._values is not None) or None in reads.values():
+            return {}
+        noises = (None, _noise(self._program.units))[: 1 + self._options.noisy]
+        compute, found = self._original.float64.compute, []
+        for index, add_noise in enumerate(noises):
+            given = {name: both[index] for name, both in reads.items() if both is not None}
+            found.append(compute(node.name, self._inputs, given, add_noise))
+        return {node.name: (*found,)}
+
+    def _evaluate(self, node: Node, values: _Values) -> dict[str, Variants]:
+        """Return the outputs of an ONNX node by name; none if it is not supported, or reads what can't be computed."""
+        add_noise = _noise(self._program.units, (*node.reads, *node.outputs))
+        exact, noisy = dict[str, Any](), dict[str, Any]()
+        for name in dict.fromkeys(node.reads):
+            both = self._read(node, name, values)
+            if both is None:
+                if (weight := self._original.constant(name)) is None:
+                    return {}
+                both = (weight,) * (1 + self._options.noisy)
+            exact[name], *others = map(in_float64, both)
+            keeps_exact = _is_setting(node, name) or _is_whole_exponent(node, name, both[0])
+            for item in others:
+                noisy[name] = exact[name] if keeps_exact else add_noise(name, item)
+        kinds = [(exact, None), (noisy, add_noise)][: 1 + self._options.noisy]
+        found = [self._original.evaluate(node.name, read, noise, self._options.ties) for read, noise in kinds]
+        self._options.observe(node, exact, found[0])
+        names = (name for name in found[0] if all(name in outputs for outputs in found))
+        return {name: (*(in_float64(outputs[name]) for outputs in found),) for name in names}
+
+    def _decided(self, name: str, value: Any, other: torch.Tensor | None) -> Any:
+        """Return a value with other decisions, if it has decisions of the same dtype and shape."""
+        if other is None or not self.decides(name, value) or other.shape != value.shape:
+            return value
+        is_comparable = other.dtype == value.dtype or (other.is_floating_point() and value.is_floating_point())
+        return decided(value, other, self._unit_or_default(name)) if is_comparable else value
+
+    def _unit_or_default(self, name: str) -> float:
+        return self._program.units.get(name, _FLOAT32_UNIT)
 
 
-def _between(name: str, producers: Mapping[str, Node], graph: Graph, is_known: Callable[[str], bool]) -> Sequence[Node]:
-    """Return the nodes among `producers` that compute a value from known ones, in the order of the graph."""
-    pending, found = [name], dict[str, Node]()
-    while pending:
-        node = producers.get(pending.pop())
-        if node is not None and node.name not in found:
-            found[node.name] = node
-            pending += [read for read in node.reads if not is_known(read)]
-    return sorted(found.values(), key=lambda node: graph.node_indices[node.name])
+def _reads(node: fx.Node | Node) -> list[str]:
+    """Return the names of the values that a node reads; of a PyTorch program, those that operations compute."""
+    if isinstance(node, Node):
+        return [*dict.fromkeys(node.reads)]
+    return [item.name for item in node.all_input_nodes if item.op == "call_function"]
+
+
+def _in_graph(value: Any) -> Any:
+    """Return a value of a PyTorch program as it is in a graph: complex numbers as pairs, and a size as a tensor."""
+    if type(value) is int:
+        return torch.tensor(value)
+    return complex_as_real(value) if isinstance(value, torch.Tensor) else value
 
 
 def _units_of(original: Original) -> Units:
@@ -418,7 +413,7 @@ def _steps_of(original: Original) -> frozenset[str]:
 def _noise(units: Units, others: Iterable[str] = ()) -> Callable[..., Any]:
     """Return a function that changes each number of a value by about half a unit in the last place, up or down.
 
-    The function takes the name and the value, or a block of a large weight and where it begins (see `walk_eager`).
+    The function takes the name and the value, or a block of a large weight and where it begins (see `Interpreter`).
 
     Args:
         units: see `_ProgramValues`.
@@ -447,11 +442,3 @@ def _is_whole_exponent(node: Node, name: str, tensor: torch.Tensor) -> bool:
     at = node.operator.exponent
     is_exponent = at is not None and node.inputs[at : at + 1] == (name,) and tensor.is_floating_point()
     return is_exponent and torch.equal(tensor, tensor.round())
-
-
-def _in_float64(value: Any) -> Any:
-    """Convert a floating-point tensor, or those of a sequence, to float64; return any other value as it is."""
-    if isinstance(value, list):
-        return [*map(_in_float64, value)]
-    is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
-    return value.to(torch.float64) if is_float else value

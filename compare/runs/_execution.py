@@ -1,30 +1,30 @@
 """`Execution`: one run of an implementation in float64, as operations on values that can be run again."""
 
 import math
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from filch.export import Graph, Node, record_run
-from filch.export.graph._arguments import written_arguments
+from filch.export.evaluation._float64 import call_in_float64
+from filch.export.graph._arguments import leaves_of, written_arguments
+from filch.export.operators._in_float64 import in_float64
 from filch.export.operators._registry import operator_name
-from filch.export.operators._without_kernel import float64_operator
 from filch.export.tracing._replayable import ModuleOutput, RecordedCall, RecordedRun, RunResult, TensorReference
 from filch.steal.values._tensors import is_dense
 
 from ..common._complex import complex_as_real
 from ..common._plain_tensors import plain_tensors
 from ..locating._first_wrong import first_wrong
-from ._mode import Float64Mode, RecordedDecisions, native_kernels
+from ._mode import Float64Mode, Way, native_kernels
 
 Tensors = Mapping[str, torch.Tensor]
-_WIDEST = frozenset({torch.complex128, torch.float64})
 
 
 class Replay(Protocol):
@@ -40,25 +40,9 @@ class Replay(Protocol):
         """
         ...
 
-    def with_weights(self, weights: Tensors) -> "Replay":
-        """Return the same with other numbers in some of the weights."""
+    def with_numbers(self, numbers: Tensors) -> "Replay":
+        """Return the same with numbers in place of values and weights, in each run."""
         ...
-
-
-@dataclass(frozen=True)
-class _WithNumbers:
-    """Runs operations again with values that are given; see `Replay`."""
-
-    run_again: Replay
-    given: Tensors
-
-    def __call__(self, forced: Tensors, wanted: Collection[str]) -> dict[str, torch.Tensor]:
-        """See `Replay`."""
-        return self.run_again({**self.given, **forced}, wanted)
-
-    def with_weights(self, weights: Tensors) -> Replay:
-        """See `Replay`."""
-        return replace(self, run_again=self.run_again.with_weights(weights))
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +77,8 @@ class Execution:
         run_again: runs the operations again with other numbers; None if that is not possible.
         units: half a unit in the last place of the coarsest dtype on the way to each value in the model's own run.
         outputs: what it leaves to its caller.
-        has_fixed_shapes: whether the caller needs the outputs in the shapes of the other implementation, as that of one
-            of two ONNX programs does; callers of Python code can be changed with it.
+        noisy: computes the values by name, and the outputs by their keys, if everything that an operation reads is
+            changed by half a unit in the last place; None if that is not possible.
     """
 
     name: str
@@ -106,7 +90,7 @@ class Execution:
     run_again: Replay | None = field(default=None, repr=False)
     units: Mapping[str, float] = field(default_factory=dict, repr=False)
     outputs: tuple[Output, ...] = field(default=(), repr=False)
-    has_fixed_shapes: bool = False
+    noisy: Callable[[], Tensors] | None = field(default=None, repr=False)
 
     @cached_property
     def roots(self) -> Mapping[str, str]:
@@ -164,7 +148,7 @@ class Execution:
         """
         if self.run_again is None or not (given or weights):
             return self
-        again = _WithNumbers(self.run_again.with_weights(weights or {}), given)
+        again = self.run_again.with_numbers({**(weights or {}), **given})
         keys = [output.result.key for output in self.outputs]
         computed = again({}, {*self.values, *keys})
         outputs = tuple(replace(item, tensor=computed.pop(item.result.key, item.tensor)) for item in self.outputs)
@@ -190,15 +174,7 @@ def moved_value(node: Node) -> str | None:
     return computed[0] if len(computed) == 1 or node.op[0].isupper() else None
 
 
-def run_model(
-    model: nn.Module,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    *,
-    noisy: bool = False,
-    decisions: RecordedDecisions | None = None,
-    native: bool = False,
-) -> Execution:
+def run_model(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], *, native: bool = False) -> Execution:
     """Run a model in float64 and record its operations.
 
     The model runs in its own dtypes, so that it takes its usual branches; each operation runs a second time in float64.
@@ -207,16 +183,30 @@ def run_model(
         model: the model.
         args: its positional arguments.
         kwargs: its keyword arguments.
-        noisy: whether everything that an operation reads is changed by half a unit in the last place (`Float64Mode`).
-        decisions: the decisions of a run without noise, which one with noise makes again.
         native: whether the values are those that the model itself computes, in its own dtypes; then it runs only once.
 
     Raises:
         TraceError: the model fails on these inputs.
     """
+
+    def noisy() -> Tensors:
+        run = _run_in(Float64Mode("exact", "noisy"), model, args, kwargs, "noisy")
+        return {**run.values, **run.output_tensors}
+
+    mode = None if native else Float64Mode("exact")
+    return replace(_run_in(mode, model, args, kwargs), noisy=None if native else noisy)
+
+
+def _run_in(
+    mode: Float64Mode | None,
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    way: Way = "exact",
+) -> Execution:
+    """Run a model in a mode, and record its operations with the values that are computed in one way."""
     values: dict[str, torch.Tensor] = {}
     weights = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    mode = Float64Mode(noisy=noisy, decisions={} if decisions is None else decisions)
     units: dict[str, float] = {}
 
     storages = {tensor.untyped_storage().data_ptr(): name for name, tensor in weights.items() if is_dense(tensor)}
@@ -229,18 +219,19 @@ def run_model(
             offsets[name] = int(tensor.storage_offset())
             if "@" not in name:  # a view of a weight, and not what was written to it
                 return
-        if native:
+        if mode is None:
             values[name] = complex_as_real(_dense(tensor.detach())).clone()
         else:
-            values[name], units[name] = _widened(_dense(mode.value(tensor))), mode.unit(tensor)
+            values[name], units[name] = in_float64(_dense(mode.value(tensor, way))), mode.unit(tensor)
 
     outputs: list[Output] = []
 
     def leave(result: RunResult, tensor: torch.Tensor) -> None:
         own = complex_as_real(_dense(tensor.detach())).clone()
-        outputs.append(Output(result, own if native else _widened(_dense(mode.value(tensor))), own, mode.problem))
+        value = own if mode is None else in_float64(_dense(mode.value(tensor, way)))
+        outputs.append(Output(result, value, own, "" if mode is None else mode.problem))
 
-    recorded = record_run(model, args, kwargs, visit, within=nullcontext if native else mode.running, left=leave)
+    recorded = record_run(model, args, kwargs, visit, within=mode.running if mode else nullcontext, left=leave)
     graph = recorded.graph
     movements = {name for node in graph.nodes if moved_value(node) is not None for name in node.outputs}
     kept = {name: value for name, value in values.items() if name not in movements}
@@ -281,16 +272,19 @@ def _dimensions(shape: Sequence[int]) -> int:
 class _Replay:
     """Runs recorded calls in float64; see `Replay`."""
 
-    def __init__(self, recorded: RecordedRun, values: Tensors, weights: Tensors) -> None:
-        self._recorded, self._values, self._weights = recorded, values, weights
+    def __init__(
+        self, recorded: RecordedRun, values: Tensors, weights: Tensors, numbers: Tensors = MappingProxyType({})
+    ) -> None:
+        self._recorded, self._values, self._weights, self._numbers = recorded, values, weights, numbers
         self._last_reads = {handle: index for index, call in enumerate(recorded.calls) for handle in call.reads}
 
-    def with_weights(self, weights: Tensors) -> Replay:
+    def with_numbers(self, numbers: Tensors) -> Replay:
         """See `Replay`."""
-        return _Replay(self._recorded, self._values, {**self._weights, **weights})
+        return _Replay(self._recorded, self._values, self._weights, {**self._numbers, **numbers})
 
     def __call__(self, forced: Tensors, wanted: Collection[str]) -> dict[str, torch.Tensor]:
         """See `Replay`."""
+        forced = {**self._numbers, **forced}
         sources = (*self._recorded.graph.inputs, *self._recorded.graph.constants)
         found = {name: self._values[name] for name in sources if name in wanted and name in self._values}
         left = {item.key: item.handle for item in self._recorded.results if item.handle and item.key in wanted}
@@ -306,7 +300,7 @@ class _Replay:
                     if self._last_reads[handle] == index and handle not in left.values():
                         environment.pop(handle, None)
         return found | {
-            key: complex_as_real(_widened(_dense(environment[handle]))).clone()
+            key: complex_as_real(in_float64(_dense(environment[handle]))).clone()
             for key, handle in left.items()
             if handle in environment
         }
@@ -339,25 +333,27 @@ class _Replay:
         views = [call for call in self._recorded.calls if _has_views(call)]
         bases = {handle: call.reads[0] for call in views for handle, _ in call.results if handle not in call.reads}
         found: set[int] = set()
-        for handle in (handle for call in self._recorded.calls for handle in self._written(call)):
+        for handle in (handle for call in self._recorded.calls for handle in _written(call)):
             base: int | None = handle
             while base is not None and base not in found:
                 found.add(base)
                 base = bases.get(base)
         return frozenset(found)
 
-    def _written(self, call: RecordedCall) -> list[int]:
-        items = pytree.tree_leaves(written_arguments(call.operator, call.args, call.kwargs))
-        return [item.handle for item in items if isinstance(item, TensorReference)]
-
     def _source(self, name: str, *, copied: bool) -> torch.Tensor | None:
         value = self._recorded.graph.values.get(name)
-        tensor = self._weights[name] if name in self._weights else self._values.get(name)
-        if tensor is None:
+        known = self._values if name not in self._weights else self._numbers if name in self._numbers else self._weights
+        if (tensor := known.get(name)) is None:
             return None
         if value is not None and (value.dtype or "").startswith("complex") and not tensor.is_complex():
             tensor = torch.view_as_complex(tensor.contiguous())
-        return _widened(tensor).clone() if copied else tensor
+        return in_float64(tensor).clone() if copied else tensor
+
+
+def _written(call: RecordedCall) -> list[int]:
+    """Return the handles of the tensors that a call writes to."""
+    items = leaves_of(written_arguments(call.operator, call.args, call.kwargs))
+    return [item.handle for item in items if isinstance(item, TensorReference)]
 
 
 def _has_views(call: RecordedCall) -> bool:
@@ -369,21 +365,18 @@ def _has_views(call: RecordedCall) -> bool:
 def _results(call: RecordedCall, environment: dict[int, torch.Tensor]) -> list[torch.Tensor]:
     """Return what a call returns and writes in float64; nothing if it fails, as other numbers may select other rows."""
 
-    def convert(item: Any) -> Any:
-        if isinstance(item, torch.dtype):
-            return torch.float64 if item.is_floating_point else torch.complex128 if item.is_complex else item
-        return _widened(environment[item.handle]) if isinstance(item, TensorReference) else item
+    def read(item: Any) -> Any:
+        return in_float64(environment[item.handle]) if isinstance(item, TensorReference) else item
 
     try:
-        args, kwargs = pytree.tree_map(convert, (call.args, dict(call.kwargs)))
-        returned = pytree.tree_leaves(float64_operator(call.operator)(*args, **kwargs))
+        returned = leaves_of(call_in_float64(call.operator, call.args, call.kwargs, read))
     except (IndexError, KeyError, RuntimeError):
         for handle, _ in call.results:
             environment.pop(handle, None)
         return []
     # What is made of no tensor has the usual dtype; later calls may write to its memory, also through views.
-    results = [_widened(item) for item in returned if isinstance(item, torch.Tensor)]
-    written = pytree.tree_leaves(written_arguments(call.operator, args, kwargs))
+    results = [in_float64(item) for item in returned if isinstance(item, torch.Tensor)]
+    written = [environment[handle] for handle in _written(call)]
     return results + [item for item in written if not any(item is other for other in results)]
 
 
@@ -394,14 +387,6 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_quantized:
         return tensor.dequantize()
     return tensor.float() if tensor.is_floating_point() and tensor.element_size() == 1 else tensor
-
-
-def _widened(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.dtype in _WIDEST:  # conversions are calls, too, which a dispatch mode would see
-        return tensor
-    if tensor.is_complex():
-        return tensor.to(torch.complex128)
-    return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
 
 
 def label_of(execution: Execution, name: str) -> str:

@@ -2,10 +2,10 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any, Literal
 from weakref import ref
 
 import torch
@@ -16,11 +16,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from filch.export import Graph
+from filch.export.evaluation._float64 import call_in_float64
 from filch.export.evaluation._unpredictable import draws_random, returns_uninitialized
-from filch.export.graph._arguments import leaves_of, map_leaves, written_arguments
+from filch.export.graph._arguments import leaves_of, written_arguments
+from filch.export.operators._in_float64 import float64_dtype, in_float64
 from filch.export.operators._operator import Operator
 from filch.export.operators._registry import operator_of
-from filch.export.operators._without_kernel import float64_operator
 from filch.steal.values._tensors import is_dense
 
 from ..common._complex import complex_as_real
@@ -30,8 +31,9 @@ from ..float64._noise import unit_of, with_noise
 from ..float64._values import Float64Values, RecordedValues
 from ..float64._verdict import Float64Value
 
+_Read = Callable[[torch.Tensor], torch.Tensor]
+Way = Literal["exact", "noisy"]
 TensorFunction = Callable[[], Mapping[str, torch.Tensor]]  # returns tensors by name
-RecordedDecisions = dict[tuple[int, int], torch.Tensor]  # decisions by the number of the call and their position in it
 
 
 def float64_values(
@@ -41,8 +43,8 @@ def float64_values(
 ) -> Float64Values:
     """Run a function in float64 without and with noise, and return the float64 values of the tensors that it returns.
 
-    The random number state is the same at the beginning of each run, and restored at the end. If noise changes a
-    decision (see `Decisions`), there is a third run, in which the changed decisions are used.
+    The random number state is restored at the end. If noise changes a decision (see `Decisions`), there is another run
+    from the same state, in which the changed decisions are used.
 
     Args:
         run: runs PyTorch code in eager mode, on the same inputs each time, and returns tensors by name.
@@ -51,61 +53,36 @@ def float64_values(
         with_decisions: returns a function that runs the same code, but goes on with other decisions than it computes;
             they are given by name.
     """
-    decisions: RecordedDecisions = {}
-    exact = _recorded(run, Float64Mode(noisy=False, decisions=decisions))
-    noisy = _recorded(run, Float64Mode(noisy=True, decisions=decisions))
-    problem = exact.problem or noisy.problem
-    reads = {name: node.reads for graph in graphs for name, node in graph.producer.items()}
-    changed = _recorded(run, Float64Mode(noisy=True, decisions=None)) if noisy.affected else None
+    mode, own = Float64Mode("exact", "noisy"), Float64Mode("noisy")
+    values, changed = dict[str, Float64Value](), dict[str, Float64Value]()
+    affected, problem = set[str](), ""
+    try:
+        for name, tensor in _results(run, mode):
+            values[name] = mode.float64(tensor)
+            if mode.is_affected(tensor):
+                affected.add(name)
+    except Exception as error:  # noqa: BLE001  operators that a mode can't run raise errors of all types
+        values, affected, problem = {}, set(), reason_of(error)
+    with contextlib.suppress(Exception):
+        for name, tensor in _results(run, own) if affected else ():
+            changed[name] = replace(values[name], noisy=own.value(tensor, "noisy"))
     return RecordedValues(
-        _joined(exact, noisy),
-        problem,
-        reads,
-        affected=noisy.affected,
-        changed={} if changed is None else _joined(exact, changed),
+        values,
+        problem or mode.problem,
+        {name: node.reads for graph in graphs for name, node in graph.producer.items()},
+        affected=affected,
+        changed=changed,
         steps=(name for graph in graphs for name, node in graph.producer.items() if node.operator.jumps),
         compute=None if with_decisions is None else lambda decisions: float64_values(with_decisions(decisions)),
     )
 
 
-def _joined(exact: "_Recorded", noisy: "_Recorded") -> dict[str, Float64Value]:
-    names = exact.values.keys() & noisy.values.keys()
-    values = {name: (exact.values[name], noisy.values[name], exact.units[name]) for name in names}
-    return {name: Float64Value(*item) for name, item in values.items() if item[0].shape == item[1].shape}
-
-
-@dataclass(frozen=True)
-class _Recorded:
-    """The values of one run in float64.
-
-    Attributes:
-        values: the values by name.
-        units: the coarsest unit on the way to each.
-        affected: the names of those that depend on a decision which noise changed.
-        problem: why some are missing.
-    """
-
-    values: Mapping[str, torch.Tensor]
-    units: Mapping[str, float]
-    affected: Collection[str]
-    problem: str
-
-
-def _recorded(run: TensorFunction, mode: "Float64Mode") -> _Recorded:
-    values: dict[str, torch.Tensor] = {}
-    units: dict[str, float] = {}
-    affected = set()
-    try:
-        with mode.running():
-            tensors = {**run()}
-        while tensors:  # the float64 counterpart of a tensor is freed with it
-            name, tensor = tensors.popitem()
-            values[name], units[name] = mode.value(tensor), mode.unit(tensor)
-            if mode.is_affected(tensor):
-                affected.add(name)
-    except Exception as error:  # noqa: BLE001  operators that a mode can't run raise errors of all types
-        return _Recorded({}, {}, (), reason_of(error))
-    return _Recorded(values, units, affected, mode.problem)
+def _results(run: TensorFunction, mode: "Float64Mode") -> Iterator[tuple[str, torch.Tensor]]:
+    """Run a function in a mode, and yield the tensors that it returns; the float64 counterpart is freed with each."""
+    with mode.running():
+        tensors = {**run()}
+    while tensors:
+        yield tensors.popitem()
 
 
 @dataclass
@@ -113,18 +90,23 @@ class _Shadow:
     """The float64 counterpart of a storage.
 
     Attributes:
-        flat: an element for each real number of the storage; integers keep their dtype.
+        flats: an element for each real number of the storage, in each way to compute; integers keep their dtype. Only
+            the first of them if the others are the same, apart from noise.
         dtype: the real dtype of the storage.
         unit: the coarsest unit among the values and what they are computed from.
         pending: the unit of the noise that the numbers get before they are read; 0 is none.
         affected: whether they depend on a decision that noise changed.
+        noise: the unit of the noise of those that are left out of `flats`.
+        seed: selects it.
     """
 
-    flat: torch.Tensor
+    flats: list[torch.Tensor]
     dtype: torch.dtype
     unit: float = 0.0
     pending: float = 0.0
     affected: bool = False
+    noise: float = 0.0
+    seed: int = 0
 
     @property
     def is_leaf(self) -> bool:
@@ -134,11 +116,22 @@ class _Shadow:
     def fits(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor of this storage has its dtype, and its size is that of the storage."""
         size = tensor.untyped_storage().nbytes()
-        return _real_dtype(tensor) == self.dtype and size == self.flat.numel() * self.dtype.itemsize
+        return _real_dtype(tensor) == self.dtype and size == self.flats[0].numel() * self.dtype.itemsize
 
-    def view(self, like: torch.Tensor) -> torch.Tensor:
+    def flat(self, way: int) -> torch.Tensor:
+        """Return the numbers of a way to compute."""
+        if way < len(self.flats):
+            return self.flats[way]
+        return with_noise(self.flats[0], self.noise, seed=self.seed) if self.noise else self.flats[0]
+
+    def separate(self, count: int) -> None:
+        """Keep the numbers of each way to compute, so that they can be written to."""
+        self.flats += [self.flat(way).clone() for way in range(len(self.flats), count)]
+
+    def view(self, like: torch.Tensor, way: int) -> torch.Tensor:
         """Return the part that corresponds to a tensor."""
-        flat = torch.view_as_complex(self.flat.view(-1, 2)) if like.is_complex() else self.flat
+        flat = self.flat(way)
+        flat = torch.view_as_complex(flat.view(-1, 2)) if like.is_complex() else flat
         part = flat.as_strided(like.shape, like.stride(), like.storage_offset())
         part = part.conj() if like.is_conj() else part
         return torch._neg_view(part) if like.is_neg() else part  # noqa: SLF001  there is no other way to set this bit
@@ -152,19 +145,17 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     have the same effect on both. An operation that float64 has no kernel for results in NaN.
 
     Args:
-        noisy: whether everything that an operation reads is changed by half a unit in the last place of its dtype.
-        decisions: the decisions of the code (see `Decisions`): a run without noise adds them, one with noise uses them
-            in place of its own; None lets it use its own.
+        *ways: how operations are computed: as they are, or with everything that an operation reads changed by half a
+            unit in the last place of its dtype. In both ways, the decisions (see `Decisions`) are those without noise.
 
     Attributes:
         problem: which operation could not run in float64, and why; or `""`.
     """
 
-    def __init__(self, *, noisy: bool, decisions: RecordedDecisions | None) -> None:
+    def __init__(self, *ways: Way) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.problem = ""
-        self._noisy, self._decisions = noisy, decisions
-        self._calls = 0  # of operations so far
+        self._ways = ways
         # torch keeps the Python object of a storage alive.
         self._shadows: Any = WeakIdKeyDictionary(ref_type=ref)  # pyright: ignore[reportArgumentType]  it takes any
         self._patterns = 0  # of noise so far
@@ -175,12 +166,16 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())), native_kernels(), self:
             yield
 
-    def value(self, tensor: torch.Tensor) -> torch.Tensor:
+    def value(self, tensor: torch.Tensor, way: Way = "exact") -> torch.Tensor:
         """Return a copy of the float64 counterpart of a tensor, complex numbers as pairs; integers in their dtype."""
         if (shadow := self._shadow(tensor)) is None:
             return complex_as_real(tensor.detach()).clone()
         with no_dispatch():  # this mode would follow the copy, where another mode within it asks
-            return complex_as_real(shadow.view(tensor)).clone()
+            return complex_as_real(shadow.view(tensor, self._ways.index(way))).clone()
+
+    def float64(self, tensor: torch.Tensor) -> Float64Value:
+        """Return the float64 value of a tensor, without and with noise."""
+        return Float64Value(self.value(tensor), self.value(tensor, "noisy"), self.unit(tensor))
 
     def unit(self, tensor: torch.Tensor) -> float:
         """Return half a unit in the last place of the coarsest dtype on the way to a tensor, relative."""
@@ -196,7 +191,6 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """See `TorchDispatchMode`."""
-        self._calls += 1
         if func is torch.ops.aten.native_batch_norm.default and args[0].dtype == torch.float32:
             with self:  # the rounding of its sums, which it hides, shifts all results of a channel alike
                 return native_batch_norm(*args, **(kwargs or {}))
@@ -223,56 +217,52 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         read = [shadow for item in call.read if (shadow := self._shadow(item)) is not None]
         if call.copies and new and read and read[0].is_leaf and unit_of(new[0].dtype) <= read[0].pending:
-            self._add(new[0], self._read(call.read[0]), pending=unit_of(new[0].dtype))
+            self._add(new[0], [self._read(call.read[0], 0)], pending=unit_of(new[0].dtype))
             return
         for shadow in read:
             self._add_noise(shadow)
-        computed = self._computed(call, results)
+        written = [shadow for item in call.written if (shadow := self._shadow(item)) is not None]
+        for shadow in written:
+            shadow.separate(len(self._ways))
+        computed = [self._computed(call, results, way) for way in range(len(self._ways))]
         unit = max((shadow.unit for shadow in read), default=0.0)
         affected = any(shadow.affected for shadow in read)
-        for item, value in zip(results, computed, strict=True):
-            if value is not None and any(item is other for other in new):
-                self._add(item, value, unit=max(unit, unit_of(item.dtype)), pending=call.rounding(item, value))
+        for item, *values in zip(results, *computed, strict=True):
+            if values[0] is not None and any(item is other for other in new):
+                known = [item if value is None else value for value in values]
+                self._add(item, known, unit=max(unit, unit_of(item.dtype)), pending=call.rounding(item, values[0]))
         for item in call.written:
             if (shadow := self._shadow(item)) is not None:
-                shadow.pending = call.rounding(item, shadow.view(item))
+                shadow.pending = call.rounding(item, shadow.view(item, 0))
                 shadow.unit = max(unit, shadow.unit, unit_of(item.dtype))
-        for position, item in enumerate((*new, *call.written)):
+        self._follow_decisions(call, (*new, *call.written), is_affected=affected)
+
+    def _follow_decisions(self, call: "_ModeCall", items: Sequence[torch.Tensor], *, is_affected: bool) -> None:
+        """Make the same decisions with noise as without, and mark what depends on those that noise changed."""
+        for item in items:
             if (shadow := self._shadow(item)) is not None:
                 decides = is_decision(item) or (item.is_floating_point() and call.operator.jumps)
-                part = shadow.view(item) if item.is_floating_point() else shadow.flat
-                changed = decides and self._replace_decision(position, part, unit_of(item.dtype))
-                shadow.affected = shadow.affected or affected or changed
+                changed = decides and len(self._ways) > 1 and _keeps_decision(shadow, item)
+                shadow.affected = shadow.affected or is_affected or changed
 
-    def _replace_decision(self, position: int, decision: torch.Tensor, unit: float) -> bool:
-        """Record a decision of this call, or replace it by the recorded one; return whether that changes it."""
-        key = self._calls, position
-        if self._decisions is not None and not self._noisy:
-            self._decisions[key] = decision.clone()
-        exact = None if self._decisions is None else self._decisions.get(key)
-        if exact is None or exact.shape != decision.shape:
-            return False
-        other = decided(decision, exact, unit)
-        is_changed = not torch.equal(other, decision)
-        decision.copy_(other)
-        return is_changed
-
-    def _computed(self, call: "_ModeCall", results: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+    def _computed(self, call: "_ModeCall", results: Sequence[torch.Tensor], way: int) -> list[torch.Tensor | None]:
         """Return the results in float64, and write them to the float64 counterparts of the written arguments."""
-        written = [shadow.view(item) for item in call.written if (shadow := self._shadow(item)) is not None]
+        written = [shadow.view(item, way) for item in call.written if (shadow := self._shadow(item)) is not None]
+        read = partial(self._read, way=way)
+
         if call.name == "native_dropout" and call.is_random:
             mask, kept = results[1], 1 - call.args[1]
-            return [self._read(call.args[0]) * mask / (kept or 1), mask]
+            return [read(call.args[0]) * mask / (kept or 1), mask]
         if call.is_random:
             for part, item in zip(written, call.written, strict=False):
                 part.copy_(item)
-            return [_in_float64(item) for item in results]
+            return [in_float64(item) for item in results]
         if returns_uninitialized(call.func):
-            return [torch.zeros_like(_in_float64(item)) for item in results]
+            return [torch.zeros_like(in_float64(item)) for item in results]
         try:
-            computed = [*map(_with_memory, _tensors(call.in_float64(self._read)))]
-            if self._noisy and _is_float(results[0]):
-                self._add_noise_within(call, computed, unit_of(results[0].dtype))
+            computed = [*map(_with_memory, _tensors(call.in_float64(read)))]
+            if self._ways[way] == "noisy" and _is_float(results[0]):
+                self._add_noise_within(call, computed, unit_of(results[0].dtype), read)
             if [item.shape for item in computed] == [item.shape for item in results]:
                 return [*computed]
             problem = "another shape, which depends on rounding"
@@ -282,21 +272,21 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for part in written:
             if part.is_floating_point() or part.is_complex():
                 part.fill_(math.nan)
-        return [torch.full_like(_in_float64(item), math.nan) if _is_float(item) else None for item in results]
+        return [torch.full_like(in_float64(item), math.nan) if _is_float(item) else None for item in results]
 
-    def _add_noise_within(self, call: "_ModeCall", results: Sequence[torch.Tensor], unit: float) -> None:
+    def _add_noise_within(self, call: "_ModeCall", results: Sequence[torch.Tensor], unit: float, read: _Read) -> None:
         """Add to results the rounding of what the kernel computes on the way to them."""
         if call.name in ("mean", "sum", "var_mean"):
-            self._add_noise_of_sums(call, results)
+            self._add_noise_of_sums(call, results, read)
         if call.operator.cancelled is not None:
-            args = (self._read(item) if isinstance(item, torch.Tensor) else item for item in call.args)
+            args = (read(item) if isinstance(item, torch.Tensor) else item for item in call.args)
             size = call.operator.cancelled(*args)
             self._patterns += 1
             results[0].add_(with_noise(size, unit, seed=self._patterns) - size)
 
-    def _add_noise_of_sums(self, call: "_ModeCall", results: Sequence[torch.Tensor]) -> None:
+    def _add_noise_of_sums(self, call: "_ModeCall", results: Sequence[torch.Tensor], read: _Read) -> None:
         """Add to sums the rounding of their partial sums, as if all terms were added one by one."""
-        terms = self._read(call.read[0]).to(results[0].dtype)
+        terms = read(call.read[0]).to(results[0].dtype)
         if not terms.numel():
             return
         given = call.args[1] if len(call.args) > 1 else None
@@ -312,31 +302,34 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             noise = with_noise(torch.ones_like(typical), math.sqrt(count) * unit, seed=self._patterns).sub_(1)
             result.add_(typical.mul_(noise).reshape(result.shape))
 
-    def _read(self, tensor: torch.Tensor) -> torch.Tensor:
-        if not is_dense(tensor):
-            return _in_float64(tensor)
+    def _read(self, tensor: torch.Tensor, way: int) -> torch.Tensor:
         shadow = self._shadow(tensor)
-        return tensor if shadow is None else shadow.view(tensor)
+        value: torch.Tensor = tensor if is_dense(tensor) else in_float64(tensor)
+        return value if shadow is None else shadow.view(tensor, way)
 
     def _shadow(self, tensor: torch.Tensor) -> _Shadow | None:
         """Return the float64 counterpart of a tensor's storage; None if there is none or its bits are reinterpreted."""
         shadow = self._shadows.get(tensor.untyped_storage()) if is_dense(tensor) else None
         return shadow if shadow is not None and shadow.fits(tensor) else None
 
-    def _add(self, tensor: torch.Tensor, value: torch.Tensor, *, unit: float = 0.0, pending: float = 0.0) -> None:
+    def _add(
+        self, tensor: torch.Tensor, values: Sequence[torch.Tensor], *, unit: float = 0.0, pending: float = 0.0
+    ) -> None:
         """Add the float64 counterpart of a tensor's storage.
 
         Args:
             tensor: the tensor.
-            value: its float64 value.
+            values: its float64 value in each way to compute, or one for all.
             unit: the coarsest unit of what it is computed from.
             pending: see `_Shadow`.
         """
         real = _real_dtype(tensor)
         count = tensor.untyped_storage().nbytes() // real.itemsize
         dtype = torch.float64 if real.is_floating_point else real
-        shadow = _Shadow(torch.zeros(count, dtype=dtype, device=tensor.device), real, unit, pending)
-        shadow.view(tensor).copy_(value)
+        flats = [torch.zeros(count, dtype=dtype, device=tensor.device) for _ in values]
+        shadow = _Shadow(flats, real, unit, pending)
+        for way, value in enumerate(values):
+            shadow.view(tensor, way).copy_(value)
         self._shadows[tensor.untyped_storage()] = shadow
 
     def _add_leaf(self, tensor: torch.Tensor) -> None:
@@ -345,16 +338,29 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         storage = tensor.untyped_storage()
         count = storage.nbytes() // real.itemsize
         whole = torch.empty(0, dtype=real, device=tensor.device).set_(storage, 0, (count,), (1,))
-        converted = _in_float64(whole)
-        copied = converted.clone() if converted is whole else converted
-        self._shadows[storage] = _Shadow(copied, real, pending=unit_of(real))
+        copied = torch.empty_like(whole, dtype=float64_dtype(real)).copy_(whole)
+        self._shadows[storage] = _Shadow([copied], real, pending=unit_of(real))
 
     def _add_noise(self, shadow: _Shadow) -> None:
         """Add the pending noise."""
-        if shadow.pending and self._noisy:
+        if shadow.pending and "noisy" in self._ways:
             self._patterns += 1
-            shadow.flat.copy_(with_noise(shadow.flat, shadow.pending, seed=self._patterns))
+            if len(shadow.flats) < len(self._ways):
+                shadow.noise, shadow.seed = shadow.pending, self._patterns
+            else:
+                noisy = shadow.flats[self._ways.index("noisy")]
+                noisy.copy_(with_noise(noisy, shadow.pending, seed=self._patterns))
         shadow.unit, shadow.pending = max(shadow.unit, shadow.pending), 0.0
+
+
+def _keeps_decision(shadow: _Shadow, item: torch.Tensor) -> bool:
+    """Replace the decisions that were made with noise by those without; return whether that changes them."""
+    is_float = item.is_floating_point()
+    exact, noisy = (shadow.view(item, way) if is_float else shadow.flat(way) for way in (0, 1))
+    other = decided(noisy, exact, unit_of(item.dtype))
+    is_changed = not torch.equal(other, noisy)
+    noisy.copy_(other)
+    return is_changed
 
 
 class _ModeCall:
@@ -397,15 +403,12 @@ class _ModeCall:
         return bool(is_put and accumulate) or "reduce" in self.func._overloadname  # noqa: SLF001  it has no other access
 
     def in_float64(self, read: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-        """Call the operator with float64 in place of each dtype, and with what `read` returns for each tensor."""
+        """Call the operator in float64, with what `read` returns for each tensor."""
 
-        def convert(item: Any) -> Any:
-            if isinstance(item, torch.dtype):
-                return torch.float64 if item.is_floating_point else torch.complex128 if item.is_complex else item
+        def converted(item: Any) -> Any:
             return read(item) if isinstance(item, torch.Tensor) else item
 
-        args, kwargs = map_leaves(convert, (tuple(self.args), dict(self.kwargs)))
-        return float64_operator(self.func)(*args, **kwargs)
+        return call_in_float64(self.func, self.args, self.kwargs, converted)
 
     def rounding(self, result: torch.Tensor, value: torch.Tensor) -> float:
         """Return half a unit in the last place of a result, relative; 0 if no number of it was rounded.
@@ -421,7 +424,7 @@ class _ModeCall:
             return 0.0
         read = [unit_of(item.dtype) for item in self.read if _is_float(item)]
         if not read:
-            return 0.0 if torch.equal(value, _in_float64(result)) else own
+            return 0.0 if torch.equal(value, in_float64(result)) else own
         return 0.0 if self.operator.is_exact and not self._accumulates and own <= min(read) else own
 
 
@@ -463,9 +466,3 @@ def _with_memory(tensor: torch.Tensor) -> torch.Tensor:
 
 def _real_dtype(tensor: torch.Tensor) -> torch.dtype:
     return tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype
-
-
-def _in_float64(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.is_complex():
-        return tensor.to(torch.complex128)
-    return tensor.to(torch.float64) if tensor.is_floating_point() else tensor

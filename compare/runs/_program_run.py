@@ -1,20 +1,19 @@
 """Run an ONNX program in float64, as operations on values that can be run again."""
 
-import itertools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from types import MappingProxyType
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 
 from filch.export import Graph, Node, Program, Value
+from filch.export.operators._in_float64 import in_float64
 from filch.export.tracing._replayable import ModuleOutput, RunResult
 
 from ..common._errors import CompareError
 from ..float64._noise import unit_of
-from ._evaluation import Float64Evaluator
+from ._evaluation import Float64Evaluator, ProgramRun, RunOptions
 from ._execution import Execution, Output, Replay, Tensors, finest_shapes, moved_value
 from ._onnx_original import OnnxOriginal
 
@@ -30,8 +29,8 @@ class ProgramSource:
             and only its weights can be compared.
         dtypes: those of its values, by name, when it runs in its own precision.
         natives: its outputs in its own precision, by name.
-        labels: what its outputs are called in a comparison with another program, by name; those that are left out have
-            their names, or none if there is only one.
+        feed: its inputs in the dtypes that it takes.
+        written: the program as it was given; None if it is `program`.
     """
 
     name: str
@@ -39,7 +38,8 @@ class ProgramSource:
     inputs: Tensors | None = None
     dtypes: Mapping[str, torch.dtype] = field(default_factory=dict, repr=False)
     natives: Tensors = field(default_factory=dict, repr=False)
-    labels: Mapping[str, str] = field(default_factory=dict)
+    feed: Tensors | None = None
+    written: Program | None = None
 
     @cached_property
     def weights(self) -> Tensors:
@@ -60,196 +60,153 @@ class ProgramSource:
 def run_program(source: ProgramSource) -> Execution:
     """Run an ONNX program in float64, node by node.
 
+    What is moved from weights is computed where it is read, so that weights are not kept in float64.
+
     Args:
         source: the program, with inputs.
 
     Raises:
         CompareError: the evaluator can't compute a node in float64.
     """
-    evaluation = _Evaluation(source)
-    every = itertools.chain(evaluation.all_values(), source.weights.items())
-    shapes = {name: tuple(tensor.shape) for name, tensor in every}
-    graph = replace(evaluation.graph, values={name: _described(source, name, shape) for name, shape in shapes.items()})
+    program, inputs = Float64Evaluator(replace(source.program, original=source.original)), source.inputs or {}
+    graph, weights = source.original.graph, source.weights
+    moved = _moved(graph, weights)
+    constants = {name: source.program.constant(name) for name in graph.constants if name not in weights}
+    sources = {**inputs, **constants}
+    values: dict[str, Any] = {name: in_float64(item) for name, item in sources.items() if item is not None}
+    shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    offsets: dict[str, int] = {}
+
+    def observe(node: Node, reads: Mapping[str, Any], results: Mapping[str, Any]) -> None:
+        for name in moved.intersection(node.outputs) & results.keys():  # a view of a weight, as far as torch makes one
+            own, tensor = reads[(root := moved_value(node) or "")], results[name]
+            shapes[name] = tuple(tensor.shape)
+            distance, rest = divmod(tensor.data_ptr() - own.data_ptr(), own.element_size())
+            if not rest and 0 <= distance < own.numel():
+                offsets[name] = offsets.get(root, 0) + distance
+
+    wanted = [name for name in graph.producer if name not in moved or name in graph.outputs]
+    run = ProgramRun(program, inputs, RunOptions(wanted, noisy=False, observe=observe))
+    for name in wanted:
+        found = run.computed(name)
+        if found is not None:
+            values[name] = found[0]
+        elif name in graph.consumers or name in graph.outputs:
+            node = graph.producer[name]
+            raise CompareError(
+                f"{source.name} can't be aligned: the node {node.name!r} ({node.op}), which computes {name!r}, "
+                "can't be evaluated in float64 on these inputs"
+            )
+    tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+    shapes |= {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    graph = replace(graph, values={name: _described(source, name, shape) for name, shape in shapes.items()})
     movements = {name for node in graph.nodes if moved_value(node) is not None for name in node.outputs}
-    tensors = ((name, value) for name, value in evaluation.values.items() if isinstance(value, torch.Tensor))
-    kept = {name: value for name, value in tensors if name not in movements}
+    kept = {name: value for name, value in tensors.items() if name not in movements}
     kept |= {name: kept[name].reshape(shape) for name, shape in finest_shapes(graph, kept).items()}
-    weights = {name: tensor for name, tensor in source.weights.items() if name in graph.consumers}
+    results = tuple(_results(source))
     return Execution(
         source.name,
         graph,
         kept,
-        weights,
+        {name: tensor for name, tensor in weights.items() if name in graph.consumers},
         tuple(_module_outputs(source.program, graph)),
-        evaluation.offsets,
-        _ProgramReplay(evaluation, kept),
+        offsets,
+        _ProgramReplay(program, inputs, values, kept, results),
         _units(graph),
-        tuple(_outputs(evaluation)),
-        has_fixed_shapes=bool(source.labels),
+        tuple(_outputs(source, results, {**weights, **values})),
+        noisy=partial(_noisy_values, program, inputs, kept, results),
     )
 
 
-def _outputs(evaluation: "_Evaluation") -> Iterator[Output]:
-    for result in evaluation.results:
-        value: Any = evaluation.read(result.value, {}, ())
-        native = evaluation.source.natives.get(result.value)
+def _moved(graph: Graph, weights: Tensors) -> frozenset[str]:
+    """Return the names of the values that are moved from weights."""
+    found = set[str]()
+    for node in graph.nodes:
+        moved = moved_value(node)
+        if moved in weights or moved in found:
+            found.update(node.outputs)
+    return frozenset(found)
+
+
+def _results(source: ProgramSource) -> Iterator[RunResult]:
+    names = source.original.graph.outputs
+    for name in names:
+        yield RunResult("returned", "" if len(names) == 1 else name, name)
+
+
+def _outputs(source: ProgramSource, results: Iterable[RunResult], values: Mapping[str, Any]) -> Iterator[Output]:
+    for result in results:
+        value = in_float64(values.get(result.value))
         if isinstance(value, torch.Tensor):
-            yield Output(result, value, native)
+            yield Output(result, value, source.natives.get(result.value))
         elif value is not None:  # a sequence, whose length is a number that is returned as well
             yield Output(replace(result, path=f"{result.path}.length", value=""), torch.tensor(len(value)))
             for index, item in enumerate(value):
-                yield Output(replace(result, path=f"{result.path}[{index}]"), _widened(item))
+                yield Output(replace(result, path=f"{result.path}[{index}]"), item)
 
 
-def noisy_values(source: ProgramSource, run: Execution) -> dict[str, torch.Tensor]:
-    """Return the values of an ONNX program if everything that a node reads is changed by half a unit in the last place.
-
-    Args:
-        source: the program, with inputs.
-        run: its run without noise.
-    """
-    evaluator = Float64Evaluator(replace(source.program, original=source.original))
-    computed = [name for name in (*run.values, *run.graph.outputs) if name in run.graph.producer]
-    noisy = evaluator.of(source.inputs or {}, computed, keep=True)
-    found = {name: value.noisy for name in computed if (value := noisy.get(name)) is not None}
-    found |= {item.result.key: found[item.result.value] for item in run.outputs if item.result.value in found}
-    return {name: value for name, value in run.values.items() if name not in computed} | found
+def _noisy_values(
+    program: Float64Evaluator, inputs: Tensors, values: Tensors, results: Iterable[RunResult]
+) -> dict[str, torch.Tensor]:
+    """Return the values of a program, and its outputs by their keys; see `Execution.noisy`."""
+    keys = {result.key: result.value for result in results}
+    wanted = [name for name in dict.fromkeys((*values, *keys.values())) if name in program.original.graph.producer]
+    run = program.of(inputs, wanted, keep=True)
+    found = {name: value.noisy for name in wanted if (value := run.get(name)) is not None}
+    found |= {key: found[name] for key, name in keys.items() if name in found}
+    return {name: value for name, value in values.items() if name not in wanted} | found
 
 
-class _Evaluation:
-    """Computes the nodes of a program in float64.
-
-    What is moved from weights is computed when it is read, so that weights are not kept in float64.
-
-    Args:
-        source: the program, with inputs.
+@dataclass(frozen=True)
+class _ProgramReplay:
+    """Computes the values again that are computed from other numbers; see `Replay`.
 
     Attributes:
-        offsets: the index of the first element in the weight of each view of a weight, as far as it was computed.
+        program: the program.
+        inputs: its inputs by name.
+        values: its values by name, in the shapes that they have in the program.
+        kept: those that are returned, in the shapes in which they are returned.
+        results: its outputs.
+        numbers: the numbers that take the place of values in each run.
     """
 
-    def __init__(self, source: ProgramSource) -> None:
-        self.source, self.graph, self.offsets = source, source.original.graph, dict[str, int]()
-        inputs, weights = source.inputs or {}, source.weights
-        constants = {name: source.program.constant(name) for name in self.graph.constants if name not in weights}
-        sources = {**inputs, **constants}
-        widened = {name: _widened(tensor) for name, tensor in sources.items() if tensor is not None}
-        self.values: dict[str, torch.Tensor] = widened
-        self._moved_weights: dict[str, Node] = {}
-        for node in self.graph.nodes:
-            moved = moved_value(node)
-            if moved is not None and (moved in weights or moved in self._moved_weights):
-                self._moved_weights |= dict.fromkeys(node.outputs, node)
+    program: Float64Evaluator
+    inputs: Tensors
+    values: Mapping[str, Any]
+    kept: Tensors
+    results: Sequence[RunResult]
+    numbers: Tensors = field(default_factory=dict)
 
-    @property
-    def results(self) -> Iterator[RunResult]:
-        """The outputs of the program."""
-        for name in self.graph.outputs:
-            label = "" if len(self.graph.outputs) == 1 else name
-            yield RunResult("returned", self.source.labels.get(name, label), name)
-
-    def all_values(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Compute all nodes, keep their results in `values`, and yield these and what is moved from weights.
-
-        Raises:
-            CompareError: a node can't be computed.
-        """
-        yield from tuple(self.values.items())
-        read = {*self.graph.consumers, *self.graph.outputs}
-        for node in self.graph.nodes:
-            results = self.compute(node, {})
-            if missing := [name for name in node.outputs if name in read and name not in results]:
-                raise CompareError(
-                    f"{self.source.name} can't be aligned: the node {node.name!r} ({node.op}), which computes "
-                    f"{missing[0]!r}, can't be evaluated in float64 on these inputs"
-                )
-            for name, tensor in results.items():
-                if name not in self._moved_weights:
-                    self.values[name] = tensor
-                if isinstance(tensor, torch.Tensor):
-                    yield name, tensor
-
-    def compute(
-        self, node: Node, environment: Tensors, changed: Collection[str] = frozenset()
-    ) -> dict[str, torch.Tensor]:
-        """Return the results of a node by name; empty if it or what it reads can't be computed.
-
-        Args:
-            node: the node.
-            environment: values to read in place of those that are kept.
-            changed: the values of which those that are kept are not to be read.
-        """
-        reads = {name: self.read(name, environment, changed) for name in node.reads}
-        inputs = {name: tensor for name, tensor in reads.items() if tensor is not None}
-        if len(inputs) < len(reads):
-            return {}
-        results = self.source.original.evaluate(node.name, inputs)
-        moved = moved_value(node)
-        if moved is not None and moved in inputs and node.outputs[0] in self._moved_weights:
-            size = inputs[moved].element_size()
-            for name, tensor in results.items():  # a view of the same memory, as far as torch makes one
-                distance, rest = divmod(tensor.data_ptr() - inputs[moved].data_ptr(), size)
-                if not rest and 0 <= distance < inputs[moved].numel():
-                    self.offsets[name] = self.offsets.get(moved, 0) + distance
-        return {name: _widened(tensor) for name, tensor in results.items() if name}
-
-    def read(self, name: str, environment: Tensors, changed: Collection[str]) -> torch.Tensor | None:
-        """Return a value in the shape that it has in the program; see `compute`."""
-        if name in environment or name in changed:
-            return environment.get(name)
-        if name in self.values:
-            return self.values[name]
-        if name in self.source.weights:
-            return self.source.weights[name].to(torch.float64)
-        node = self._moved_weights.get(name)
-        found: torch.Tensor | None = None if node is None else self.compute(node, environment, changed).get(name)
-        return found
-
-
-class _ProgramReplay:
-    """Computes the nodes again that read other numbers; see `Replay`."""
-
-    def __init__(self, evaluation: _Evaluation, values: Tensors, weights: Tensors = MappingProxyType({})) -> None:
-        self._evaluation, self._values, self._weights = evaluation, values, weights
-        nodes = evaluation.graph.nodes
-        self._last_reads = {name: index for index, node in enumerate(nodes) for name in node.reads}
-
-    def with_weights(self, weights: Tensors) -> Replay:
+    def with_numbers(self, numbers: Tensors) -> Replay:
         """See `Replay`."""
-        return _ProgramReplay(self._evaluation, self._values, {**self._weights, **weights})
+        return replace(self, numbers={**self.numbers, **numbers})
 
     def __call__(self, forced: Tensors, wanted: Collection[str]) -> dict[str, torch.Tensor]:
         """See `Replay`."""
-        evaluation, forced = self._evaluation, {**self._weights, **forced}
-        changed = evaluation.graph.computed_from(forced)
-        found = {name: value for name, value in self._values.items() if name in wanted and name not in changed}
-        environment = {name: forced[name] for name in forced if name not in evaluation.graph.producer}
-        keys = {result.value: result.key for result in evaluation.results if result.key in wanted}
-        for index, node in enumerate(evaluation.graph.nodes):
-            is_changed = not changed.isdisjoint(node.outputs)
-            if not is_changed and not any(name in wanted and name not in found for name in node.outputs):
-                continue
-            for name, tensor in evaluation.compute(node, environment, changed).items():
-                own, is_wanted = self._values.get(name), name in wanted and isinstance(tensor, torch.Tensor)
-                if is_wanted and (own is None or own.numel() == tensor.numel()):
-                    found[name] = tensor.clone() if own is None else tensor.reshape(own.shape).clone()
-                if name in forced and forced[name].numel() == tensor.numel():
-                    environment[name] = forced[name].reshape(tensor.shape)
-                elif is_changed:
-                    environment[name] = tensor
-                if name in keys:
-                    found[keys[name]] = environment.get(name, tensor).clone()
-            for name in node.reads:
-                if self._last_reads[name] == index:
-                    environment.pop(name, None)
-        return found
+        graph, numbers = self.program.original.graph, {**self.numbers, **forced}
+        changed = graph.computed_from(numbers)
 
+        def known(name: str) -> Any:
+            return None if name in changed else self.values.get(name)
 
-def _widened(value: Any) -> Any:
-    """Return a floating-point tensor in float64, and anything else, such as a sequence of tensors, as it is."""
-    if isinstance(value, torch.Tensor) and value.is_floating_point():
-        return value.to(torch.float64)
-    return value
+        def force(name: str, value: Any) -> Any:
+            number = numbers.get(name)
+            if number is None or not isinstance(value, torch.Tensor) or number.numel() != value.numel():
+                return value
+            return number.reshape(value.shape)
+
+        found = {name: value for name, value in self.kept.items() if name in wanted and name not in changed}
+        computed = [name for name in graph.producer if name in wanted and name not in found]
+        keys = {result.key: result.value for result in self.results if result.key in wanted and result.value in changed}
+        inputs = {**self.inputs, **{name: item for name, item in numbers.items() if name not in graph.producer}}
+        options = RunOptions([*computed, *keys.values()], known=known, forced=force, noisy=False)
+        run = ProgramRun(self.program, inputs, options)
+        for name in computed:
+            (tensor,), own = run.computed(name) or (None,), self.kept.get(name)
+            if isinstance(tensor, torch.Tensor) and (own is None or own.numel() == tensor.numel()):
+                found[name] = (tensor if own is None else tensor.reshape(own.shape)).clone()
+        read = {key: both[0] for key, name in keys.items() if (both := run.read(name)) is not None}
+        return found | {key: value.clone() for key, value in read.items() if isinstance(value, torch.Tensor)}
 
 
 def _described(source: ProgramSource, name: str, shape: tuple[int, ...]) -> Value:

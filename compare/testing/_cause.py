@@ -8,7 +8,7 @@ dump has fingerprints of the float64 values of its run, so that the two can be c
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -41,17 +41,12 @@ class GoldenCause:
     Attributes:
         cause: in a word.
         reasons: in sentences.
-        kinds: the reason for each value that differs, by its place.
+        causes: the reason for each value that differs, by its place.
     """
 
     cause: Cause
     reasons: tuple[str, ...]
-    kinds: Mapping[str, Kind]
-
-    def add_to(self, result: DumpDiff) -> DumpDiff:
-        """Return the result of the run with the explanation."""
-        rows = tuple(replace(row, cause=self.kinds.get(_place(row), "")) for row in result.rows)
-        return replace(result, rows=rows, cause=self.cause, reasons=self.reasons)
+    causes: Mapping[str, Kind]
 
 
 def explain(
@@ -123,7 +118,7 @@ class _Examination:
 
     def _add(self, key: Key, value: Any, rows: Iterable[DiffRow]) -> None:
         """Add the evidence of a record, as the repeated run computes it."""
-        self._again |= {_place(row): row for row in rows}
+        self._again |= {row.place: row for row in rows}
         if key not in self._golden:
             return
         actual = tensors(value)
@@ -148,7 +143,7 @@ class _Examination:
             return GoldenCause("not reproducible", (reason,), {})
         if reason := self._other_inputs():
             return GoldenCause("inputs", (reason,), {})
-        kinds: dict[str, Kind] = {_place(row): self._kind(row) for row in self._rows if row.diverged}
+        kinds: dict[str, Kind] = {row.place: self._kind(row) for row in self._rows if row.diverged}
         found = {*kinds.values()}
         reasons = [self._sentence(kind, kinds) for kind in _SENTENCES if kind in found]
         is_code = not found.isdisjoint(("structure", "weights", "function", "precision"))
@@ -181,7 +176,7 @@ class _Examination:
         if drawn and drawn != self._record.random:
             return "The model draws random numbers, from another state than for the golden dump: set the same seed."
         for row in self._rows:
-            again = self._again.get(_place(row))  # a model may compute a value once and keep it: then there is none
+            again = self._again.get(row.place)  # a model may compute a value once and keep it: then there is none
             if again is not None and _differs(row, again):
                 return f"A second run with the same inputs computes another value in {_where(row.key)}: {again}."
         return ""
@@ -203,7 +198,7 @@ class _Examination:
             return "structure"
         if row.key.kind == "I" and row.key in self._golden and self._is_outermost(row.key):
             return "environment"  # other inputs are a cause of their own
-        evidence = self._evidence.get(_place(row))
+        evidence = self._evidence.get(row.place)
         if evidence is None:
             return "unknown"
         if not evidence.is_same_function and not self._is_explained(evidence):
@@ -221,7 +216,7 @@ class _Examination:
 
     def _input_change(self, row: DiffRow) -> float:
         """Return how far an input of the model is from the golden dump's, in units in the last place; typically."""
-        level = self._record.levels.get(_place(row))
+        level = self._record.levels.get(row.place)
         if row.difference is None or row.difference.problem or level is None or not level.unit:
             return math.inf
         return row.difference.rms / level.unit
@@ -260,29 +255,29 @@ class _Examination:
         if not self._environment:
             return []
         # The rows of records that the golden dump does not have come last; this run has the order of these.
-        orders = [_place(row) for row in self._rows if row.key in self._golden], [*self._again]
+        orders = [row.place for row in self._rows if row.key in self._golden], [*self._again]
         before = [{*itertools.takewhile(lambda place: place not in code, order)} for order in orders]
-        return [row for row in self._rows if self._is_moved(row) and all(_place(row) in places for places in before)]
+        return [row for row in self._rows if self._is_moved(row) and all(row.place in places for places in before)]
 
     def _is_moved(self, row: DiffRow) -> bool:
         """Return whether another environment has changed a value, by however little."""
-        evidence = self._evidence.get(_place(row))
+        evidence = self._evidence.get(row.place)
         return _moved(row) and evidence is not None and (evidence.is_same_function or self._is_explained(evidence))
 
     def _sentence(self, kind: Kind, kinds: Mapping[str, Kind]) -> str:
         """Return a sentence about the values of a kind."""
-        rows = [row for row in self._rows if kinds.get(_place(row)) == kind]
+        rows = [row for row in self._rows if kinds.get(row.place) == kind]
         first = rows[0]
         what = first.reason or (first.difference.problem if first.difference else None)
         what = what or ("" if first.ratio is None else f"{format_ratio(first.ratio)} times its rounding level")
-        count = f"{len(rows)} value{'s' * (len(rows) > 1)}, first in {_where(first.key)}: `{_place(first)}`"
+        count = f"{len(rows)} value{'s' * (len(rows) > 1)}, first in {_where(first.key)}: `{first.place}`"
         count += f" ({what})" if what else ""
         if kind == "weights":
             weight = self._changed_weights[0]
             owner = weight.rpartition(".")[0] or "(root)"
             more = f" and {len(self._changed_weights) - 1} others" if len(self._changed_weights) > 1 else ""
             return f"The weights differ: `{weight}` of module `{owner}`{more}. This changes {count}."
-        evidence = self._evidence.get(_place(first))
+        evidence = self._evidence.get(first.place)
         detail = ""
         if kind == "function" and evidence is not None:
             detail = f" The float64 value is {format_ratio(evidence.change)} times the rounding level from what it was."
@@ -321,10 +316,6 @@ def _changes(golden: Dump) -> list[tuple[str, str, str]]:
     now = environment(info.type_name for info in golden.modules.values())
     names = [name for name in now if name in before and name not in _NOT_NUMERICAL]
     return [(name, before[name], now[name]) for name in names if before[name] != now[name]]
-
-
-def _place(row: DiffRow) -> str:
-    return row.key.label + row.path
 
 
 def _moved(row: DiffRow) -> bool:

@@ -1,10 +1,11 @@
 """The object behind the fixture `filch`: comparisons that raise an `AssertionError` if a value differs."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -39,6 +40,21 @@ _UPDATE_HINT = "if the change is intended, run pytest --filch-update"
 Accepted = Mapping[str, str] | None
 T = TypeVar("T", bound=Result)
 Backends = str | Backend | Iterable[str | Backend] | None
+
+
+def _first(result: Result) -> str:
+    """Return the first difference of a result that does not pass, or else what was not judged."""
+    return result.first_difference or next(iter(result.gap_sentences()), result.headline)
+
+
+def _explained(result: Result) -> list[str]:
+    return [result.headline, "", f"First: {_first(result)}", "", result.table(width=80)]
+
+
+def _explained_golden(name: str, result: DumpDiff) -> list[str]:
+    cause = f" (cause: {result.cause})" if result.cause else ""
+    title = f"this run differs from the golden dump {name!r}{cause}: {result.headline}"
+    return [title, "", *result.reasons, "", f"First: {_first(result)}", "", result.excerpt()]
 
 
 class Checks:
@@ -99,7 +115,8 @@ class Checks:
                 program = load_program(program)
             statistics = self._artifacts.reports is not None  # every page is written
             reasons = self._reasons(accepted)
-            setup = _Setup(dump, program, tolerance, options or {}, lower_precision, statistics, is_exported, reasons)
+            judged = {"tolerance": tolerance, "lower_precision": lower_precision}
+            setup = _Setup(dump, program, options or {}, judged, statistics, is_exported, reasons)
             results = [self._check_backend(setup, backend) for backend in self._list_backends(backends)]
         problems = [problem for _, problem in results if problem]
         if problems:
@@ -197,9 +214,9 @@ class Checks:
         program: Program | None = None,
         backend: str | Backend = "onnxruntime-cpu",
         tokens: int = 32,
-        first: int | None = None,
+        prefill: int | None = None,
         cache: CacheKind = "dynamic",
-        precision: Precision | None = None,
+        to: Precision | None = None,
         accepted: Accepted = None,
     ) -> Decoding:
         """Check that a program with a cache decodes what the model does; see `filch.compare.compare_decode`.
@@ -211,9 +228,9 @@ class Checks:
             program: the program; None exports the model.
             backend: the backend.
             tokens: the number of tokens of each sequence.
-            first: the number of tokens of the first step; see `compare_decode`.
+            prefill: the number of tokens of the first step; see `compare_decode`.
             cache: the kind of the cache, if the model is exported here.
-            precision: lowers the precision of the program.
+            to: lowers the program to this precision.
             accepted: reasons why a value may stay without a judgment, by its name (see `Report`).
 
         Returns:
@@ -223,8 +240,8 @@ class Checks:
             AssertionError: a value is wrong at some position, or the model itself decodes something else.
         """
         __tracebackhide__ = True
-        options: dict[str, Any] = {"program": program, "backend": backend, "tokens": tokens, "first": first}
-        result = compare_decode(model, args, kwargs, cache=cache, precision=precision, **options)
+        options: dict[str, Any] = {"program": program, "backend": backend, "tokens": tokens, "prefill": prefill}
+        result = compare_decode(model, args, kwargs, cache=cache, to=to, **options)
         return self._judge(result, f"decode on {result.backend}", "decode", accepted)
 
     def golden(self, name: str, *, tolerance: float | Tolerance | None = None, accepted: Accepted = None) -> Golden:
@@ -248,7 +265,8 @@ class Checks:
 
         def check_diff(result: DumpDiff) -> None:
             __tracebackhide__ = True
-            self._check_golden(name, replace(result, accepted=self._reasons(accepted)))
+            explained = partial(_explained_golden, name)
+            self._judge(result, f"golden:{name}", f"golden-{name}", accepted, explained, f"update: {_UPDATE_HINT}")
 
         def report_update(message: str) -> None:
             self._artifacts.stored.add(path)
@@ -259,14 +277,24 @@ class Checks:
         allowed = self._artifacts.allow_less_precise
         return Golden(path, update, tolerance, check_diff, report_update, allow_less_precise=allowed)
 
-    def _judge(self, result: T, backend: str, name: str, accepted: Accepted) -> T:
-        """Record a result of two implementations or calls, and return it.
+    def _judge(
+        self,
+        result: T,
+        backend: str,
+        name: str,
+        accepted: Accepted,
+        explained: Callable[[T], Iterable[str]] = _explained,
+        *after: str,
+    ) -> T:
+        """Record a result of two implementations, calls or runs, and return it.
 
         Args:
             result: the result.
             backend: what it is called in a table of results.
             name: the name of its files.
             accepted: reasons for what was not judged.
+            explained: returns the lines of the message about one that does not pass.
+            *after: further lines, below the path of its page.
 
         Raises:
             AssertionError: it does not pass.
@@ -277,12 +305,8 @@ class Checks:
         self._record(result)
         page = self._artifacts.write(result, self._artifacts.unique_name(name))
         if not result.passes:
-            self._fail([result.headline, "", f"First: {_first(result)}", "", result.table(width=80)], page)
+            raise AssertionError(for_terminal("\n".join([*explained(result), "", f"report: {page}", *after])))
         return result
-
-    def _fail(self, lines: Iterable[str], page: Path | None, *after: str) -> NoReturn:
-        __tracebackhide__ = True
-        raise AssertionError(for_terminal("\n".join([*lines, "", f"report: {page}", *after])))
 
     def _reasons(self, accepted: Accepted) -> dict[str, str]:
         """Return the reasons of one comparison and those of all."""
@@ -329,30 +353,14 @@ class Checks:
         self._artifacts.record("repro", str(script))
         return f"repro: python {script}"
 
-    def _check_golden(self, name: str, result: DumpDiff) -> None:
-        __tracebackhide__ = True
-        self._artifacts.record("backend", f"golden:{name}")
-        self._record(result)
-        page = self._artifacts.write(result, self._artifacts.unique_name(f"golden-{name}"))
-        if not result.passes:
-            cause = f" (cause: {result.cause})" if result.cause else ""
-            title = f"this run differs from the golden dump {name!r}{cause}: {result.headline}"
-            lines = [title, "", *result.reasons, "", f"First: {_first(result)}", "", result.excerpt()]
-            self._fail(lines, page, f"update: {_UPDATE_HINT}")
-
     def _record(self, result: Result) -> None:
         self._artifacts.record("result", result.outcome)
         if isinstance(result, Report | DumpDiff):
-            errors = [row.difference.error for row in result.rows if row.difference and not row.difference.problem]
+            errors = [row.error for row in result.rows if row.error is not None]
             self._artifacts.record("worst_error", f"{max(errors):.1e}" if errors else "")
         if isinstance(result, DumpDiff) and result.cause:
             self._artifacts.record("cause", result.cause)
         self._artifacts.record("first_divergence", "" if result.passes else _first(result))
-
-
-def _first(result: Result) -> str:
-    """Return the first difference of a result that does not pass, or else what was not judged."""
-    return result.first_difference or next(iter(result.gap_sentences()), result.headline)
 
 
 @dataclass(frozen=True)
@@ -360,6 +368,7 @@ class _Setup:
     """A model's dump and program, and the options with which each backend is compared (see `Checks.check`).
 
     Attributes:
+        judged: the tolerance, and whether a lower precision is allowed.
         statistics: whether pages with statistics are written.
         is_exported: whether `check` exported the program: then it may be optimized if a backend can't run it otherwise.
         accepted: see `Result`.
@@ -367,9 +376,8 @@ class _Setup:
 
     dump: Path
     program: Program
-    tolerance: ToleranceOption
     options: Mapping[str, Any]
-    lower_precision: bool
+    judged: Mapping[str, Any]
     statistics: bool
     is_exported: bool
     accepted: Mapping[str, str]
@@ -377,12 +385,7 @@ class _Setup:
     def compare(self, backend: str | Backend) -> tuple[Report, "_Setup"]:
         """Return the report, and the setup with the program that was compared in the end."""
         resolved_backend = get_backend(backend, **self.options) if isinstance(backend, str) else backend
-        options: dict[str, Any] = {
-            "backend": resolved_backend,
-            "tolerance": self.tolerance,
-            "lower_precision": self.lower_precision,
-            "statistics": self.statistics,
-        }
+        options: dict[str, Any] = {**self.judged, "backend": resolved_backend, "statistics": self.statistics}
         if self.is_exported:
             report, program = compare_with_fallback(self.dump, self.program, **options)
         else:
@@ -392,12 +395,5 @@ class _Setup:
         return report, replace(self, program=program)
 
     def write_repro(self, backend: str, folder: Path) -> Path:
-        return write_comparison(
-            self.dump,
-            self.program,
-            backend,
-            folder,
-            options=self.options,
-            tolerance=self.tolerance,
-            lower_precision=self.lower_precision,
-        )
+        """Write a repro of the comparison on a backend, and return its script."""
+        return write_comparison(self.dump, self.program, backend, folder, options=self.options, **self.judged)

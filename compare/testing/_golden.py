@@ -4,7 +4,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -121,7 +121,7 @@ class Golden:
             result = sink.result()
             if result.diverged:
                 rerun.finish(lambda: repeat(golden))
-                result = explain(result, golden, record, rerun, sink.rows).add_to(result)
+                result = replace(result, **vars(explain(result, golden, record, rerun, sink.rows)))
             self.check_diff(result)
 
         with steal_forward(model, sink=sink, strict=True, **options):
@@ -161,7 +161,8 @@ class Golden:
             return f"unchanged {self.path}", ""
         dump = restore(new)
         rerun.finish(lambda: repeat(dump))
-        record = GoldenRecord.measure(dump, rerun)
+        levels, problem = rerun.levels(dump)
+        record = GoldenRecord(levels, rerun.weights(), rerun.draws_random, problem)
         if changes is not None and former is not None and not self.allow_less_precise:
             refusal = lost_precision((restore(self.path), former), (dump, record), changes)
             if refusal:

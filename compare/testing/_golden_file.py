@@ -23,7 +23,6 @@ from ..common._errors import CompareError
 from ..float64._fingerprint import Fingerprint
 from ..float64._levels_file import levels_of, write_levels
 from ..float64._stored_level import StoredLevel
-from ..references._rerun import Rerun
 
 KEY, LEVELS_KEY = "filch.golden", "filch.golden.levels"
 
@@ -43,17 +42,6 @@ class GoldenRecord:
     weights: dict[str, Fingerprint] = field(default_factory=dict)
     random: str = ""
     problem: str = ""
-
-    @classmethod
-    def measure(cls, dump: Dump, rerun: Rerun) -> "GoldenRecord":
-        """Return the record of a dump, from a run in float64.
-
-        Args:
-            dump: the dump.
-            rerun: repeats the run that the dump is of.
-        """
-        levels, problem = rerun.levels(dump)
-        return cls(levels, rerun.weights(), rerun.draws_random, problem)
 
     @classmethod
     def of(cls, dump: Dump) -> "GoldenRecord | None":

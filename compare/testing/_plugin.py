@@ -80,32 +80,18 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Keep torch's trace out of what pytest shows of a failing test."""
-    _detach_trace()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_call() -> None:
-    """Keep torch's trace out of what pytest shows of a failing test."""
-    _detach_trace()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_teardown() -> None:
-    """Keep torch's trace out of what pytest shows of a failing test."""
-    _detach_trace()
-
-
-def _detach_trace() -> None:
-    """Remove the handlers that pytest has added, for one phase of a test, to the logger of torch's trace.
+    """Keep torch's trace out of what pytest shows of a failing test: remove pytest's handlers from its logger.
 
     torch logs each step of an export to it, at the level DEBUG and without a text: the records are for its own handler.
-    Since version 9.2 pytest adds its handlers also to loggers that do not propagate.
+    Since version 9.2 pytest adds its handlers, for each phase of a test, also to loggers that do not propagate.
     """
     logger = logging.getLogger("torch.__trace")
     for handler in [*logger.handlers]:
         if type(handler).__module__ == "_pytest.logging":
             logger.removeHandler(handler)
+
+
+pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
 
 
 @pytest.fixture

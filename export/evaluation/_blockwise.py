@@ -8,7 +8,7 @@ from torch import fx
 
 _LARGE = 2**20  # bytes of a weight; smaller ones are converted whole
 _BLOCK = 2**18  # elements, which fit in the processor's cache in float64
-Read = Callable[[str, torch.Tensor, int | None], torch.Tensor]  # see `walk_eager`
+Read = Callable[[str, torch.Tensor, int | None], torch.Tensor]  # see `Interpreter`
 Compute = Callable[[fx.Node, Mapping[fx.Node, Any], Read], torch.Tensor]
 
 

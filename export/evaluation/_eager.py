@@ -26,7 +26,6 @@ def walk_eager(
     known: Mapping[str, torch.Tensor] | None = None,
     wanted: Collection[str] | None = None,
     replace: Replace | None = None,
-    read: Read | None = None,
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Run `program` and yield each node's name and tensor as soon as it is computed; integers as tensors, too.
 
@@ -39,12 +38,9 @@ def walk_eager(
         wanted: the names of the nodes to yield; None for all.
         replace: called with the name and tensor of each wanted node, after it was yielded; later nodes read the result
             in its place.
-        read: called with the name and value of everything that a node reads, and None; the node gets the result in its
-            place. Of a large weight, it may be called with one block after the other, and the index of the block's
-            first element in the flat weight.
     """
     known = known or {}
-    interpreter = Interpreter(program.graph_module, read)
+    interpreter = Interpreter(program.graph_module)
     interpreter.args_iter = iter(placeholder_values(program, inputs))
     replaced = {node for node in interpreter.graph.nodes if node.name in known and _fits(node, known[node.name])}
     needed = _needed(interpreter.graph, replaced, wanted)
@@ -118,13 +114,16 @@ def _needed(graph: fx.Graph, known: Collection[fx.Node], wanted: Collection[str]
 
 
 class Interpreter(fx.Interpreter):
-    """Runs nodes with any memory layout, dtype and device; `read` replaces the values that they read (`walk_eager`)."""
+    """Runs nodes with any memory layout, dtype and device.
+
+    Attributes:
+        read: called with the name and value of everything that a node reads, and None; the node gets the result in its
+            place. Of a large weight, it may be called with one block after the other, and the index of the block's
+            first element in the flat weight. None leaves all values as they are.
+    """
 
     graph: fx.Graph
-
-    def __init__(self, module: fx.GraphModule, read: Read | None) -> None:
-        super().__init__(module)
-        self.read = read
+    read: Read | None = None
 
     def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """See `fx.Interpreter`."""

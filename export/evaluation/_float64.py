@@ -2,7 +2,8 @@
 
 import contextlib
 import copy
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,8 +13,9 @@ from torch.fx.node import map_aggregate
 
 from .._errors import ExportError, reason
 from ..common._time_limit import limited
-from ..operators._without_kernel import float64_operator
-from ._eager import Interpreter, Read, Replace, placeholder_values, walk_eager
+from ..graph._arguments import map_leaves
+from ..operators._in_float64 import float64_dtype, float64_operator, in_float64
+from ._eager import Interpreter, Read, placeholder_values
 
 _STEP = "eager PyTorch", "to run an operation of the exported program in float64"
 
@@ -31,97 +33,56 @@ class Float64Program:
     def __init__(self, program: ExportedProgram) -> None:
         self._program = copy.copy(program)
         self._program._graph_module = _with_float64(program.graph_module)  # noqa: SLF001  it has no setter
-        self._interpreter = Interpreter(self._program.graph_module, None)
+        self._interpreter = Interpreter(self._program.graph_module)
         self._nodes = {node.name: node for node in self._interpreter.graph.nodes}
-        self._order = {node: index for index, node in enumerate(self._nodes.values())}
-        self._cache: tuple[Mapping[str, torch.Tensor], Mapping[fx.Node, Any]] | None = None
+        self._cache: tuple[Mapping[str, torch.Tensor], dict[fx.Node, Any]] | None = None
 
-    def walk(
-        self,
-        inputs: Mapping[str, torch.Tensor],
-        *,
-        wanted: Collection[str],
-        read: Read | None = None,
-        replace: Replace | None = None,
-    ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Run the program and yield each wanted node's name and value as soon as it is computed.
-
-        Args:
-            inputs: the inputs in their own dtypes, by the names of the program's placeholders.
-            wanted: the names of the nodes to yield.
-            read: called with the name and the float64 value of everything that a node reads, or of blocks of it (see
-                `walk_eager`); the node gets the result in its place.
-            replace: called with the name and value of each wanted node, after it was yielded; later nodes read the
-                result in its place.
-
-        Raises:
-            ExportError: an operation can't be run.
-        """
-        walk = walk_eager(self._program, inputs, wanted=wanted, read=_read_float64(read), replace=replace)
-        while True:  # the default dtype is process-wide, so it is restored before each value is yielded
-            with limited(*_STEP, error=ExportError), _in_float64():
-                item = next(walk, None)
-            if item is None:
-                return
-            yield item
-
-    def node(
+    def compute(
         self,
         name: str,
         inputs: Mapping[str, torch.Tensor],
-        known: Callable[[str], torch.Tensor | None],
+        values: Mapping[str, Any],
         read: Read | None = None,
     ) -> Any:
-        """Return the value of one node, computed from known values of other nodes.
+        """Return the value of one node.
 
         Args:
             name: the node's name.
-            inputs: see `walk`.
-            known: called with the name of a node that the value depends on; returns its value, or None to run it.
-            read: see `walk`.
+            inputs: the inputs in their own dtypes, by the names of the program's placeholders.
+            values: the values of the nodes that it reads, by name; of any width.
+            read: see `Interpreter`; called with values in float64.
 
         Raises:
-            ExportError: an operation can't be run.
+            ExportError: the operation can't be run.
         """
-        values: dict[fx.Node, Any] = {}
-        pending, wanted = [self._nodes[name]], set()
-        while pending:
-            node = pending.pop()
-            tensor = None if node.op != "call_function" or node.name == name else known(node.name)
-            if tensor is not None and _fits(node, tensor):
-                values[node] = tensor
-            elif node not in wanted:
-                wanted.add(node)
-                pending += [item for item in node.all_input_nodes if item not in values]
-        arguments = self._arguments(inputs)
-        self._interpreter.read, self._interpreter.env = _read_float64(read), values
+        node, run = self._nodes[name], self._interpreter.run_node
+        known = ChainMap({self._nodes[read]: value for read, value in values.items()}, self._arguments(inputs))
+        self._interpreter.read = _read_float64(read)
         try:
             with limited(*_STEP, error=ExportError), _in_float64(), torch.no_grad():
-                for node in sorted(wanted, key=self._order.__getitem__):
-                    is_input = node.op == "placeholder"
-                    values[node] = arguments[node] if is_input else self._interpreter.run_node(node)
+                self._interpreter.env = {
+                    item: known[item] if item in known else run(item) for item in node.all_input_nodes
+                }
+                return run(node)
         finally:
             self._interpreter.env = {}
-        return values[self._nodes[name]]
 
-    def _arguments(self, inputs: Mapping[str, torch.Tensor]) -> Mapping[fx.Node, Any]:
+    def _arguments(self, inputs: Mapping[str, torch.Tensor]) -> dict[fx.Node, Any]:
         """Return the value of each placeholder; cached, because many nodes are computed with the same inputs."""
         if self._cache is None or self._cache[0] is not inputs:
             placeholders = self._interpreter.graph.find_nodes(op="placeholder")
-            self._cache = (
-                inputs,
-                dict(zip(placeholders, placeholder_values(self._program, inputs), strict=True)),
-            )
+            self._cache = inputs, dict(zip(placeholders, placeholder_values(self._program, inputs), strict=True))
         return self._cache[1]
 
 
-def in_float64(value: Any) -> Any:
-    """Convert a floating-point tensor to float64 and a complex one to complex128; return anything else as it is."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    if value.is_complex():
-        return value.detach().to(torch.complex128)
-    return value.detach().to(torch.float64) if value.is_floating_point() else value.detach()
+def call_in_float64(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], read: Callable[[Any], Any]) -> Any:
+    """Call an operator with float64 in place of each dtype, and with what `read` returns for each other argument."""
+
+    def converted(item: Any) -> Any:
+        return float64_dtype(item) if isinstance(item, torch.dtype) else read(item)
+
+    args, kwargs = map_leaves(converted, (tuple(args), dict(kwargs)))
+    return float64_operator(operator)(*args, **kwargs)
 
 
 def _read_float64(read: Read | None) -> Read:
@@ -134,7 +95,7 @@ def _read_float64(read: Read | None) -> Read:
     return convert
 
 
-def _fits(node: fx.Node, tensor: torch.Tensor) -> bool:
+def can_replace(node: fx.Node, tensor: torch.Tensor) -> bool:
     """Whether a tensor can replace a node's result; complex numbers are pairs of real numbers in ONNX."""
     traced = node.meta.get("val")
     return (
@@ -172,9 +133,7 @@ def _with_float64(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _wide_dtype(item: Any) -> Any:
-    if not isinstance(item, torch.dtype):
-        return item
-    return torch.float64 if item.is_floating_point else torch.complex128 if item.is_complex else item
+    return float64_dtype(item) if isinstance(item, torch.dtype) else item
 
 
 _REINTERPRETING = {torch.ops.aten.view.dtype}  # reinterprets bits, so that another width would give other numbers

@@ -17,9 +17,9 @@ from .._errors import ExportError
 from ..common._arrays import array_to_torch, torch_to_array, weight_to_torch
 from ..common._time_limit import limited
 from ..graph._from_onnx import subgraphs
+from ..operators._in_float64 import in_float64
 from ..operators._operator import NodeCall, Operator
 from ..operators._registry import find_operator
-from ._float64 import in_float64
 
 Noise = Callable[[str, Any], Any]
 _STEP = "PyTorch", "to compute a node of the ONNX program in float64"
@@ -109,7 +109,7 @@ class _Scope:
         else:
             results = self._with_rounding(node, operator, read, operator.evaluate(self._described(node, values), read))
         named = zip(node.outputs, results, strict=False)
-        return {item.name: _in_float64(result) for item, result in named if item.name and result is not None}
+        return {item.name: in_float64(result) for item, result in named if item.name and result is not None}
 
     def _read(self, node: ir.Node, at: int, values: Mapping[str, Any], settings: Collection[int | None]) -> Any:
         """Return an input of a node; what noise could turn into another shape, or into NaN, has none."""
@@ -198,10 +198,6 @@ def _attribute(item: ir.Attr) -> Any:
 def _declared(value: ir.Value | None) -> ir.DataType | None:
     constant = None if value is None else value.const_value
     return constant.dtype if constant is not None else None if value is None else value.dtype
-
-
-def _in_float64(value: Any) -> Any:
-    return [*map(_in_float64, value)] if isinstance(value, list) else in_float64(value)
 
 
 def _by_reference(model: ir.Model, node: ir.Node, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:

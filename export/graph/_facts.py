@@ -43,7 +43,7 @@ def _in_full(finding: Finding | None) -> dict[str, str]:
         "first divergence": "yes" if finding.first else "",
         "reference": finding.evidence,
         "seconds": None if finding.seconds is None else repr(finding.seconds),
-        "expected": _statistics(finding.expected),
+        "expected": _statistics(finding.reference),
         "actual": _statistics(finding.actual),
     }
     measured = {name: repr(number) for name, number in finding.measures.items() if name not in known}

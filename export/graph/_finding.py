@@ -52,7 +52,7 @@ class Finding:
         evidence: where the reference comes from; `""` if there is none.
         measures: further measures of the difference, by name.
         seconds: the run time of the node; None if it was not measured.
-        expected: statistics of the reference; None if they were not computed.
+        reference: statistics of the reference; None if they were not computed.
         actual: statistics of the value; None if they were not computed.
         histogram: the distributions of both; None if they were not computed.
         places: the names of the values of the other implementation that have its numbers, and how their elements are
@@ -69,7 +69,7 @@ class Finding:
     evidence: str = ""
     measures: Mapping[str, float | int] = field(default_factory=dict)
     seconds: float | None = None
-    expected: Statistics | None = None
+    reference: Statistics | None = None
     actual: Statistics | None = None
     histogram: Histogram | None = None
     places: Mapping[str, str] = field(default_factory=dict)

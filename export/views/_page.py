@@ -160,7 +160,7 @@ def _finding(finding: Finding, table: _StringTable) -> list[Any]:
             table.texts(finding.measures),
             [_number(measure) for measure in finding.measures.values()],
             _number(finding.seconds),
-            _statistics(finding.expected),
+            _statistics(finding.reference),
             _statistics(finding.actual),
             _histogram(finding.histogram),
             table.texts(part for place in finding.places.items() for part in place) if finding.places else None,

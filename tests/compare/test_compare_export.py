@@ -8,8 +8,8 @@ from torch import nn
 
 from filch.compare import Checks, compare, map_to_export
 from filch.compare._compare_export import compare_with_fallback
-from filch.compare.batch._matrix import matrix
-from filch.compare.batch._sweep import sweep
+from filch.compare.fleet._cell import CellSpec
+from filch.compare.fleet._here import run_here
 from filch.compare.models._subject import Subject
 from filch.compare.results._cells import OPTIMIZED_NOTE
 from filch.compare.testing._artifacts import ArtifactStore
@@ -110,7 +110,7 @@ def test_the_fixture_optimizes_only_programs_that_it_exports(subject, exported, 
 @pytest.mark.parametrize("kind", ["matrix", "sweep"])
 def test_matrix_and_sweep_compare_the_optimized_program(factory, kind):
     """The cell is close, and its detail says why the program was optimized."""
-    found = matrix([factory], backends=["onnxruntime-cpu"]) if kind == "matrix" else sweep(factory, {"batch": [3]})
-    (cell,) = found
+    sizes = {} if kind == "matrix" else {"batch": 3}
+    (cell,) = run_here([CellSpec(factory, "", "onnxruntime-cpu", sizes=sizes, export_sizes=sizes)])
     assert cell.status == "close"
     assert "bias must be a 1D tensor" in cell.detail

@@ -22,8 +22,7 @@ from filch.compare import (
 )
 from filch.compare._compare_export import compare_export
 from filch.compare.history._history import history
-from filch.compare.results._cells import Cell, CellTable, run_cell
-from filch.compare.results._ledger_row import ledger_row
+from filch.compare.results._cells import Cell, CellTable, ledger_row, run_cell
 from filch.compare.testing._artifacts import ArtifactStore
 from filch.compare.testing._checks import Checks
 from filch.export import Program, export
@@ -172,7 +171,7 @@ def of_decode(_: Right, change: Change, __: Path) -> str:
     """Return the outcome of a decode whose logits are wrong."""
     model, program = language_model()
     backend = WrongBackend({program.graph.outputs[0]: change})
-    return compare_decode(model, TOKENS, program=program, backend=backend, tokens=6, first=2).outcome
+    return compare_decode(model, TOKENS, program=program, backend=backend, tokens=6, prefill=2).outcome
 
 
 def of_invariance(_: Right, change: Change, __: Path) -> str:

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from filch.compare import compare
-from filch.compare.batch._matrix import matrix
-from filch.compare.batch._sweep import sweep
+from filch.compare.fleet._cell import CellOptions, matrix_cells, sweep_cells
+from filch.compare.fleet._here import run_here
 from filch.export import export
 from filch.steal import Phase, steal_forward, watch_phases
 from support.faults.fakes import WrongBackend
@@ -90,8 +90,10 @@ def test_a_matrix_and_a_sweep_name_their_cells(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     watched = Watched()
     with watch_phases(watched):
-        cells = [*matrix(["models.py:small"], backends=["eager", "onnxruntime-cpu"], dtypes=["float32", "float64"])]
-        swept = [*sweep("models.py:small", {"batch": [2, 3]}, backends=["eager"])]
+        options = {"folder": tmp_path, "judged": CellOptions()}
+        backends, dtypes = ["eager", "onnxruntime-cpu"], ["float32", "float64"]
+        cells = [*run_here(matrix_cells(["models.py:small"], backends=backends, dtypes=dtypes, **options))]
+        swept = [*run_here(sweep_cells("models.py:small", {"batch": [2, 3]}, backends=["eager"], **options))]
 
     assert [cell.status for cell in (*cells, *swept)] == ["close"] * 6
     shown = {stack[0] for stack in watched.stacks if len(stack) > 1}

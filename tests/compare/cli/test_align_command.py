@@ -42,7 +42,7 @@ def test_a_correct_port_exits_with_0_and_writes_a_mapping(factories):
     assert "CLOSE: models.py:ported (B) against models.py:reference (A)" in result.output
     record = json.loads((factories / "result.json").read_text())
     assert record["close"] is True
-    assert record["filch_align"] == 1
+    assert record["filch_align"] == 2
     assert "layers.1.norm_1" in (factories / "result.html").read_text()
     assert "| weight of B" in (factories / "result.md").read_text()
     again = ["align", "models.py:reference", "models.py:ported", "--mapping", "map.toml", "--all"]

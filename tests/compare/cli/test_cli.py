@@ -307,7 +307,7 @@ def test_a_crash_exits_with_2(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exit code 1 always means that a value differs."""
-    monkeypatch.setattr("filch.compare._diff.diff", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("filch.diff", lambda *_, **__: 1 / 0)
 
     assert run("diff", "a", "b") == 2
     assert "ZeroDivisionError" in capsys.readouterr().err
@@ -475,7 +475,7 @@ def test_ctrl_c_ends_with_130(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("filch.compare._diff.diff", interrupted)
+    monkeypatch.setattr("filch.diff", interrupted)
 
     assert run("diff", "a", "b") == 130
     assert capsys.readouterr().err == "filch: interrupted\n"

@@ -56,7 +56,7 @@ def programs(model, tmp_path_factory):
 
 
 def decoded(model, program, **options):
-    return compare_decode(model, TOKENS, program=program, tokens=9, first=FIRST, **options)
+    return compare_decode(model, TOKENS, program=program, tokens=9, prefill=FIRST, **options)
 
 
 @pytest.mark.parametrize("stage", ["exported", "compiled"])
@@ -252,12 +252,12 @@ def test_a_slot_of_a_static_cache_that_changes_later_is_named_where_it_does(mode
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_lower_precision_is_no_fault(model, programs, precision):
-    result = decoded(model, copied(programs["dynamic"]), precision=precision)
+    result = decoded(model, copied(programs["dynamic"]), to=precision)
     assert result.close, result
-    assert result.precision == precision
+    assert result.to == precision
     assert 1e-4 < max(item.logits for item in result.positions) < 1e-1
     wrong = changed(copied(programs["dynamic"]), "present.0.value", 6, exchanged)
-    first = decoded(model, wrong, precision=precision).first_break
+    first = decoded(model, wrong, to=precision).first_break
     assert (first.position, first.sequence) == (6, 0) and "present.0.value" in first.value, first
 
 
@@ -272,7 +272,7 @@ def test_a_model_in_lower_precision_decodes(dtype, backend):
     options = {"backend": backend, "stages": ["exported"]}
     result = decoded(model, program, **options)
     assert result.close, result
-    assert result.precision == "" and result.judged > 100
+    assert result.to == "" and result.judged > 100
     wrong = changed(program.snapshot(), "present.0.value", 6, exchanged)
     first = decoded(model, wrong, **options).first_break
     assert (first.position, first.sequence, first.value) == (6, 0, "present.0.value"), first
@@ -321,7 +321,7 @@ def test_biases_that_are_others_in_each_step_are_compared_with_those_of_the_mode
     assert "position_ids" not in program.graph.inputs  # it takes none
     result = decoded(model, program, stages=["exported"])
     assert result.close, result
-    assert result.first == 1
+    assert result.prefill == 1
     wrong = changed(program.snapshot(), "present.0.value", 6, exchanged)
     first = decoded(model, wrong, stages=["exported"]).first_break
     assert (first.position, first.sequence) == (6, 0), first
@@ -361,7 +361,7 @@ def test_a_model_that_rounds_otherwise_in_steps_decodes_the_same_logits(model, p
 def test_the_fixture_names_the_position(model, programs, tmp_path):
     properties: list[tuple[str, str]] = []
     store = ArtifactStore(tmp_path, None, lambda: tmp_path, lambda name, value: properties.append((name, value)))
-    options = {"tokens": 9, "first": FIRST}
+    options = {"tokens": 9, "prefill": FIRST}
     assert Checks(store).check_decode(model, TOKENS, program=copied(programs["dynamic"]), **options).close
     wrong = changed(copied(programs["dynamic"]), "present.0.value", 6, exchanged)
     with pytest.raises(AssertionError, match="goes wrong at position 6 of sequence 0"):
@@ -438,7 +438,7 @@ def test_the_command_judges_a_file(programs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models.py").write_text(FACTORY)
     changed(copied(programs["dynamic"]), "present.0.value", 6, exchanged).save("wrong.onnx")
-    arguments = ["decode", "models.py:llama", "--program", "wrong.onnx", "--tokens", "9", "--first", "3"]
+    arguments = ["decode", "models.py:llama", "--program", "wrong.onnx", "--tokens", "9", "--prefill", "3"]
     result = CliRunner().invoke(app, [*arguments, "-o", "result.json", "-o", "result.md"])
     assert result.exit_code == 1, result.output
     assert "goes wrong at position 6" in " ".join(result.output.split())

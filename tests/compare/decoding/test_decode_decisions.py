@@ -40,7 +40,7 @@ def decoded(mixture, name="", factor=1.0, indices=(), count=1):
 
     if name:
         program = change_late(program, name, START, change, PAST)
-    return compare_decode(model, TOKENS, program=program, tokens=9, first=3, stages=["exported"])
+    return compare_decode(model, TOKENS, program=program, tokens=9, prefill=3, stages=["exported"])
 
 
 @pytest.fixture(scope="module")

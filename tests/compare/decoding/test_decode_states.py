@@ -96,7 +96,7 @@ def test_a_state_that_is_never_updated_does_not_pass(hybrid, name):
 
 def test_a_right_decoder_with_an_encoder_is_silent(whisper):
     model, program = whisper
-    result = compare_decode(model, kwargs=SPOKEN, program=program, tokens=9, first=3)
+    result = compare_decode(model, kwargs=SPOKEN, program=program, tokens=9, prefill=3)
     assert result.close, result
     assert all(0 < item.logits < 1e-4 for item in result.positions)
     assert result.judged > 0.8 * result.values
@@ -106,7 +106,7 @@ def test_a_right_decoder_with_an_encoder_is_silent(whisper):
 def test_a_wrong_cross_attention_cache_is_named_with_its_position(whisper, name):
     model, program = whisper
     wrong = change_late(copied(program), name, 5, exchanged, "past_key_values.0.decoder.key")
-    result = compare_decode(model, kwargs=SPOKEN, program=wrong, tokens=9, first=3, stages=["exported"])
+    result = compare_decode(model, kwargs=SPOKEN, program=wrong, tokens=9, prefill=3, stages=["exported"])
     first = result.first_break
     assert first.position == 5, result.table(wide=True)
     assert first.module == "model.decoder.layers.0.encoder_attn", first
@@ -115,7 +115,7 @@ def test_a_wrong_cross_attention_cache_is_named_with_its_position(whisper, name)
 def test_what_such_a_program_can_not_do_is_said(hybrid, whisper):
     model, program = hybrid
     with pytest.raises(CompareError, match="takes one token in each step"):
-        compare_decode(model, TOKENS, program=program, tokens=9, first=3)
+        compare_decode(model, TOKENS, program=program, tokens=9, prefill=3)
     with pytest.raises(ExportError, match="recurrent states, which have no static cache"):
         export(model, TOKENS, cache="static", slots=16)
     with pytest.raises(ExportError, match="has an encoder"):

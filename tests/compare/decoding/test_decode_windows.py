@@ -156,7 +156,7 @@ def test_more_tokens_than_slots_are_refused_unless_all_windows_have_slots(mixed,
 def test_what_has_no_windows_is_refused(mixed):
     model, program = mixed
     with pytest.raises(CompareError, match="a program with windows of keys takes one token in each step"):
-        compare_decode(model, TOKENS, program=program, first=3, **OPTIONS)
+        compare_decode(model, TOKENS, program=program, prefill=3, **OPTIONS)
     with pytest.raises(CompareError, match="takes one token in each step; if its cache drops keys"):
         compare_decode(model, TOKENS, program=program, tokens=11)
     llama = build("LlamaForCausalLM", SIZES | {"num_hidden_layers": 1, "sliding_window": None})

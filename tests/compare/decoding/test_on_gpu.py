@@ -50,7 +50,7 @@ class ScaledByBatch(nn.Module):
 def test_a_decode_on_the_device_is_right_at_each_position(name, cache):
     model = llama()
     program = export(model, TOKENS, cache=cache, slots=20)
-    result = compare_decode(model, TOKENS, program=program, tokens=12, first=4, backend=backend_of(name))
+    result = compare_decode(model, TOKENS, program=program, tokens=12, prefill=4, backend=backend_of(name))
     assert result.close, result
     assert len(result.positions) == TOKENS.shape[1]
     assert result.judged >= 5, result  # the logits, and the keys and values of both layers
@@ -62,7 +62,7 @@ def test_a_wrong_layer_is_found_in_a_decode_on_the_device(name):
     with torch.no_grad():
         wrong.model.layers[1].mlp.up_proj.weight.mul_(1.01)
     program = export(wrong, TOKENS, cache="dynamic")
-    result = compare_decode(model, TOKENS, program=program, tokens=12, first=4, backend=backend_of(name))
+    result = compare_decode(model, TOKENS, program=program, tokens=12, prefill=4, backend=backend_of(name))
     assert not result.close
     assert result.breaks[0].position == 0
     if name != "inductor":  # which fuses what follows the product with later layers
@@ -70,7 +70,7 @@ def test_a_wrong_layer_is_found_in_a_decode_on_the_device(name):
 
 
 def test_a_model_on_the_device_is_decoded_as_its_program():
-    result = compare_decode(llama().cuda(), TOKENS.cuda(), tokens=12, first=4, backend=backend_of("onnxruntime"))
+    result = compare_decode(llama().cuda(), TOKENS.cuda(), tokens=12, prefill=4, backend=backend_of("onnxruntime"))
     assert result.close, result
 
 

@@ -12,8 +12,7 @@ from filch.compare import CompareError
 from filch.compare.history import _site
 from filch.compare.history._history import CellOutcome, History, history
 from filch.compare.history._ledger_rows import read_ledgers
-from filch.compare.history._site import as_site, write_site
-from filch.compare.history._timeline import HEIGHT, streaks_of, timeline
+from filch.compare.history._site import HEIGHT, as_site, streaks_of, timeline, write_site
 from support.faults.ledgers import MadeLedger, blame, run_name
 from support.hostile.graphs import TEXTS
 from support.processes.commands import run

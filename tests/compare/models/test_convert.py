@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from filch.compare import CompareError
-from filch.compare.models._convert import converted, find_device
 from filch.compare.models._subject import Subject
+from filch.compare.models._variants import converted, find_device
 
 
 def _subject(**options) -> Subject:

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from filch.compare import CompareError, align
-from filch.compare.models import _checkpoint, _gguf
+from filch.compare.models import _array_files, _gguf
 from filch.compare.models._array_files import load_arrays
 from filch.compare.models._gguf import load_gguf
 from filch.steal.files._kinds import budget_of
@@ -159,7 +159,7 @@ def test_the_words_of_a_gguf_file_are_skipped(tmp_path: Path, monkeypatch: pytes
 def test_unpickling_is_counted_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However fast the machine is, and whatever the pickle makes."""
     pickled(b"\x80\2" + b"]" * 10_000 + b".")(tmp_path / "a.pt")
-    monkeypatch.setattr(_checkpoint, "budget_of", partial(budget_of, steps=1000))
+    monkeypatch.setattr(_array_files, "budget_of", partial(budget_of, steps=1000))
     with pytest.raises(CompareError, match="unpickling it takes more than 1,000 steps or 120 seconds"):
         load_arrays(tmp_path / "a.pt")
 

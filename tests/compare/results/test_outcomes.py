@@ -16,10 +16,9 @@ from filch.compare.rendering._outcome import Gap, Outcome, Proof
 from filch.compare.rendering._result import Result
 from filch.compare.results._alignment import AlignedOutput, AlignedWeight, Alignment
 from filch.compare.results._bisection import BisectReport
-from filch.compare.results._cells import Cell, CellTable, run_cell
+from filch.compare.results._cells import Cell, CellTable, ledger_row, run_cell
 from filch.compare.results._decoding import DecodeBreak, Decoding
 from filch.compare.results._invariance import Invariance, InvarianceRow
-from filch.compare.results._ledger_row import ledger_row
 from filch.compare.results._passes import PassErrors, PassRow
 from filch.compare.results._precision import Goal, OutputDifferences, PrecisionReport
 from filch.compare.testing._artifacts import ArtifactStore

@@ -122,7 +122,7 @@ def test_another_function_is_code_and_its_module_is_named(golden, model):
 
     assert result.cause == "code"
     assert str(result.first_divergence).startswith("act#0.O: ")
-    assert {row.cause for row in result.diverged} == {"function"}
+    assert {result.causes[row.place] for row in result.diverged} == {"function"}
     assert "first in module `act`" in result.reasons[0]
     assert "The environment is the same" in result.reasons[-1]
 
@@ -155,7 +155,7 @@ def test_a_lower_precision_is_code_though_float64_computes_the_same(golden, mode
     result = golden(model)
 
     assert result.cause == "code"
-    assert {row.cause for row in result.diverged} == {"precision"}
+    assert {result.causes[row.place] for row in result.diverged} == {"precision"}
     assert "a lower precision is used on the way to it" in result.reasons[0]
 
 
@@ -174,7 +174,7 @@ def test_other_modules_are_code(golden, model, changed):
     result = golden(model)
 
     assert result.cause == "code"
-    assert {row.cause for row in result.diverged} == {"structure"}
+    assert {result.causes[row.place] for row in result.diverged} == {"structure"}
     assert ("act.0#0.I" if changed == "added" else "triple#0.I") in result.reasons[0]
 
 
@@ -207,7 +207,7 @@ def test_weights_that_were_drawn_again_are_the_environment(golden, model):
     result = golden(model)
 
     assert result.cause == "environment", result.reasons
-    assert {row.cause for row in result.diverged} == {"environment"}
+    assert {result.causes[row.place] for row in result.diverged} == {"environment"}
     assert result.reasons[-1].startswith("The environment differs: threads was ")
     assert result.reasons[-1].endswith(" and is 77.")
 

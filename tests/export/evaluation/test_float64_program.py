@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from filch.compare.runs._evaluation import Float64Evaluator
 from filch.export import export
 
 DOUBLE = torch.float64
@@ -41,7 +42,11 @@ def test_every_floating_point_value_is_float64_and_no_integer_changes() -> None:
     assert original is not None
     inputs = dict(zip(program.graph.inputs, (x, mask), strict=True))
 
-    values = dict(original.float64.walk(inputs, wanted=original.names))
+    run = Float64Evaluator(program).of(inputs, original.names, keep=False)
+    found = {name: run.get(name) for name in original.names}
+    values = {name: item.value for name, item in found.items() if item is not None}
+
+    assert values.keys() == {*original.names}
 
     assert {value.dtype for value in values.values()} <= {DOUBLE, torch.int64, torch.bool}
     linear = x.to(DOUBLE) @ model.linear.weight.to(DOUBLE).T + model.linear.bias.to(DOUBLE)
@@ -55,16 +60,19 @@ def test_a_node_is_computed_from_given_values() -> None:
     """Nodes between it and the given values run, too; `read` can change the values that it reads."""
     program = export(nn.Sequential(nn.ReLU(), nn.Tanh(), nn.Sigmoid()), (torch.ones(2),))
     assert program.original is not None
-    float64, (relu, tanh, sigmoid) = program.original.float64, program.original.names
+    relu, tanh, sigmoid = program.original.names
     inputs, two = {program.graph.inputs[0]: torch.ones(2)}, torch.tensor([2.0, 2.0])
+    values = Float64Evaluator(program).isolated(inputs, {relu: two}.get)
 
-    alone = float64.node(tanh, inputs, {relu: two}.get)
-    further = float64.node(sigmoid, inputs, {relu: two}.get)
-    changed = float64.node(tanh, inputs, {}.get, lambda name, value, _start: value * 3 if name == relu else value)
+    alone, further = values.get(tanh), values.get(sigmoid)
+    changed = program.original.float64.compute(
+        tanh, inputs, {relu: two}, lambda name, value, _start: value * 3 if name == relu else value
+    )
 
-    assert alone.tolist() == two.to(DOUBLE).tanh().tolist()
-    assert further.tolist() == two.to(DOUBLE).tanh().sigmoid().tolist()
-    assert changed.tolist() == torch.tensor([3.0, 3.0], dtype=DOUBLE).tanh().tolist()
+    assert alone is not None and further is not None
+    assert alone.value.tolist() == two.to(DOUBLE).tanh().tolist()
+    assert further.value.tolist() == two.to(DOUBLE).tanh().sigmoid().tolist()
+    assert changed.tolist() == torch.tensor([6.0, 6.0], dtype=DOUBLE).tanh().tolist()
 
 
 def test_one_node_of_the_graph_is_computed_in_float64() -> None:

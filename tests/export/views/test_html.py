@@ -92,7 +92,7 @@ def said(name: str, of) -> dict:
     """A finding, as `Reader.finding` gives it."""
     fields = ("status", "kind", "call", "first", "error", "text", "evidence", "seconds")
     kinds = ("minimum", "maximum", "mean", "std", "nan", "inf")
-    statistics = [each and [getattr(each, kind) for kind in kinds] for each in (of.expected, of.actual)]
+    statistics = [each and [getattr(each, kind) for kind in kinds] for each in (of.reference, of.actual)]
     spread = of.histogram
     return {
         "value": name,

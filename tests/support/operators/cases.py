@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-import torch
 from onnx_ir import serde
 
 from filch.export.common._arrays import array_to_torch, weight_to_torch
 from filch.export.evaluation._onnx_node import evaluate
 from filch.export.graph._from_onnx import subgraphs
+from filch.export.operators._in_float64 import in_float64
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,6 @@ def as_tensor(value: Any) -> Any:
     if isinstance(value, onnx.TensorProto):
         return weight_to_torch(serde.deserialize_tensor(value))
     return None if value is None else array_to_torch(value)
-
-
-def in_float64(value: Any) -> Any:
-    """Return a tensor of floating-point numbers, or those of a sequence, in float64."""
-    if isinstance(value, list):
-        return [*map(in_float64, value)]
-    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
 def computed(model: ir.Model, inputs: dict[str, Any]) -> dict[str, Any]:

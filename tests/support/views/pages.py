@@ -77,7 +77,7 @@ def finding(status: str, error: float | None, **more) -> Finding:
         "evidence": "module",
         "measures": numbers,
         "seconds": 1e-3 / (1 + error),
-        "expected": _statistics(0.0),
+        "reference": _statistics(0.0),
         "actual": _statistics(error),
         "histogram": Histogram(-3.1, 2.9, _bell(10), _bell(10 + error)),
     }

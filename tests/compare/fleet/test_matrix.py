@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from filch.compare import CompareError
-from filch.compare.batch._matrix import matrix
 from filch.compare.cli._app import main
 from filch.compare.fleet._cell import CellSpec
+from filch.compare.fleet._here import run_here
 from filch.compare.fleet._worker import run_spec
-from filch.compare.models._resize import resized
 from filch.compare.models._subject import Subject
+from filch.compare.models._variants import resized
 from filch.compare.results._cells import NOT_COMPARED, Cell, CellStatus, CellTable
 from support.faults.fakes import WrongBackend
 
@@ -73,7 +73,7 @@ def run(tmp_path, monkeypatch, capsys):
 def wrong(monkeypatch):
     """Replace every backend by one whose `linear` is wrong for batches of 7 and more."""
     backend = WrongBackend({"linear": lambda tensor: tensor + 1 if tensor.shape[0] >= 7 else tensor})
-    monkeypatch.setattr("filch.compare.batch._backends.get_backend", lambda name: backend)
+    monkeypatch.setattr("filch.compare.fleet._here.get_backend", lambda name: backend)
 
 
 def test_a_matrix_has_a_line_for_each_model_dtype_and_backend(run):
@@ -318,7 +318,7 @@ def test_a_model_that_updates_its_buffers_is_exported_as_it_was_recorded(tmp_pat
         "utf-8",
     )
 
-    (cell,) = matrix([f"{tmp_path / 'counting.py'}:model"], backends=["eager"])
+    (cell,) = run_here([CellSpec(f"{tmp_path / 'counting.py'}:model", "", "eager")])
 
     assert cell.status == "incomplete"  # the program has no output for the buffer
     assert cell.gaps == ("buffer num_batches_tracked, after the call",)

@@ -1,10 +1,30 @@
-"""Operators of PyTorch that have no kernel for float64, or another meaning of their arguments."""
+"""Values in float64, and the operators of PyTorch that have no kernel for it, or another meaning of their arguments."""
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
 import torch
+
+
+def in_float64(value: Any) -> Any:
+    """Return a floating-point tensor in float64 and a complex one in complex128; anything else as it is.
+
+    Args:
+        value: a tensor, which is returned itself if it has this dtype, without gradients; or a list, of which each item
+            is converted; or anything else.
+    """
+    if isinstance(value, list):
+        return [*map(in_float64, value)]
+    if not isinstance(value, torch.Tensor):
+        return value
+    value, dtype = value.detach() if value.requires_grad else value, float64_dtype(value.dtype)
+    return value if value.dtype == dtype else value.to(dtype)  # conversions are calls, which a dispatch mode would see
+
+
+def float64_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return float64 for a floating-point dtype, complex128 for a complex one, and any other dtype itself."""
+    return torch.float64 if dtype.is_floating_point else torch.complex128 if dtype.is_complex else dtype
 
 
 def float64_operator(operator: Any) -> Any:
