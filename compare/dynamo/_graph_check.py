@@ -20,7 +20,7 @@ from filch.steal.ranks._join import is_same_bits as has_same_bits
 
 from ..common._complex import complex_as_real
 from ..common._errors import reason_of
-from ..engine._value_comparator import compare_values
+from ..engine._value_comparator import compare_values, in_order
 from ..float64._values import Float64Values
 from ..judging._run import Run
 from ..metrics._limits import Limits
@@ -218,7 +218,16 @@ def backward_report(run: BackwardRun, name: str, backend: str, tolerance: Tolera
     origins = NodeProvenance(run.graph, compiled)
     limits = Limits(run.graph, given_limits(tolerance))
     backward = Run(0, "compiled", compiled, inputs, run.outputs)
-    rows, effect = compare_values(backward, run.values, references, origins, limits, float64=float64)
+    rows, effect = compare_values(
+        backward,
+        run.values,
+        references,
+        origins,
+        limits,
+        float64=float64,
+        node_values=partial(NodeValues, run.module, run.arguments),
+        isolate=lambda lookup: in_order(compiled.graph, run.isolate(lookup)),
+    )
     return Report(
         backend=backend,
         reference=EAGER_PYTORCH,

@@ -324,7 +324,7 @@ class Alignment(Result):
     @property
     def next_command(self) -> NextCommand | None:
         """The command that finds the cause where two programs differ, as for `compare`, or shows each value."""
-        if self.compared == "outputs" and self.wrong_outputs and not self.parts:
+        if self.compared == "programs" and self.wrong_outputs:
             command = to_repeat(self.reference, self.actual, backend=DEFAULT_BACKEND, options={}, tolerance=None)
             if command:  # both are files
                 return to_blame(command)

@@ -21,8 +21,8 @@ def measured_levels(run: Callable[[_Put], object], records: Records) -> tuple[di
     The random number state is restored at the end.
 
     Args:
-        run: runs the code that the records are of. It passes on each tensor that it computes with the key of the record and
-            the path in it; of several with the same place, the last one counts.
+        run: runs the code that the records are of. It passes on each tensor that it computes with the key of the record
+            and the path in it; of several with the same place, the last one counts.
         records: what the code has computed by itself.
 
     Returns:
