@@ -19,10 +19,10 @@ def record_reference(
 ) -> None:
     """Record a step of one process, with the rounding level of each value, which `diff` then judges by.
 
-    The step runs twice on the same state of buffers, gradients and random numbers: once as it is, which is recorded, and
-    after that with each operation computed in float64 as well, without and with noise of half a unit in the last place.
-    A value whose error rounding explains is right, however large it is; one that is further off is wrong, however small
-    its error.
+    The step runs twice on the same state of buffers, gradients and random numbers: once as it is, which is recorded,
+    and after that with each operation computed in float64 as well, without and with noise of half a unit in the last
+    place. A value whose error rounding explains is right, however large it is; one that is further off is wrong,
+    however small its error.
 
     Args:
         model: the model; all of its submodules are recorded, with gradients and parameters.
