@@ -22,8 +22,9 @@ from filch.export.common._memory import release_memory
 from filch.steal import ModuleInfo, NotADumpError, Records, phase, restore
 from filch.steal.values._arguments import argument_tensors
 
+from ._align_programs import judged_as_programs
 from ._compare import ProgramLike, time_limit
-from ._compare_programs import Ends, ProgramSide, in_dtype
+from ._compare_programs import ProgramSide, in_dtype
 from .alignment._array_alignment import Runnable, Source, align_arrays, align_weights, run
 from .alignment._arrays import NamedArrays, as_tensors
 from .alignment._divergence import DivergenceSearch
@@ -114,10 +115,9 @@ def align(
 
     Returns:
         an `Alignment`: `close` if each output of A, and each argument and buffer that A changes, is one of B, whole, in
-        a stated place and order (see `AlignedOutput`); of two ONNX programs, if the inputs and outputs of B are those
-        of A, in the same order and the same shapes, as for `compare_programs`, unless `parts` are declared; and if no
-        array is wrong, where arrays are compared. If weights are compared: if those of B are made of those of A, alike
-        in all layers, and all of A's are in B.
+        a stated place and order (see `AlignedOutput`), and if no array is wrong, where arrays are compared. Of two ONNX
+        programs on the same inputs, the outcome and the operations are those of `compare_programs`. If weights are
+        compared: if those of B are made of those of A, alike in all layers, and all of A's are in B.
 
     Raises:
         CompareError: one of them is nothing that can be compared, a file can't be read, the inputs of a program are
@@ -136,8 +136,11 @@ def align(
     other_kwargs = actual_kwargs if actual_kwargs is not None or actual_args is not None else kwargs
     names = ModuleInfo.of(reference).parameters if isinstance(reference, nn.Module) else ()
     shared = names if actual_args is None else ()
-    sources = _source(reference, args, kwargs, ()), _source(actual, given, other_kwargs, shared)
-    return align_sources(*sources, mapping=mapping, weights_only=weights_only, parts=parts)
+    own, other = _source(reference, args, kwargs, ()), _source(actual, None, None, ())
+    are_shared = actual_args is None and actual_kwargs is None
+    if not (are_shared and isinstance(own, ProgramSource) and isinstance(other, ProgramSource)):  # which are run alike
+        other = _source(actual, given, other_kwargs, shared)
+    return align_sources(own, other, mapping=mapping, weights_only=weights_only, parts=parts)
 
 
 def _source(given: Implementation, args: Any, kwargs: Mapping[str, Any] | None, parameters: Sequence[str]) -> Source:
@@ -194,7 +197,7 @@ def _program_source(given: ProgramLike) -> ProgramSource:
     if any(node.op_type in _FOLDED for node in program.model.graph):
         program = optimize(program)
     LiftConstantsToInitializersPass(size_limit=2)(program.model)
-    return ProgramSource(side.name, program.snapshot())
+    return ProgramSource(side.name, program.snapshot(), written=side.program)
 
 
 def _with_inputs(source: ProgramSource, arguments: Mapping[str, torch.Tensor]) -> ProgramSource:
@@ -214,7 +217,7 @@ def _with_inputs(source: ProgramSource, arguments: Mapping[str, torch.Tensor]) -
         values = side.observe(side.compile(), native).values
     dtypes = {name: tensor.dtype for name, tensor in values.items()}
     natives = {name: values[name] for name in graph.outputs if name in values}
-    return replace(source, inputs=inputs, dtypes=dtypes, natives=natives)
+    return replace(source, inputs=inputs, feed=native, dtypes=dtypes, natives=natives)
 
 
 def find_source(name: str) -> Source:
@@ -265,22 +268,28 @@ def _has_only_weights(own: Source, other: Source) -> bool:
 def _align_values(own: Source, other: Source, given: ValueMap, parts: Parts) -> Alignment:
     """Align the values of two implementations of which at least one can be run."""
     remarks = []
-    if isinstance(own, ProgramSource) and isinstance(other, ProgramSource) and own.inputs is other.inputs is None:
-        drawn = draw_inputs(own.program.graph)
-        own, remarks = _with_inputs(own, drawn.tensors), [drawn.note]
+    if isinstance(own, ProgramSource) and isinstance(other, ProgramSource) and other.inputs is None:
+        if own.inputs is None:
+            drawn = draw_inputs(own.program.graph)
+            own, remarks = _with_inputs(own, drawn.tensors), [drawn.note]
+        if not parts:
+            return judged_as_programs(_align_programs(own, other, given, remarks), own, other)
     own, other = _with_inputs_of(own, other), _with_inputs_of(other, own)
-    problems: tuple[str, ...] = ()
-    if isinstance(own, ProgramSource) and isinstance(other, ProgramSource) and not parts:
-        graph, ends = other.program.graph, Ends.of(own.program.graph, other.program.graph)
-        own = replace(own, labels={name: name for name in own.program.graph.outputs})
-        other = replace(other, labels={name: ends.names.get(name, name) for name in graph.outputs})
-        problems = ends.problems(graph)
     remarks += [*_empty_inputs_of(own), *_empty_inputs_of(other)]
     if isinstance(own, NamedArrays) or isinstance(other, NamedArrays):
         return align_arrays(own, other, given, parts)
     result = _align_runs(own, other, given, parts)
-    wrong = result.wrong_outputs or problems
-    return replace(result, wrong_outputs=wrong, remarks=(*remarks, *result.remarks))
+    return replace(result, remarks=(*remarks, *result.remarks))
+
+
+def _align_programs(own: ProgramSource, other: ProgramSource, given: ValueMap, remarks: Sequence[str]) -> Alignment:
+    """Align two programs on the same inputs; of one that float64 can't run, the weights alone."""
+    try:
+        result = _align_runs(own, _with_inputs(other, own.inputs or {}), given, {})
+    except CompareError as error:
+        weights = align_weights(own, other)
+        result = replace(weights, gaps=(), remarks=(f"only weights were aligned: {error}",))
+    return replace(result, remarks=(*remarks, *_empty_inputs_of(own), *result.remarks))
 
 
 def _empty_inputs_of(source: Source) -> Iterator[str]:

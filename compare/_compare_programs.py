@@ -1,6 +1,5 @@
 """Compare two ONNX programs: what the second one computes with what the first one does."""
 
-import itertools
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,6 @@ from filch.steal import Capture, describe, phase, steal_forward
 
 from ._compare import Path, ProgramLike, compare, resolve_backend, time_limit
 from .common._errors import CompareError
-from .engine._interface import list_problems
 from .metrics._tolerance import is_coarser
 from .models._constant_inputs import (
     Constants,
@@ -119,7 +117,12 @@ def compare_programs(
         limit=limit,
     )
     common = {"options": options, "lower_precision": lower_precision, "limit": limit, **settings}
-    report = compare(pair.capture, pair.program, backend=backend, **common)
+    return compare_pair(pair, backend=backend, **common)
+
+
+def compare_pair(pair: "ProgramPair", **settings: Any) -> Report:
+    """Return the report of two programs that run on the same inputs; `settings` are those of `compare`."""
+    report = compare(pair.capture, pair.program, **settings)
     notes, interface = (*pair.notes, *report.notes), (*pair.interface, *report.interface)
     return replace(report, reference=pair.reference, program=pair.name, notes=notes, interface=interface)
 
@@ -141,6 +144,8 @@ class ProgramPair:
         name: the name of the program to judge.
         notes: remarks for the reader of a report.
         interface: a sentence for each output that is of another kind than the reference's, such as a sequence.
+        graph: the graph of the reference.
+        pairs: the values of the program to judge that are those of the reference, by their own names.
     """
 
     capture: Capture
@@ -149,6 +154,8 @@ class ProgramPair:
     name: str
     notes: tuple[str, ...]
     interface: tuple[str, ...]
+    graph: Graph
+    pairs: Pairs
 
 
 def pair_programs(
@@ -208,7 +215,8 @@ def pair_programs(
     judged_program = ends.program(written, original, judged_values.values if same_shapes else {})
     notes += [*ends.notes, *_replacements(written, judged_values.values), pairs_note(pairs, graph)]
     kinds = ends.other_kinds(before, written)
-    return ProgramPair(capture, judged_program, expected.name, judged.name, tuple(notes), kinds)
+    whole = expected.program.graph
+    return ProgramPair(capture, judged_program, expected.name, judged.name, tuple(notes), kinds, whole, pairs)
 
 
 @dataclass(frozen=True)
@@ -413,12 +421,6 @@ class Ends:
             for source, name in self.outputs.items()
             if name in actual and expected[source] != actual[name]
         )
-
-    def problems(self, judged: Graph) -> tuple[str, ...]:
-        """Return a sentence for each list of inputs or outputs of the program to judge that is not the reference's."""
-        lists = (("input", judged.inputs, self.inputs.values()), ("output", judged.outputs, self.results))
-        found = (list_problems("the program", side, actual, [*expected], {}) for side, actual, expected in lists)
-        return tuple(itertools.chain.from_iterable(found))
 
     def program(self, program: Program, original: ReferenceProgram, values: Tensors) -> Program:
         """Return the program to judge with the other one as its original.

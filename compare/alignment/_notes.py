@@ -39,7 +39,7 @@ def difference_of(pairs: Correspondence, operands: Operands, owners: Owners, nod
     notes += _lacking_weights(pairs, node)
     if reference is not None:
         notes += _weights_of_others(pairs, owners, node, reference)
-        notes += _settings(node, reference)
+        notes += other_settings(node, reference)
     elif (exchanged := weight_of_other_layer(pairs, node)) is not None:
         notes.append("reads {}, which is {} of A".format(*exchanged))
     if reference is not None and node.operator.kind == reference.operator.kind:
@@ -95,8 +95,8 @@ def _same_place(name: str, weights: Collection[str]) -> list[str]:
     return sorted(found, key=lambda item: (len(numbers[item]), numbers[item]))  # `int` refuses very long numbers
 
 
-def _settings(node: Node, reference: Node) -> Iterator[str]:
-    """Yield the settings that differ."""
+def other_settings(node: Node, reference: Node) -> Iterator[str]:
+    """Yield which settings of an operation of B are not those of an operation of A."""
     own = _named(reference)
     for name, value in _named(node).items():
         other = own.get(name)

@@ -26,7 +26,8 @@ class Closeness:
 
     def sizes(self, numbers: torch.Tensor) -> torch.Tensor:
         """Return what the largest difference of each number is relative to."""
-        return numbers.abs().clamp_(min=self.floor)
+        sizes = numbers.abs()
+        return (sizes if sizes.is_floating_point() else sizes.double()).clamp_(min=self.floor)
 
     def limits(self, numbers: torch.Tensor) -> torch.Tensor:
         """Return the largest difference for each number: 0 for those that stand for infinity."""

@@ -164,15 +164,11 @@ class _OutputPairing:
         if _class_problem(own, other):
             return None
         shape, other_shape = tuple(own.tensor.shape), tuple(other.tensor.shape)
-        for layout in self._orders(shape, other_shape):
+        for layout in output_orders(shape, other_shape):
             is_native = not (_has_float64(own) and _has_float64(other))
             if (self._equal or (self._are_close if is_native else self._are_equal))(own, other, layout):
                 return JudgedOutput(own, other, order_text(layout, shape, other_shape), is_native=is_native)
         return None
-
-    def _orders(self, shape: Shape, other: Shape) -> Iterator[Layout]:
-        """Yield the orders in which an output of B may have the numbers of one of A."""
-        return iter(()) if self._other.has_fixed_shapes and shape != other else output_orders(shape, other)
 
     def _are_equal(self, own: Output, other: Output, layout: Layout) -> bool:
         """Whether two outputs are equal in float64, on both inputs, and finite or not in their own dtypes alike."""
@@ -232,7 +228,7 @@ class _OutputPairing:
         if other is not None:
             self._taken.add(other.result.key)
         shapes = [tuple(item.tensor.shape) for item in (own, other or own)]
-        has_other_shape = next(self._orders(shapes[0], shapes[1]), None) is None
+        has_other_shape = next(output_orders(shapes[0], shapes[1]), None) is None
         is_rounded = other is not None and self._is_rounded(own, other)
         problem = _problem(own, other, has_other_shape=has_other_shape, is_rounded=is_rounded)
         return JudgedOutput(own, other, problem=problem)

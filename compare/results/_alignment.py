@@ -196,7 +196,8 @@ class Alignment(Result):
         wrong_outputs: the outputs of B that are not those of A, and why; likewise its arrays or weights, if those were
             compared.
         remarks: sentences about the whole comparison.
-        compared: what the verdict is about: the outputs, named arrays, or the weights alone.
+        compared: what the verdict is about: the outputs, the values of two ONNX programs, named arrays, or the weights
+            alone.
         arrays: one for each named array of B that is no weight, in the order in which B has them.
         graphs: the operations of A and of B; of arrays and weights, the values alone.
         linked: one for each value of A, and of B, that can be recognized by its numbers.
@@ -214,7 +215,7 @@ class Alignment(Result):
     missing: tuple[Departure, ...]
     wrong_outputs: tuple[str, ...]
     remarks: tuple[str, ...] = ()
-    compared: Literal["outputs", "arrays", "weights"] = "outputs"
+    compared: Literal["outputs", "programs", "arrays", "weights"] = "outputs"
     arrays: tuple[AlignedArray, ...] = ()
     graphs: Mapping[SideName, Graph] = field(default_factory=dict, repr=False)
     linked: Mapping[SideName, tuple[LinkedValue, ...]] = field(default_factory=dict, repr=False)
@@ -269,9 +270,8 @@ class Alignment(Result):
                 judged = [array for array in self.arrays if array.judged]
                 found = f"{sum(bool(array.places) for array in judged)} of {len(judged)} arrays of B found in A"
             return f"{weights} and {found}; they {verdict}" if self.weights else f"{found}; they {verdict}"
-        return (
-            f"{weights} and {len(self.covered)} of {len(self.values)} module outputs of A found; the outputs {verdict}"
-        )
+        found = f"{len(self.covered)} of {len(self.values)} module outputs of A found"
+        return f"{weights} and {found}; the {self.compared} {verdict}"
 
     def blocks(self, *, wide: bool = False, all_rows: bool = False) -> Iterable[Block]:
         """Return the verdict, where B leaves A, the weights that differ, and what was found.

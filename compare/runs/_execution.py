@@ -77,8 +77,6 @@ class Execution:
         run_again: runs the operations again with other numbers; None if that is not possible.
         units: half a unit in the last place of the coarsest dtype on the way to each value in the model's own run.
         outputs: what it leaves to its caller.
-        has_fixed_shapes: whether the caller needs the outputs in the shapes of the other implementation, as that of one
-            of two ONNX programs does; callers of Python code can be changed with it.
         noisy: computes the values by name, and the outputs by their keys, if everything that an operation reads is
             changed by half a unit in the last place; None if that is not possible.
     """
@@ -92,7 +90,6 @@ class Execution:
     run_again: Replay | None = field(default=None, repr=False)
     units: Mapping[str, float] = field(default_factory=dict, repr=False)
     outputs: tuple[Output, ...] = field(default=(), repr=False)
-    has_fixed_shapes: bool = False
     noisy: Callable[[], Tensors] | None = field(default=None, repr=False)
 
     @cached_property

@@ -29,8 +29,8 @@ class ProgramSource:
             and only its weights can be compared.
         dtypes: those of its values, by name, when it runs in its own precision.
         natives: its outputs in its own precision, by name.
-        labels: what its outputs are called in a comparison with another program, by name; those that are left out have
-            their names, or none if there is only one.
+        feed: its inputs in the dtypes that it takes.
+        written: the program as it was given; None if it is `program`.
     """
 
     name: str
@@ -38,7 +38,8 @@ class ProgramSource:
     inputs: Tensors | None = None
     dtypes: Mapping[str, torch.dtype] = field(default_factory=dict, repr=False)
     natives: Tensors = field(default_factory=dict, repr=False)
-    labels: Mapping[str, str] = field(default_factory=dict)
+    feed: Tensors | None = None
+    written: Program | None = None
 
     @cached_property
     def weights(self) -> Tensors:
@@ -102,7 +103,7 @@ def run_program(source: ProgramSource) -> Execution:
     movements = {name for node in graph.nodes if moved_value(node) is not None for name in node.outputs}
     kept = {name: value for name, value in tensors.items() if name not in movements}
     kept |= {name: kept[name].reshape(shape) for name, shape in finest_shapes(graph, kept).items()}
-    results = tuple(_results(source))
+    results = tuple(_results(graph.outputs))
     return Execution(
         source.name,
         graph,
@@ -113,7 +114,6 @@ def run_program(source: ProgramSource) -> Execution:
         _ProgramReplay(program, inputs, values, kept, results),
         _units(graph),
         tuple(_outputs(source, results, {**weights, **values})),
-        has_fixed_shapes=bool(source.labels),
         noisy=partial(_noisy_values, program, inputs, kept, results),
     )
 
@@ -128,10 +128,9 @@ def _moved(graph: Graph, weights: Tensors) -> frozenset[str]:
     return frozenset(found)
 
 
-def _results(source: ProgramSource) -> Iterator[RunResult]:
-    names = source.original.graph.outputs
+def _results(names: Sequence[str]) -> Iterator[RunResult]:
     for name in names:
-        yield RunResult("returned", source.labels.get(name, "" if len(names) == 1 else name), name)
+        yield RunResult("returned", "" if len(names) == 1 else name, name)
 
 
 def _outputs(source: ProgramSource, results: Iterable[RunResult], values: Mapping[str, Any]) -> Iterator[Output]:

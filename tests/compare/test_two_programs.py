@@ -97,6 +97,46 @@ INTERFACES = {
     "they are exchanged": program(outputs=OUTPUTS[::-1]),
 }
 
+# Programs whose numbers float64 can't recognize, or that it can't run, each with a change and the value that is wrong.
+OTHERS = {
+    "integers": (("h = MatMul(x, w1)", "i = Cast<to=7>(h)", "f = Cast<to=1>(i)", "y = MatMul(f, w2)"), ("w1", 40), "h"),
+    "a mask": (
+        ("h = MatMul(x, w1)", "c = Greater(h, b1)", "m = Where(c, h, shift)", "y = MatMul(m, w2)"),
+        ("Greater", "Less"),
+        "c",
+    ),
+    "nothing but zeros": (
+        ("h = MatMul(x, w1)", "s = Sub(h, h)", "t = Tanh(s)", "y = MatMul(t, w2)"),
+        ("Sub", "Add"),
+        "s",
+    ),
+    "random numbers": (
+        ("h = MatMul(x, w1)", "u = RandomUniformLike<seed=1.0>(h)", "a = Add(h, u)", "y = MatMul(a, w2)"),
+        ("Add", "Sub"),
+        "a",
+    ),
+    "a choice that hides an error": (
+        ("h = MatMul(x, w1)", "i = ArgMax<axis=1, keepdims=0>(h)", "y = Gather<axis=0>(w2, i)"),
+        ("w1", 1e-3),
+        "h",
+    ),
+    "weights that are nearly the same": ((*FIRST, "y = MatMul(g, w2)"), ("w2", 2e-6), "y"),
+}
+
+
+@pytest.mark.parametrize(("nodes", "change", "value"), OTHERS.values(), ids=OTHERS)
+def test_both_have_one_outcome_where_numbers_say_little(nodes, change, value):
+    """Also of the program itself."""
+    outputs = ("float[4, 5] y",) if "w2" in nodes[-1] else ("float[4, 8] y",)
+    old, new = change
+    weights = {old: WEIGHTS[old] * np.float32(1 + new)} if old in WEIGHTS else {}
+    other = nodes if weights else [node.replace(f" {old}(", f" {new}(") for node in nodes]
+    right, wrong = program(*nodes, outputs=outputs), program(*other, outputs=outputs, **weights)
+    assert align(right, right).outcome == compare_programs(right, right).outcome
+    alignment, report = align(right, wrong), compare_programs(right, wrong)
+    assert alignment.outcome == report.outcome == "different"
+    assert alignment.departures[0].value == report.first_divergence.value == value
+
 
 @pytest.mark.parametrize("other", SAME.values(), ids=SAME)
 def test_both_find_equal_programs_close(other):

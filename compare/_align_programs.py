@@ -1,0 +1,94 @@
+"""Judge the alignment of two ONNX programs as `compare_programs` judges them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from filch.export import Node
+
+from ._compare_programs import ProgramPair, compare_pair, pair_programs
+from .alignment._notes import other_settings
+from .results._alignment import AlignedOutput, Alignment, Departure
+from .results._report import Report
+from .results._rows import Row
+from .runs._program_run import ProgramSource
+
+
+def judged_as_programs(alignment: Alignment, reference: ProgramSource, actual: ProgramSource) -> Alignment:
+    """Return an alignment of two programs with the outcome of `compare_programs`, and the nodes that it names.
+
+    Where that names the node behind steps that only B has and that it can't judge, the alignment says which of them
+    leaves A.
+
+    Args:
+        alignment: which weights and values correspond, and where B leaves A in float64.
+        reference: implementation A, with inputs.
+        actual: implementation B.
+
+    Raises:
+        CompareError: a program can't be run, or the inputs don't fit.
+    """
+    sides = (source.written or source.program for source in (reference, actual))
+    pair = pair_programs(*sides, inputs=reference.feed)
+    report = compare_pair(pair)
+    return replace(
+        alignment,
+        departures=tuple(_departures(alignment, pair, report)),
+        missing=alignment.missing if report.proof.is_wrong else (),
+        wrong_outputs=tuple(_problems(report)),
+        remarks=(*alignment.remarks, *report.notes),
+        compared="programs",
+        outputs=alignment.outputs or tuple(_outputs(pair, report)),
+        gaps=report.proof.gaps,
+    )
+
+
+def _departures(alignment: Alignment, pair: ProgramPair, report: Report) -> Sequence[Departure]:
+    """Return where B leaves A: the nodes that are wrong by themselves, else the one of the first value that differs."""
+    first = report.first_divergence
+    if first is None:
+        return ()
+    known = {departure.value: departure for departure in alignment.departures}
+    graph = report.graphs[first.stage]
+    if {node.outputs[0] for node in graph.nodes if node.name in first.unjudged} & {*known}:
+        return alignment.departures
+    rows = [row for row in report.introduced if row.stage == first.stage] or [first]
+    nodes = ((graph.producer.get(row.value), row) for row in rows)
+    return [known.get(row.value) or _departure(pair, node, row) for node, row in nodes if node is not None]
+
+
+def _departure(pair: ProgramPair, node: Node, row: Row) -> Departure:
+    """Return a node of B that is wrong, with the node of A whose value it should compute."""
+    paired = pair.pairs.by_value.get(row.value)
+    reference = None if paired is None else pair.graph.producer.get(paired.sources[0])
+    differing = [] if reference is None else [*other_settings(node, reference)]
+    differing += [f"after {name}, which could not be judged" for name in row.unjudged]
+    return Departure(
+        node.module or "",
+        node.operator.name,
+        node.source,
+        row.value,
+        reference_module=None if reference is None else reference.module or "",
+        reference_operator=None if reference is None else reference.operator.name,
+        reference_source=None if reference is None else reference.source,
+        note="; ".join([*differing, row.amount]),
+        reference_value=None if reference is None else reference.outputs[0],
+    )
+
+
+def _problems(report: Report) -> Iterator[str]:
+    """Yield a sentence for each output that is wrong, and for the lists of inputs and outputs; else for a value."""
+    outputs = {row.value: row for row in report.diverged if row.kind == "output"}
+    yield from (f"the output {name} of B is not that of A: {row.amount}" for name, row in outputs.items())
+    yield from report.interface
+    if report.proof.is_wrong and not outputs and not report.interface:
+        yield f"the outputs are the same on these inputs, but a value is not: {report.first_difference}"
+
+
+def _outputs(pair: ProgramPair, report: Report) -> Iterator[AlignedOutput]:
+    """Yield the outputs of A, with those of B that they are."""
+    rows = {row.value: row for row in reversed(report.rows) if row.kind == "output"}
+    for name, other in zip(pair.graph.outputs, pair.program.outputs, strict=True):
+        row = rows.get(other)
+        what = "" if row is None or row.shape is None else f"{row.dtype}[{', '.join(map(str, row.shape))}]"
+        problem = "it is no output of B" if row is None else row.amount if row.diverged else ""
+        yield AlignedOutput(f"output {name}", what, "" if problem else f"output {other}", problem=problem)
