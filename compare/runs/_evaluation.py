@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from filch.export import ExportError, Node, Original, Program
-from filch.export.evaluation._float64 import can_replace
+from filch.export.evaluation._eager import can_replace
 from filch.export.operators._in_float64 import in_float64
 from filch.export.operators._registry import operator_of
 
@@ -43,6 +43,8 @@ class Float64Evaluator:
         original: the exported program.
         units: half a unit in the last place of each value, relative, by name: the root mean square of its noise.
         steps: see `Float64Values`.
+        operations: the operations of the model that PyTorch runs, by the names of their results.
+        eager_names: the names of those of their results that are no lists or tuples.
 
     Raises:
         CompareError: the program has no exported PyTorch program.
@@ -62,6 +64,8 @@ class Float64Evaluator:
             raise CompareError(f"float64 needs the exported program: {error}") from error
         self.original, self._random = original, original.unpredictable
         self.steps = _steps_of(original)
+        self.operations = {node.name: node for node in original.nodes if node.op == "call_function"}
+        self.eager_names = frozenset(original.names)
 
     def of(self, inputs: Mapping[str, torch.Tensor], wanted: Collection[str], *, keep: bool) -> "ProgramRun":
         """Return the values of one call of the model.
@@ -158,8 +162,6 @@ class ProgramRun(Float64Values):
         self.steps, self.fully_cached = program.steps, options.keep or options.wanted is None
         self._program, self._inputs, self._options = program, inputs, options
         self._original: Original = program.original
-        self._eager_names = frozenset(self._original.names)
-        self._operations = {node.name: node for node in self._original.nodes if node.op == "call_function"}
         self._values = None if options.wanted is None else self._values_for(options.wanted)
         self._wanted = {*(options.wanted or ())}
         self._with_changed_decisions: ProgramRun | None = None
@@ -219,7 +221,7 @@ class ProgramRun(Float64Values):
 
     def is_inner(self, name: str) -> bool:
         """See `Float64Values.is_inner`."""
-        return bool(self._eager_names) and name not in self._eager_names
+        return bool(self._program.eager_names) and name not in self._program.eager_names
 
     def reads(self, name: str) -> Sequence[str]:
         """See `Float64Values.reads`."""
@@ -273,7 +275,7 @@ class ProgramRun(Float64Values):
 
     def _node(self, name: str, values: _Values) -> fx.Node | Node | None:
         """Return what computes a value: an operation in PyTorch, or a node of the graph; None of inputs and weights."""
-        operation, node = self._operations.get(name), self._original.graph.producer.get(name)
+        operation, node = self._program.operations.get(name), self._original.graph.producer.get(name)
         if operation is None or (self._options.by_graph and node is not None and self._reads_inner(node, values)):
             return node
         return operation
@@ -289,7 +291,7 @@ class ProgramRun(Float64Values):
         if isinstance(node, Node) and name in self._inputs:
             return complex_as_real(self._inputs[name])
         found = values.known(name)
-        is_fit = found is None or isinstance(node, Node) or can_replace(self._operations[name], found)
+        is_fit = found is None or isinstance(node, Node) or can_replace(self._program.operations[name], found)
         return found if is_fit else None
 
     def _compute(self, node: fx.Node | Node, values: _Values) -> None:

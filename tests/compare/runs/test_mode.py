@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Callable, Mapping
 
 import torch
@@ -194,3 +195,22 @@ def test_dropout_of_everything_is_zero() -> None:
     value = value_of(lambda: functional.dropout(torch.ones(8), 1.0, training=True))
 
     assert value.value.tolist() == [0.0] * 8
+
+
+def test_noise_takes_no_second_copy_of_a_weight() -> None:
+    """It is added where the weight is read; what is computed or written to has both numbers."""
+    weight, counts = torch.randn(2**17), []
+
+    def count() -> None:
+        alive = (item for item in gc.get_objects() if isinstance(item, torch.Tensor))
+        counts.append(sum(item.dtype == torch.float64 and item.numel() == weight.numel() for item in alive))
+
+    def run() -> Mapping[str, torch.Tensor]:
+        total = (weight * 2).sum()
+        count()
+        doubled = weight * 2
+        count()
+        return {"it": doubled + total}
+
+    assert float64_values(run).get("it") is not None
+    assert counts == [1, 3]
