@@ -13,7 +13,7 @@ from filch.compare.fleet._here import run_here
 from filch.compare.models._subject import Subject
 from filch.compare.results._cells import OPTIMIZED_NOTE
 from filch.compare.testing._artifacts import ArtifactStore
-from filch.export import BackendError, Program
+from filch.export import BackendError
 from support.processes.commands import run
 
 FACTORY = """
@@ -28,7 +28,7 @@ def model():
 
 
 @pytest.fixture(scope="module")
-def subject() -> Subject:
+def subject():
     """Return a convolution without bias, for which torch exports a computed bias that ONNX Runtime refuses."""
     names: dict = {}
     exec(FACTORY, names)  # noqa: S102  the text above
@@ -36,7 +36,7 @@ def subject() -> Subject:
 
 
 @pytest.fixture(scope="module")
-def exported(subject: Subject) -> Program:
+def exported(subject):
     """Return the program with computed biases."""
     program = subject.export()
     with contextlib.suppress(BackendError):
@@ -46,7 +46,7 @@ def exported(subject: Subject) -> Program:
 
 
 @pytest.fixture
-def factory(tmp_path, monkeypatch, exported) -> str:
+def factory(tmp_path, monkeypatch, exported):
     """Return the name of a factory; exporting its model returns `exported`."""
     (tmp_path / "convolution.py").write_text(FACTORY)
     monkeypatch.chdir(tmp_path)

@@ -1,28 +1,24 @@
 """Tests of programs that are compared with the capture of another implementation, by a mapping."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import torch
 
 from filch.compare import CompareError, MappedValue, ValueMap, align, compare
 from filch.compare.layouts._layout import Layout
 from filch.export import Program, export
-from filch.steal import Capture, steal_forward
+from filch.steal import steal_forward
 from support.models.port import Ported, port
 from support.processes.commands import run
 
 
 @pytest.fixture(scope="module")
-def mapping() -> ValueMap:
+def mapping():
     a, b, args = port()
     return ValueMap.of(align(a, b, args))
 
 
 @pytest.fixture(scope="module")
-def capture() -> Capture:
+def capture():
     """Return a capture of two calls of the original."""
     model, _, (tokens,) = port()
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
@@ -31,13 +27,13 @@ def capture() -> Capture:
     return capture
 
 
-def program(bug: str = "") -> Program:
+def program(bug=""):
     model, args = port({1: bug} if bug else {})[1:]
     assert isinstance(model, Ported)
     return export(model, args)
 
 
-def test_a_right_port_is_close(capture: Capture, mapping: ValueMap):
+def test_a_right_port_is_close(capture, mapping):
     """Its module outputs are judged in each call, joined ones too, and other values are not."""
     report = compare(capture, program(), mapping=mapping, stages=("exported",))
     assert report.close, report
@@ -50,9 +46,7 @@ def test_a_right_port_is_close(capture: Capture, mapping: ValueMap):
 
 
 @pytest.mark.parametrize("fault", [("epsilon", "blocks.1.ln1"), ("gelu", "blocks.1")])
-def test_a_bug_of_the_port_is_named(
-    capture: Capture, mapping: ValueMap, tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: tuple[str, str]
-):
+def test_a_bug_of_the_port_is_named(capture, mapping, tmp_path, capsys, fault):
     """Although the program does what the port does; on the command line, too."""
     bug, module = fault
     wrong = program(bug)
@@ -72,7 +66,7 @@ def test_a_bug_of_the_port_is_named(
     assert "--blame" not in output
 
 
-def test_a_value_of_which_a_part_is_missing_is_not_judged(capture: Capture, mapping: ValueMap):
+def test_a_value_of_which_a_part_is_missing_is_not_judged(capture, mapping):
     """Queries alone don't tell what queries, keys and values are together."""
     values = {name: row for name, row in mapping.values.items() if ".key" not in name}
     report = compare(capture, program("scale"), mapping=ValueMap(values), stages=("exported",))
@@ -80,7 +74,7 @@ def test_a_value_of_which_a_part_is_missing_is_not_judged(capture: Capture, mapp
     assert not report.close
 
 
-def test_what_does_not_fit_is_refused(capture: Capture, mapping: ValueMap):
+def test_what_does_not_fit_is_refused(capture, mapping):
     """A module that is not there, a part that is not there, and a program without modules."""
     exported = program()
     with pytest.raises(CompareError, match=r"'blocks.1.ln', which no module of the program returned; did you mean"):

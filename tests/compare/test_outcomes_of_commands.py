@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,7 +25,7 @@ from filch.compare.history._history import history
 from filch.compare.results._cells import Cell, CellTable, ledger_row, run_cell
 from filch.compare.testing._artifacts import ArtifactStore
 from filch.compare.testing._checks import Checks
-from filch.export import Program, export
+from filch.export import export
 from filch.steal import steal_forward
 from support.faults.fakes import WrongBackend
 from support.models.zoo import build
@@ -53,13 +53,13 @@ WAYS: dict[str, Change] = {
 class Net(nn.Module):
     """A model of two layers whose output may be wrong."""
 
-    def __init__(self, change: Change = lambda t: t) -> None:
+    def __init__(self, change=lambda t: t):
         super().__init__()
         torch.manual_seed(0)
         self.layers = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 6))
         self.change = change
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor | None:
+    def forward(self, x):
         """Return the changed output."""
         return self.change(self.layers(x))
 
@@ -72,19 +72,19 @@ class Right:
     capture: object
     program: object
 
-    def report(self, change: Change) -> Report:
+    def report(self, change):
         """Return the report of `filch check` on a backend with a wrong output."""
         backend = WrongBackend({self.program.graph.outputs[0]: change})
         return compare_export(self.capture, self.program, backend=backend)
 
 
 @pytest.fixture(scope="module")
-def right() -> Right:
+def right():
     """Return the right model, whose output is finite."""
     return right_of(lambda t: t)
 
 
-def right_of(change: Change) -> Right:
+def right_of(change):
     """Record and export a model."""
     model = Net(change).eval()
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
@@ -92,7 +92,7 @@ def right_of(change: Change) -> Right:
     return Right(model, capture, export(model, (X,)))
 
 
-def of_fixture(right: Right, change: Change, folder: Path) -> str:
+def of_fixture(right, change, folder):
     """Return what the fixture `filch` records of the test."""
     recorded: dict[str, str] = {}
     store = ArtifactStore(folder, folder, lambda: folder, recorded.__setitem__)
@@ -104,12 +104,12 @@ def of_fixture(right: Right, change: Change, folder: Path) -> str:
     return recorded["result"]
 
 
-def of_torch_compile(right: Right, change: Change, _: Path) -> str:
+def of_torch_compile(right, change, _):
     """Return the outcome of a compiler with a wrong output."""
     reports: list[Report] = []
 
-    def inner(module: torch.fx.GraphModule, _: object) -> Callable[..., object]:
-        def run(*args: object) -> list[object]:
+    def inner(module, _):
+        def run(*args):
             results = [change(result) for result in module(*args)]
             return [torch.zeros(()) if result is None else result for result in results]
 
@@ -122,7 +122,7 @@ def of_torch_compile(right: Right, change: Change, _: Path) -> str:
     return reports[0].outcome
 
 
-def of_history(right: Right, change: Change, _: Path) -> str:
+def of_history(right, change, _):
     """Return the outcome of a history with one right and one wrong comparison."""
     wrong = run_cell({"model": "b"}, lambda: right.report(change))
     common = {"filch_ledger": 1, "key": "k", "run": "2026-01-01T00:00:00Z", "environment": {}, "blame": None}
@@ -135,12 +135,12 @@ def of_history(right: Right, change: Change, _: Path) -> str:
     ).outcome
 
 
-def of_table(right: Right, change: Change, _: Path) -> str:
+def of_table(right, change, _):
     """Return the outcome of a matrix or a sweep with one right and one wrong comparison."""
     return CellTable((Cell({}, "close"), run_cell({}, lambda: right.report(change)))).outcome
 
 
-def of_diff(right: Right, change: Change, __: Path) -> str:
+def of_diff(right, change, __):
     """Return the outcome for two captures of the whole model, of which the second one is wrong."""
     captures = []
     for model in (right.model, Net(change).eval()):
@@ -150,7 +150,7 @@ def of_diff(right: Right, change: Change, __: Path) -> str:
     return diff(*captures).outcome
 
 
-def of_programs(right: Right, change: Change, _: Path) -> str:
+def of_programs(right, change, _):
     """Return the outcome for two ONNX programs, of which the second one is wrong."""
     if change(X) is None:
         wrong = right.program.model.clone()
@@ -160,25 +160,25 @@ def of_programs(right: Right, change: Change, _: Path) -> str:
 
 
 @cache
-def language_model() -> tuple[nn.Module, Program]:
+def language_model():
     """Return a tiny Llama and its program with a cache."""
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
     model = build("LlamaForCausalLM", {**sizes, "num_hidden_layers": 1, "vocab_size": 24, "pad_token_id": 0})
     return model, export(model, kwargs={"input_ids": TOKENS[:, :2]}, cache="dynamic")
 
 
-def of_decode(_: Right, change: Change, __: Path) -> str:
+def of_decode(_, change, __):
     """Return the outcome of a decode whose logits are wrong."""
     model, program = language_model()
     backend = WrongBackend({program.graph.outputs[0]: change})
     return compare_decode(model, TOKENS, program=program, backend=backend, tokens=6, prefill=2).outcome
 
 
-def of_invariance(_: Right, change: Change, __: Path) -> str:
+def of_invariance(_, change, __):
     """Return the outcome of a language model whose logits are wrong if it is called with one token."""
     model, _program = language_model()
 
-    def changed(_model: nn.Module, _args: object, output: Mapping[str, object]) -> object:
+    def changed(_model, _args, output):
         one = output["logits"].shape[1] == 1
         return type(output)(**{**output, "logits": change(output["logits"])}) if one else output
 
@@ -189,7 +189,7 @@ def of_invariance(_: Right, change: Change, __: Path) -> str:
         hook.remove()
 
 
-def of_weights(_: Right, change: Change, __: Path) -> str:
+def of_weights(_, change, __):
     """Return the outcome for two sets of weights, of which one weight is wrong."""
     weights = Net().state_dict()
     wrong = {name: change(item) if name == "layers.2.weight" else item for name, item in weights.items()}
@@ -223,7 +223,7 @@ KINDS = {"NaN", "zero", "missing", "reordered", "a part"}  # of ways, of which t
 @pytest.mark.parametrize(
     ("command", "way"), kept(PAIRS, *(pair for pair in PAIRS if pair[0] not in SLOW or pair[1] in KINDS))
 )
-def test_no_command_calls_a_wrong_output_close(command: str, way: str, right: Right, tmp_path: Path) -> None:
+def test_no_command_calls_a_wrong_output_close(command, way, right, tmp_path):
     """Only what is missing may be incomplete instead of different."""
     outcome = COMMANDS[command](right, WAYS[way], tmp_path)
 
@@ -231,12 +231,12 @@ def test_no_command_calls_a_wrong_output_close(command: str, way: str, right: Ri
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_calls_a_right_output_close(command: str, right: Right, tmp_path: Path) -> None:
+def test_each_command_calls_a_right_output_close(command, right, tmp_path):
     """The same checks, with the output unchanged."""
     assert COMMANDS[command](right, lambda t: t * 1, tmp_path) == "close"
 
 
-def with_first(number: float) -> Change:
+def with_first(number):
     """Return a change that gives the first element another number."""
     first = torch.zeros(6, 6, dtype=torch.bool)
     first[0, 0] = True
@@ -249,9 +249,7 @@ KINDS = [("inf", "inf"), ("inf", "-inf"), ("inf", "nan"), ("nan", "nan"), ("nan"
 
 @pytest.mark.parametrize("command", ["check", "compare", "diff", "align"])
 @pytest.mark.parametrize(("expected", "actual"), KINDS)
-def test_what_is_not_finite_has_to_be_of_the_same_kind(
-    expected: str, actual: str, command: str, tmp_path: Path
-) -> None:
+def test_what_is_not_finite_has_to_be_of_the_same_kind(expected, actual, command, tmp_path):
     """NaN is only NaN, and an infinity only itself."""
     outcome = COMMANDS[command](right_with_first(float(expected)), with_first(float(actual)), tmp_path)
 

@@ -3,7 +3,6 @@
 import copy
 
 import numpy as np
-import onnx
 import pytest
 from onnx import numpy_helper, parser
 
@@ -33,7 +32,7 @@ NORM_IN_STEPS = (
 NODES = (*FIRST, TANH, SOFTMAX, DIFFERENCE, NORM, *LAST, PRODUCT)
 
 
-def program(*nodes: str, outputs: tuple[str, ...] = OUTPUTS, opset: int = 18, **weights: np.ndarray) -> onnx.ModelProto:
+def program(*nodes, outputs=OUTPUTS, opset=18, **weights):
     """Return a program of these nodes, with other numbers in some weights."""
     header = f'<ir_version: 9, opset_import: ["": {opset}]> main (float[4, 6] x) => ({", ".join(outputs)})'
     model = parser.parse_model(f"{header} {{ {' '.join(nodes or NODES)} }}")
@@ -42,13 +41,13 @@ def program(*nodes: str, outputs: tuple[str, ...] = OUTPUTS, opset: int = 18, **
     return model
 
 
-def changed(**changes: str | tuple[str, ...]) -> list[str]:
+def changed(**changes):
     """Return the nodes with others in place of some, by what these compute."""
     lists = [changes.get(node.partition(" =")[0], node) for node in NODES]
     return [node for item in lists for node in ([item] if isinstance(item, str) else item)]
 
 
-def renamed(model: onnx.ModelProto) -> onnx.ModelProto:
+def renamed(model):
     """Return a program with other names of all values but the input."""
     other = copy.deepcopy(model)
     for item in (*other.graph.initializer, *other.graph.output):
@@ -59,7 +58,7 @@ def renamed(model: onnx.ModelProto) -> onnx.ModelProto:
     return other
 
 
-def one_changed(name: str, number: float) -> np.ndarray:
+def one_changed(name, number):
     weight = WEIGHTS[name].copy()
     weight[2] = number
     return weight
@@ -144,7 +143,7 @@ def test_both_find_equal_programs_close(other):
     assert compare_programs(program(), other).outcome == "close"
 
 
-def check_first_wrong(other: onnx.ModelProto, value: str) -> None:
+def check_first_wrong(other, value):
     alignment, report = align(program(), other), compare_programs(program(), other)
     assert alignment.outcome == report.outcome == "different"
     assert report.first_divergence is not None

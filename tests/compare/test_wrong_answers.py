@@ -1,13 +1,11 @@
 """The judge and its wrong answers: none gets through, whether tensors, tolerances or float64 decide."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faults.answers import CASES, Case
+from faults.answers import CASES
 from filch.compare import Report, compare_tensors
 from filch.compare.common._complex import complex_as_real
 from filch.compare.engine._value_comparator import ValueComparator
@@ -22,7 +20,7 @@ SPECIAL = (0.0, 1.5, -2.0, 1e-30, 3e4, float("inf"), float("-inf"), float("nan")
 GRAPH = Graph("main", ("x",), ("y",), (), (Node("copy", "Identity", ("x",), ("y",)),), {"y": Value("y")})
 
 
-def compared(actual: torch.Tensor | None, expected: torch.Tensor | None, *, truth: bool) -> Report:
+def compared(actual, expected, *, truth):
     """Return the report on a one-node graph that computes `actual` where the model has `expected`."""
     known = {} if expected is None else {"y": complex_as_real(expected)}
     made = {} if actual is None else {"y": complex_as_real(actual)}
@@ -35,7 +33,7 @@ def compared(actual: torch.Tensor | None, expected: torch.Tensor | None, *, trut
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_wrong_answers_differ_and_right_ones_are_close(case: Case) -> None:
+def test_wrong_answers_differ_and_right_ones_are_close(case):
     """They are judged by `compare_tensors`, in a comparison with a tolerance, and in one by float64."""
     alone = compare_tensors(case.actual, case.expected).close
     reports = [compared(case.actual, case.expected, truth=truth) for truth in (False, True)]
@@ -43,7 +41,7 @@ def test_wrong_answers_differ_and_right_ones_are_close(case: Case) -> None:
     assert [alone, *(report.close for report in reports)] == [case.close] * 3, [str(row) for row in reports[1].rows]
 
 
-def test_there_are_wrong_answers_of_all_kinds() -> None:
+def test_there_are_wrong_answers_of_all_kinds():
     """Their names are unique, and some are right answers."""
     assert len({case.name for case in CASES}) == len(CASES) >= 120
     assert sum(case.close for case in CASES) >= 25
@@ -52,7 +50,7 @@ def test_there_are_wrong_answers_of_all_kinds() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64])
 @settings(max_examples=30, deadline=None)
 @given(pairs=st.lists(st.tuples(st.sampled_from(SPECIAL), st.sampled_from(SPECIAL)), min_size=1, max_size=4))
-def test_a_nonfinite_value_on_one_side_alone_never_passes(dtype: torch.dtype, pairs: list[tuple[float, float]]) -> None:
+def test_a_nonfinite_value_on_one_side_alone_never_passes(dtype, pairs):
     """Nor do infinities of different signs or a number in place of NaN, however they are judged."""
     expected, actual = (torch.tensor(side).to(dtype) for side in zip(*pairs, strict=True))
     e, a = complex_as_real(expected), complex_as_real(actual)

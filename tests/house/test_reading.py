@@ -48,14 +48,14 @@ OTHERS = {
 }
 
 
-def _opens(call: ast.Call) -> bool:
+def _opens(call):
     """Whether a call opens a file by its name."""
     name = ast.unparse(call.func)
     package, _, last = name.rpartition(".")
     return last in OPENING or (last == "load" and package in LOADING)
 
 
-def _openers() -> set[str]:
+def _openers():
     """The files of Filch that open others."""
     return {
         str(file.relative_to(ROOT))

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from filch.compare import CompareError, Report, Tolerance, compare_gradients
+from filch.compare import CompareError, Tolerance, compare_gradients
 from support.processes.compilers import needs_compiler
 from support.thorough import kept
 
@@ -142,7 +142,7 @@ def _checked(model, x, **options):
     return reports[0]
 
 
-def _by_float64(report: Report) -> None:
+def _by_float64(report):
     """Check that float64 judged each floating-point value that was judged."""
     judged = [row for row in report.rows if row.judged]
     assert judged

@@ -136,7 +136,7 @@ def test_a_model_without_gradients_is_refused(model):
         compare_gradients(model.requires_grad_(requires_grad=False), (torch.randn(5, 8),))
 
 
-def test_the_report_draws_forward_and_backward_as_one_graph() -> None:
+def test_the_report_draws_forward_and_backward_as_one_graph():
     """Every row is at its node, and equal names of both passes are made distinct."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 2))

@@ -1,9 +1,6 @@
 """The nodes in the branches and loops that run count, are judged one by one, and are named if they are wrong."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -14,7 +11,7 @@ from onnx_ir import serde
 from torch import nn
 from torch._higher_order_ops import while_loop
 
-from filch.compare import Report, compare, compare_files, compare_programs
+from filch.compare import compare, compare_files, compare_programs
 from filch.export import export
 from filch.steal import steal_forward
 from support.faults.fakes import WrongBackend
@@ -85,7 +82,7 @@ KINDS = {
 }
 
 
-def model_of(kind: str, last: float = TABLE[-1]) -> onnx.ModelProto:
+def model_of(kind, last=TABLE[-1]):
     """Return a model of this kind whose table ends with a number."""
     text = KINDS[kind][0]
     held = "<float[4] table = {1.0, 2.0, 4.0, 8.0}, int64 three = {3}>" if kind == "Scan" else "<int64 three = {3}>"
@@ -97,24 +94,24 @@ def model_of(kind: str, last: float = TABLE[-1]) -> onnx.ModelProto:
     return model
 
 
-def tables(graph: Any) -> list[onnx.TensorProto]:
+def tables(graph):
     """Return the tables in a graph and in the graphs of its nodes."""
     found = [tensor for tensor in getattr(graph, "initializer", ()) if tensor.name == "table"]
     inner = (item.g for node in graph.node for item in node.attribute if item.HasField("g"))
     return [*found, *(tensor for graph in inner for tensor in tables(graph))]
 
 
-def inputs_of(*, flag: bool = True, count: int = 4) -> dict[str, torch.Tensor]:
+def inputs_of(*, flag=True, count=4):
     x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)) / 4
     return {"x": x, "flag": torch.tensor(flag), "count": torch.tensor(count)}
 
 
-def exported_nodes(report: Report) -> list[str]:
+def exported_nodes(report):
     return [row.node for row in report.rows if row.stage == "exported" and row.kind != "output"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_nodes_that_run_count_and_are_judged(kind: str) -> None:
+def test_the_nodes_that_run_count_and_are_judged(kind):
     model = model_of(kind)
 
     report = compare_programs(model, model, inputs=inputs_of())
@@ -125,7 +122,7 @@ def test_the_nodes_that_run_count_and_are_judged(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_fault_inside_is_named_where_it_is_first_wrong(kind: str) -> None:
+def test_a_fault_inside_is_named_where_it_is_first_wrong(kind):
     """With the name of the node, of the nodes around it, and the iteration."""
     report = compare_programs(model_of(kind), model_of(kind, last=8.01), inputs=inputs_of())
 
@@ -135,7 +132,7 @@ def test_a_fault_inside_is_named_where_it_is_first_wrong(kind: str) -> None:
     assert f"Divergence starts at `{KINDS[kind][1]}`" in str(report.explanation)
 
 
-def test_a_branch_that_does_not_run_is_not_judged() -> None:
+def test_a_branch_that_does_not_run_is_not_judged():
     """A fault in it is none in this run."""
     report = compare_programs(model_of("If"), model_of("If", last=8.01), inputs=inputs_of(flag=False))
 
@@ -144,7 +141,7 @@ def test_a_branch_that_does_not_run_is_not_judged() -> None:
 
 
 @pytest.mark.parametrize("value", ["y/body[2]/m", "y/body[0]/n"])
-def test_a_kernel_that_is_wrong_inside_is_named(value: str) -> None:
+def test_a_kernel_that_is_wrong_inside_is_named(value):
     """Also where a file is compared with itself."""
     model = model_of("Loop")
 
@@ -154,7 +151,7 @@ def test_a_kernel_that_is_wrong_inside_is_named(value: str) -> None:
     assert report.first_divergence.value == value
 
 
-def test_calls_that_take_other_branches_are_judged_as_a_whole() -> None:
+def test_calls_that_take_other_branches_are_judged_as_a_whole():
     """The report says so."""
     model = model_of("If")
 
@@ -165,7 +162,7 @@ def test_calls_that_take_other_branches_are_judged_as_a_whole() -> None:
     assert "If_0 (If) was judged as a whole: it runs otherwise in another call" in report.notes
 
 
-def test_what_a_compiled_node_computes_is_known() -> None:
+def test_what_a_compiled_node_computes_is_known():
     """Its row names the nodes in it, and theirs the node that they became part of."""
     model = model_of("If")
 
@@ -179,7 +176,7 @@ def test_what_a_compiled_node_computes_is_known() -> None:
     }
 
 
-def test_the_cause_of_a_fault_inside_is_written(tmp_path: Path) -> None:
+def test_the_cause_of_a_fault_inside_is_written(tmp_path):
     """The repro has the node alone."""
     paths = [str(tmp_path / name) for name in ("a.onnx", "b.onnx")]
     inputs = str(tmp_path / "inputs.npz")
@@ -196,11 +193,11 @@ def test_the_cause_of_a_fault_inside_is_written(tmp_path: Path) -> None:
 class Branches(nn.Module):
     """A branch of three operations."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.linear, self.norm = nn.Linear(8, 8), nn.LayerNorm(8)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         y = torch.cond(x.sum() > -1e9, lambda v: torch.tanh(self.linear(v)) * 2.0, lambda v: v - 1.0, (x,))
         return self.norm(y)
 
@@ -208,12 +205,12 @@ class Branches(nn.Module):
 class Repeats(nn.Module):
     """A loop that decides when it ends."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.linear = nn.Linear(8, 8)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        def step(i: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, x):
+        def step(i, v):
             return i + 1, torch.tanh(self.linear(v))
 
         count = torch.zeros((), dtype=torch.int64)
@@ -221,9 +218,7 @@ class Repeats(nn.Module):
 
 
 @pytest.mark.parametrize(("make", "node"), [(Branches, "then_branch/node_linear"), (Repeats, "body[0]/node_linear")])
-def test_bodies_of_exported_models_are_judged_by_eager_pytorch_and_float64(
-    make: Callable[[], nn.Module], node: str
-) -> None:
+def test_bodies_of_exported_models_are_judged_by_eager_pytorch_and_float64(make, node):
     torch.manual_seed(0)
     model, x = make().eval(), torch.randn(3, 8)
     with torch.no_grad(), steal_forward(model) as capture:

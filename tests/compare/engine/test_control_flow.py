@@ -1,6 +1,6 @@
 """Graphs with graphs inside: loops, scans, branches and functions are judged, and a fault inside of one is named."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
@@ -9,14 +9,14 @@ import onnx
 import onnx_ir as ir
 import pytest
 import torch
-from onnx import AttributeProto, GraphProto, TensorProto, numpy_helper, parser
+from onnx import AttributeProto, numpy_helper, parser
 from torch import nn
 
 from faults.nodes.compiled import WrongOnnxRuntime
 from filch.compare import compare
 from filch.export import Program, export
 from filch.export.backends import get_backend
-from filch.steal import Capture, steal_forward
+from filch.steal import steal_forward
 from support.faults.fakes import WrongBackend
 
 HEAD = '<ir_version: 10, opset_import: ["": 18, "own": 1]>'
@@ -24,7 +24,7 @@ FACTOR = 0.5  # stands once in each graph, inside
 Tensor = torch.Tensor
 
 
-def loop(h: Tensor) -> Tensor:
+def loop(h):
     state, seen = h, []
     for _ in range(3):
         state = torch.tanh(state * FACTOR + h)
@@ -44,7 +44,7 @@ LOOP = """
 """
 
 
-def scan(h: Tensor) -> Tensor:
+def scan(h):
     return torch.cumsum(h * FACTOR, 0)
 
 
@@ -59,7 +59,7 @@ SCAN = """
 """
 
 
-def branch(h: Tensor) -> Tensor:
+def branch(h):
     return h * FACTOR if h.sum() > 0 else torch.cos(h)
 
 
@@ -73,7 +73,7 @@ IF = """
 """
 
 
-def function(h: Tensor) -> Tensor:
+def function(h):
     return torch.sigmoid(h * FACTOR) * h
 
 
@@ -98,16 +98,16 @@ KINDS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 class Part(nn.Module):
     """A function as a module, so that its result is captured."""
 
-    def __init__(self, part: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, part):
         super().__init__()
         self._part = part
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self._part(x)
 
 
 @cache
-def subject(kind: str) -> tuple[Capture, onnx.ModelProto]:
+def subject(kind):
     """Return a model of three parts, the second one of this kind, and its ONNX graph."""
     function, text = KINDS[kind]
     model = nn.Sequential(Part(lambda x: x * 2), Part(function), Part(torch.exp))
@@ -121,7 +121,7 @@ def subject(kind: str) -> tuple[Capture, onnx.ModelProto]:
     return capture, made
 
 
-def factors(graph: GraphProto | onnx.FunctionProto) -> Iterator[TensorProto | AttributeProto]:
+def factors(graph):
     """Yield the places of the factor in a graph and its subgraphs; ONNX Runtime may store it as an attribute."""
     yield from (held for held in getattr(graph, "initializer", ()) if numpy_helper.to_array(held).tolist() == FACTOR)
     for node in graph.node:
@@ -134,7 +134,7 @@ def factors(graph: GraphProto | onnx.FunctionProto) -> Iterator[TensorProto | At
                 yield from factors(attribute.g)
 
 
-def spoilt(model: onnx.ModelProto) -> onnx.ModelProto:
+def spoilt(model):
     """Return the same model with the inner factor a tenth too large."""
     found = onnx.ModelProto()
     found.CopyFrom(model)
@@ -148,7 +148,7 @@ def spoilt(model: onnx.ModelProto) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("level", ["basic", "all"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_inside_is_judged_by_what_comes_out_of_it(kind: str, level: str) -> None:
+def test_what_is_inside_is_judged_by_what_comes_out_of_it(kind, level):
     """Instrumentation changes no output, and the buffer size changes no result."""
     capture, model = subject(kind)
     backend = get_backend("onnxruntime-cpu", level=level)
@@ -162,7 +162,7 @@ def test_what_is_inside_is_judged_by_what_comes_out_of_it(kind: str, level: str)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_fault_inside_is_named(kind: str) -> None:
+def test_a_fault_inside_is_named(kind):
     """The fault is in the program, or only in the graph that ONNX Runtime compiles."""
     capture, model = subject(kind)
     sound = get_backend("onnxruntime-cpu")
@@ -181,12 +181,12 @@ def test_a_fault_inside_is_named(kind: str) -> None:
 class Chunks(nn.Module):
     """A gate of two halves, which are a list between two nodes."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         gate, values = x.chunk(2, -1)
         return torch.sigmoid(gate) * values
 
 
-def test_a_list_is_judged_by_what_is_taken_out_of_it() -> None:
+def test_a_list_is_judged_by_what_is_taken_out_of_it():
     """It is judged only if all of its tensors are."""
     model, x = Chunks(), torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
     with torch.no_grad(), steal_forward(model) as capture:

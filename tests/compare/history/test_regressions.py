@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -17,17 +16,17 @@ TORCH = Change("torch", "2.12.0", "2.13.0")
 
 
 @pytest.fixture
-def read(tmp_path: Path) -> Read:
+def read(tmp_path):
     """Return a function that writes a ledger and returns its history."""
 
-    def history_of(made: MadeLedger) -> History:
+    def history_of(made):
         rows, notes = read_ledgers([made.write(tmp_path / "ledger.jsonl")])
         return history(rows, notes=notes)
 
     return history_of
 
 
-def test_a_clean_history_is_silent(read: Read) -> None:
+def test_a_clean_history_is_silent(read):
     """Errors at the rounding level vary, and torch is upgraded; nothing is reported."""
     made = MadeLedger()
     made.upgrade(15, torch="2.13.0")
@@ -39,7 +38,7 @@ def test_a_clean_history_is_silent(read: Read) -> None:
     assert found.close
 
 
-def test_a_regression_is_dated_and_blamed(read: Read) -> None:
+def test_a_regression_is_dated_and_blamed(read):
     """In the middle: its run, the run before, the module, and what changed between the two."""
     made = MadeLedger()
     made.upgrade(9, onnx="1.19.1")
@@ -61,7 +60,7 @@ def test_a_regression_is_dated_and_blamed(read: Read) -> None:
 
 
 @pytest.mark.parametrize("first", [1, 15, 29])
-def test_a_regression_is_found_in_any_run(first: int, read: Read) -> None:
+def test_a_regression_is_found_in_any_run(first, read):
     """In the second one, in the middle and in the last one."""
     made = MadeLedger()
     made.spoil(made.of("models.py:gpt2", first=first), "attn", "MatMul")
@@ -72,7 +71,7 @@ def test_a_regression_is_found_in_any_run(first: int, read: Read) -> None:
     assert len(cluster.regressions) == 4
 
 
-def test_two_culprits_in_one_run_are_two_clusters(read: Read) -> None:
+def test_two_culprits_in_one_run_are_two_clusters(read):
     """They began together, but neither the operators nor the modules are the same."""
     made = MadeLedger()
     made.spoil(made.of("models.py:bert", first=15), "encoder.layer.3.norm", "LayerNorm")
@@ -87,7 +86,7 @@ def test_two_culprits_in_one_run_are_two_clusters(read: Read) -> None:
     assert [len(cluster.regressions) for cluster in clusters] == [4, 4]
 
 
-def test_an_operator_in_many_models_is_one_cluster(read: Read) -> None:
+def test_an_operator_in_many_models_is_one_cluster(read):
     """Its modules have other names in each model."""
     made = MadeLedger()
     for model, module in (("bert", "encoder.layer.3.act"), ("gpt2", "h.0.mlp.act"), ("llama", "layers.1.act")):
@@ -99,7 +98,7 @@ def test_an_operator_in_many_models_is_one_cluster(read: Read) -> None:
     assert cluster.title == "Gelu in encoder.layer.*.act and 2 other modules"
 
 
-def test_a_module_on_many_backends_is_one_cluster(read: Read) -> None:
+def test_a_module_on_many_backends_is_one_cluster(read):
     """Each backend has its own operator, and the first layer that differs is another one."""
     made = MadeLedger()
     made.spoil(made.of("models.py:bert", "inductor", first=15), "layers.3.norm", "triton_fused")
@@ -110,7 +109,7 @@ def test_a_module_on_many_backends_is_one_cluster(read: Read) -> None:
     assert (cluster.operators, cluster.modules) == (("triton_fused", "LayerNorm"), ("layers.*.norm",))
 
 
-def test_modules_of_the_same_name_in_two_models_are_two_clusters(read: Read) -> None:
+def test_modules_of_the_same_name_in_two_models_are_two_clusters(read):
     """Names like `0` or `norm` say nothing across models."""
     made = MadeLedger()
     made.spoil(made.of("models.py:bert", first=15), "norm", "LayerNorm")
@@ -119,7 +118,7 @@ def test_modules_of_the_same_name_in_two_models_are_two_clusters(read: Read) -> 
     assert len(read(made).clusters) == 2
 
 
-def test_the_same_culprit_in_two_runs_is_two_clusters_newest_first(read: Read) -> None:
+def test_the_same_culprit_in_two_runs_is_two_clusters_newest_first(read):
     """Each has its own cause in the environment or the code."""
     made = MadeLedger()
     made.spoil(made.of("models.py:bert", first=5), "norm", "LayerNorm")
@@ -128,7 +127,7 @@ def test_the_same_culprit_in_two_runs_is_two_clusters_newest_first(read: Read) -
     assert [cluster.first_bad for cluster in read(made).clusters] == [run_name(20), run_name(5)]
 
 
-def test_failures_with_the_same_message_are_one_cluster(read: Read) -> None:
+def test_failures_with_the_same_message_are_one_cluster(read):
     """Nothing is blamed; numbers in the message may differ."""
     made = MadeLedger()
     for row in made.of("inductor", first=15):
@@ -142,7 +141,7 @@ def test_failures_with_the_same_message_are_one_cluster(read: Read) -> None:
     assert {regression.status for regression in cluster.regressions} == {"failed"}
 
 
-def test_a_flaky_cell_is_not_a_regression(read: Read) -> None:
+def test_a_flaky_cell_is_not_a_regression(read):
     """It is wrong in five runs of one key, also in the last one, and is listed apart."""
     made = MadeLedger()
     for number in (4, 7, 8, 20, 29):
@@ -156,7 +155,7 @@ def test_a_flaky_cell_is_not_a_regression(read: Read) -> None:
 
 
 @pytest.mark.parametrize("is_reused", [False, True])
-def test_a_result_that_is_reused_shows_nothing_about_flakiness(read: Read, is_reused: bool) -> None:
+def test_a_result_that_is_reused_shows_nothing_about_flakiness(read, is_reused):
     """Two ledgers have other results of one key, and each reuses its own; compared anew, the cell would be flaky."""
     made = MadeLedger(runs=6)
     cell = made.of("models.py:bert", "inductor", "float32")
@@ -167,7 +166,7 @@ def test_a_result_that_is_reused_shows_nothing_about_flakiness(read: Read, is_re
     assert len(read(made).flaky) == (not is_reused)
 
 
-def test_a_regression_of_a_cell_that_was_flaky_is_found(read: Read) -> None:
+def test_a_regression_of_a_cell_that_was_flaky_is_found(read):
     """With the versions since the upgrade, it is wrong in every run; a flaky history must not hide that."""
     made = MadeLedger()
     for number in (4, 7, 14):
@@ -181,7 +180,7 @@ def test_a_regression_of_a_cell_that_was_flaky_is_found(read: Read) -> None:
     assert (found.last_good, found.first_bad, found.flaky_before) == (run_name(13), run_name(15), True)
 
 
-def test_a_change_with_an_equal_key_is_told(read: Read) -> None:
+def test_a_change_with_an_equal_key_is_told(read):
     """Nothing that is recorded explains it."""
     made = MadeLedger()
     made.spoil(made.of("models.py:bert", first=15), "norm", "LayerNorm")
@@ -192,7 +191,7 @@ def test_a_change_with_an_equal_key_is_told(read: Read) -> None:
     assert "Nothing changed that Filch records" in found.table(width=200)
 
 
-def test_a_change_of_the_code_is_told(read: Read) -> None:
+def test_a_change_of_the_code_is_told(read):
     """The environment is the same, the key is not."""
     made = MadeLedger()
     for row in made.of("models.py:bert", first=15):
@@ -202,7 +201,7 @@ def test_a_change_of_the_code_is_told(read: Read) -> None:
     assert "The environment is the same: the code, the options or the sizes changed." in read(made).table(width=200)
 
 
-def test_an_environment_that_was_not_recorded_is_not_called_equal(read: Read) -> None:
+def test_an_environment_that_was_not_recorded_is_not_called_equal(read):
     """No claim is made about what changed."""
     made = MadeLedger()
     for row in made.of(last=14):
@@ -215,7 +214,7 @@ def test_an_environment_that_was_not_recorded_is_not_called_equal(read: Read) ->
     assert "Changed: unknown" in found.table(width=200)
 
 
-def test_a_fixed_regression_is_kept_apart(read: Read) -> None:
+def test_a_fixed_regression_is_kept_apart(read):
     """It has its end, and is no reason for an exit code of 1."""
     made = MadeLedger()
     made.spoil(made.of("models.py:bert", first=10, last=14), "norm", "LayerNorm")
@@ -229,7 +228,7 @@ def test_a_fixed_regression_is_kept_apart(read: Read) -> None:
 
 
 @pytest.mark.parametrize("status", ["crashed", "timeout", "lost", "missing"])
-def test_cells_that_could_not_run_are_no_regressions(status: str, read: Read) -> None:
+def test_cells_that_could_not_run_are_no_regressions(status, read):
     """They are listed with the first run, the last one in which they ran, and the reason."""
     made = MadeLedger()
     made.upgrade(15, torch="2.13.0")
@@ -246,7 +245,7 @@ def test_cells_that_could_not_run_are_no_regressions(status: str, read: Read) ->
     assert len(stopped.cells) == 6
 
 
-def test_a_regression_stays_open_if_the_cell_then_crashes(read: Read) -> None:
+def test_a_regression_stays_open_if_the_cell_then_crashes(read):
     """A crash is no fix, and neither is a run in between that hides the first bad one."""
     made = MadeLedger()
     made.spoil(made.of("models.py:bert", first=16), "norm", "LayerNorm")
@@ -259,7 +258,7 @@ def test_a_regression_stays_open_if_the_cell_then_crashes(read: Read) -> None:
     assert [stopped.since for stopped in found.not_run] == [run_name(20)]
 
 
-def test_cells_that_were_always_wrong_are_listed_apart(read: Read) -> None:
+def test_cells_that_were_always_wrong_are_listed_apart(read):
     """There is no last good run, so they are no regressions."""
     made = MadeLedger()
     made.spoil(made.of("models.py:bert", "inductor", "float16"), "norm", "LayerNorm")
@@ -270,7 +269,7 @@ def test_cells_that_were_always_wrong_are_listed_apart(read: Read) -> None:
     assert [*found.never_close] == [{"model": "models.py:bert", "backend": "inductor", "dtype": "float16"}]
 
 
-def test_cells_that_are_not_in_the_latest_run_are_counted(read: Read) -> None:
+def test_cells_that_are_not_in_the_latest_run_are_counted(read):
     """A resumed ledger has no row for what is done; its last outcome counts, and the text says so."""
     made = MadeLedger()
     made.spoil(made.of("models.py:bert", first=15), "norm", "LayerNorm")
@@ -286,12 +285,12 @@ def test_cells_that_are_not_in_the_latest_run_are_counted(read: Read) -> None:
 @pytest.mark.parametrize(
     ("module", "expected"), [("layers.12.norm1", "layers.*.norm1"), ("0", "*"), ("conv2d", "conv2d"), ("", "")]
 )
-def test_numbers_of_layers_are_left_out(module: str, expected: str) -> None:
+def test_numbers_of_layers_are_left_out(module, expected):
     """Digits in a name stay."""
     assert without_layers(module) == expected
 
 
-def planted(path: Path) -> Path:
+def planted(path):
     """Write a ledger with a regression of two cells."""
     made = MadeLedger()
     made.upgrade(15, torch="2.13.0")
@@ -299,9 +298,7 @@ def planted(path: Path) -> Path:
     return made.write(path)
 
 
-def test_the_command_prints_regressions_first(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_prints_regressions_first(tmp_path, capsys, monkeypatch):
     """In 80 columns; it exits with 1, and suggests the site."""
     path = planted(tmp_path / "ledger.jsonl")
     monkeypatch.chdir(tmp_path)
@@ -321,7 +318,7 @@ def test_the_command_prints_regressions_first(
     assert lines[-1] == "  filch history ledger.jsonl -o site"
 
 
-def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_json(tmp_path, capsys):
     """It has a version, and all outcomes of all cells."""
     assert run("history", str(planted(tmp_path / "ledger.jsonl")), "--json") == 1
 
@@ -336,7 +333,7 @@ def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert [one["blame"]["module"] for one in cluster["regressions"]] == ["encoder.layer.3.norm"] * 2
 
 
-def test_the_command_exits_with_0_if_nothing_regressed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_exits_with_0_if_nothing_regressed(tmp_path, capsys):
     """With `-q`, nothing is printed."""
     path = MadeLedger(runs=3).write(tmp_path / "ledger.jsonl")
 
@@ -344,7 +341,7 @@ def test_the_command_exits_with_0_if_nothing_regressed(tmp_path: Path, capsys: p
     assert capsys.readouterr().out == ""
 
 
-def test_the_command_refuses_another_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_refuses_another_version(tmp_path, capsys):
     """With one sentence and exit code 2."""
     made = MadeLedger(runs=1)
     made.rows[3]["filch_ledger"] = 2

@@ -9,13 +9,13 @@ from filch.compare import compare_tensors
 from filch.compare.metrics._nearest import Nearest
 
 
-def _nearest_of_all(values: dict[str, torch.Tensor], tensor: torch.Tensor) -> str | None:
+def _nearest_of_all(values, tensor):
     found = {name: compare_tensors(value, tensor) for name, value in values.items()}
     close = [(difference.error, name) for name, difference in found.items() if difference.close]
     return min(close)[1] if close else None
 
 
-def _some(kind: torch.dtype, shape: tuple[int, ...], draw: random.Random) -> torch.Tensor:
+def _some(kind, shape, draw):
     if not kind.is_floating_point and not kind.is_complex:
         return torch.randint(0, 2, shape).to(kind)
     values = torch.randn(shape, dtype=torch.float64) * 10 ** draw.uniform(-8, 8)

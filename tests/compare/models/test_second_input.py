@@ -1,7 +1,5 @@
 """Tests of the second input on which values are matched."""
 
-from __future__ import annotations
-
 import torch
 
 from filch.compare.models._second_input import other_numbers

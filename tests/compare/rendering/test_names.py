@@ -20,12 +20,12 @@ GPT2 = [
         (12, "…6…c_proj"),
     ],
 )
-def test_a_path_keeps_as_many_names_as_fit(width: int, short: str) -> None:
+def test_a_path_keeps_as_many_names_as_fit(width, short):
     """Those at its end first, and always the number of a layer."""
     assert shortened_paths(["transformer.h.6.mlp.c_proj"], width).popitem()[1] == (short,)
 
 
-def test_a_long_last_name_loses_its_middle() -> None:
+def test_a_long_last_name_loses_its_middle():
     """The number before it is kept."""
     path = "model.layers.3.post_attention_layernorm"
 
@@ -33,7 +33,7 @@ def test_a_long_last_name_loses_its_middle() -> None:
 
 
 @pytest.mark.parametrize("width", range(4, 30))
-def test_two_paths_never_look_alike(width: int) -> None:
+def test_two_paths_never_look_alike(width):
     """No line is too long, and a path for which no short form remains is continued on the next lines."""
     short = shortened_paths(GPT2, width)
 
@@ -43,19 +43,19 @@ def test_two_paths_never_look_alike(width: int) -> None:
 
 
 @pytest.mark.parametrize("width", range(12, 30))
-def test_paths_of_a_model_have_one_line(width: int) -> None:
+def test_paths_of_a_model_have_one_line(width):
     """This is the least width of a column of modules."""
     assert {len(lines) for lines in shortened_paths(GPT2, width).values()} == {1}
 
 
-def test_a_short_form_that_fits_another_path_is_not_used() -> None:
+def test_a_short_form_that_fits_another_path_is_not_used():
     """`…6…c_proj` could be both, so a part of the name that distinguishes them is shown."""
     paths = ["transformer.h.6.attn.c_proj", "transformer.h.6.mlp.c_proj"]
 
     assert list(shortened_paths(paths, 12).values()) == [("…6.at…c_proj",), ("…6.ml…c_proj",)]
 
 
-def test_names_that_differ_only_in_their_middle_have_several_lines() -> None:
+def test_names_that_differ_only_in_their_middle_have_several_lines():
     """Lines end at punctuation; a name that differs at its end has one line."""
     names = ["node_convert_1_element_type", "node_convert_2_element_type", "node_convert_1_element_type_7"]
 

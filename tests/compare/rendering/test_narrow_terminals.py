@@ -1,15 +1,12 @@
 """Every table at the widths that terminals have: numbers are whole, no word is broken, no line is too long."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from torch import nn
 
-from filch.compare import Report, compare, diff
+from filch.compare import compare, diff
 from filch.compare.results._bisection import BisectReport, Step
 from filch.compare.results._cells import Cell, CellTable
 from filch.compare.results._passes import PassErrors, PassRow
@@ -20,9 +17,6 @@ from filch.export.backends import Switch
 from filch.steal import steal_forward
 from support.faults.fakes import WrongBackend
 
-if TYPE_CHECKING:
-    from filch.compare.rendering._result import Result
-
 WIDTHS = (60, 80, 100)
 PARTS = ("attention.output_projection", "feed_forward.output_projection", "post_attention_layernorm")
 NODE = "node_convert_element_type_default_{}"
@@ -31,53 +25,53 @@ NODE = "node_convert_element_type_default_{}"
 class Attention(nn.Module):
     """The last projection has the name that the feed-forward part's has."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.qkv_projection = nn.Linear(8, 24)
         self.output_projection = nn.Linear(8, 8)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         query, key, value = self.qkv_projection(x).chunk(3, dim=-1)
         return self.output_projection((query @ key.transpose(-1, -2)).softmax(-1) @ value)
 
 
 class FeedForward(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.activation_function = nn.GELU()
         self.output_projection = nn.Linear(8, 8)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return self.output_projection(self.activation_function(x))
 
 
 class Block(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.attention = Attention()
         self.post_attention_layernorm = nn.LayerNorm(8)
         self.feed_forward = FeedForward()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return x + self.feed_forward(self.post_attention_layernorm(x + self.attention(x)))
 
 
 class Transformer(nn.Module):
     """Two layers with long names, as those of Hugging Face have them."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.language_model = nn.Module()
         self.language_model.hidden_layers = nn.ModuleList([Block(), Block()])
 
-    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    def forward(self, x):
         for layer in self.language_model.hidden_layers:
             x = layer(x)
         return {"last_hidden_state": x}
 
 
 @pytest.fixture(scope="module")
-def reports() -> dict[str, Report]:
+def reports():
     """Return reports of both graphs, one without and one with an error in the second layer."""
     torch.manual_seed(0)
     model, x = Transformer().eval(), torch.randn(1, 4, 8)
@@ -92,7 +86,7 @@ def reports() -> dict[str, Report]:
 
 
 @pytest.fixture(scope="module")
-def results() -> dict[str, Result]:
+def results():
     """Return one of each result that has a table, with long names and reasons."""
     torch.manual_seed(0)
     model, other = Transformer().eval(), Transformer().eval()
@@ -157,12 +151,12 @@ def results() -> dict[str, Result]:
     }
 
 
-def _without_commands(text: str) -> list[str]:
+def _without_commands(text):
     """Return the lines without those of the next command, which is not wrapped."""
     return text.partition("\nNext, ")[0].splitlines()
 
 
-def _check(text: str, whole: str, width: int) -> None:
+def _check(text, whole, width):
     lines = _without_commands(text)
     numbers = r"\d\.\de[+-]\d\d"
     assert max(map(len, lines)) <= width
@@ -175,20 +169,20 @@ def _check(text: str, whole: str, width: int) -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("view", TABLES)
 @pytest.mark.parametrize("kind", ["close", "different"])
-def test_a_view_of_a_report_fits(reports: dict[str, Report], kind: str, view: str, width: int) -> None:
+def test_a_view_of_a_report_fits(reports, kind, view, width):
     """In all views, whether values differ or not."""
     _check(reports[kind].table(view, width=width), reports[kind].table(view, width=1000), width)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("kind", ["diff", "passes", "precision", "bisection"])
-def test_a_result_fits(results: dict[str, Result], kind: str, width: int) -> None:
+def test_a_result_fits(results, kind, width):
     """Those of the other commands."""
     _check(results[kind].table(width=width), results[kind].table(width=1000), width)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_reasons_of_a_matrix_are_cut_after_a_word(results: dict[str, Result], width: int) -> None:
+def test_the_reasons_of_a_matrix_are_cut_after_a_word(results, width):
     """The whole reasons are below the table."""
     text, whole = (results["cells"].table(width=columns) for columns in (width, 1000))
 
@@ -204,10 +198,10 @@ def test_the_reasons_of_a_matrix_are_cut_after_a_word(results: dict[str, Result]
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("kind", ["close", "different"])
-def test_different_modules_are_written_differently(reports: dict[str, Report], kind: str, width: int) -> None:
+def test_different_modules_are_written_differently(reports, kind, width):
     """Two layers have projections of the same name, in two parts of each."""
 
-    def first_words(columns: int) -> list[str]:
+    def first_words(columns):
         lines = reports[kind].table("modules", width=columns).splitlines()
         start = next(index for index, line in enumerate(lines) if line.startswith("─")) + 1
         return [line.split()[0] for line in lines[start : lines.index("", start)]]
@@ -217,7 +211,7 @@ def test_different_modules_are_written_differently(reports: dict[str, Report], k
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_excerpt_in_the_message_of_a_test_fits(reports: dict[str, Report], width: int) -> None:
+def test_the_excerpt_in_the_message_of_a_test_fits(reports, width):
     """It shows the first difference and the rows around it."""
     report = reports["different"]
 

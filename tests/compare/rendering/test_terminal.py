@@ -21,7 +21,7 @@ ROWS = (
 
 
 @pytest.mark.parametrize("width", range(20, 90, 5))
-def test_no_number_is_cut_and_no_line_is_too_long(width: int) -> None:
+def test_no_number_is_cut_and_no_line_is_too_long(width):
     """Columns of text shrink and optional columns are left out; indices and errors are always whole."""
     text = as_text([Table(COLUMNS, ROWS)], width=width)
 
@@ -29,7 +29,7 @@ def test_no_number_is_cut_and_no_line_is_too_long(width: int) -> None:
     assert {"7", "153", "1.2e-07", "9.0e-01"} <= set(text.split())
 
 
-def test_optional_columns_are_left_out_the_largest_number_first() -> None:
+def test_optional_columns_are_left_out_the_largest_number_first():
     """The kind goes before the seconds, and neither goes if there is room."""
     shown = {width: as_text([Table(COLUMNS, ROWS)], width=width).splitlines()[0].split() for width in (80, 32, 22)}
 
@@ -40,7 +40,7 @@ def test_optional_columns_are_left_out_the_largest_number_first() -> None:
     }
 
 
-def test_two_long_columns_share_the_width() -> None:
+def test_two_long_columns_share_the_width():
     """The one that needs less keeps its text whole."""
     table = Table((Column("a", fit_names), Column("b", fit_names)), (("x" * 100, "y" * 30), ("1", "2")))
 
@@ -49,7 +49,7 @@ def test_two_long_columns_share_the_width() -> None:
     assert line == f"{'x' * 24}…{'x' * 24} {'y' * 30}"
 
 
-def test_optional_columns_make_room_for_a_name() -> None:
+def test_optional_columns_make_room_for_a_name():
     """A column without text goes first, and none goes if the names have their preferred width."""
     columns = (Column("module", fit_names, preferred=20), Column("dtype", optional=1), Column("attention"))
     table = Table(columns, (("a_module_with_a_long_name", "float32", ""),))
@@ -64,7 +64,7 @@ def test_optional_columns_make_room_for_a_name() -> None:
     }
 
 
-def test_a_reason_is_cut_after_a_word() -> None:
+def test_a_reason_is_cut_after_a_word():
     """A word that is longer than the column loses its middle."""
     assert cut(["missing: the backend needs a GPU", "close", "x" * 20], 14) == [
         ("missing: the …",),
@@ -73,7 +73,7 @@ def test_a_reason_is_cut_after_a_word() -> None:
     ]
 
 
-def test_columns_of_numbers_stay_whole_and_text_is_folded() -> None:
+def test_columns_of_numbers_stay_whole_and_text_is_folded():
     """`table_of` knows them by their values."""
     rows = [("a sentence of several words", 1.5e-7, 12345), ("other", None, 7)]
     columns = {"text": lambda row: row[0], "error": lambda row: row[1], "count": lambda row: row[2]}
@@ -85,7 +85,7 @@ def test_columns_of_numbers_stay_whole_and_text_is_folded() -> None:
     assert " ".join(re.findall(r"a|sentence|of|several|words", text)) == "a sentence of several words"
 
 
-def test_only_styles_are_escape_sequences() -> None:
+def test_only_styles_are_escape_sequences():
     """An escape in a name is made visible, and without color there is none at all."""
     blocks = [Line("DIFFERENT: \x1b[2Jname", "different"), Table((Column("n"),), (("\x1b[31mred",),), frozenset({0}))]
 
@@ -97,7 +97,7 @@ def test_only_styles_are_escape_sequences() -> None:
     assert "\x1b[1;31mDIFFERENT" in colored and "\x1b[2J" not in colored and "\\u001b[31mred" in colored
 
 
-def test_a_command_is_not_wrapped() -> None:
+def test_a_command_is_not_wrapped():
     """A line that is copied has no line breaks."""
     command = "filch check " + "x" * 100
 

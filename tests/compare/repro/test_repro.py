@@ -267,7 +267,7 @@ def test_the_command_refuses_reports_without_what_it_needs(given, tmp_path, monk
     assert not (tmp_path / "out").exists()
 
 
-def test_a_value_with_the_name_of_a_builtin_keeps_it() -> None:
+def test_a_value_with_the_name_of_a_builtin_keeps_it():
     """The argument of a sequence is called `input`, and torch renames the node that reads it."""
     x = torch.ones(2, 4)
     program = export(nn.Sequential(nn.ReLU()), (x,)).exported_program

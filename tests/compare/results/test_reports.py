@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from filch.compare import Report, compare, diff, load_report
+from filch.compare import compare, diff, load_report
 from filch.compare.float64._verdict import RoundingVerdict
-from filch.compare.results._rows import Status
 from filch.export import export
 from filch.steal import steal_append, steal_forward
 from support.faults.fakes import WrongBackend
@@ -21,17 +20,17 @@ from support.faults.fakes import WrongBackend
 class Net(nn.Module):
     """A model whose whole report is short enough to read."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.linear = nn.Linear(2, 2)
         self.act = nn.ReLU()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return self.act(self.linear(x)).flatten()
 
 
 @pytest.fixture(scope="module")
-def report() -> Report:
+def report():
     """Return a report with one fault, in the linear layer."""
     torch.manual_seed(0)
     model, x = Net().eval(), torch.ones(1, 2)
@@ -42,7 +41,7 @@ def report() -> Report:
 
 
 @pytest.mark.parametrize("status", ["no value", "not mapped"])
-def test_values_that_could_not_be_judged_are_not_counted_as_close(report: Report, status: Status) -> None:
+def test_values_that_could_not_be_judged_are_not_counted_as_close(report, status):
     """This holds for both graphs and every reason."""
     close = [replace(row, status="same") for row in report.rows]
     compiled = [replace(row, stage="compiled") for row in close]
@@ -55,7 +54,7 @@ def test_values_that_could_not_be_judged_are_not_counted_as_close(report: Report
     assert "all close" not in said
 
 
-def test_the_table_has_the_expected_text(report: Report) -> None:
+def test_the_table_has_the_expected_text(report):
     """The whole text is compared, except for the errors of correct values, which are rounding."""
     text = re.sub(
         r"\d\.\de[-+]\d\d(?= *$|  *<| at)|absolute .*", "#", report.table("nodes", width=80), flags=re.MULTILINE
@@ -77,7 +76,7 @@ def test_the_table_has_the_expected_text(report: Report) -> None:
     ]
 
 
-def test_the_operators_of_the_model_are_listed_as_they_are_written(report: Report) -> None:
+def test_the_operators_of_the_model_are_listed_as_they_are_written(report):
     """Modules are listed by their repr and functions by their name, from the placeholder to the output."""
     table = [
         re.split(r"  +| (?=float32|call_)", line)[0:] for line in report.table("operators", wide=True).splitlines()
@@ -95,7 +94,7 @@ def test_the_operators_of_the_model_are_listed_as_they_are_written(report: Repor
         assert expected in text
 
 
-def test_csv_and_json_hold_the_same_numbers(report: Report) -> None:
+def test_csv_and_json_hold_the_same_numbers(report):
     """Both have each row of the report once."""
     rows = list(csv.DictReader(io.StringIO(report.to_csv())))
     found = json.loads(report.to_json())
@@ -110,7 +109,7 @@ def test_csv_and_json_hold_the_same_numbers(report: Report) -> None:
     assert [row["status"] for row in rows] == [row.status for row in report.rows]
 
 
-def test_nan_and_infinity_are_strings_in_json() -> None:
+def test_nan_and_infinity_are_strings_in_json():
     """They are no JSON numbers."""
     model, x = Net().eval(), torch.ones(1, 2)
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
@@ -122,7 +121,7 @@ def test_nan_and_infinity_are_strings_in_json() -> None:
     assert next(row for row in found["rows"] if row["value"] == "linear")["difference"]["error"] == "inf"
 
 
-def test_markdown_escapes_names(report: Report, tmp_path) -> None:
+def test_markdown_escapes_names(report, tmp_path):
     """A pipe in a name would start another column."""
     from dataclasses import replace
 
@@ -132,13 +131,13 @@ def test_markdown_escapes_names(report: Report, tmp_path) -> None:
     assert (tmp_path / "report.md").read_text() == odd.to_markdown()
 
 
-def test_an_unknown_view_is_refused(report: Report) -> None:
+def test_an_unknown_view_is_refused(report):
     """The message lists the views."""
     with pytest.raises(ValueError, match="there is no view 'x'; there are summary, nodes, operators, modules"):
         report.table("x")
 
 
-def test_names_with_markup_are_printed_as_they_are(report: Report) -> None:
+def test_names_with_markup_are_printed_as_they_are(report):
     """`[red]` in a module's name sets no color."""
     from dataclasses import replace
 
@@ -147,7 +146,7 @@ def test_names_with_markup_are_printed_as_they_are(report: Report) -> None:
     assert "[red]x" in str(odd)
 
 
-def capture(**values: object):
+def capture(**values):
     """Return a capture of values without a model."""
     with steal_forward(nn.Identity()) as held:
         for name, value in values.items():
@@ -155,7 +154,7 @@ def capture(**values: object):
     return held
 
 
-def test_two_captures_of_the_same_values_are_close() -> None:
+def test_two_captures_of_the_same_values_are_close():
     """NaN equals NaN, in any nesting."""
     made = [capture(a=torch.tensor([1.0, float("nan")]), b={"x": (torch.ones(2), 3, None)}) for _ in range(2)]
 
@@ -178,7 +177,7 @@ def test_two_captures_of_the_same_values_are_close() -> None:
     ],
     ids=["value", "missing", "new", "number", "more", "dtype", "shape"],
 )
-def test_differences_of_two_captures_are_named(expected: dict, actual: dict, message: str) -> None:
+def test_differences_of_two_captures_are_named(expected, actual, message):
     """They differ in values, records or nesting."""
     found = diff(capture(**expected), capture(**actual))
 
@@ -186,12 +185,12 @@ def test_differences_of_two_captures_are_named(expected: dict, actual: dict, mes
     assert re.search(message, str(found.first_divergence))
 
 
-def test_two_empty_captures_are_not_close() -> None:
+def test_two_empty_captures_are_not_close():
     """Nothing was compared."""
     assert not diff(capture(), capture()).close
 
 
-def test_a_wide_table_has_the_whole_names_of_kernels(report: Report) -> None:
+def test_a_wide_table_has_the_whole_names_of_kernels(report):
     """They can be searched for."""
     kernel = "extern_kernels.convolution_with_a_name_of_many_letters"
     row = replace(report.rows[0], stage="compiled", op=kernel)
@@ -201,7 +200,7 @@ def test_a_wide_table_has_the_whole_names_of_kernels(report: Report) -> None:
     assert kernel in compiled.table(wide=True)
 
 
-def test_the_next_command_depends_on_what_is_known(report: Report, tmp_path, monkeypatch) -> None:
+def test_the_next_command_depends_on_what_is_known(report, tmp_path, monkeypatch):
     """Files can be compared again on the command line, a graph of torch.compile can only be looked at."""
     monkeypatch.chdir(tmp_path)
     for name in ("ref.onnx", "my model.onnx"):
@@ -216,7 +215,7 @@ def test_the_next_command_depends_on_what_is_known(report: Report, tmp_path, mon
     assert replace(report, reference="eager PyTorch").next_command.command == "report.show()"
 
 
-def test_blame_is_not_suggested_again(report: Report) -> None:
+def test_blame_is_not_suggested_again(report):
     """What it could not explain is looked at: every node alone, if values were judged by float64, else every row."""
     blamed = replace(report, switches=0, command="filch check m.py:f")
     first, *others = report.rows
@@ -229,7 +228,7 @@ def test_blame_is_not_suggested_again(report: Report) -> None:
     assert "every_node=True" in replace(judged, command="").next_command.command
 
 
-def test_a_report_from_somebody_else_suggests_no_dangerous_option(report: Report, tmp_path, monkeypatch) -> None:
+def test_a_report_from_somebody_else_suggests_no_dangerous_option(report, tmp_path, monkeypatch):
     """Inductor's `config` may run a program; such options, and the command of a file, are not repeated."""
     monkeypatch.chdir(tmp_path)
     for name in ("ref.onnx", "model.onnx"):

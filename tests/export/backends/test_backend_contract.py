@@ -487,7 +487,7 @@ def test_what_a_backend_cannot_do_is_skipped():
 class Rounds(nn.Module):
     """Returns its input in bfloat16, too."""
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, x):
         return x * 3, x.bfloat16()
 
 

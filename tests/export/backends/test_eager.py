@@ -11,27 +11,27 @@ import torch
 from torch import nn
 
 from filch.compare import compare, diff
-from filch.export import BackendError, Program, export
+from filch.export import BackendError, export
 from filch.export.backends import get_backend
-from filch.steal import Capture, steal_forward
+from filch.steal import steal_forward
 
 
 class Attention(nn.Module):
     """A projection, attention over it, another one."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.into = nn.Linear(8, 24)
         self.out = nn.Linear(8, 8)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         q, k, v = self.into(x).view(2, 5, 3, 2, 4).permute(2, 0, 3, 1, 4)
         mixed = nn.functional.scaled_dot_product_attention(q, k, v)
         return self.out(mixed.transpose(1, 2).reshape(2, 5, 8))
 
 
 @pytest.fixture(scope="module")
-def subject() -> tuple[Capture, Program]:
+def subject():
     torch.manual_seed(0)
     model, x = Attention().eval(), torch.randn(2, 5, 8)
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
@@ -39,7 +39,7 @@ def subject() -> tuple[Capture, Program]:
     return capture, export(model, (x,))
 
 
-def values_of(program: Program, **options: Any) -> dict[str, torch.Tensor]:
+def values_of(program, **options):
     backend = get_backend("eager", **options)
     made = backend.compile(program, optimize=False)
     x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(1))
@@ -47,7 +47,7 @@ def values_of(program: Program, **options: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "torch.float16", torch.float64])
-def test_another_dtype_is_what_is_computed_in(subject: tuple[Capture, Program], dtype: Any) -> None:
+def test_another_dtype_is_what_is_computed_in(subject, dtype):
     """Given as a dtype or as its name; the program's own weights stay as they are."""
     _, program = subject
     wanted = getattr(torch, str(dtype).removeprefix("torch."))
@@ -58,7 +58,7 @@ def test_another_dtype_is_what_is_computed_in(subject: tuple[Capture, Program], 
     assert {tensor.dtype for tensor in program.exported_program.state_dict.values()} == {torch.float32}
 
 
-def test_autocast_computes_matrix_products_in_its_type(subject: tuple[Capture, Program]) -> None:
+def test_autocast_computes_matrix_products_in_its_type(subject):
     """And is over after the run."""
     capture, program = subject
 
@@ -68,7 +68,7 @@ def test_autocast_computes_matrix_products_in_its_type(subject: tuple[Capture, P
     assert not torch.is_autocast_enabled("cpu")
 
 
-def test_another_attention_is_within_the_tolerance_and_not_the_same(subject: tuple[Capture, Program]) -> None:
+def test_another_attention_is_within_the_tolerance_and_not_the_same(subject):
     """The exact one and the fused one round differently; both are asked for by name."""
     capture, program = subject
     reports = {
@@ -80,20 +80,18 @@ def test_another_attention_is_within_the_tolerance_and_not_the_same(subject: tup
     assert any(not torch.equal(value, values["flash"][name]) for name, value in values["math"].items())
 
 
-def test_an_attention_that_this_device_does_not_have_is_an_error(subject: tuple[Capture, Program]) -> None:
+def test_an_attention_that_this_device_does_not_have_is_an_error(subject):
     """PyTorch would otherwise take another one."""
     with pytest.raises(BackendError, match="No viable backend for scaled_dot_product_attention"):
         values_of(subject[1], attention="cudnn")
 
 
 @pytest.mark.parametrize("deterministic", [True, "true"])
-def test_deterministic_algorithms_are_on_in_the_run_alone(
-    subject: tuple[Capture, Program], deterministic: bool | str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deterministic_algorithms_are_on_in_the_run_alone(subject, deterministic, monkeypatch):
     """Whatever the user had set is set again."""
     seen = []
 
-    def seeing(*args: Any, **how: Any) -> tuple[()]:
+    def seeing(*args, **how):
         seen.append(torch.are_deterministic_algorithms_enabled())
         return ()
 
@@ -117,7 +115,7 @@ def test_deterministic_algorithms_are_on_in_the_run_alone(
         ({"device": "toaster"}, "backend 'eager': torch has no device 'toaster'"),
     ],
 )
-def test_options_that_there_are_not_are_errors(options: dict[str, str], message: str) -> None:
+def test_options_that_there_are_not_are_errors(options, message):
     """With the value, and what to write instead."""
     with pytest.raises(BackendError, match=message):
         get_backend("eager", **options)
@@ -126,15 +124,15 @@ def test_options_that_there_are_not_are_errors(options: dict[str, str], message:
 class Through(nn.Module):
     """Returns what it is given, too."""
 
-    def __init__(self, extra: Any = None) -> None:
+    def __init__(self, extra=None):
         super().__init__()
         self.extra = extra
 
-    def forward(self, x: torch.Tensor) -> Any:
+    def forward(self, x):
         return x, x * 2, self.extra
 
 
-def test_an_input_that_is_returned_is_judged() -> None:
+def test_an_input_that_is_returned_is_judged():
     """No operation gives it."""
     model, x = Through(), torch.randn(3)
     with steal_forward(model) as capture:
@@ -145,7 +143,7 @@ def test_an_input_that_is_returned_is_judged() -> None:
     assert report.close and all(row.judged for row in report.rows if row.kind == "output")
 
 
-def test_a_number_among_the_results_is_left_out() -> None:
+def test_a_number_among_the_results_is_left_out():
     """It is no tensor; the tensors beside it are judged."""
     model, x = Through(3), torch.randn(3)
     with steal_forward(model) as capture:
@@ -156,7 +154,7 @@ def test_a_number_among_the_results_is_left_out() -> None:
     assert report.close and [row.judged for row in report.rows if row.kind == "output"] == [True, True]
 
 
-def test_a_device_that_is_not_there_is_an_error() -> None:
+def test_a_device_that_is_not_there_is_an_error():
     """Never the CPU instead."""
     device = f"cuda:{torch.cuda.device_count()}"
 
@@ -165,11 +163,11 @@ def test_a_device_that_is_not_there_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("options", [{"dtype": "float16"}, {"autocast": "bfloat16"}, {"attention": "math"}])
-def test_an_option_without_effect_on_the_program_is_an_error(options: dict[str, str]) -> None:
+def test_an_option_without_effect_on_the_program_is_an_error(options):
     """Nobody should believe that they compared what they did not."""
 
     class Counts(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             return x + 1
 
     x = torch.arange(3)
@@ -180,7 +178,7 @@ def test_an_option_without_effect_on_the_program_is_an_error(options: dict[str, 
         backend.run(backend.compile(program, optimize=False), {"x": x})
 
 
-def test_the_same_model_in_two_settings_is_compared_without_an_export() -> None:
+def test_the_same_model_in_two_settings_is_compared_without_an_export():
     """Two captures and `diff`, as docs/guides/torch_compile.md shows it; a fault in one is found at its module."""
     docs = (Path(__file__).resolve().parents[3] / "docs" / "guides" / "torch_compile.md").read_text()
     (shown,) = (text for text in re.findall(r"```python\n(.*?)```", docs, re.DOTALL) if "diff(exact, fused)" in text)

@@ -376,7 +376,7 @@ def call(args):
 """
 
 
-def test_kernels_in_front_of_a_block_are_observed_before_those_in_it(tmp_path: Path):
+def test_kernels_in_front_of_a_block_are_observed_before_those_in_it(tmp_path):
     """Code for a GPU computes what is on the CPU before it selects the device in a `with` statement."""
     kernels = SimpleNamespace(first=lambda: torch.ones(1), second=lambda x: x + 1, third=lambda x: x * 3)
     kernels.guard = contextlib.nullcontext

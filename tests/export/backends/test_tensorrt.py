@@ -5,14 +5,14 @@ import torch
 from torch import nn
 
 from filch.compare import compare
-from filch.export import BackendError, Program, export
+from filch.export import BackendError, export
 from filch.export.backends import get_backend
-from filch.steal import Capture, steal_forward
+from filch.steal import steal_forward
 from support.processes.forked import run_python
 
 
 @pytest.fixture(scope="module")
-def subject() -> tuple[Capture, Program]:
+def subject():
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh()).eval(), torch.randn(2, 4)
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
@@ -20,7 +20,7 @@ def subject() -> tuple[Capture, Program]:
     return capture, export(model, (x,))
 
 
-def test_tensorrt_says_what_is_missing_and_falls_back_to_nothing() -> None:
+def test_tensorrt_says_what_is_missing_and_falls_back_to_nothing():
     """In a process of its own, as ONNX Runtime would print; where it is there, this is skipped."""
     code = "from filch.export.backends import get_backend; get_backend('onnxruntime-tensorrt')"
     done = run_python("-c", code)
@@ -33,16 +33,14 @@ def test_tensorrt_says_what_is_missing_and_falls_back_to_nothing() -> None:
     assert "can't load lib" in last or "needs onnxruntime-gpu" in last
 
 
-def test_a_session_that_does_not_get_its_provider_is_refused(
-    subject: tuple[Capture, Program], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_that_does_not_get_its_provider_is_refused(subject, monkeypatch):
     """ONNX Runtime takes the next one, and only logs it."""
     import onnxruntime as ort
 
     from filch.export.backends.onnxruntime._backend import OnnxRuntimeBackend
 
     class Fallen(ort.InferenceSession):
-        def get_providers(self) -> list[str]:
+        def get_providers(self):
             return []
 
     monkeypatch.setattr(ort, "InferenceSession", Fallen)
@@ -53,7 +51,7 @@ def test_a_session_that_does_not_get_its_provider_is_refused(
 
 
 @pytest.mark.gpu
-def test_tensorrt_runs_where_it_is(subject: tuple[Capture, Program]) -> None:
+def test_tensorrt_runs_where_it_is(subject):
     """Its nodes are whole subgraphs."""
     capture, program = subject
     try:

@@ -1,7 +1,5 @@
 """Arrays of any layout and dtype become tensors."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -34,7 +32,7 @@ FROZEN.flags.writeable = False
         np.array([1 + 2j, 3j], ">c16"),
     ],
 )
-def test_layouts(array: np.ndarray, copy: bool):
+def test_layouts(array, copy):
     """Negative strides, other byte orders, single numbers and empty arrays among them."""
     tensor = array_to_torch(array, copy=copy)
     assert tensor.shape == array.shape
@@ -42,7 +40,7 @@ def test_layouts(array: np.ndarray, copy: bool):
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2fnuz])
-def test_short_floating_point_numbers(dtype: type):
+def test_short_floating_point_numbers(dtype):
     """With the dtype that torch has for them, and back."""
     array = np.array([[1, 2, 0.5], [-1, 0, 4]], dtype)
     for view in (array, array[:, ::-1], array.T, array[:0], array[1, 2]):
@@ -60,7 +58,7 @@ def test_short_floating_point_numbers(dtype: type):
         (ml_dtypes.float4_e2m1fn, torch.float32),
     ],
 )
-def test_numbers_of_a_few_bits(dtype: type, wide: torch.dtype):
+def test_numbers_of_a_few_bits(dtype, wide):
     """Torch can't compute with them, so they become numbers of the next dtype."""
     tensor = array_to_torch(np.array([0, 1], dtype)[::-1])
     assert tensor.dtype == wide

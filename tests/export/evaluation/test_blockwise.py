@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
 
 from filch.compare.runs._evaluation import Float64Evaluator
-from filch.export import Program, export
+from filch.export import export
 from filch.export.evaluation import _blockwise
 
 WORDS, WIDTH = 1030, 65  # neither a multiple of the rows of a block, nor of the numbers of noise
@@ -18,23 +16,23 @@ WORDS, WIDTH = 1030, 65  # neither a multiple of the rows of a block, nor of the
 class Model(nn.Module):
     """A table that is read at some places and multiplied by, as a language model does."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    def __init__(self, dtype):
         super().__init__()
         self.table = nn.Embedding(WORDS, WIDTH, padding_idx=3, dtype=dtype)
         self.head = nn.Linear(WIDTH, WORDS, dtype=dtype)
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids):
         return self.head(torch.tanh(self.table(ids))).softmax(-1)
 
 
-def subject(dtype: torch.dtype) -> tuple[Program, torch.Tensor]:
+def subject(dtype):
     """Return the program and its input."""
     torch.manual_seed(0)
     ids = torch.tensor([[3, 0, WORDS - 1, 5], [5, 5, 512, 513]])
     return export(Model(dtype).eval(), (ids,)), ids
 
 
-def float64_values(program: Program, ids: torch.Tensor) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+def float64_values(program, ids):
     """Return the exact and the noisy float64 value of each node."""
     assert program.original is not None
     names = program.original.names
@@ -44,9 +42,7 @@ def float64_values(program: Program, ids: torch.Tensor) -> dict[str, tuple[torch
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_blocks_give_the_values_and_the_noise_of_the_whole_weight(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_give_the_values_and_the_noise_of_the_whole_weight(dtype, monkeypatch):
     """Each number of a weight gets the same noise, so that only the order of the sums differs."""
     program, ids = subject(dtype)
     whole = float64_values(program, ids)
@@ -62,14 +58,14 @@ def test_blocks_give_the_values_and_the_noise_of_the_whole_weight(
     assert not torch.equal(*blocks["embedding"])
 
 
-def test_a_large_weight_is_never_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_weight_is_never_read_whole(monkeypatch):
     """Nothing of its size is converted to float64."""
     program, ids = subject(torch.float32)
     monkeypatch.setattr(_blockwise, "_LARGE", 0)
     monkeypatch.setattr(_blockwise, "_BLOCK", 7 * WIDTH)
     sizes: list[int] = []
 
-    def read(_name: str, value: Any, _start: int | None) -> Any:
+    def read(_name, value, _start):
         sizes.append(value.numel() if value.is_floating_point() else 0)
         return value
 
@@ -81,7 +77,7 @@ def test_a_large_weight_is_never_read_whole(monkeypatch: pytest.MonkeyPatch) -> 
     assert max(sizes) <= max(7 * WIDTH, 8 * WORDS)  # a block, or the result
 
 
-def test_an_empty_index_gives_an_empty_result(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_index_gives_an_empty_result(monkeypatch):
     """No row of the table is read."""
     monkeypatch.setattr(_blockwise, "_LARGE", 0)
     program = export(Model(torch.float32).eval(), (torch.empty(1, 0, dtype=torch.int64),))

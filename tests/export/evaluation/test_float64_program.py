@@ -12,12 +12,12 @@ DOUBLE = torch.float64
 class Casts(nn.Module):
     """Contains casts, typed constants, division of integers, and a branch with a cast."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.linear = nn.Linear(8, 8)
         self.register_buffer("steps", torch.arange(8))
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def forward(self, x, mask):
         third = self.steps / 3
         y = self.linear(x.to(torch.float16).to(x.dtype) if x.dtype == torch.float16 else x) + third
         y = y.to(torch.float32) * torch.full((8,), 0.5, dtype=torch.float32)
@@ -25,15 +25,15 @@ class Casts(nn.Module):
         return torch.cond(mask.any(), self.one, self.other, (y,))
 
     @staticmethod
-    def one(y: torch.Tensor) -> torch.Tensor:
+    def one(y):
         return y.float().exp().to(torch.float32)
 
     @staticmethod
-    def other(y: torch.Tensor) -> torch.Tensor:
+    def other(y):
         return y.sin()
 
 
-def test_every_floating_point_value_is_float64_and_no_integer_changes() -> None:
+def test_every_floating_point_value_is_float64_and_no_integer_changes():
     """The result equals the formula computed in float64 with the float32 weights."""
     torch.manual_seed(0)
     model, x, mask = Casts().eval(), torch.randn(4, 8), torch.rand(4, 8) < 0.8
@@ -56,7 +56,7 @@ def test_every_floating_point_value_is_float64_and_no_integer_changes() -> None:
     assert torch.get_default_dtype() == torch.float32
 
 
-def test_a_node_is_computed_from_given_values() -> None:
+def test_a_node_is_computed_from_given_values():
     """Nodes between it and the given values run, too; `read` can change the values that it reads."""
     program = export(nn.Sequential(nn.ReLU(), nn.Tanh(), nn.Sigmoid()), (torch.ones(2),))
     assert program.original is not None
@@ -75,7 +75,7 @@ def test_a_node_is_computed_from_given_values() -> None:
     assert changed.tolist() == torch.tensor([6.0, 6.0], dtype=DOUBLE).tanh().tolist()
 
 
-def test_one_node_of_the_graph_is_computed_in_float64() -> None:
+def test_one_node_of_the_graph_is_computed_in_float64():
     """The ONNX reference evaluator computes it."""
     program = export(nn.LayerNorm(4), (torch.ones(2, 4),))
     assert program.original is not None

@@ -9,11 +9,11 @@ from torch import nn
 
 from filch.compare import compare
 from filch.export import export, optimize
-from filch.steal import Capture, steal_forward
+from filch.steal import steal_forward
 from support.processes.forked import run_python
 
 
-def captured(model: nn.Module, *args: object, dump_file: Path | None = None, **kwargs: object) -> Capture:
+def captured(model, *args, dump_file=None, **kwargs):
     """A capture of one call of a model with all its submodules."""
     with torch.no_grad(), steal_forward(model, submodules=True, dump_file=dump_file) as capture:
         model(*copy.deepcopy(args), **copy.deepcopy(kwargs))
@@ -23,23 +23,23 @@ def captured(model: nn.Module, *args: object, dump_file: Path | None = None, **k
 class Shared(nn.Module):
     """One module under two names, called in turn."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first = nn.Linear(4, 4)
         self.again = self.first
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return self.first(self.again(self.first(x) + 1) * 2)
 
 
 class Cell(nn.Module):
     """An LSTM cell, whose decomposition splits its gates."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.cell = nn.LSTMCell(4, 4)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         h, c = self.cell(x)
         return h + self.cell(x, (h, c))[1]
 
@@ -47,23 +47,23 @@ class Cell(nn.Module):
 class Through(nn.Module):
     """Returns its input and a computed value."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.linear = nn.Linear(4, 4)
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, x):
         return x, self.linear(x)
 
 
 class Counting(nn.Module):
     """Counts its calls in a buffer."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.register_buffer("calls", torch.zeros(1))
         self.linear = nn.Linear(4, 4)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         self.calls += 1
         return self.linear(x) * self.calls
 
@@ -71,12 +71,12 @@ class Counting(nn.Module):
 class Cast(nn.Module):
     """Runs some of its modules with autocast switched off."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.linear = nn.Linear(4, 4)
         self.act = nn.Tanh()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         with torch.autocast("cpu", enabled=False):
             y = self.act(self.linear(x))
         with torch.no_grad():
@@ -86,30 +86,30 @@ class Cast(nn.Module):
 class Mode(nn.Module):
     """Has a string argument."""
 
-    def forward(self, x: torch.Tensor, mode: str) -> torch.Tensor:
+    def forward(self, x, mode):
         return x * 2 if mode == "double" else x * 3
 
 
 class Modes(nn.Module):
     """Calls a module with a positional and with a keyword argument."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.mode = Mode()
         self.linear = nn.Linear(4, 4)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return self.mode(self.linear(x), "double") + self.mode(x, mode="triple")
 
 
 class Spectrum(nn.Module):
     """Computes with complex numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.linear = nn.Linear(4, 4)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return torch.fft.fft(self.linear(x)).real + 1
 
 
@@ -117,7 +117,7 @@ MODELS = (Shared, Cell, Through, Cast, Modes, Spectrum)
 
 
 @pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
-def test_hard_models_are_followed_and_close(make: type[nn.Module]) -> None:
+def test_hard_models_are_followed_and_close(make):
     """Every module call is resolved, none wrongly, in the exported and the optimized program."""
     torch.manual_seed(0)
     model, x = make().eval(), torch.randn(2, 4)
@@ -138,7 +138,7 @@ def test_hard_models_are_followed_and_close(make: type[nn.Module]) -> None:
     assert {row.resolution for row in plain.modules} <= {"exact", "alias", "dead"}
 
 
-def test_operations_in_regions_keep_their_modules_and_source_lines() -> None:
+def test_operations_in_regions_keep_their_modules_and_source_lines():
     """torch.onnx runs generated code for a region (autocast, no_grad), whose lines are nowhere in the model."""
     nodes = export(Cast().eval(), (torch.randn(2, 4),)).graph.nodes
 
@@ -147,7 +147,7 @@ def test_operations_in_regions_keep_their_modules_and_source_lines() -> None:
     assert [Path(file).name for file in files] == ["linear.py", "activation.py", "linear.py"]
 
 
-def test_exporting_does_not_change_buffers_and_the_program_has_its_own() -> None:
+def test_exporting_does_not_change_buffers_and_the_program_has_its_own():
     """The export does not advance a counter, and the model's next call does not change the program."""
     torch.manual_seed(0)
     model, x = Counting().eval(), torch.randn(2, 4)
@@ -162,7 +162,7 @@ def test_exporting_does_not_change_buffers_and_the_program_has_its_own() -> None
     assert [gap.name for gap in proof.gaps] == ["buffer calls, after the call"]  # no output of the program
 
 
-def test_modules_called_in_two_ways_keep_the_signatures_of_the_others() -> None:
+def test_modules_called_in_two_ways_keep_the_signatures_of_the_others():
     """Only the values of the module itself are matched by value."""
     program = export(Modes().eval(), (torch.randn(2, 4),))
 
@@ -171,7 +171,7 @@ def test_modules_called_in_two_ways_keep_the_signatures_of_the_others() -> None:
     assert notes["linear"] == ""
 
 
-def test_dynamic_dimensions_may_be_given_by_name() -> None:
+def test_dynamic_dimensions_may_be_given_by_name():
     """torch.onnx.export accepts names, too."""
     model, x = nn.Linear(4, 4).eval(), torch.randn(2, 4)
 
@@ -180,7 +180,7 @@ def test_dynamic_dimensions_may_be_given_by_name() -> None:
     assert compare(captured(model, torch.randn(5, 4)), program).close
 
 
-def test_a_saved_program_with_a_cache_is_compared_where_its_library_is_not_imported(tmp_path: Path) -> None:
+def test_a_saved_program_with_a_cache_is_compared_where_its_library_is_not_imported(tmp_path):
     """All of its values are compared in a process that does not import transformers."""
     from support.models.zoo import HARD
 
@@ -199,15 +199,15 @@ def test_a_saved_program_with_a_cache_is_compared_where_its_library_is_not_impor
     assert done.stdout.strip().endswith("True ()")
 
 
-def test_branches_of_a_condition_may_call_modules() -> None:
+def test_branches_of_a_condition_may_call_modules():
     """Dynamo traces them in eager PyTorch, too, and refuses side effects, so the hooks do nothing there."""
 
     class Either(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.yes, self.no = nn.Linear(4, 4), nn.Linear(4, 4)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             return torch.cond(x.sum() > 0, self.yes, self.no, (x,))
 
     program = export(Either().eval(), (torch.ones(2, 4),))

@@ -5,19 +5,19 @@ import torch
 from torch import nn
 
 from filch.compare import compare
-from filch.export import ExportError, Program, export, load_program
-from filch.steal import Capture, steal_forward
+from filch.export import ExportError, export, load_program
+from filch.steal import steal_forward
 
 
 class Counted(nn.Module):
     """Converts a tensor to an int, which torch.export supports only with `strict=True`."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.linear = nn.Linear(4, 4)
         self.act = nn.GELU()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         """Add a sum that depends on the number of positive elements to the linear layer's result."""
         count = int((x > 0).sum())
         return self.act(self.linear(x)) + torch.arange(count).sum()
@@ -26,13 +26,13 @@ class Counted(nn.Module):
 class Branched(nn.Module):
     """Branches on the data, which no strategy supports."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         """Double the input unless exactly one element is positive."""
         return x if (x > 0).sum().item() == 1 else x * 2
 
 
 @pytest.fixture(scope="module")
-def exported() -> tuple[Capture, Program]:
+def exported():
     """Return a capture of the first model, and its program."""
     torch.manual_seed(0)
     model, x = Counted().eval(), torch.randn(5, 4)

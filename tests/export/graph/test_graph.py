@@ -12,15 +12,15 @@ from filch.export import Graph, Node, Value, export, load_program, optimize, rea
 class Attention(nn.Module):
     """The self-attention of hidet's document, small."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.query = nn.Linear(8, 8)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return torch.softmax(self.query(x), dim=-1)
 
 
-def test_the_text_of_a_graph_has_a_line_for_each_constant_and_node() -> None:
+def test_the_text_of_a_graph_has_a_line_for_each_constant_and_node():
     """The format is hidet's: the inputs in the first line, then constants, then nodes, then the results."""
     graph = export(Attention().eval(), (torch.zeros(1, 2, 8),)).graph
 
@@ -39,7 +39,7 @@ def test_the_text_of_a_graph_has_a_line_for_each_constant_and_node() -> None:
     ]
 
 
-def test_modules_and_source_lines_are_written_on_request() -> None:
+def test_modules_and_source_lines_are_written_on_request():
     """They come from the metadata that the exporter recorded."""
     graph = export(Attention().eval(), (torch.zeros(1, 2, 8),)).graph
 
@@ -49,7 +49,7 @@ def test_modules_and_source_lines_are_written_on_request() -> None:
     assert "test_graph.py:" in lines[6]
 
 
-def test_symbolic_dimensions_are_written_by_name() -> None:
+def test_symbolic_dimensions_are_written_by_name():
     """A dynamic batch dimension has its name, not a number."""
     batch = torch.export.Dim("batch", min=1, max=9)
 
@@ -58,7 +58,7 @@ def test_symbolic_dimensions_are_written_by_name() -> None:
     assert str(graph.values[graph.inputs[0]]) == "float32[batch, 2, 8]"
 
 
-def chain() -> Graph:
+def chain():
     """Return a graph of n1 (a → b), n3 (w → d) and n2 (b, d → c)."""
     nodes = (
         Node("n1", "Relu", ("a",), ("b",)),
@@ -69,7 +69,7 @@ def chain() -> Graph:
     return Graph("chain", ("a",), ("c",), ("w",), ordered, {name: Value(name) for name in "abcdw"})
 
 
-def test_a_cone_ends_at_the_values_that_stop_it() -> None:
+def test_a_cone_ends_at_the_values_that_stop_it():
     """One node computes c from b and d; three compute it from the inputs."""
     graph = chain()
 
@@ -77,12 +77,12 @@ def test_a_cone_ends_at_the_values_that_stop_it() -> None:
     assert [node.name for node in graph.cone(["c"], frozenset())] == ["n3", "n1", "n2"]
 
 
-def test_constant_values_do_not_depend_on_the_inputs() -> None:
+def test_constant_values_do_not_depend_on_the_inputs():
     """They are the weights and the values computed from weights alone."""
     assert chain().constant_values == {"w", "d"}
 
 
-def test_a_node_reads_what_its_subgraphs_capture() -> None:
+def test_a_node_reads_what_its_subgraphs_capture():
     """A branch of an If that uses an outer value depends on it."""
     model = ir.from_onnx_text(
         """<ir_version: 10, opset_import: ["" : 18]>
@@ -102,7 +102,7 @@ def test_a_node_reads_what_its_subgraphs_capture() -> None:
     assert [node.op for node in graph.consumers["h"]] == ["If"]
 
 
-def test_nodes_without_names_are_given_unique_ones(tmp_path) -> None:
+def test_nodes_without_names_are_given_unique_ones(tmp_path):
     """Rows and mappings identify nodes by name."""
     model = ir.from_onnx_text("""<ir_version: 10, opset_import: ["" : 18]> g (float[2] x) => (float[2] z) { y = Relu(x)
         z = Relu(y) }""")
@@ -137,7 +137,7 @@ Twice <times: float = 1.0> (a, b, d) => (e) { f = Add(a, a) e = Mul(f, d) }
 """
 
 
-def test_a_graph_read_without_its_program_is_the_same(tmp_path) -> None:
+def test_a_graph_read_without_its_program_is_the_same(tmp_path):
     """Checked for exported files, external weights, and a file with branches, functions and sequences."""
     model, x = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.GELU()).eval(), torch.randn(2, 4)
     program = export(model, (x,))

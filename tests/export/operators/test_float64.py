@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import onnx
@@ -17,7 +16,7 @@ from filch.export.evaluation._onnx_node import evaluate
 WIDE = torch.linspace(-3, 3, 101, dtype=torch.float64)
 
 
-def result(op: str, *inputs: Any, opset: int = 20, **attributes: Any) -> torch.Tensor:
+def result(op, *inputs, opset=20, **attributes):
     """Return the first output of a node."""
     names = [f"x{index}" for index in range(len(inputs))]
     node = helper.make_node(op, names, ["y"], "node", **attributes)
@@ -40,7 +39,7 @@ def result(op: str, *inputs: Any, opset: int = 20, **attributes: Any) -> torch.T
     ],
 )
 @pytest.mark.parametrize("scale", [1, 12])
-def test_functions(op: str, truth: Any, scale: int):
+def test_functions(op, truth, scale):
     """Also far from zero, where 1 + erf(x) has no digits left."""
     x = WIDE * scale
     expected = torch.tensor([truth(item) for item in x.tolist()], dtype=torch.float64)
@@ -54,7 +53,7 @@ def test_attributes_have_the_numbers_of_float32():
 
 
 @pytest.mark.parametrize("opset", [7, 9, 14, 15])
-def test_batch_normalization_of_each_opset(opset: int):
+def test_batch_normalization_of_each_opset(opset):
     """It has had two further outputs, and a mode."""
     x, scale, bias, mean, variance = torch.randn(2, 3, 4, dtype=torch.float64), *torch.rand(4, 3, dtype=torch.float64)
     value = result("BatchNormalization", x, scale, bias, mean, variance, opset=opset, epsilon=0.5)
@@ -71,7 +70,7 @@ def test_sums_of_large_numbers_do_not_overflow():
 
 
 @pytest.mark.parametrize("step", [-1, -2])
-def test_slices_backward(step: int):
+def test_slices_backward(step):
     """To the start, which is before index 0."""
     x = torch.arange(7, dtype=torch.float64)
     ends, axes = torch.tensor([-(2**63) + 1]), torch.tensor([0])

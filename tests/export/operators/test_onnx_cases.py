@@ -1,13 +1,10 @@
 """Operators compute in float64 what the onnx package expects of them, for each of its test cases."""
 
-from __future__ import annotations
-
 import re
-from typing import Any
 
 import torch
 
-from support.operators.cases import Case, as_tensor, cases, computed, in_float64
+from support.operators.cases import as_tensor, cases, computed, in_float64
 
 # The cases, as patterns of their names, whose values differ from the expected ones, and why.
 EXCEPTIONS = {
@@ -22,7 +19,7 @@ EXCEPTIONS = {
 FEW_DIGITS = r"averagepool_2d_ceil_last_window_starts_on_pad|gridsample_bicubic|roialign_aligned_.*"  # four
 
 
-def _is_equal(case: Case, value: Any, expected: Any) -> bool:
+def _is_equal(case, value, expected):
     if isinstance(expected, list):
         both = isinstance(value, list) and len(value) == len(expected)
         return both and all(_is_equal(case, *pair) for pair in zip(value, expected, strict=True))

@@ -1,10 +1,5 @@
 """The operators that ONNX Runtime adds to ONNX compute in float64 what its kernels compute in float32."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 import onnxruntime as ort
 import pytest
@@ -19,17 +14,15 @@ MICROSOFT = "com.microsoft"
 Array = np.ndarray
 
 
-def numbers(*shape: int) -> Array:
+def numbers(*shape):
     return RANDOM.standard_normal(shape).astype(np.float32)
 
 
-def integers(*rows: Sequence[int]) -> Array:
+def integers(*rows):
     return np.array(rows, np.int32)
 
 
-def both(
-    op: str, inputs: Sequence[Array | None], outputs: int = 1, domain: str = MICROSOFT, **attributes: Any
-) -> tuple[list[Array], Mapping[str, torch.Tensor]]:
+def both(op, inputs, outputs=1, domain=MICROSOFT, **attributes):
     """Return what ONNX Runtime computes, and the outputs in float64 by name."""
     given = {f"x{index}": array for index, array in enumerate(inputs) if array is not None}
     reads = ["" if array is None else f"x{index}" for index, array in enumerate(inputs)]
@@ -53,7 +46,7 @@ def both(
     return session.run(made, given), evaluate(ir_model, ir_model.graph[0], wide)
 
 
-def check(op: str, inputs: Sequence[Array | None], outputs: int = 1, domain: str = MICROSOFT, **attributes: Any):
+def check(op, inputs, outputs=1, domain=MICROSOFT, **attributes):
     """Check that both compute the same."""
     native, exact = both(op, inputs, outputs, domain, **attributes)
     assert [*exact] == [f"y{index}" for index in range(outputs)]
@@ -68,7 +61,7 @@ IMAGE, KERNEL = numbers(1, 4, 7, 6), numbers(6, 2, 3, 3)
 
 @pytest.mark.parametrize("batch", [0, 1])
 @pytest.mark.parametrize("transposed", [0, 1])
-def test_products(batch: int, transposed: int):
+def test_products(batch, transposed):
     """Also with operands whose batch dimension comes after the rows."""
     left = numbers(3, 2, 4, 5) if not batch else numbers(4, 3, 2, 5)
     left = left.swapaxes(-2, -1) if transposed and not batch else left
@@ -122,7 +115,7 @@ def test_elements_that_are_gathered():
 
 
 @pytest.mark.parametrize("interleaved", [0, 1])
-def test_rotations(interleaved: int):
+def test_rotations(interleaved):
     """In either form of the input, of all numbers of a head or the first ones."""
     cosines, sines = numbers(9, 4), numbers(9, 4)
     ids = integers([0, 1, 2, 3, 4], [2, 3, 4, 5, 6]).astype(np.int64)
@@ -136,7 +129,7 @@ def test_rotations(interleaved: int):
     "options", [{}, {"local_window_size": 2}, {"softcap": 2.0, "scale": 0.3}, {"rotary_interleaved": 1}]
 )
 @pytest.mark.parametrize(("batch", "past"), [(2, 0), (1, 3)])
-def test_attention_of_grouped_queries(batch: int, past: int, options: Mapping[str, Any]):
+def test_attention_of_grouped_queries(batch, past, options):
     """With keys and values of earlier tokens, a window, a cap and rotation."""
     pasts, tables = [numbers(batch, 2, past, 16), numbers(batch, 2, past, 16)], [numbers(9, 8), numbers(9, 8)]
     last, length = np.full(batch, past + 4, np.int32), np.array(past + 5, np.int32)
@@ -147,7 +140,7 @@ def test_attention_of_grouped_queries(batch: int, past: int, options: Mapping[st
 
 
 @pytest.mark.parametrize("left_out", [1, 3])
-def test_inputs_at_the_end_that_are_written_and_left_out(left_out: int):
+def test_inputs_at_the_end_that_are_written_and_left_out(left_out):
     """ONNX Runtime GenAI 0.18 writes empty names of inputs that later versions of an operator have."""
     none = [None] * left_out
     query, pasts, tables = numbers(1, 5, 128), [numbers(1, 2, 0, 16)] * 2, [numbers(9, 8)] * 2

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -13,15 +12,15 @@ import torch
 from torch import nn
 
 from filch.compare import compare, tiny_llm
-from filch.export import ExportError, Program, ProgramError, export, load_program, optimize
+from filch.export import ExportError, ProgramError, export, load_program, optimize
 from filch.export.backends import backend_names, get_backend
 from filch.export.backends._option_text import unknown_option
-from filch.steal import Capture, FilchError, steal_forward
+from filch.steal import FilchError, steal_forward
 from support.processes.gpu import ort_cuda
 
 
 @pytest.fixture(scope="module")
-def captured() -> Capture:
+def captured():
     """The tiny LLM's eager run."""
     model, inputs = tiny_llm()
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
@@ -30,12 +29,12 @@ def captured() -> Capture:
 
 
 @pytest.fixture(scope="module")
-def program() -> Program:
+def program():
     """The tiny LLM, exported."""
     return export(*tiny_llm())
 
 
-def test_a_saved_program_is_loaded_with_its_calls_inputs_and_operators(program: Program, tmp_path: Path) -> None:
+def test_a_saved_program_is_loaded_with_its_calls_inputs_and_operators(program, tmp_path):
     """They are in the file's metadata; the file passes ONNX's checker."""
     program.save(tmp_path / "m.onnx")
 
@@ -51,9 +50,7 @@ def test_a_saved_program_is_loaded_with_its_calls_inputs_and_operators(program: 
     onnx.checker.check_model(onnx.load(tmp_path / "m.onnx"))
 
 
-def test_a_saved_program_has_as_many_reference_values_as_the_one_in_memory(
-    program: Program, captured: Capture, tmp_path: Path
-) -> None:
+def test_a_saved_program_has_as_many_reference_values_as_the_one_in_memory(program, captured, tmp_path):
     """The torch program that it was translated from is saved beside it."""
     program.save(tmp_path / "m.onnx")
 
@@ -63,9 +60,7 @@ def test_a_saved_program_has_as_many_reference_values_as_the_one_in_memory(
     assert report.headline == compare(captured, program).headline
 
 
-def test_without_its_original_a_file_is_compared_at_its_modules(
-    program: Program, captured: Capture, tmp_path: Path
-) -> None:
+def test_without_its_original_a_file_is_compared_at_its_modules(program, captured, tmp_path):
     """Values that are no input or output of a module are then reported as not mapped."""
     program.save(tmp_path / "m.onnx", original=False)
 
@@ -77,7 +72,7 @@ def test_without_its_original_a_file_is_compared_at_its_modules(
     assert {row.status for row in report.rows} == {"same", "not mapped"}
 
 
-def test_a_damaged_original_is_a_note_in_the_report(program: Program, captured: Capture, tmp_path: Path) -> None:
+def test_a_damaged_original_is_a_note_in_the_report(program, captured, tmp_path):
     """The comparison continues with the reference values of the modules."""
     program.save(tmp_path / "m.onnx")
     (tmp_path / "m.onnx.pt2").write_bytes(b"nothing of use")
@@ -88,7 +83,7 @@ def test_a_damaged_original_is_a_note_in_the_report(program: Program, captured: 
     assert "m.onnx.pt2" in report.notes[0]
 
 
-def test_a_changed_file_is_compared_with_what_was_exported(program: Program, captured: Capture, tmp_path: Path) -> None:
+def test_a_changed_file_is_compared_with_what_was_exported(program, captured, tmp_path):
     """A weight that was edited in the file is reported at the node that reads it."""
     program.save(tmp_path / "m.onnx")
     model = ir.load(tmp_path / "m.onnx")
@@ -105,7 +100,7 @@ def test_a_changed_file_is_compared_with_what_was_exported(program: Program, cap
     assert report.first_divergence.difference.mismatched == 60
 
 
-def test_a_changed_graph_resolves_its_calls_again(program: Program, tmp_path: Path) -> None:
+def test_a_changed_graph_resolves_its_calls_again(program, tmp_path):
     """In an optimized file, each removed value is attributed to the nodes that it went into."""
     optimize(program).save(tmp_path / "m.onnx")
 
@@ -119,7 +114,7 @@ def test_a_changed_graph_resolves_its_calls_again(program: Program, tmp_path: Pa
     )
 
 
-def test_large_weights_go_to_a_file_beside_the_model(tmp_path: Path) -> None:
+def test_large_weights_go_to_a_file_beside_the_model(tmp_path):
     """Weights of more than 64 MB are not stored in the protobuf."""
     model = nn.Linear(4100, 4100).eval()
     x = torch.randn(1, 4100)
@@ -132,7 +127,7 @@ def test_large_weights_go_to_a_file_beside_the_model(tmp_path: Path) -> None:
     assert compare(capture, tmp_path / "m.onnx").close
 
 
-def test_weights_beside_the_model_are_read_by_each_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_beside_the_model_are_read_by_each_backend(tmp_path, monkeypatch):
     """The ONNX reference evaluator, which does not read external data, gets the weights in memory."""
     monkeypatch.setattr("filch.export.program._program._LARGE", 0)
     model, x = nn.Linear(64, 64).eval(), torch.randn(1, 64)
@@ -145,7 +140,7 @@ def test_weights_beside_the_model_are_read_by_each_backend(tmp_path: Path, monke
         assert compare(capture, tmp_path / "m.onnx", backend=backend, every_node=every_node).close
 
 
-def damaged(path: Path) -> None:
+def damaged(path):
     """Damage the module calls in a file's metadata."""
     model = onnx.load(path)
     for entry in model.metadata_props:
@@ -154,7 +149,7 @@ def damaged(path: Path) -> None:
     onnx.save(model, path)
 
 
-def test_unusable_files_are_refused_in_a_sentence(program: Program, tmp_path: Path) -> None:
+def test_unusable_files_are_refused_in_a_sentence(program, tmp_path):
     """No such file, no ONNX, cut short, a dump, damaged notes."""
     text = tmp_path / "text.onnx"
     text.write_text("no protobuf")
@@ -179,11 +174,11 @@ def test_unusable_files_are_refused_in_a_sentence(program: Program, tmp_path: Pa
             load_program(path)
 
 
-def test_what_cannot_be_exported_gives_torchs_reason_first() -> None:
+def test_what_cannot_be_exported_gives_torchs_reason_first():
     """Not its banner, and no traceback from five levels down."""
 
     class Branches(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             return x + 1 if x.sum() > 0 else x - 1
 
     with pytest.raises(ExportError, match=r"^torch can't export Branches: .*(data-dependent|guard)") as caught:
@@ -191,19 +186,19 @@ def test_what_cannot_be_exported_gives_torchs_reason_first() -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_model_that_fails_itself_is_told_from_one_that_cannot_be_exported() -> None:
+def test_a_model_that_fails_itself_is_told_from_one_that_cannot_be_exported():
     """The reason is the model's own exception."""
     with pytest.raises(ExportError, match="Linear itself fails on these inputs: RuntimeError: mat1 and mat2"):
         export(nn.Linear(3, 3), (torch.ones(2, 4),))
 
 
-def test_export_takes_a_module() -> None:
+def test_export_takes_a_module():
     """And says what it was given instead."""
     with pytest.raises(ExportError, match="not function"):
-        export(lambda x: x, (torch.ones(1),))  # type: ignore[arg-type]
+        export(lambda x: x, (torch.ones(1),))
 
 
-def test_backends_go_by_name() -> None:
+def test_backends_go_by_name():
     """An unknown one is refused with the nearest name, a missing device with what is missing."""
     assert {"eager", "onnxruntime-cpu", "onnxruntime-cuda", "reference"} <= set(backend_names())
     with pytest.raises(FilchError, match="there is no backend 'onnxruntime-cup'; did you mean 'onnxruntime-cpu'"):
@@ -217,14 +212,14 @@ def test_backends_go_by_name() -> None:
 
 
 @pytest.mark.gpu
-def test_the_cuda_backend_runs_the_tiny_llm(program: Program, captured: Capture) -> None:
+def test_the_cuda_backend_runs_the_tiny_llm(program, captured):
     """The session reports that it runs on the device."""
     report = compare(captured, program, backend=ort_cuda(tf32=False), tolerance=1e-4)
 
     assert report.close
 
 
-def test_the_original_of_another_export_is_not_used(program: Program, captured: Capture, tmp_path: Path) -> None:
+def test_the_original_of_another_export_is_not_used(program, captured, tmp_path):
     """Neither the recorded name nor the file's own name is enough: the identity must match."""
     program.save(tmp_path / "m.onnx")
     shutil.copy(tmp_path / "m.onnx", tmp_path / "copy.onnx")
@@ -237,7 +232,7 @@ def test_the_original_of_another_export_is_not_used(program: Program, captured: 
     assert {row.evidence for row in report.rows} == {"module", ""}
 
 
-def test_a_missing_original_is_noted(program: Program, captured: Capture, tmp_path: Path) -> None:
+def test_a_missing_original_is_noted(program, captured, tmp_path):
     """The note explains why few values have references."""
     program.save(tmp_path / "m.onnx")
     (tmp_path / "m.onnx.pt2").unlink()
@@ -248,11 +243,11 @@ def test_a_missing_original_is_noted(program: Program, captured: Capture, tmp_pa
     assert "all that could be judged is close" in str(report).replace("\n", " ")
 
 
-def test_a_result_that_the_graph_does_not_have_is_no_pass(tmp_path: Path) -> None:
+def test_a_result_that_the_graph_does_not_have_is_no_pass(tmp_path):
     """Removing an output from the file makes the comparison fail."""
 
     class Two(nn.Module):
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        def forward(self, x):
             return x + 1, x * 2
 
     two, x = Two(), torch.randn(3)

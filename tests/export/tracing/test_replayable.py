@@ -12,12 +12,12 @@ from filch.export.tracing._replayable import TensorReference
 class InPlace(nn.Module):
     """Writes to a buffer and through a view, and calls a module twice."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layer = nn.Linear(4, 4)
         self.register_buffer("cache", torch.zeros(2, 4))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         self.cache.copy_(self.layer(x))
         y = self.layer(self.cache)
         y[:, 1:] += 1
@@ -44,7 +44,7 @@ def test_a_tensor_that_is_given_twice_is_two_inputs():
     """Both of its values are visited."""
 
     class Sum(nn.Module):
-        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        def forward(self, x, y):
             return x + y
 
     x, visited = torch.ones(3), []

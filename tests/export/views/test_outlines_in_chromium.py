@@ -1,8 +1,6 @@
 """Two implementations in a browser, side by side: what is linked, with mouse and keys."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,14 +14,14 @@ MIDDLE = 30  # the node at which B leaves A
 
 
 @pytest.fixture(scope="module")
-def page() -> Iterator[Chromium]:
+def page():
     """A browser; each test opens its own file in it."""
     with Chromium() as made:
         yield made
 
 
 @pytest.fixture(autouse=True)
-def complains_of_nothing(page: Chromium) -> Iterator[None]:
+def complains_of_nothing(page):
     """No error, no warning, and nothing asked of a network, whatever a test does."""
     page.heard()
     page.log.clear()
@@ -36,7 +34,7 @@ def complains_of_nothing(page: Chromium) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(tmp_path_factory):
     """The pages that several tests open."""
     folder = tmp_path_factory.mktemp("pages")
     plot_graph(linked(2 * MIDDLE, 3), folder / "pair.html")
@@ -44,14 +42,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def lines(page: Chromium, side: int, what: str = "") -> list[str]:
+def lines(page, side, what=""):
     """Return the text of the lines of A (0) or B (1) that have a class."""
     outline = f"document.querySelectorAll('.outline')[{side}]"
     found: list[str] = page.run(f"[...{outline}.querySelectorAll('.line{what}')].map((line) => line.innerText)")
     return [" ".join(text.split()) for text in found]
 
 
-def is_visible(page: Chromium, side: int, what: str) -> bool:
+def is_visible(page, side, what):
     """Whether the first line with a class is inside of its outline."""
     return page.run(f"""(() => {{
         const frame = document.querySelectorAll('.outline .lines')[{side}];
@@ -61,13 +59,13 @@ def is_visible(page: Chromium, side: int, what: str) -> bool:
     }})()""")
 
 
-def select(page: Chromium, graph: str, node: int) -> None:
+def select(page, graph, node):
     page.run(f"filch.select(filch.data.{graph}.nodes[{node}], {{ move: true }})")
     page.settle()
 
 
 @pytest.mark.parametrize("width", [400, 800, 1280])
-def test_it_opens_where_b_leaves_a(page: Chromium, files: Path, width: int) -> None:
+def test_it_opens_where_b_leaves_a(page, files, width):
     """The operation is selected and visible, as is that of A, with what is wrong; nothing is wider than the window."""
     page.resize(width, 800)
     page.open(files / "pair.html")
@@ -80,7 +78,7 @@ def test_it_opens_where_b_leaves_a(page: Chromium, files: Path, width: int) -> N
     assert page.run("document.documentElement.scrollWidth") <= width
 
 
-def test_selecting_one_side_shows_the_other(page: Chromium, files: Path) -> None:
+def test_selecting_one_side_shows_the_other(page, files):
     """A click marks the place and opens the modules around it; the panel has the arrangement and a link to it."""
     page.open(files / "pair.html")
     page.run("for (const pane of filch.panes.values()) pane.closeAll()")
@@ -100,7 +98,7 @@ def test_selecting_one_side_shows_the_other(page: Chromium, files: Path) -> None
     assert len(lines(page, 0)) == shown and page.run("filch.selected === filch.data.reference.groups[0]")
 
 
-def test_modules_are_linked_with_modules(page: Chromium, files: Path) -> None:
+def test_modules_are_linked_with_modules(page, files):
     """A module is marked for a module, also while both are closed."""
     page.open(files / "pair.html")
     page.run("for (const pane of filch.panes.values()) pane.closeAll()")
@@ -109,7 +107,7 @@ def test_modules_are_linked_with_modules(page: Chromium, files: Path) -> None:
     assert lines(page, 0, ".selected.group") == lines(page, 1, ".marked.group") != []
 
 
-def test_evidence_is_told_by_words_and_shapes(page: Chromium, files: Path) -> None:
+def test_evidence_is_told_by_words_and_shapes(page, files):
     """Each line says it in words, and no two kinds of evidence have the same sign."""
     page.open(files / "pair.html")
     page.run("for (const pane of filch.panes.values()) pane.openAll()")
@@ -131,7 +129,7 @@ def test_evidence_is_told_by_words_and_shapes(page: Chromium, files: Path) -> No
     assert signs["found"] == signs["proved"]  # of weights and of values
 
 
-def test_keys_reach_everything(page: Chromium, files: Path) -> None:
+def test_keys_reach_everything(page, files):
     """Arrows go along the lines, open and close; `s` goes to the place in the other side, `d` to the departure."""
     page.open(files / "pair.html")
     page.press("Escape")
@@ -159,7 +157,7 @@ def test_keys_reach_everything(page: Chromium, files: Path) -> None:
     assert "where B leaves A first" in page.text("dialog") and "zoom" not in page.text("dialog")
 
 
-def test_names_are_searched_and_filtered(page: Chromium, files: Path) -> None:
+def test_names_are_searched_and_filtered(page, files):
     """Search finds weights, too, and goes there; the table has a row for each value and its places."""
     page.open(files / "pair.html")
     graph = linked(2 * MIDDLE, 3)
@@ -176,7 +174,7 @@ def test_names_are_searched_and_filtered(page: Chromium, files: Path) -> None:
     assert places == {name: ", ".join(found.places) for name, (found,) in graph.findings.items()}
 
 
-def test_a_link_shows_the_same_again(page: Chromium, files: Path) -> None:
+def test_a_link_shows_the_same_again(page, files):
     """The address says what was selected."""
     page.open(files / "pair.html")
     select(page, "reference", 7)
@@ -190,7 +188,7 @@ def test_a_link_shows_the_same_again(page: Chromium, files: Path) -> None:
     assert page.run("filch.selected === filch.data.reference.nodes[7]") and is_visible(page, 1, ".marked")
 
 
-def test_1500_operations_a_side_stay_quick(page: Chromium, files: Path) -> None:
+def test_1500_operations_a_side_stay_quick(page, files):
     """All open, only visible lines are elements, and each step is quick."""
     page.open(files / "large.html")
     assert int(page.run("document.documentElement.dataset.drawn")) < 3000
@@ -212,7 +210,7 @@ def test_1500_operations_a_side_stay_quick(page: Chromium, files: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_names_do_nothing(page: Chromium, tmp_path: Path, kind: str) -> None:
+def test_hostile_names_do_nothing(page, tmp_path, kind):
     """Whatever has such a name: nothing of it runs, and the page keeps its shape."""
     page.open(plot_graph(named_pair(HOSTILE[kind]), tmp_path / "hostile.html"))
     for key in ("o", "a", "t", "s", "Escape"):
@@ -228,7 +226,7 @@ def test_hostile_names_do_nothing(page: Chromium, tmp_path: Path, kind: str) -> 
     assert lines(page, 0, ".marked") and lines(page, 1, ".selected")
 
 
-def test_paper_gets_all_lines(page: Chromium, files: Path, tmp_path: Path) -> None:
+def test_paper_gets_all_lines(page, files, tmp_path):
     """Also those that are not visible on the screen; afterwards all is as before."""
     page.open(files / "pair.html")
     page.run("for (const pane of filch.panes.values()) pane.openAll()")

@@ -1,12 +1,10 @@
 """Positions against layers in a browser: what is in sight when the page opens, with mouse and keys."""
 
 import dataclasses
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from filch.export import Graph, PositionErrors
+from filch.export import PositionErrors
 from filch.export.views import plot_graph
 from support.views.chromium import Chromium, missing
 from support.views.pages import flat, judged
@@ -18,14 +16,14 @@ GRID = ".positions .scroller"
 
 
 @pytest.fixture(scope="module")
-def page() -> Iterator[Chromium]:
+def page():
     """A browser; each test opens its own file in it."""
     with Chromium() as made:
         yield made
 
 
 @pytest.fixture(autouse=True)
-def complains_of_nothing(page: Chromium) -> Iterator[None]:
+def complains_of_nothing(page):
     """No error, no warning, and nothing asked of a network, whatever a test does."""
     page.heard()
     page.log.clear()
@@ -39,7 +37,7 @@ def complains_of_nothing(page: Chromium) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(tmp_path_factory):
     """A page with a fault, and one without."""
     folder = tmp_path_factory.mktemp("pages")
     graph = decoded(judged(flat(312, layers=LAYERS), start=FIRST / 312))
@@ -49,7 +47,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def decoded(graph: Graph) -> Graph:
+def decoded(graph):
     """Return a graph whose values are compared by position: those that diverge are wrong from `POSITION` on."""
     wrong, right = tuple(range(POSITION, TOKENS)), (1e-7,) * POSITION
     found = {}
@@ -61,7 +59,7 @@ def decoded(graph: Graph) -> Graph:
     return dataclasses.replace(graph, findings=found)
 
 
-def ring(page: Chromium, kind: str) -> list[float]:
+def ring(page, kind):
     """Return left, top, right and bottom of the ring around a cell in the grid, and the size of that."""
     found: list[float] = page.run(f"""(() => {{
         const box = (each) => document.querySelector(each).getBoundingClientRect();
@@ -72,7 +70,7 @@ def ring(page: Chromium, kind: str) -> list[float]:
     return found
 
 
-def chosen(page: Chromium) -> str:
+def chosen(page):
     """Return the name of the row of the chosen cell."""
     name: str = page.run("document.querySelector('.cells text.chosen title').textContent")
     return name
@@ -80,7 +78,7 @@ def chosen(page: Chromium) -> str:
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [800, 1280])
-def test_the_page_opens_at_the_first_wrong_cell(page: Chromium, files: Path, width: int, dark: bool) -> None:
+def test_the_page_opens_at_the_first_wrong_cell(page, files, width, dark):
     """Its row and its column are in sight, and nothing covers it."""
     page.resize(width, 800)
     page.dark(dark=dark)
@@ -101,7 +99,7 @@ def test_the_page_opens_at_the_first_wrong_cell(page: Chromium, files: Path, wid
     assert page.run("document.documentElement.scrollWidth") <= width
 
 
-def test_a_cell_selects_what_it_shows(page: Chromium, files: Path) -> None:
+def test_a_cell_selects_what_it_shows(page, files):
     """The first value of the module that is wrong there; the tooltip says how far off it is."""
     page.open(files / "wrong.html")
     before = page.text(".panel h2")
@@ -121,7 +119,7 @@ def test_a_cell_selects_what_it_shows(page: Chromium, files: Path) -> None:
     assert page.run("filch.grid.chosen") == page.run("filch.grid.first")
 
 
-def test_keys_go_from_cell_to_cell(page: Chromium, files: Path) -> None:
+def test_keys_go_from_cell_to_cell(page, files):
     """And stop at the borders."""
     page.open(files / "wrong.html")
     first = page.run("filch.grid.first")
@@ -136,7 +134,7 @@ def test_keys_go_from_cell_to_cell(page: Chromium, files: Path) -> None:
     assert ring(page, "chosen")[0] >= 0
 
 
-def test_rows_of_values(page: Chromium, files: Path) -> None:
+def test_rows_of_values(page, files):
     """Show the same cell."""
     page.open(files / "wrong.html")
     select = "document.querySelector('[aria-label=\"Rows\"]')"
@@ -146,7 +144,7 @@ def test_rows_of_values(page: Chromium, files: Path) -> None:
     assert page.run("filch.grid.chosen.at") == POSITION
 
 
-def test_a_right_page_marks_no_cell(page: Chromium, files: Path) -> None:
+def test_a_right_page_marks_no_cell(page, files):
     """And pages without positions have no grid."""
     page.open(files / "right.html")
     assert page.run("document.querySelectorAll('.cells path').length") > 0

@@ -9,7 +9,7 @@ from filch.steal.values._arguments import argument_tensors
 
 
 class Signature(nn.Module):
-    def forward(self, x, mask=None, *rest, scale: float = 1.0, **options):
+    def forward(self, x, mask=None, *rest, scale=1.0, **options):
         return x
 
 
