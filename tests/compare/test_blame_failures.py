@@ -12,21 +12,15 @@ from filch.compare import blame, compare
 from filch.compare.bisection._bisect import bisect
 from filch.export import BackendError, export
 from filch.export.backends import CompiledVariant, NotCompiledError, Switch, get_backend
-from filch.steal import steal_forward
+from support.models.small import capture_of, module_of
 
 RUNTIME = get_backend("onnxruntime-cpu")
 
 
-class Widen(nn.Module):
+def widen(self, x):
     """A norm of one number, spread over 8 columns, which ONNX Runtime 1.31 takes for one of 8 numbers."""
-
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.linspace(0.5, 1.5, 8))
-
-    def forward(self, x):
-        centered = x - x.mean(-1, keepdim=True)
-        return self.scale * (centered / torch.sqrt((centered**2).mean(-1, keepdim=True) + 1e-5)) + self.scale
+    centered = x - x.mean(-1, keepdim=True)
+    return self.scale * (centered / torch.sqrt((centered**2).mean(-1, keepdim=True) + 1e-5)) + self.scale
 
 
 @dataclass(frozen=True)
@@ -64,8 +58,7 @@ class Breaking:
 def subject():
     torch.manual_seed(0)
     model, x = nn.Linear(4, 2).eval(), torch.randn(3, 4)
-    with steal_forward(model) as capture, torch.no_grad():
-        model(x)
+    capture = capture_of(model, x)
     return capture, export(model, (x,))
 
 
@@ -99,9 +92,8 @@ def test_an_optimizer_goes_by_its_name_in_messages():
 
 def test_the_report_names_the_culprits_and_the_repro_shows_the_failure(tmp_path):
     """https://github.com/microsoft/onnxruntime/issues/31980."""
-    model, x = Widen().eval(), torch.randn(4, 1)
-    with steal_forward(model) as capture, torch.no_grad():
-        model(x)
+    model, x = module_of(widen, scale=nn.Parameter(torch.linspace(0.5, 1.5, 8))).eval(), torch.randn(4, 1)
+    capture = capture_of(model, x)
     program = export(model, (x,))
     report = compare(capture, program)
     if not report.failed:

@@ -14,6 +14,7 @@ from filch.compare import CompareError, compare, tiny_llm
 from filch.export import BackendError, ProgramError, export, load_program
 from filch.steal import DumpError, FilchError, steal_forward
 from support.faults.fakes import WrongBackend
+from support.models.small import module_of
 
 
 class Model(nn.Module):
@@ -518,18 +519,12 @@ def test_an_exported_graph_that_cannot_be_optimized_is_still_judged(capture, pro
 
 def test_a_float32_value_computed_from_float16_has_the_tolerance_of_float16():
     """A float32 value that does not depend on float16 is judged as float32."""
-
-    class Mixed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.narrow = nn.Linear(64, 64).half()
-            self.wide = nn.Linear(64, 64)
-
-        def forward(self, x):
-            return self.narrow(x.half()).float() + self.wide(x)
-
     torch.manual_seed(0)
-    model = Mixed().eval()
+    model = module_of(
+        lambda self, x: self.narrow(x.half()).float() + self.wide(x),
+        narrow=nn.Linear(64, 64).half(),
+        wide=nn.Linear(64, 64),
+    ).eval()
     x = (torch.randn(4, 64),)
     program = export(model, x)
     stolen = capture_of(model, x)

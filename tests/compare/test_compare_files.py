@@ -9,7 +9,8 @@ from torch import nn
 
 from filch.compare import CompareError, DumpDiff, Report, compare_files, load_report
 from filch.export import export
-from filch.steal import DumpError, steal_forward
+from filch.steal import DumpError
+from support.models.small import capture_of
 from support.processes.commands import run
 
 
@@ -19,8 +20,7 @@ def folder(tmp_path_factory):
     where = tmp_path_factory.mktemp("files")
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8)).eval(), torch.randn(2, 4)
-    with steal_forward(model, submodules=True, dump_file=where / "ref.onnx"):
-        model(x)
+    capture_of(model, x, submodules=True, dump_file=where / "ref.onnx")
     export(model, (x,)).save(where / "model.onnx")
     changed = onnx.load(where / "model.onnx")
     (norm,) = (node for node in changed.graph.node if node.op_type == "LayerNormalization")

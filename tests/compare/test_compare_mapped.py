@@ -8,6 +8,7 @@ from filch.compare.layouts._layout import Layout
 from filch.export import Program, export
 from filch.steal import steal_forward
 from support.models.port import Ported, port
+from support.models.small import capture_of
 from support.processes.commands import run
 
 
@@ -54,8 +55,7 @@ def test_a_bug_of_the_port_is_named(capture, mapping, tmp_path, capsys, fault):
     assert first is not None
     assert first.module == module
     model, _, args = port()
-    with torch.no_grad(), steal_forward(model, submodules=True, dump_file=tmp_path / "a.onnx"):
-        model(*args)
+    capture_of(model, *args, submodules=True, dump_file=tmp_path / "a.onnx")
     wrong.save(tmp_path / "b.onnx")
     mapping.save(tmp_path / "map.toml")
     files = [str(tmp_path / name) for name in ("a.onnx", "b.onnx")]

@@ -26,8 +26,8 @@ from filch.compare.results._cells import Cell, CellTable, ledger_row, run_cell
 from filch.compare.testing._artifacts import ArtifactStore
 from filch.compare.testing._checks import Checks
 from filch.export import export
-from filch.steal import steal_forward
 from support.faults.fakes import WrongBackend
+from support.models.small import capture_of
 from support.models.zoo import build
 from support.thorough import kept
 
@@ -87,8 +87,7 @@ def right():
 def right_of(change):
     """Record and export a model."""
     model = Net(change).eval()
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(X)
+    capture = capture_of(model, X, submodules=True)
     return Right(model, capture, export(model, (X,)))
 
 
@@ -144,8 +143,7 @@ def of_diff(right, change, __):
     """Return the outcome for two captures of the whole model, of which the second one is wrong."""
     captures = []
     for model in (right.model, Net(change).eval()):
-        with torch.no_grad(), steal_forward(model) as capture:
-            model(X)
+        capture = capture_of(model, X)
         captures.append(capture)
     return diff(*captures).outcome
 

@@ -11,8 +11,9 @@ from filch.compare import compare
 from filch.compare.fleet._cell import CellOptions, matrix_cells, sweep_cells
 from filch.compare.fleet._here import run_here
 from filch.export import export
-from filch.steal import Phase, steal_forward, watch_phases
+from filch.steal import Phase, watch_phases
 from support.faults.fakes import WrongBackend
+from support.models.small import capture_of
 
 FACTORIES = """
 import torch
@@ -48,8 +49,7 @@ def _check(backend):
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4)).eval(), torch.randn(2, 4)
     program = export(model, (x,))
-    with steal_forward(model, submodules=True) as capture, torch.no_grad():
-        model(x)
+    capture = capture_of(model, x, submodules=True)
     compare(capture, program, backend=backend)
 
 

@@ -25,7 +25,8 @@ from filch.export.backends.inductor._switches import switches_of as inductor_swi
 from filch.export.backends.inductor._switches import without as inductor_without
 from filch.export.backends.onnxruntime._options import CUDA, OrtOptions
 from filch.export.backends.onnxruntime._switches import switches_of, without
-from filch.steal import Capture, steal_forward
+from filch.steal import Capture
+from support.models.small import capture_of
 from support.processes import commands
 
 Subject = tuple[Capture, Program]
@@ -59,8 +60,7 @@ class Counting(FaultyOptimizers):
 def made(dump_file=None):
     torch.manual_seed(0)
     model, given = Small().eval(), torch.randn(2, 4, 8)
-    with torch.no_grad(), steal_forward(model, submodules=True, dump_file=dump_file) as capture:
-        model(given)
+    capture = capture_of(model, given, submodules=True, dump_file=dump_file)
     return model, given, capture
 
 
@@ -262,8 +262,7 @@ def test_the_node_that_overflows_in_float16_is_blamed():
             return torch.tanh(large * large * 1e-5)
 
     model, args = Square(), (torch.linspace(-2, 2, 16),)
-    with steal_forward(model) as capture:
-        model(*args)
+    capture = capture_of(model, *args)
     program = export(model, args)
     report = bisect(capture, program, to="float16")
     (square,) = [node for node in program.graph.nodes if len({*node.inputs}) < len(node.inputs)]
@@ -274,8 +273,7 @@ def test_the_node_that_overflows_in_float16_is_blamed():
 def test_settings_of_inductor_are_blamed():
     """Inductor has a setting that makes relu wrong, for tests."""
     model, args = nn.ReLU(), (torch.linspace(-1, 1, 16),)
-    with steal_forward(model) as capture:
-        model(*args)
+    capture = capture_of(model, *args)
     wrong = "cpp.inject_relu_bug_TESTING_ONLY"
     options = {"config": {wrong: "accuracy"}}
     report = bisect(capture, export(model, args), backend="inductor", options=options, only=[f"config.{wrong}"])

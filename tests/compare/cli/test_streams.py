@@ -11,7 +11,7 @@ import torch
 from filch.compare.common import _streams
 from filch.compare.rendering._console import as_text, print_text
 from filch.compare.rendering._table import Column, Table
-from filch.steal import steal_forward
+from support.models.small import capture_of
 from support.processes.commands import run
 
 TABLE = Table((Column("näme", fill=True), Column("error µ")), (("日本", "1e-7"),))
@@ -58,8 +58,7 @@ def test_a_width_that_is_none_is_that_of_usual_terminals(monkeypatch, columns, w
 def dump(tmp_path):
     """Return the path of a dump with one value."""
     model = torch.nn.Identity()
-    with steal_forward(model, dump_file=tmp_path / "dump.onnx"):
-        model(torch.ones(2))
+    capture_of(model, torch.ones(2), dump_file=tmp_path / "dump.onnx")
     return str(tmp_path / "dump.onnx")
 
 

@@ -13,8 +13,8 @@ from torch._higher_order_ops import while_loop
 
 from filch.compare import compare, compare_files, compare_programs
 from filch.export import export
-from filch.steal import steal_forward
 from support.faults.fakes import WrongBackend
+from support.models.small import capture_of
 
 HEAD = '<ir_version: 10, opset_import: ["": 18, "own": 1]>'
 TABLE = [1.0, 2.0, 4.0, 8.0]  # what loops multiply by, one in each iteration
@@ -221,8 +221,7 @@ class Repeats(nn.Module):
 def test_bodies_of_exported_models_are_judged_by_eager_pytorch_and_float64(make, node):
     torch.manual_seed(0)
     model, x = make().eval(), torch.randn(3, 8)
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(x)
+    capture = capture_of(model, x)
     program = export(model, (x,))
     changed = serde.serialize_model(program.model)
     (bias,) = [tensor for tensor in changed.graph.initializer if tensor.name == "linear.bias"]

@@ -10,25 +10,12 @@ from filch.compare import compare, compare_programs, load_report
 from filch.compare.engine._coarser_dtypes import exact_dtype
 from filch.compare.metrics._metrics import compare_tensors
 from filch.export import export, load_program, lower
-from filch.steal import steal_forward
 from support.faults.fakes import WrongBackend
-
-
-class HalfInside(nn.Module):
-    """A model that itself computes one layer in float16."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(16, 16)
-        self.second = nn.Linear(16, 16).half()
-
-    def forward(self, x):
-        return torch.tanh(self.second(self.first(x).half()).float())
+from support.models.small import capture_of, module_of
 
 
 def recorded(model, x):
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
+    capture = capture_of(model, x, submodules=True)
     return capture, export(model, (x,))
 
 
@@ -130,7 +117,13 @@ def test_another_fault_has_no_coarser_dtype(subject, tmp_path):
 def test_the_precision_of_the_model_itself_is_not_coarser():
     """A node that the model computes in float16 may have another fault."""
     torch.manual_seed(0)
-    capture, program = recorded(HalfInside().eval(), torch.randn(4, 16))
+    # A model that itself computes one layer in float16.
+    model = module_of(
+        lambda self, x: torch.tanh(self.second(self.first(x).half()).float()),
+        first=nn.Linear(16, 16),
+        second=nn.Linear(16, 16).half(),
+    )
+    capture, program = recorded(model.eval(), torch.randn(4, 16))
     faults = {"linear_1": lambda tensor: tensor * 2, "_to_copy_1": lambda tensor: tensor * 2}
 
     assert "computed in" not in words(compare(capture, program))

@@ -8,7 +8,6 @@ from typing import Any
 import onnx_ir as ir
 import pytest
 import torch
-from torch import nn
 
 from filch.compare.engine._compare_call import _spread, compare_call
 from filch.compare.engine._options import CompareOptions
@@ -16,18 +15,13 @@ from filch.compare.engine._prepare import prepare
 from filch.compare.references._inputs import captured_calls
 from filch.export import BackendError, Program
 from filch.export.backends import Compiled
-from filch.steal import steal_forward
+from support.models.small import capture_of, module_of
 
 X = torch.arange(1.0, 5.0)
 MODEL = """<ir_version: 10, opset_import: ["" : 18]>
 main (float[4] x) => (float[4] y) { a = Relu(x) y = Neg(a) }"""
 TWO = """<ir_version: 10, opset_import: ["" : 18]>
 main (float[4] x) => (float[4] y, float[4] a) { a = Relu(x) y = Neg(a) }"""
-
-
-class Model(nn.Module):
-    def forward(self, x):
-        return -x.relu()
 
 
 @dataclass
@@ -57,10 +51,8 @@ class Given:
 @pytest.fixture(scope="module")
 def capture():
     """Return a capture of one call of the model."""
-    model = Model()
-    with steal_forward(model) as captured:
-        model(X)
-    return captured
+    model = module_of(lambda self, x: -x.relu())
+    return capture_of(model, X)
 
 
 def compared(capture, backend, model=MODEL):

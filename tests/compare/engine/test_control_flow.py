@@ -16,8 +16,8 @@ from faults.nodes.compiled import WrongOnnxRuntime
 from filch.compare import compare
 from filch.export import Program, export
 from filch.export.backends import get_backend
-from filch.steal import steal_forward
 from support.faults.fakes import WrongBackend
+from support.models.small import capture_of
 
 HEAD = '<ir_version: 10, opset_import: ["": 18, "own": 1]>'
 FACTOR = 0.5  # stands once in each graph, inside
@@ -111,8 +111,7 @@ def subject(kind):
     """Return a model of three parts, the second one of this kind, and its ONNX graph."""
     function, text = KINDS[kind]
     model = nn.Sequential(Part(lambda x: x * 2), Part(function), Part(torch.exp))
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(torch.rand(4, 3, generator=torch.Generator().manual_seed(0)))
+    capture = capture_of(model, torch.rand(4, 3, generator=torch.Generator().manual_seed(0)), submodules=True)
     rank = "3,4,3" if kind == "Loop" else "4,3"
     held = "<float two = {2.0}, float zero = {0.0}, int64 three = {3}, bool yes = {1}>"
     graph = f"parts (float[4,3] x) => (float[{rank}] y) {held} {{ h = Mul(x, two)\n{text}\ny = Exp(inner) }}"
@@ -189,8 +188,7 @@ class Chunks(nn.Module):
 def test_a_list_is_judged_by_what_is_taken_out_of_it():
     """It is judged only if all of its tensors are."""
     model, x = Chunks(), torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(x)
+    capture = capture_of(model, x)
     program = export(model, (x,))
 
     clean = compare(capture, program)

@@ -14,6 +14,7 @@ from filch.steal import steal_forward
 from filch.steal._tf32 import Product
 from filch.steal.values._arguments import argument_tensors
 from support.faults.fakes import WrongBackend
+from support.models.small import module_of
 
 WIDTH = 32
 
@@ -42,13 +43,8 @@ def subject(scale=1.0):
 
 def test_rounding_of_any_size_is_close():
     """The sine of a large number has the absolute error of that number, 1e-2 here."""
-
-    class Large(nn.Module):
-        def forward(self, x):
-            return torch.sin(1e5 * nn.functional.gelu(x).softmax(-1))
-
     torch.manual_seed(0)
-    model, x = Large(), torch.randn(64, 64)
+    model, x = module_of(lambda self, x: torch.sin(1e5 * nn.functional.gelu(x).softmax(-1))), torch.randn(64, 64)
     with steal_forward(model) as capture:
         model(x)
     program = export(model, (x,))
@@ -101,13 +97,8 @@ def test_only_nodes_that_rounding_does_not_explain_run_in_isolation():
 
 def test_a_fault_that_is_only_suspicious_in_the_whole_run_is_not_close():
     """The node in isolation decides: it inherits large rounding errors, and has small ones of its own."""
-
-    class Doubled(nn.Module):
-        def forward(self, x):
-            return torch.sin(1e5 * nn.functional.gelu(x).softmax(-1)) * 2
-
     torch.manual_seed(0)
-    model, x = Doubled(), torch.randn(64, 64)
+    model, x = module_of(lambda self, x: torch.sin(1e5 * nn.functional.gelu(x).softmax(-1)) * 2), torch.randn(64, 64)
     with steal_forward(model) as capture:
         model(x)
     program = export(model, (x,))
@@ -219,17 +210,9 @@ def test_coarse_weights_that_are_cast_before_they_are_used_get_no_rounding_of_th
 
 def test_float32_values_computed_from_float16_have_its_rounding_once():
     """An error of a hundred times float16's rounding is found, and so is a cast that is off by one of them."""
-
-    class Mixed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.narrow = nn.Linear(64, 64).half()
-
-        def forward(self, x):
-            return self.narrow(x.half()).float() * 2
-
     torch.manual_seed(0)
-    model, x = Mixed().eval(), torch.randn(4, 64)
+    model = module_of(lambda self, x: self.narrow(x.half()).float() * 2, narrow=nn.Linear(64, 64).half()).eval()
+    x = torch.randn(4, 64)
     with torch.no_grad(), steal_forward(model) as capture:
         model(x)
     program = export(model, (x,))

@@ -17,6 +17,7 @@ from filch.compare.testing._checks import Checks
 from filch.export import Program, export, load_program
 from filch.steal import steal_forward
 from support.faults.fakes import PlantedBackend, WrongBackend
+from support.models.small import capture_of, module_of
 from support.processes.commands import run
 
 Change = Callable[[ModelProto], None]
@@ -133,23 +134,16 @@ def test_float64_does_not_excuse_an_interface(saved):
     assert "Nothing differs" not in str(report)
 
 
-class Dressed(nn.Module):
+def dressed(self, x, unused=None, *, b, a):
     """A model that returns one result twice, an input, a weight, a buffer and None, and has an unread input."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(2))
-        self.register_buffer("count", torch.zeros(2))
-
-    def forward(self, x, unused=None, *, b, a):
-        self.count.add_(1)
-        y = x - a + b
-        return y, None, {"again": y, "input": x}, [self.weight, self.count], torch.full((2,), 3.0), y.view(-1)
+    self.count.add_(1)
+    y = x - a + b
+    return y, None, {"again": y, "input": x}, [self.weight, self.count], torch.full((2,), 3.0), y.view(-1)
 
 
 def test_an_interface_that_only_looks_odd_is_right(tmp_path):
     """It has nested results, one result twice, inputs and weights as outputs, and reordered keyword arguments."""
-    model, x = Dressed().eval(), torch.randn(3, 2)
+    model, x = module_of(dressed, weight=nn.Parameter(torch.ones(2)), count=torch.zeros(2)).eval(), torch.randn(3, 2)
     program = export(model, (x, x + 3), {"a": x + 1, "b": x + 2})
     program.save(tmp_path / "m.onnx")
     model.count.zero_()
@@ -209,8 +203,7 @@ def test_the_command_line_and_the_fixture_say_it(saved, tmp_path, capsys):
     reference = tmp_path / "reference.onnx"
     x = torch.ones(1, 2)
     model = Pair().eval()
-    with torch.no_grad(), steal_forward(model, submodules=True, dump_file=reference):
-        model(x, x.clone())
+    capture_of(model, x, x.clone(), submodules=True, dump_file=reference)
 
     assert run("compare", str(reference), str(path)) == 1
     assert "lists its outputs in another order than the model" in " ".join(capsys.readouterr().out.split())
@@ -254,18 +247,11 @@ def test_an_output_that_is_wrong_is_no_other_result(tmp_path):
     assert not report.interface
 
 
-class Noise(nn.Module):
-    """A model that returns random numbers beside its input."""
-
-    def forward(self, x):
-        return torch.rand_like(x), x * 1
-
-
 def test_a_random_output_of_a_foreign_file_is_no_other_result(tmp_path):
     """This holds even if it draws the numbers of another output by chance."""
-    model, x = Noise(), torch.tensor([0.25, 0.5])
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(x)
+    # A model that returns random numbers beside its input.
+    model, x = module_of(lambda self, x: (torch.rand_like(x), x * 1)), torch.tensor([0.25, 0.5])
+    capture = capture_of(model, x)
     proto = ir.to_proto(export(model, (x,)).model)
     del proto.metadata_props[:]
     onnx.save(proto, tmp_path / "foreign.onnx")

@@ -17,6 +17,7 @@ from filch.compare.metrics._limits import Limits
 from filch.export import BackendError, Program, export, lower, optimize
 from filch.export.lowering._integers import products_saturate
 from filch.steal import steal_forward
+from support.models.small import module_of
 
 
 class Layers(nn.Module):
@@ -234,13 +235,8 @@ def test_every_value_of_a_lowered_program_is_judged(capture, program, to):
 
 def test_an_overflow_in_the_program_is_the_first_divergence():
     """It is the square that overflows, not a value computed from it."""
-
-    class Square(nn.Module):
-        def forward(self, x):
-            return torch.sqrt(x * x) * 2
-
     x = torch.tensor([1.0, 100.0, 300.0, 400.0])
-    model = Square()
+    model = module_of(lambda self, x: torch.sqrt(x * x) * 2)
     lowered = lower(export(model, (x,)), "float16", simulate=True)
     report = compare(capture_of(model, x), lowered, lower_precision=True)
     # What is simulated is float32 until it is cast, and then float16.
@@ -423,17 +419,11 @@ def test_an_int8_program_is_judged_where_its_numbers_are_numbers(capture, progra
 
 def test_weights_that_others_went_into_have_no_reference():
     """A fused BatchNormalization changes the convolution's weights and keeps their names."""
-
-    class Normalized(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv, self.norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
-
-        def forward(self, x):
-            return torch.relu(self.norm(self.conv(x)))
-
     torch.manual_seed(0)
-    model, x = Normalized().eval(), torch.randn(2, 3, 8, 8)
+    model = module_of(
+        lambda self, x: torch.relu(self.norm(self.conv(x))), conv=nn.Conv2d(3, 8, 3), norm=nn.BatchNorm2d(8)
+    ).eval()
+    x = torch.randn(2, 3, 8, 8)
     model.norm.running_mean.normal_()
     model.norm.running_var.uniform_(0.2, 3)
     program = optimize(export(model, (x,)))

@@ -13,29 +13,10 @@ from filch.compare.engine._random import NESTED, distance_of_distributions
 from filch.export import Program, export
 from filch.export.backends import get_backend
 from filch.export.backends.inductor._backend import _with_eager_random
-from filch.steal import Capture, steal_forward
+from filch.steal import Capture
+from support.models.small import capture_of, module_of
 
 Case = tuple[Capture, Program]
-
-
-class Noisy(nn.Module):
-    """A model that adds noise and computes with the sum."""
-
-    def forward(self, x):
-        return (x + torch.rand_like(x)).tanh()
-
-
-class Dropping(nn.Module):
-    """A dropout in training mode between two layers."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(16, 16)
-        self.drop = nn.Dropout(0.5)
-        self.last = nn.Linear(16, 8)
-
-    def forward(self, x):
-        return self.last(self.drop(self.first(x)).relu())
 
 
 class Reserving(nn.Module):
@@ -50,8 +31,7 @@ class Reserving(nn.Module):
 
 
 def case_of(model, x):
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
+    capture = capture_of(model, x, submodules=True)
     return capture, export(model, (x,))
 
 
@@ -62,12 +42,20 @@ def x():
 
 @pytest.fixture(scope="module")
 def noisy(x):
-    return case_of(Noisy(), x)
+    # A model that adds noise and computes with the sum.
+    return case_of(module_of(lambda self, x: (x + torch.rand_like(x)).tanh()), x)
 
 
 @pytest.fixture(scope="module")
 def dropping(x):
-    return case_of(Dropping().train(), x)
+    # A dropout in training mode between two layers.
+    model = module_of(
+        lambda self, x: self.last(self.drop(self.first(x)).relu()),
+        first=nn.Linear(16, 16),
+        drop=nn.Dropout(0.5),
+        last=nn.Linear(16, 8),
+    )
+    return case_of(model.train(), x)
 
 
 @pytest.fixture(scope="module")

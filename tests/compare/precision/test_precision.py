@@ -20,6 +20,7 @@ from filch.compare.cli._app import app, main
 from filch.export import BackendError, ExportError, export, lower, optimize
 from filch.export.backends import get_backend
 from filch.steal import steal_forward
+from support.models.small import capture_of
 
 
 class RootMeanSquare(nn.Module):
@@ -53,8 +54,7 @@ class Outlier(nn.Module):
 
 
 def subject(model, *args):
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(*args)
+    capture = capture_of(model, *args)
     return capture, optimize(export(model, args))
 
 
@@ -206,8 +206,7 @@ def test_every_call_of_a_capture_has_to_pass(inputs):
     torch.manual_seed(0)
     model = RootMeanSquare().eval()
     program = optimize(export(model, (inputs,)))
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(inputs / 1000)
+    capture = capture_of(model, inputs / 1000)
     assert keep_precise(capture, program, to="float16", measure=0).close
     with torch.no_grad(), steal_forward(model) as capture:
         model(inputs / 1000)

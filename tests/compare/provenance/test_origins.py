@@ -10,7 +10,7 @@ from torch import nn
 
 from filch.compare import compare, compiled_graph
 from filch.export import export
-from filch.steal import steal_forward
+from support.models.small import capture_of, module_of
 
 
 class Block(nn.Module):
@@ -36,8 +36,7 @@ def block():
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         model, x = Block().eval().requires_grad_(requires_grad=False), torch.randn(4, 16)
-        with steal_forward(model, submodules=True) as capture:
-            model(x)
+        capture = capture_of(model, x, submodules=True)
     return capture, export(model, (x,))
 
 
@@ -78,20 +77,11 @@ def test_origins_of_sound_nodes_are_what_they_compute(block):
     assert rows == {name: drawn[name] for name in rows}
 
 
-class Sum(nn.Module):
-    """A sum that ONNX Runtime computes in float32; one cast of the input serves two nodes."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return self.linear(x) + x
-
-
 def test_a_cast_of_an_input_has_no_origins():
     """It computes no exported node; the cast of a result holds the value of the result's node."""
-    graph = compiled_graph(export(Sum().half().eval(), (torch.randn(2, 8).half(),)))
+    # A sum that ONNX Runtime computes in float32; one cast of the input serves two nodes.
+    model = module_of(lambda self, x: self.linear(x) + x, linear=nn.Linear(8, 8))
+    graph = compiled_graph(export(model.half().eval(), (torch.randn(2, 8).half(),)))
     origins = {
         node.outputs[0]: [graph.source_graph.producer[graph.source_graph.outputs[0]].name in node.origins, node.origins]
         for node in graph.nodes

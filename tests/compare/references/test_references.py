@@ -14,7 +14,7 @@ from filch.compare.references._inputs import CapturedCall, captured_calls
 from filch.compare.references._references import References, captured_values
 from filch.compare.references._resolver import Reference, ReferenceResolver
 from filch.export import ModuleCall, Original, Port, Program, export
-from filch.steal import steal_forward
+from support.models.small import capture_of, module_of
 
 X = torch.arange(1.0, 5.0)
 
@@ -42,18 +42,8 @@ def test_known_references_precede_what_is_computed():
 @pytest.fixture(scope="module")
 def called():
     """Return a captured call of a model with one submodule, which is called twice."""
-
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = nn.ReLU()
-
-        def forward(self, x):
-            return self.inner(-self.inner(x))
-
-    model = Twice()
-    with steal_forward(model, submodules=True) as capture:
-        model(X)
+    model = module_of(lambda self, x: self.inner(-self.inner(x)), inner=nn.ReLU())
+    capture = capture_of(model, X, submodules=True)
     keys = {("", 0): ("", 0), ("inner", 0): ("inner", 0), ("inner", 1): ("inner", 1)}
     return capture, CapturedCall(0, "", {"x": X}, keys)
 
@@ -94,8 +84,7 @@ def test_a_transposed_weight_is_computed_without_a_decomposition(monkeypatch):
     program = export(model, (x,))
     names = {node.outputs[0] for node in program.graph.nodes if node.op == "Transpose"}
     assert len(names) == 2
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
+    capture = capture_of(model, x, submodules=True)
     call = captured_calls(capture, program).calls[0]
     wanted = frozenset(program.graph.producer)
     monkeypatch.setattr(DecompositionReplay, "run", lambda *_: pytest.fail("a decomposition was replayed"))
@@ -121,8 +110,7 @@ def test_a_transpose_of_impossible_dimensions_has_no_reference(perm):
     torch.manual_seed(0)
     model, x = nn.Linear(4, 4, bias=False), torch.randn(2, 3, 4)
     program = export(model, (x,))
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(x)
+    capture = capture_of(model, x)
     changed = ir.from_proto(ir.to_proto(program.original.model))
     names = [node.outputs[0].name for node in changed.graph if node.op_type == "Transpose"]
     for node in changed.graph:

@@ -14,8 +14,8 @@ from filch.compare.results._precision import Goal, OutputDifferences, PrecisionR
 from filch.compare.results._report import TABLES
 from filch.export import export
 from filch.export.backends import Switch
-from filch.steal import steal_forward
 from support.faults.fakes import WrongBackend
+from support.models.small import capture_of, module_of
 
 WIDTHS = (60, 80, 100)
 PARTS = ("attention.output_projection", "feed_forward.output_projection", "post_attention_layernorm")
@@ -35,22 +35,16 @@ class Attention(nn.Module):
         return self.output_projection((query @ key.transpose(-1, -2)).softmax(-1) @ value)
 
 
-class FeedForward(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.activation_function = nn.GELU()
-        self.output_projection = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return self.output_projection(self.activation_function(x))
-
-
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
         self.attention = Attention()
         self.post_attention_layernorm = nn.LayerNorm(8)
-        self.feed_forward = FeedForward()
+        self.feed_forward = module_of(
+            lambda self, x: self.output_projection(self.activation_function(x)),
+            activation_function=nn.GELU(),
+            output_projection=nn.Linear(8, 8),
+        )
 
     def forward(self, x):
         return x + self.feed_forward(self.post_attention_layernorm(x + self.attention(x)))
@@ -75,8 +69,7 @@ def reports():
     """Return reports of both graphs, one without and one with an error in the second layer."""
     torch.manual_seed(0)
     model, x = Transformer().eval(), torch.randn(1, 4, 8)
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
+    capture = capture_of(model, x, submodules=True)
     program = export(model, (x,))
     wrong = WrongBackend({"layer_norm_1": lambda t: t + 0.1}, stages=("exported", "compiled"))
     return {
@@ -90,10 +83,8 @@ def results():
     """Return one of each result that has a table, with long names and reasons."""
     torch.manual_seed(0)
     model, other = Transformer().eval(), Transformer().eval()
-    with torch.no_grad(), steal_forward(model, submodules=True) as expected:
-        model(torch.ones(1, 4, 8))
-    with torch.no_grad(), steal_forward(other, submodules=True) as actual:
-        other(torch.ones(1, 4, 8))
+    expected = capture_of(model, torch.ones(1, 4, 8), submodules=True)
+    actual = capture_of(other, torch.ones(1, 4, 8), submodules=True)
     bad, good = (
         OutputDifferences(passes=False, error=0.125, snr=18.0),
         OutputDifferences(passes=True, error=1.5e-7, snr=140.0),

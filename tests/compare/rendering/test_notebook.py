@@ -13,8 +13,9 @@ from torch import nn
 
 from filch.compare import compare, diff
 from filch.export import export
-from filch.steal import restore, steal_forward
+from filch.steal import restore
 from support.faults.fakes import WrongBackend
+from support.models.small import capture_of
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J"
 
@@ -24,8 +25,7 @@ def results(tmp_path_factory):
     """A result of each kind, of a tiny model with one wrong node."""
     model, x = nn.Sequential(nn.Linear(3, 3), nn.ReLU()).eval(), torch.ones(1, 3)
     file = tmp_path_factory.mktemp("notebook") / "ref.onnx"
-    with torch.no_grad(), steal_forward(model, submodules=True, dump_file=file) as capture:
-        model(x)
+    capture = capture_of(model, x, submodules=True, dump_file=file)
     program = export(model, (x,))
     report = compare(capture, program, backend=WrongBackend({"linear": lambda t: t + 1}))
     return {

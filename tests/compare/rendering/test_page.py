@@ -3,12 +3,11 @@
 import math
 
 import pytest
-import torch
 
 from filch.compare import compare, tiny_llm
 from filch.export import export
-from filch.steal import steal_forward
 from support.faults.fakes import WrongBackend
+from support.models.small import capture_of
 from support.models.zoo import MODELS
 from support.views.chromium import Chromium, missing
 from support.views.pages import headers, table
@@ -20,12 +19,10 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def reports():
     """The tiny language model on ONNX Runtime, and with a fault in its first norm; ResNet-18 on ONNX Runtime."""
     model, args = tiny_llm()
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(*args)
+    capture = capture_of(model, *args, submodules=True)
     program = export(model, args)
     resnet, pixels, _ = MODELS["ResNet-18"]()
-    with torch.no_grad(), steal_forward(resnet, submodules=True) as seen:
-        resnet(*pixels)
+    seen = capture_of(resnet, *pixels, submodules=True)
     wrong = WrongBackend({"layer_norm": lambda t: t * 1.01})
     return {
         "clean": compare(capture, program, statistics=True),

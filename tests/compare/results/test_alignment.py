@@ -7,7 +7,7 @@ import pytest
 
 from filch.compare import align
 from filch.export import graph_from_json
-from filch.steal import steal_forward
+from support.models.small import capture_of
 
 from ...support.models.port import port
 
@@ -105,8 +105,7 @@ def test_weights_have_findings(clean):
 def test_named_arrays_have_findings():
     """The first wrong array leaves A, and those before it are linked."""
     a, b, args = port({1: "gelu"})
-    with steal_forward(b, submodules=True) as capture:
-        b(*args)
+    capture = capture_of(b, *args, submodules=True)
     own, other = linked(align(a, capture, args))
     assert other.findings["blocks.1"][0].status == "leaves A"
     (place,) = other.findings["blocks.0"][0].places

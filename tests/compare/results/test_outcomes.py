@@ -22,7 +22,8 @@ from filch.compare.results._precision import Goal, OutputDifferences, PrecisionR
 from filch.compare.testing._artifacts import ArtifactStore
 from filch.compare.testing._checks import Checks
 from filch.export import export
-from filch.steal import Key, steal_forward
+from filch.steal import Key
+from support.models.small import capture_of
 from support.processes.commands import run
 
 
@@ -317,6 +318,5 @@ def test_the_fixture_takes_reasons_of_a_test_and_of_all_tests(tmp_path):
 
 
 def _proof_of(model, x):
-    with steal_forward(model) as capture:
-        model(x)
+    capture = capture_of(model, x)
     return compare(capture, export(model, (x,))).proof

@@ -13,8 +13,8 @@ from filch.compare import CompareError, Report, compare, compiled_graph, load_re
 from filch.compare.metrics._spread import spread_of
 from filch.export import export
 from filch.export.views import draw
-from filch.steal import steal_forward
 from support.faults.fakes import WrongBackend
+from support.models.small import capture_of, module_of
 from support.thorough import IS_THOROUGH
 
 
@@ -29,8 +29,7 @@ def program():
 def report(program):
     """Return its report on ONNX Runtime, with statistics."""
     model, args = tiny_llm()
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(*args)
+    capture = capture_of(model, *args, submodules=True)
     return compare(capture, program, statistics=True)
 
 
@@ -39,8 +38,7 @@ def wrong():
     """Return a report with one fault, in the linear layer."""
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(2, 2), nn.ReLU()).eval(), torch.ones(1, 2)
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
+    capture = capture_of(model, x, submodules=True)
     return compare(capture, export(model, (x,)), backend=WrongBackend({"linear": lambda t: t + 1}), statistics=True)
 
 
@@ -122,14 +120,8 @@ def test_a_report_is_read_back_as_it_was(name, request, tmp_path):
 
 def test_infinities_are_read_back_from_json(tmp_path):
     """The report has an infinite error, and the graph an infinite limit."""
-
-    class Clamped(nn.Module):
-        def forward(self, x):
-            return x.clamp(min=0.0) + 1
-
-    model, x = Clamped().eval(), torch.ones(1, 2)
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(x)
+    model, x = module_of(lambda self, x: x.clamp(min=0.0) + 1).eval(), torch.ones(1, 2)
+    capture = capture_of(model, x)
     backend = WrongBackend({"clamp": lambda t: t * math.inf})
     given = compare(capture, export(model, (x,)), backend=backend, statistics=True)
     given.to_json(tmp_path / "report.json")
@@ -272,7 +264,6 @@ def test_a_spread_is_computed_for_any_tensor(tensor, bars):
 def test_statistics_are_computed_only_on_request(program):
     """They make a comparison a third longer."""
     model, args = tiny_llm()
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(*args)
+    capture = capture_of(model, *args)
 
     assert all(row.spread is None for row in compare(capture, program, backend="reference").rows)

@@ -15,6 +15,7 @@ from filch.compare.float64._verdict import RoundingVerdict
 from filch.export import export
 from filch.steal import steal_append, steal_forward
 from support.faults.fakes import WrongBackend
+from support.models.small import capture_of
 
 
 class Net(nn.Module):
@@ -34,8 +35,7 @@ def report():
     """Return a report with one fault, in the linear layer."""
     torch.manual_seed(0)
     model, x = Net().eval(), torch.ones(1, 2)
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
+    capture = capture_of(model, x, submodules=True)
     program = export(model, (x,))
     return compare(capture, program, backend=WrongBackend({"linear": lambda t: t + 1}), tolerance="default")
 
@@ -112,8 +112,7 @@ def test_csv_and_json_hold_the_same_numbers(report):
 def test_nan_and_infinity_are_strings_in_json():
     """They are no JSON numbers."""
     model, x = Net().eval(), torch.ones(1, 2)
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
+    capture = capture_of(model, x, submodules=True)
     report = compare(capture, export(model, (x,)), backend=WrongBackend({"linear": lambda t: t * float("nan")}))
 
     found = json.loads(report.to_json(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))

@@ -13,7 +13,7 @@ from torch import nn
 from filch.compare import compare, diff
 from filch.export import BackendError, export
 from filch.export.backends import get_backend
-from filch.steal import steal_forward
+from support.models.small import capture_of, module_of
 
 
 class Attention(nn.Module):
@@ -34,8 +34,7 @@ class Attention(nn.Module):
 def subject():
     torch.manual_seed(0)
     model, x = Attention().eval(), torch.randn(2, 5, 8)
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
+    capture = capture_of(model, x, submodules=True)
     return capture, export(model, (x,))
 
 
@@ -135,8 +134,7 @@ class Through(nn.Module):
 def test_an_input_that_is_returned_is_judged():
     """No operation gives it."""
     model, x = Through(), torch.randn(3)
-    with steal_forward(model) as capture:
-        model(x)
+    capture = capture_of(model, x)
 
     report = compare(capture, export(model, (x,)), backend="eager")
 
@@ -146,8 +144,7 @@ def test_an_input_that_is_returned_is_judged():
 def test_a_number_among_the_results_is_left_out():
     """It is no tensor; the tensors beside it are judged."""
     model, x = Through(3), torch.randn(3)
-    with steal_forward(model) as capture:
-        model(x)
+    capture = capture_of(model, x)
 
     report = compare(capture, export(model, (x,)), backend="eager")
 
@@ -165,13 +162,8 @@ def test_a_device_that_is_not_there_is_an_error():
 @pytest.mark.parametrize("options", [{"dtype": "float16"}, {"autocast": "bfloat16"}, {"attention": "math"}])
 def test_an_option_without_effect_on_the_program_is_an_error(options):
     """Nobody should believe that they compared what they did not."""
-
-    class Counts(nn.Module):
-        def forward(self, x):
-            return x + 1
-
     x = torch.arange(3)
-    program = export(Counts(), (x,))
+    program = export(module_of(lambda self, x: x + 1), (x,))
     backend = get_backend("eager", **options)
 
     with pytest.raises(BackendError, match="has no effect on"):
@@ -189,8 +181,7 @@ def test_the_same_model_in_two_settings_is_compared_without_an_export():
         exec(shown, scope)  # noqa: S102  our own docs
     model = scope["attention"].requires_grad_(requires_grad=False)
     model.linear1.bias += 0.1
-    with steal_forward(model, submodules=True) as changed:
-        model(scope["tokens"])
+    changed = capture_of(model, scope["tokens"], submodules=True)
     found = diff(scope["fused"], changed)
 
     assert diff(scope["exact"], scope["fused"]).close
@@ -211,8 +202,7 @@ def test_an_input_and_weights_that_are_results_are_given_as_they_are():
 
     model, x = Given(), torch.arange(4.0)
     program = export(model, (x,))
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(x)
+    capture = capture_of(model, x)
     assert compare(capture, program, backend="eager").close
     found = get_backend("eager").run(get_backend("eager").compile(program, optimize=False), {"x": x})
     assert [found[name].tolist() for name in program.graph.outputs] == [[0, 2, 4, 6], [1] * 4, [0, 1, 2, 3], [0] * 3]

@@ -18,23 +18,16 @@ from filch.export.backends.inductor._kernels import Kernel
 from filch.export.backends.inductor._options import InductorOptions
 from filch.export.backends.inductor._wrapper import instrument
 from filch.steal import steal_forward
+from support.models.small import capture_of, module_of
 from support.processes.compilers import needs_compiler
 
 pytestmark = needs_compiler
 
 
-class Block(nn.Module):
+def block(self, x):
     """A bit of a network, in which several operations are fused and one is a call of a library."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(8, 16)
-        self.norm = nn.LayerNorm(16)
-        self.second = nn.Linear(16, 8)
-
-    def forward(self, x):
-        hidden = torch.tanh(self.norm(self.first(x)))
-        return (self.second(hidden) + x).relu(), hidden.transpose(0, 1).sum(1)
+    hidden = torch.tanh(self.norm(self.first(x)))
+    return (self.second(hidden) + x).relu(), hidden.transpose(0, 1).sum(1)
 
 
 class Case:
@@ -42,7 +35,7 @@ class Case:
 
     def __init__(self, rows=4):
         torch.manual_seed(0)
-        self.model = Block().eval()
+        self.model = module_of(block, first=nn.Linear(8, 16), norm=nn.LayerNorm(16), second=nn.Linear(16, 8)).eval()
         self.inputs = (torch.randn(rows, 8),)
         self.program = export(self.model, self.inputs)
 
@@ -75,24 +68,17 @@ def test_a_clean_program_is_close(report):
     assert judged == {*_kernels(report), *(row.node for row in report.rows if row.kind == "output")}
 
 
-class Deviations(nn.Module):
+def deviations(self, x):
     """A deviation and a variance, which torch.onnx decomposes to a primitive that Inductor can't lower."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(8, 16)
-
-    def forward(self, x):
-        hidden = self.linear(x)
-        return hidden.std(-1), hidden.var(0, correction=0)
+    hidden = self.linear(x)
+    return hidden.std(-1), hidden.var(0, correction=0)
 
 
 def test_a_deviation_is_compiled():
     """As torch.compile does; all that is stored is judged."""
     torch.manual_seed(0)
-    model, x = Deviations().eval(), torch.randn(4, 8)
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
+    model, x = module_of(deviations, linear=nn.Linear(8, 16)).eval(), torch.randn(4, 8)
+    capture = capture_of(model, x, submodules=True)
 
     report = compare(capture, export(model, (x,)), backend="inductor")
 
@@ -113,8 +99,7 @@ class Items(nn.Module):
 def test_the_results_of_an_operation_with_several_are_judged_by_the_models():
     """Each of `topk` and `sort` is a buffer of a library call."""
     model, x = Items(), torch.randn(4, 8)
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
+    capture = capture_of(model, x, submodules=True)
 
     report = compare(capture, export(model, (x,)), backend="inductor")
 
@@ -168,8 +153,7 @@ def written():
 
     torch.manual_seed(0)
     model, inputs = Written().eval(), (torch.randn(5, 4), torch.tensor([1, 0, 1, 3, 1]))
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(*inputs)
+    capture = capture_of(model, *inputs, submodules=True)
     program = export(model, inputs)
     named = dict(zip(program.graph.inputs, inputs, strict=True))
     return capture, program, named, InductorPlants(program, named)
@@ -211,18 +195,12 @@ def test_a_fault_in_what_writes_over_a_buffer_is_named(kind, op):
     assert report.undisturbed
 
 
-class Optional(nn.Module):
-    """Returns nothing where a caller may ask for something, before and after what it returns."""
-
-    def forward(self, x):
-        return {"before": None, "sum": x.sum(1), "after": None, "product": x.prod(1)}
-
-
 def test_an_output_that_is_none_is_no_output():
     """The others are judged, each as itself."""
-    model, x = Optional().eval(), torch.randn(4, 8)
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(x)
+    # Returns nothing where a caller may ask for something, before and after what it returns.
+    model = module_of(lambda self, x: {"before": None, "sum": x.sum(1), "after": None, "product": x.prod(1)}).eval()
+    x = torch.randn(4, 8)
+    capture = capture_of(model, x)
 
     report = compare(capture, export(model, (x,)), backend="inductor")
 

@@ -19,9 +19,9 @@ from filch.compare import compare
 from filch.export import Program, export, load_program, optimize
 from filch.export.backends import get_backend
 from filch.export.lowering._integers import products_saturate
-from filch.steal import steal_forward
 from support.faults.fakes import IsolatingPlantedBackend
 from support.models.compiled_graphs import measure
+from support.models.small import capture_of
 from support.thorough import kept
 
 
@@ -44,8 +44,7 @@ class Net(nn.Module):
 
 def given(model, *args):
     """A capture of a model's call, and its optimized program."""
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(*args)
+    capture = capture_of(model, *args, submodules=True)
     return capture, optimize(export(model, args))
 
 
@@ -267,8 +266,7 @@ def test_a_function_that_was_inlined_is_the_origin_of_what_was_in_it():
     """Its last node makes the call's value; those before have other names in each call."""
     program = Program(ir.serde.deserialize_model(onnx.parser.parse_model(FUNCTION)))
     model = Twice()
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(torch.randn(2, 3))
+    capture = capture_of(model, torch.randn(2, 3))
     report = compare(capture, program)
 
     rows = {row.op: row for row in compiled_rows(report)}

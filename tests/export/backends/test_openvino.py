@@ -15,6 +15,7 @@ from filch.compare import compare, compiled_graph
 from filch.export import BackendError, Program, export
 from filch.export.backends import Compiled, Profiles, get_backend
 from filch.steal import steal_forward
+from support.models.small import module_of
 from support.models.zoo import exported
 from support.thorough import kept
 
@@ -213,24 +214,18 @@ def test_a_layer_is_not_called_by_a_value_of_another_size():
     assert (row.shape, row.status) == ((2, 2, 6, 8), "same")
 
 
-class Unrolled(nn.Module):
+def unrolled(self, x):
     """A recurrent cell whose first state is zero: a product of constants, which OpenVINO adds to the other bias."""
-
-    def __init__(self):
-        super().__init__()
-        self.cell = nn.LSTMCell(4, 8)
-
-    def forward(self, x):
-        hidden = cell = torch.zeros(2, 8)
-        for step in x.unbind(1):
-            hidden, cell = self.cell(step, (hidden, cell))
-        return hidden
+    hidden = cell = torch.zeros(2, 8)
+    for step in x.unbind(1):
+        hidden, cell = self.cell(step, (hidden, cell))
+    return hidden
 
 
 def test_what_is_asked_for_in_vain_changes_no_result():
     """Values inside of layers are asked for, not found, and then not asked for along with those that are."""
     torch.manual_seed(0)
-    capture, program = subject(Unrolled().eval(), torch.randn(2, 4, 4))
+    capture, program = subject(module_of(unrolled, cell=nn.LSTMCell(4, 8)).eval(), torch.randn(2, 4, 4))
 
     report = compare(capture, program, backend=get_backend("openvino", config=FLOAT32))
 
@@ -295,14 +290,9 @@ def test_a_compilation_that_observing_changed_is_left_out_or_told(alone, monkeyp
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool])
 def test_values_of_every_kind_go_in_and_out(dtype):
     """With a dynamic dimension, of two sizes."""
-
-    class Picks(nn.Module):
-        def forward(self, x, mask):
-            return torch.where(mask, x, x.flip(1)), mask & mask.flip(1)
-
     shapes = {name: {0: torch.export.Dim.DYNAMIC} for name in ("x", "mask")}
     inputs = [(torch.randint(0, 2, (size, 4)).to(dtype), torch.rand(size, 4) > 0.5) for size in (3, 5)]
-    model = Picks()
+    model = module_of(lambda self, x, mask: (torch.where(mask, x, x.flip(1)), mask & mask.flip(1)))
     with steal_forward(model) as capture:
         for args in inputs:
             model(*args)

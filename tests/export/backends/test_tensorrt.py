@@ -7,7 +7,7 @@ from torch import nn
 from filch.compare import compare
 from filch.export import BackendError, export
 from filch.export.backends import get_backend
-from filch.steal import steal_forward
+from support.models.small import capture_of
 from support.processes.forked import run_python
 
 
@@ -15,8 +15,7 @@ from support.processes.forked import run_python
 def subject():
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh()).eval(), torch.randn(2, 4)
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
+    capture = capture_of(model, x, submodules=True)
     return capture, export(model, (x,))
 
 

@@ -11,7 +11,6 @@ import onnx_ir as ir
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
-from torch import nn
 
 from filch.compare import CompareInstrument, compare, keep_precise
 from filch.compare.cli._app import main
@@ -20,25 +19,18 @@ from filch.export.backends import Isolates, Observes, Switches, get_backend
 from filch.export.backends._limited import limit_backend
 from filch.export.common import _time_limit
 from filch.export.common._time_limit import TimeLimit, default_limit, end_process_if_stuck, limited, limited_steps
-from filch.steal import restore, steal_forward
+from filch.steal import restore
+from support.models.small import capture_of, module_of
 from support.processes.forked import run_python
-
-
-class Sine(nn.Module):
-    """The model whose dump the endless program is compared with."""
-
-    def forward(self, x):
-        """Return the sine."""
-        return x.sin()
 
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory):
     """Return the path of the model's dump."""
     path = tmp_path_factory.mktemp("limit") / "dump.onnx"
-    model = Sine()
-    with steal_forward(model, dump_file=path):
-        model(torch.ones(4))
+    # The model whose dump the endless program is compared with.
+    model = module_of(lambda self, x: x.sin())
+    capture_of(model, torch.ones(4), dump_file=path)
     return path
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from filch.compare import compare
 from filch.export import export
 from filch.export.backends import get_backend
-from filch.steal import steal_forward
+from support.models.small import capture_of
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -70,8 +70,7 @@ def test_a_wrong_weight_of_a_large_model_is_found():
     torch.manual_seed(0)
     model, inputs = _Large(), _inputs()
     program = export(model, inputs)
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(*inputs)
+    capture = capture_of(model, *inputs, submodules=True)
     assert compare(capture, program, buffer=2**20).close
     wrong = model.first.weight.detach() * 1.01
     program.model.graph.initializers["first.weight"].const_value = ir.tensor(wrong.numpy(), name="first.weight")

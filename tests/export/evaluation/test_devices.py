@@ -8,6 +8,7 @@ from filch.export import export
 from filch.export.backends import get_backend
 from filch.export.evaluation._devices import module_on, program_on
 from filch.export.evaluation._eager import placeholder_values, walk_eager
+from support.models.small import module_of
 
 META, CPU = torch.device("meta"), torch.device("cpu")
 
@@ -25,13 +26,6 @@ class Positions(nn.Module):
         rows = torch.arange(x.shape[0], device=x.device)
         gone = torch.zeros(3, 4, device=x.device).to(x.device, torch.float32)
         return self.mask @ (self.embedding(rows) + x + gone) + torch.full((3, 4), 2.0) + self.table
-
-
-class Branches(nn.Module):
-    """Creates tensors in the branches of a condition."""
-
-    def forward(self, x):
-        return torch.cond(x.sum() > 0, lambda y: y + torch.ones(3, 4), lambda y: y - torch.ones(3, 4), (x,))
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +67,11 @@ def test_names_are_kept():
 
 def test_branches_are_moved():
     """They are graphs of their own."""
-    original = export(Branches().eval(), (torch.randn(3, 4),)).original.program
+    # Creates tensors in the branches of a condition.
+    model = module_of(
+        lambda self, x: torch.cond(x.sum() > 0, lambda y: y + torch.ones(3, 4), lambda y: y - torch.ones(3, 4), (x,))
+    )
+    original = export(model.eval(), (torch.randn(3, 4),)).original.program
     moved = program_on(original, META)
     for program, device in ((original, CPU), (moved, META)):
         parts = [part for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]

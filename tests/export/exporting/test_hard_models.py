@@ -10,6 +10,7 @@ from torch import nn
 from filch.compare import compare
 from filch.export import export, optimize
 from filch.steal import steal_forward
+from support.models.small import module_of
 from support.processes.forked import run_python
 
 
@@ -55,17 +56,10 @@ class Through(nn.Module):
         return x, self.linear(x)
 
 
-class Counting(nn.Module):
+def counting(self, x):
     """Counts its calls in a buffer."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("calls", torch.zeros(1))
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, x):
-        self.calls += 1
-        return self.linear(x) * self.calls
+    self.calls += 1
+    return self.linear(x) * self.calls
 
 
 class Cast(nn.Module):
@@ -83,19 +77,13 @@ class Cast(nn.Module):
             return self.linear(y)
 
 
-class Mode(nn.Module):
-    """Has a string argument."""
-
-    def forward(self, x, mode):
-        return x * 2 if mode == "double" else x * 3
-
-
 class Modes(nn.Module):
     """Calls a module with a positional and with a keyword argument."""
 
     def __init__(self):
         super().__init__()
-        self.mode = Mode()
+        # Has a string argument.
+        self.mode = module_of(lambda self, x, mode: x * 2 if mode == "double" else x * 3)
         self.linear = nn.Linear(4, 4)
 
     def forward(self, x):
@@ -150,7 +138,7 @@ def test_operations_in_regions_keep_their_modules_and_source_lines():
 def test_exporting_does_not_change_buffers_and_the_program_has_its_own():
     """The export does not advance a counter, and the model's next call does not change the program."""
     torch.manual_seed(0)
-    model, x = Counting().eval(), torch.randn(2, 4)
+    model, x = module_of(counting, calls=torch.zeros(1), linear=nn.Linear(4, 4)).eval(), torch.randn(2, 4)
     program = export(model, (x,))
 
     assert model.calls == 0
@@ -201,15 +189,9 @@ def test_a_saved_program_with_a_cache_is_compared_where_its_library_is_not_impor
 
 def test_branches_of_a_condition_may_call_modules():
     """Dynamo traces them in eager PyTorch, too, and refuses side effects, so the hooks do nothing there."""
-
-    class Either(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.yes, self.no = nn.Linear(4, 4), nn.Linear(4, 4)
-
-        def forward(self, x):
-            return torch.cond(x.sum() > 0, self.yes, self.no, (x,))
-
-    program = export(Either().eval(), (torch.ones(2, 4),))
+    model = module_of(
+        lambda self, x: torch.cond(x.sum() > 0, self.yes, self.no, (x,)), yes=nn.Linear(4, 4), no=nn.Linear(4, 4)
+    )
+    program = export(model.eval(), (torch.ones(2, 4),))
 
     assert [node.op for node in program.graph.nodes][-1] == "If"

@@ -12,6 +12,7 @@ from filch.compare import compare
 from filch.export import Program, export, optimize
 from filch.steal import steal_forward
 from support.models.module_calls import measure
+from support.models.small import module_of
 from support.models.zoo import MODELS
 from support.thorough import kept
 from support.versions import is_pinned
@@ -132,32 +133,17 @@ def test_a_module_that_writes_to_its_arguments_is_exported_correctly():
     assert compare(captured(model, x), program).close
 
 
-class Early(nn.Module):
-    """A module with an unused output."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(3, 3)
-
-    def forward(self, x):
-        return x + 1, self.linear(x)
-
-
 def test_an_unused_output_is_dead():
     """The note has the reason."""
-    model = nn.Sequential(Early(), Pick()).eval()
+    # A module with an unused output.
+    # Uses the first of two inputs.
+    pick = module_of(lambda self, pair: pair[0] * 3)
+    model = nn.Sequential(module_of(lambda self, x: (x + 1, self.linear(x)), linear=nn.Linear(3, 3)), pick).eval()
 
     program = export(model, (torch.randn(3),))
 
     (port,) = program.module_calls["0.linear", 0].outputs
     assert (port.value, port.resolution, port.note) == (None, "dead", "nothing uses it")
-
-
-class Pick(nn.Module):
-    """Uses the first of two inputs."""
-
-    def forward(self, pair):
-        return pair[0] * 3
 
 
 def test_folding_a_batch_norm_into_its_convolution_names_the_convolution():

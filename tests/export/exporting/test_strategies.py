@@ -6,21 +6,13 @@ from torch import nn
 
 from filch.compare import compare
 from filch.export import ExportError, export, load_program
-from filch.steal import steal_forward
+from support.models.small import capture_of, module_of
 
 
-class Counted(nn.Module):
-    """Converts a tensor to an int, which torch.export supports only with `strict=True`."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-        self.act = nn.GELU()
-
-    def forward(self, x):
-        """Add a sum that depends on the number of positive elements to the linear layer's result."""
-        count = int((x > 0).sum())
-        return self.act(self.linear(x)) + torch.arange(count).sum()
+def counted(self, x):
+    """Add a sum that depends on the number of positive elements to the linear layer's result."""
+    count = int((x > 0).sum())
+    return self.act(self.linear(x)) + torch.arange(count).sum()
 
 
 class Branched(nn.Module):
@@ -35,9 +27,8 @@ class Branched(nn.Module):
 def exported():
     """Return a capture of the first model, and its program."""
     torch.manual_seed(0)
-    model, x = Counted().eval(), torch.randn(5, 4)
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
+    model, x = module_of(counted, linear=nn.Linear(4, 4), act=nn.GELU()).eval(), torch.randn(5, 4)
+    capture = capture_of(model, x, submodules=True)
     return capture, export(model, (x,))
 
 

@@ -8,7 +8,7 @@ from filch.compare import compare
 from filch.compare._compare_export import compare_export
 from filch.compare.models._subject import Subject
 from filch.export import BackendError, ExportError, export
-from filch.steal import steal_forward
+from support.models.small import capture_of, module_of
 from support.processes.compilers import needs_compiler
 
 
@@ -21,13 +21,6 @@ class Singular(nn.Module):
 
     def forward(self, x):
         return {"values": torch.linalg.svdvals(self.linear(x)).reshape(x.shape[0], -1) * torch.tensor(2.0)}, None
-
-
-class Variance(nn.Module):
-    """A variance, which the exporter decomposes to `prims`."""
-
-    def forward(self, x):
-        return x / (torch.var(x, -1, correction=1, keepdim=True) + 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -83,11 +76,12 @@ def test_a_runtime_for_onnx_refuses_it_with_torchs_reason(subject):
 @needs_compiler
 def test_inductor_compiles_what_the_exporter_decomposes_to_views_of_prims():
     """`prims.broadcast_in_dim` can't be functionalized."""
-    model, x = Variance().eval(), torch.randn(4, 3)
+    # A variance, which the exporter decomposes to `prims`.
+    model = module_of(lambda self, x: x / (torch.var(x, -1, correction=1, keepdim=True) + 1.0)).eval()
+    x = torch.randn(4, 3)
     program = export(model, (x,))
     assert any("prims" in str(node.target) for node in program.exported_program.graph.nodes)
 
-    with steal_forward(model) as capture:
-        model(x)
+    capture = capture_of(model, x)
 
     assert compare(capture, program, backend="inductor").close

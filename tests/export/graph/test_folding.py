@@ -7,6 +7,7 @@ from torch import nn
 
 from filch.export import Graph, Node, Value, export, optimize
 from filch.export.graph._folding import Folding, fold
+from support.models.small import module_of
 from support.models.zoo import exported
 from support.thorough import kept
 
@@ -82,16 +83,8 @@ def _tops(folding):
 
 def test_groups_are_named_relative_to_their_parent():
     """They have the module's class; an `nn.ModuleList`, which is never called, has no group."""
-
-    class Stack(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = nn.ModuleList([nn.Sequential(nn.Linear(4, 4))])
-
-        def forward(self, x):
-            return self.layers[0](x)
-
-    groups = fold(export(nn.Sequential(Stack()).eval(), (torch.zeros(1, 4),)).graph).groups
+    model = module_of(lambda self, x: self.layers[0](x), layers=nn.ModuleList([nn.Sequential(nn.Linear(4, 4))]))
+    groups = fold(export(nn.Sequential(model).eval(), (torch.zeros(1, 4),)).graph).groups
 
     assert [(group.path, group.name) for group in groups] == [
         ("0", "0"),

@@ -9,6 +9,7 @@ from torch import nn
 from filch.compare import tiny_llm
 from filch.export import ExportError, export, lower, optimize
 from filch.export.backends import get_backend
+from support.models.small import module_of
 
 
 class Chain(nn.Module):
@@ -74,13 +75,8 @@ def test_keeping_all_nodes_does_not_change_the_program(program, inputs, simulate
 
 def test_simulation_rounds_the_inputs_and_outputs_of_each_node():
     """A simulated float16 product is the rounded product of rounded numbers, and overflows like it."""
-
-    class Product(nn.Module):
-        def forward(self, x, y):
-            return x * y
-
     x, y = torch.tensor([1.0001, 300.0, 1e-8, 3.0]), torch.tensor([3.0003, 300.0, 1.0, 1e-6])
-    program = export(Product(), (x, y))
+    program = export(module_of(lambda self, x, y: x * y), (x, y))
     engine = get_backend("onnxruntime-cpu")
     made = engine.compile(lower(program, "float16", simulate=True), optimize=True)
     found = engine.run(made, dict(zip(program.graph.inputs, (x, y), strict=True)))
@@ -100,16 +96,11 @@ def test_the_real_and_the_simulated_program_agree_on_a_backend_that_rounds(progr
 @pytest.mark.parametrize("simulate", [False, True])
 def test_weights_beyond_the_range_are_clipped(simulate):
     """A mask of -3.4e38 becomes the lowest float16, not -inf."""
-
-    class Masked(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("mask", torch.tensor([0.0, torch.finfo(torch.float32).min, -float("inf")]))
-
-        def forward(self, x):
-            return torch.relu(x + self.mask)
-
-    lowered = lower(export(Masked().eval(), (torch.ones(3),)), "float16", simulate=simulate)
+    model = module_of(
+        lambda self, x: torch.relu(x + self.mask),
+        mask=torch.tensor([0.0, torch.finfo(torch.float32).min, -float("inf")]),
+    )
+    lowered = lower(export(model.eval(), (torch.ones(3),)), "float16", simulate=simulate)
     mask = lowered.constant("mask")
     assert mask is not None
     assert mask.tolist() == [0.0, torch.finfo(torch.float16).min, -float("inf")]

@@ -16,6 +16,7 @@ from filch.export import ExportError, ProgramError, export, load_program, optimi
 from filch.export.backends import backend_names, get_backend
 from filch.export.backends._option_text import unknown_option
 from filch.steal import FilchError, steal_forward
+from support.models.small import capture_of, module_of
 from support.processes.gpu import ort_cuda
 
 
@@ -23,9 +24,7 @@ from support.processes.gpu import ort_cuda
 def captured():
     """The tiny LLM's eager run."""
     model, inputs = tiny_llm()
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(*inputs)
-    return capture
+    return capture_of(model, *inputs, submodules=True)
 
 
 @pytest.fixture(scope="module")
@@ -122,8 +121,7 @@ def test_large_weights_go_to_a_file_beside_the_model(tmp_path):
     export(model, (x,)).save(tmp_path / "m.onnx", original=False)
 
     assert sorted(os.listdir(tmp_path)) == ["m.onnx", "m.onnx.data"]
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(x)
+    capture = capture_of(model, x)
     assert compare(capture, tmp_path / "m.onnx").close
 
 
@@ -133,8 +131,7 @@ def test_weights_beside_the_model_are_read_by_each_backend(tmp_path, monkeypatch
     model, x = nn.Linear(64, 64).eval(), torch.randn(1, 64)
     export(model, (x,)).save(tmp_path / "m.onnx")
     assert (tmp_path / "m.onnx.data").exists()
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(x)
+    capture = capture_of(model, x)
 
     for backend, every_node in (("reference", False), ("reference", True), ("onnxruntime-cpu", False)):
         assert compare(capture, tmp_path / "m.onnx", backend=backend, every_node=every_node).close
@@ -245,14 +242,8 @@ def test_a_missing_original_is_noted(program, captured, tmp_path):
 
 def test_a_result_that_the_graph_does_not_have_is_no_pass(tmp_path):
     """Removing an output from the file makes the comparison fail."""
-
-    class Two(nn.Module):
-        def forward(self, x):
-            return x + 1, x * 2
-
-    two, x = Two(), torch.randn(3)
-    with steal_forward(two) as capture:
-        two(x)
+    two, x = module_of(lambda self, x: (x + 1, x * 2)), torch.randn(3)
+    capture = capture_of(two, x)
     export(two, (x,)).save(tmp_path / "m.onnx")
     model = onnx.load(tmp_path / "m.onnx")
     del model.graph.output[1]

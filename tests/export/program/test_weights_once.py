@@ -11,7 +11,7 @@ from filch.compare import compare
 from filch.export import ExportError, export, load_program, optimize
 from filch.export.program import _original
 from filch.export.pt2_files._archive import StoredError
-from filch.steal import steal_forward
+from support.models.small import capture_of
 
 
 class _Model(nn.Module):
@@ -41,9 +41,7 @@ def saved(tmp_path_factory):
 
 
 def _capture(model):
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(*_INPUTS)
-    return capture
+    return capture_of(model, *_INPUTS, submodules=True)
 
 
 def _state(program):

@@ -16,9 +16,9 @@ from filch.export.pt2_files import _expressions
 from filch.export.pt2_files._archive import Archive, StoredError
 from filch.export.pt2_files._load import load_program as load_stored
 from filch.export.pt2_files._targets import is_runnable
-from filch.steal import steal_forward
 from filch.steal.files._kinds import budget_of
 from support.hostile.pt2_files import ARCHIVES, HARMLESS, REFUSED, canary, contents, write
+from support.models.small import capture_of
 from support.processes.commands import run as command
 
 SECONDS, MEGABYTES = 10, 500  # of processor time, and of memory
@@ -165,8 +165,7 @@ def test_a_comparison_goes_on_without_a_program_that_is_refused(saved, files, tm
     write(hostile, tmp_path / "m.onnx.pt2")
     torch.manual_seed(0)
     model = Small().eval()
-    with steal_forward(model) as captured:
-        model(torch.ones(2, 4))
+    captured = capture_of(model, torch.ones(2, 4))
 
     report = compare(captured, tmp_path / "m.onnx")
 

@@ -7,6 +7,7 @@ from torch import nn
 
 from filch.export import record_run
 from filch.export.tracing._replayable import TensorReference
+from support.models.small import module_of
 
 
 class InPlace(nn.Module):
@@ -42,13 +43,8 @@ def test_each_call_has_its_arguments_and_results():
 
 def test_a_tensor_that_is_given_twice_is_two_inputs():
     """Both of its values are visited."""
-
-    class Sum(nn.Module):
-        def forward(self, x, y):
-            return x + y
-
     x, visited = torch.ones(3), []
-    run = record_run(Sum(), (x, x), {}, lambda name, _: visited.append(name))
+    run = record_run(module_of(lambda self, x, y: x + y), (x, x), {}, lambda name, _: visited.append(name))
     assert run.graph.inputs == ("x", "y")
     assert {"x", "y"} <= {*visited}
 

@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from filch.steal import is_stealing, restore, steal_forward
+from support.models.small import module_of
 
 
 def test_two_unnamed_modules_are_recorded_separately(steal):
@@ -22,16 +23,10 @@ def test_two_unnamed_modules_are_recorded_separately(steal):
     assert torch.equal(records["1", 0, "O"], second(first(x)))
 
 
-class Countdown(nn.Module):
-    """Calls itself `left` times; doubles its input before and adds one after each call."""
-
-    def forward(self, x, left):
-        return self(x * 2, left - 1) + 1 if left else x
-
-
 def test_recursive_calls_are_separate_iterations(steal):
     """Each of four recursive calls has its own input and output."""
-    module = Countdown()
+    # Calls itself `left` times; doubles its input before and adds one after each call.
+    module = module_of(lambda self, x, left: self(x * 2, left - 1) + 1 if left else x)
 
     records = steal(("r", module), lambda: module(torch.ones(1), 3))
 

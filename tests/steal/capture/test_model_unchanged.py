@@ -12,6 +12,7 @@ import transformers
 from torch import nn
 
 from filch.steal import FilchError, Skipped, is_stealing, restore, steal_forward
+from support.models.small import module_of
 
 
 def test_no_hook_is_left_on_a_module_listed_twice(capfd):
@@ -65,12 +66,7 @@ def test_a_replica_runs_its_own_forward():
 
 def test_the_signature_of_forward_is_unchanged():
     """Libraries inspect the signature to choose arguments."""
-
-    class Asked(nn.Module):
-        def forward(self, input_ids, position_ids=None, *, use_cache=True):
-            return input_ids
-
-    module = Asked()
+    module = module_of(lambda self, input_ids, position_ids=None, *, use_cache=True: input_ids)
 
     with steal_forward(module):
         found = list(inspect.signature(module.forward).parameters)
@@ -98,15 +94,10 @@ class Step(torch.autograd.Function):
         return gradient * 2
 
 
-class Stepping(nn.Module):
-    def forward(self, x):
-        return Step.apply(x)
-
-
 @pytest.mark.parametrize("options", [{}, {"gradients": True}], ids=["", "gradients"])
 def test_the_graph_of_a_training_step_is_freed_inside_the_block(steal, options):
     """Captures hold no reference to autograd graphs, with or without gradients."""
-    model = nn.Sequential(nn.Linear(8, 8), Stepping(), nn.Linear(8, 1))
+    model = nn.Sequential(nn.Linear(8, 8), module_of(lambda self, x: Step.apply(x)), nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     counts = []
 

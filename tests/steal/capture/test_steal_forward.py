@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from filch.steal import DumpError, Key, Origin, Skipped, restore, steal_forward
+from support.models.small import module_of
 
 
 class Attention(nn.Module):
@@ -199,20 +200,12 @@ def test_each_call_of_a_model_is_an_iteration():
     ]
 
 
-class Twice(nn.Module):
-    """Runs one module twice in a forward, under its own name."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.ModuleDict({"linear": nn.Linear(2, 2)})
-
-    def forward(self, x):
-        return self.inner["linear"](self.inner["linear"](x))
-
-
 def test_a_module_used_twice_in_one_forward_has_two_iterations_within_its_call():
     """The key counts over the capture, the origin within the call of the outermost module."""
-    model = Twice()
+    # Runs one module twice in a forward, under its own name.
+    model = module_of(
+        lambda self, x: self.inner["linear"](self.inner["linear"](x)), inner=nn.ModuleDict({"linear": nn.Linear(2, 2)})
+    )
 
     with steal_forward(model, submodules=True) as capture:
         model(torch.ones(1, 2))
@@ -362,23 +355,17 @@ def test_an_output_of_none_is_recorded_inside_an_exception_handler(echo):
     assert capture["m", 0, "O"] is None
 
 
-class InPlace(nn.Module):
+def in_place(self, x):
     """Changes its input and its submodule's output in place."""
-
-    def __init__(self):
-        super().__init__()
-        self.identity, self.relu = nn.Identity(), nn.ReLU(inplace=True)
-
-    def forward(self, x):
-        y = self.identity(x)
-        y += 1
-        return self.relu(y)
+    y = self.identity(x)
+    y += 1
+    return self.relu(y)
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_later_in_place_changes_do_not_affect_a_capture(tmp_path, on_disk):
     """By the model or by its caller."""
-    model, x = InPlace(), torch.tensor([-3.0, 3.0])
+    model, x = module_of(in_place, identity=nn.Identity(), relu=nn.ReLU(inplace=True)), torch.tensor([-3.0, 3.0])
 
     with steal_forward(("m", model), submodules=True, dump_file=tmp_path / "d.onnx" if on_disk else None) as capture:
         output = model(x)

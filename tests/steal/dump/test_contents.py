@@ -12,15 +12,9 @@ from torch import nn
 
 from filch.steal import Skipped, restore, steal_forward
 from filch.steal.values._arguments import argument_tensors
+from support.models.small import module_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta state:UserWarning")
-
-
-class Passing(nn.Module):
-    """Returns its only argument, or all arguments."""
-
-    def forward(self, *args, **kwargs):
-        return args[0] if len(args) == 1 and not kwargs else (args, kwargs)
 
 
 class Opaque:
@@ -47,7 +41,9 @@ MAY_BE_SKIPPED = {"set", "sparse", "sparse rows", "meta", "object"}
 @pytest.mark.parametrize("name", ODD)
 def test_unusual_values_do_not_affect_the_dump_or_the_users_exception(tmp_path, differ, comparable, name):
     """The block ends with the user's exception, and the dump contains all records before it."""
-    module, value, path, error = Passing(), ODD[name](), tmp_path / "dump.onnx", RuntimeError("the user's own")
+    # Returns its only argument, or all arguments.
+    model = module_of(lambda self, *args, **kwargs: args[0] if len(args) == 1 and not kwargs else (args, kwargs))
+    module, value, path, error = model, ODD[name](), tmp_path / "dump.onnx", RuntimeError("the user's own")
 
     with pytest.raises(RuntimeError) as caught, steal_forward(("m", module), dump_file=path):  # noqa: PT012
         module(torch.ones(1))

@@ -9,17 +9,11 @@ from torch import nn
 from transformers import DynamicCache
 
 from filch.steal import restore, steal_forward, tensors
+from support.models.small import module_of
 
 
 def _bytes_in(folder):
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-class Last(nn.Module):
-    """Returns the last element of its input."""
-
-    def forward(self, x):
-        return x[-1].clone()
 
 
 def test_a_tensor_over_2_gib_is_dumped_with_one_copy_in_memory(tmp_path):
@@ -27,7 +21,9 @@ def test_a_tensor_over_2_gib_is_dumped_with_one_copy_in_memory(tmp_path):
     size = 2**31 + 2**20
     if shutil.disk_usage(tmp_path).free < 3 * size:
         pytest.skip(f"a dump of 2 GiB needs more room than there is below {tmp_path}")
-    tensor, module, path = torch.zeros(size, dtype=torch.uint8), Last(), tmp_path / "dump.onnx"
+    # Returns the last element of its input.
+    model = module_of(lambda self, x: x[-1].clone())
+    tensor, module, path = torch.zeros(size, dtype=torch.uint8), model, tmp_path / "dump.onnx"
     tensor[[0, 2**31, -1]] = torch.tensor([1, 2, 3], dtype=torch.uint8)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
@@ -47,20 +43,14 @@ def test_a_tensor_over_2_gib_is_dumped_with_one_copy_in_memory(tmp_path):
     assert peak - before < 1.25 * size
 
 
-class Halving(nn.Module):
-    """Returns two views of its input."""
-
-    def forward(self, x):
-        return x[:32], x[32:]
-
-
 class Nested(nn.Module):
     """Nested modules, whose values are inputs and outputs of several of them."""
 
     def __init__(self):
         super().__init__()
         inner = nn.Sequential(nn.Linear(256, 256), nn.Sequential(nn.Linear(256, 256), nn.Linear(256, 256)))
-        self.body, self.halves = nn.Sequential(inner, nn.Identity()), Halving()
+        # Returns two views of its input.
+        self.body, self.halves = nn.Sequential(inner, nn.Identity()), module_of(lambda self, x: (x[:32], x[32:]))
 
     def forward(self, x):
         return self.halves(self.body(x).view(64, 16, 16))
@@ -154,23 +144,12 @@ def test_only_new_tokens_of_a_growing_cache_are_stored(tmp_path):
             assert torch.equal(layer.values, cache.layers[index].values[:, :, : 2 + step + 1])
 
 
-class Newest(nn.Module):
-    """Takes a list of tensors."""
-
-    def forward(self, stages):
-        return stages[-1].sum()
-
-
-class Growing(nn.Module):
-    """Appends one token."""
-
-    def forward(self, cache):
-        return torch.cat([cache, torch.rand(1, 2, 1, 64)], 2)
-
-
 def test_a_list_of_all_stages_of_a_cache_is_read_back(tmp_path):
     """In grown form it would be many times larger than the dump, which a reader refuses."""
-    last, growing, stages = Newest(), Growing(), [torch.rand(1, 2, 3, 64)]
+    # Takes a list of tensors.
+    # Appends one token.
+    model = module_of(lambda self, cache: torch.cat([cache, torch.rand(1, 2, 1, 64)], 2))
+    last, growing, stages = module_of(lambda self, stages: stages[-1].sum()), model, [torch.rand(1, 2, 3, 64)]
 
     with steal_forward([("last", last), ("growing", growing)], dump_file=tmp_path / "dump.onnx"):
         for _ in range(60):

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 from filch.steal import Key, Origin, Skipped, restore, steal_forward
+from support.models.small import module_of
 
 
 class Scale(nn.Module):
@@ -19,20 +20,6 @@ class Scale(nn.Module):
 
     def forward(self, x):
         return x * 3
-
-
-class InPlace(nn.Module):
-    """Multiplies its input by three in place."""
-
-    def forward(self, x):
-        return x.mul_(3)
-
-
-class Several(nn.Module):
-    """Takes and returns nested values."""
-
-    def forward(self, pair, *, more):
-        return {"sum": pair[0] + pair[1], "rest": [more["x"] * 2, None, 5]}
 
 
 def _both(run):
@@ -85,7 +72,9 @@ def test_gradients_equal_those_of_autograd_and_are_stored_in_a_dump(tmp_path):
 
 def test_gradient_records_have_the_nesting_of_the_values():
     """With None for tensors without a gradient, and for other values."""
-    module, leaf = Several(), torch.ones(2, requires_grad=True)
+    # Takes and returns nested values.
+    module = module_of(lambda self, pair, *, more: {"sum": pair[0] + pair[1], "rest": [more["x"] * 2, None, 5]})
+    leaf = torch.ones(2, requires_grad=True)
 
     with steal_forward(("m", module), gradients=True) as capture:
         output = module((leaf, torch.ones(2)), more={"x": leaf * 1, "scale": 0.5})
@@ -126,7 +115,8 @@ def test_an_output_that_is_the_input_has_its_gradient(leaf):
 
 def test_an_in_place_module_has_separate_gradients_of_input_and_output():
     """Although both are the same tensor."""
-    module, x = InPlace(), torch.ones(1, requires_grad=True)
+    # Multiplies its input by three in place.
+    module, x = module_of(lambda self, x: x.mul_(3)), torch.ones(1, requires_grad=True)
 
     with steal_forward(("m", module), gradients=True) as capture:
         (module(x * 1).mul_(10) * 2).backward()
@@ -382,12 +372,8 @@ def test_each_call_has_its_own_gradients(steal):
 
 def test_gradients_of_keyword_arguments_and_nested_outputs_are_recorded(steal):
     """In the same nesting as the values."""
-
-    class Nested(nn.Module):
-        def forward(self, x, *, scale):
-            return {"a": x * scale, "b": [x * 3]}
-
-    module, x, scale = Nested(), torch.ones(2, requires_grad=True), torch.full((2,), 5.0, requires_grad=True)
+    model = module_of(lambda self, x, *, scale: {"a": x * scale, "b": [x * 3]})
+    module, x, scale = model, torch.ones(2, requires_grad=True), torch.full((2,), 5.0, requires_grad=True)
 
     def run():
         found = module(x, scale=scale)
