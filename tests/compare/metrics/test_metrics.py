@@ -1,14 +1,19 @@
 """Comparing two tensors: nothing that is wrong gets through, nothing that is right is flagged."""
 
 import math
+import random
 import re
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
-from filch.compare import Tolerance, compare_tensors, default_tolerance
+from filch.compare import Tolerance, compare_tensors, default_tolerance, diff
 from filch.compare.metrics._metrics import bytes_of, typical_magnitude
+from filch.compare.metrics._nearest import Nearest
+from filch.steal import steal_forward
 
 
 def test_the_measures_follow_their_definitions():
@@ -331,3 +336,120 @@ def test_what_is_not_dense_is_not_compared_and_never_close(make, kind):
         found = compare_tensors(actual, expected)
         assert not found.close
         assert found.problem == f"a {kind} tensor can't be compared: convert it to a dense one"
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+LARGEST = torch.finfo(torch.float64).max
+
+
+def _doubles(*numbers):
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+DIFFERENT = {
+    "imaginary parts": (torch.tensor([1 + 1j]), torch.tensor([1 + 9j])),
+    "imaginary parts of numpy's": (torch.from_numpy(np.array([1 + 1j])), torch.from_numpy(np.array([1 + 9j]))),
+    "NaN and 1e10": (_doubles(NAN), _doubles(1e10)),
+    "1e10 and NaN": (_doubles(1e10), _doubles(NAN)),
+    "NaN at different places": (_doubles(NAN, 1.0), _doubles(1.0, NAN)),
+    "inf and the largest number": (_doubles(INF), _doubles(LARGEST)),
+    "inf and -inf": (_doubles(INF), _doubles(-INF)),
+    "integers that float64 rounds to one": (torch.tensor([2**53]), torch.tensor([2**53 + 1])),
+    "dtypes": (torch.ones(1, dtype=torch.float16), torch.ones(1)),
+    "shapes": (torch.ones(1), torch.tensor(1.0)),
+    "shapes of nothing": (torch.empty(0, 3), torch.empty(3, 0)),
+    "None and a tensor": (None, torch.ones(1)),
+    "a tensor and None": (torch.ones(1), None),
+    "float8": (torch.ones(1).to(torch.float8_e4m3fn), torch.full((1,), 2.0).to(torch.float8_e4m3fn)),
+    "booleans": (torch.tensor([True]), torch.tensor([False])),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_different_values_are_not_close(name):
+    """The result has a problem or a positive error."""
+    expected, actual = DIFFERENT[name]
+
+    found = compare_tensors(actual, expected)
+
+    assert not found.close
+    assert found.problem or (found.absolute > 0 and found.error > 0 and found.mismatched)
+
+
+def test_the_error_of_complex_numbers_includes_the_imaginary_part():
+    """The distance of 1+1j and 1+9j is 8."""
+    expected, actual = DIFFERENT["imaginary parts of numpy's"]
+    assert compare_tensors(actual, expected).absolute == 8
+
+
+@pytest.mark.parametrize("value", [_doubles(NAN, 1.0), _doubles(INF, -INF), torch.empty(0), torch.tensor([2**53 + 1])])
+def test_equal_values_are_close(value):
+    """With NaN and infinities at the same places."""
+    found = compare_tensors(value.clone(), value)
+
+    assert found.close
+    assert found.absolute == 0
+
+
+@pytest.mark.parametrize(("first", "second", "close"), [("a", "b", False), ("a", "a", True), (None, "a", False)])
+def test_diff_compares_values_that_are_not_tensors(first, second, close):
+    """A different string is a divergence, not an error."""
+
+    def stolen(value):
+        module = nn.Identity()
+        with steal_forward(("m", module)) as capture:
+            module([torch.ones(1), value])
+        return capture
+
+    found = diff(stolen(first), stolen(second))
+
+    assert found.close == close
+    assert all("'a'" in row.what + row.reason for row in found.diverged)
+
+
+def _nearest_of_all(values, tensor):
+    found = {name: compare_tensors(value, tensor) for name, value in values.items()}
+    close = [(difference.error, name) for name, difference in found.items() if difference.close]
+    return min(close)[1] if close else None
+
+
+def _some(kind, shape, draw):
+    if not kind.is_floating_point and not kind.is_complex:
+        return torch.randint(0, 2, shape).to(kind)
+    values = torch.randn(shape, dtype=torch.float64) * 10 ** draw.uniform(-8, 8)
+    for special in (torch.inf, -torch.inf, torch.nan, torch.finfo(torch.float32).min, 0.0):
+        if draw.random() < 0.2:
+            values.reshape(-1)[: draw.randint(0, 2)] = special
+    return values.to(kind)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.complex64, torch.int64, torch.bool], ids=str)
+@pytest.mark.parametrize("shape", [(), (1,), (2, 3), (0,)], ids=str)
+def test_it_is_the_nearest_of_all(kind, shape):
+    draw = random.Random(f"{kind}{shape}")  # noqa: S311  the same ones each time
+    torch.manual_seed(0)
+    found = 0
+    for _ in range(20):
+        wanted = _some(kind, shape, draw)
+        values = {f"v{i}": _some(kind, shape, draw) for i in range(10)}
+        for place in range(10):  # of which some are hardly different, and some are the same
+            moved = wanted if wanted.dtype in {torch.int64, torch.bool} else wanted * (1 + 10 ** draw.uniform(-9, -1))
+            values[f"n{place}"] = moved.to(kind)
+        values |= {f"again{place}": values[f"n{place}"].clone() for place in range(3)}
+        nearest = _nearest_of_all(values, wanted)
+        found += nearest is not None
+        assert Nearest(values).find(wanted) == nearest
+    assert found >= 10
+
+
+def test_large_integers_that_float64_does_not_hold_are_told_apart():
+    values = {"a": torch.tensor([2**62 + 1]), "b": torch.tensor([2**62])}
+    assert Nearest(values).find(torch.tensor([2**62])) == "b"
+
+
+def test_none_is_close():
+    assert Nearest({"a": torch.zeros(3), "b": torch.ones(3)}).find(torch.full((3,), 0.5)) is None
+    assert Nearest({"a": torch.zeros(3)}).find(torch.tensor([0.0, 0.0, torch.nan])) is None
+    assert Nearest({"a": torch.eye(3)}).find(torch.eye(3).to_sparse()) is None

@@ -1,4 +1,4 @@
-"""Export of models with shared modules, buffers, autocast, string arguments and complex numbers."""
+"""Models that are hard to export: how they are exported after all, and which are refused."""
 
 import copy
 from pathlib import Path
@@ -8,9 +8,12 @@ import torch
 from torch import nn
 
 from filch.compare import compare
-from filch.export import export, optimize
+from filch.compare._compare_export import compare_export
+from filch.compare.models._subject import Subject
+from filch.export import BackendError, ExportError, export, load_program, optimize
 from filch.steal import steal_forward
-from support.models.small import module_of
+from support.models.small import capture_of, module_of
+from support.processes.compilers import needs_compiler
 from support.processes.forked import run_python
 
 
@@ -195,3 +198,163 @@ def test_branches_of_a_condition_may_call_modules():
     program = export(model.eval(), (torch.ones(2, 4),))
 
     assert [node.op for node in program.graph.nodes][-1] == "If"
+
+
+def counted(self, x):
+    """Add a sum that depends on the number of positive elements to the linear layer's result."""
+    count = int((x > 0).sum())
+    return self.act(self.linear(x)) + torch.arange(count).sum()
+
+
+class Branched(nn.Module):
+    """Branches on the data, which no strategy supports."""
+
+    def forward(self, x):
+        """Double the input unless exactly one element is positive."""
+        return x if (x > 0).sum().item() == 1 else x * 2
+
+
+@pytest.fixture(scope="module")
+def exported():
+    """Return a capture of the first model, and its program."""
+    torch.manual_seed(0)
+    model, x = module_of(counted, linear=nn.Linear(4, 4), act=nn.GELU()).eval(), torch.randn(5, 4)
+    capture = capture_of(model, x, submodules=True)
+    return capture, export(model, (x,))
+
+
+def test_a_model_is_exported_by_the_first_strategy_that_succeeds(exported):
+    """`Program.strategy` is that strategy, and every module tensor is mapped and close."""
+    capture, program = exported
+    assert program.strategy == "strict=True"
+    assert set(program.module_calls) == {("", 0), ("linear", 0), ("act", 0)}
+    report = compare(capture, program)
+    assert report.close
+    assert all(row.value is not None and row.difference is not None and row.difference.close for row in report.modules)
+
+
+def test_the_strategy_is_saved_in_the_file(exported, tmp_path):
+    """A loaded program has it, even without the original."""
+    exported[1].save(tmp_path / "m.onnx", original=False)
+    assert load_program(tmp_path / "m.onnx").strategy == "strict=True"
+
+
+def test_a_dynamic_dimension_may_be_of_size_1():
+    """torch.onnx keeps it dynamic; torch.export by itself specializes it and fails."""
+    program = export(nn.Linear(4, 4), (torch.ones(1, 4),), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    assert program.strategy == "strict=False, backed_size_oblivious"
+    assert program.graph.values[program.graph.inputs[0]].shape == ("batch", 4)
+
+
+def test_the_error_of_torch_export_is_reported_if_all_strategies_fail():
+    """The message is not that of the last strategy."""
+    with pytest.raises(ExportError, match=r"torch can't export Branched: GuardOnDataDependentSymNode"):
+        export(Branched(), (torch.randn(5, 4),))
+
+
+def test_most_models_are_exported_with_strict_false():
+    """The first strategy succeeds for them."""
+    assert export(nn.ReLU(), (torch.ones(2),)).strategy == "strict=False"
+
+
+class Singular(nn.Module):
+    """Computes singular values, for which torch has no translation to ONNX."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x):
+        return {"values": torch.linalg.svdvals(self.linear(x)).reshape(x.shape[0], -1) * torch.tensor(2.0)}, None
+
+
+@pytest.fixture(scope="module")
+def subject():
+    torch.manual_seed(0)
+    return Subject.of(Singular().eval(), torch.randn(2, 6, 6), None)
+
+
+def test_it_is_refused_if_onnx_is_what_is_asked_for(subject):
+    """In one sentence, with the reason."""
+    with pytest.raises(ExportError, match=r"torch.onnx can't translate the exported program: .*linalg_svd"):
+        subject.export(onnx_only=True)
+
+
+def test_its_graph_has_the_operations_the_modules_and_the_dtypes(subject):
+    """And the lines of the model's code."""
+    program = subject.export()
+
+    node = program.graph.nodes[0]
+    assert (node.op, node.module, program.graph.values[node.outputs[0]].shape) == ("torch::linear", "linear", (2, 6, 6))
+    assert "linalg_svd" in program.untranslated
+    assert program.graph.constants[:2] == ("linear.weight", "linear.bias")
+
+
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=needs_compiler)])
+def test_backends_that_run_pytorch_are_judged(subject, backend):
+    """Each value, and a note says why there is no ONNX."""
+    report = compare_export(subject.steal(), subject.export(), backend=backend)
+
+    assert report.close and all(row.judged for row in report.rows if row.kind == "output")
+    assert report.notes[0].startswith("the graph has PyTorch's operations: torch.onnx can't translate")
+
+
+def test_what_else_such_a_backend_refuses_is_said_as_it_is(subject):
+    """It does run PyTorch's operations, so that another one would not help."""
+    with pytest.raises(BackendError, match=r"^backend 'eager' has no attention 'fast'"):
+        compare_export(subject.steal(), subject.export(), backend="eager", options={"attention": "fast"})
+
+
+def test_a_wrong_value_of_it_is_found(subject):
+    """By a weight that is not that of the model."""
+    other = Subject.of(Singular().eval(), *subject.args, None)
+
+    assert compare_export(subject.steal(), other.export(), backend="eager").outcome == "different"
+
+
+def test_a_runtime_for_onnx_refuses_it_with_torchs_reason(subject):
+    """And says which backends don't."""
+    with pytest.raises(BackendError, match=r"linalg_svd.*; compare it on a backend that runs PyTorch's operations"):
+        compare_export(subject.steal(), subject.export(), backend="onnxruntime-cpu")
+
+
+@needs_compiler
+def test_inductor_compiles_what_the_exporter_decomposes_to_views_of_prims():
+    """`prims.broadcast_in_dim` can't be functionalized."""
+    # A variance, which the exporter decomposes to `prims`.
+    model = module_of(lambda self, x: x / (torch.var(x, -1, correction=1, keepdim=True) + 1.0)).eval()
+    x = torch.randn(4, 3)
+    program = export(model, (x,))
+    assert any("prims" in str(node.target) for node in program.exported_program.graph.nodes)
+
+    capture = capture_of(model, x)
+
+    assert compare(capture, program, backend="inductor").close
+
+
+BUFFERS = {
+    "sparse": lambda: torch.eye(8).to_sparse(),
+    "rows": lambda: torch.eye(8).to_sparse_csr(),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+}
+
+
+def linear_with(buffer):
+    """Return a model with a further buffer, which it does not use."""
+    model = torch.nn.Linear(8, 8)
+    model.register_buffer("held", buffer)
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:.*(prototype|beta state)")
+@pytest.mark.parametrize("kind", BUFFERS)
+def test_a_buffer_that_is_not_dense_is_exported(kind):
+    """Buffers are restored after the run that records the calls, as far as a run can change them."""
+    program = export(linear_with(BUFFERS[kind]()), (torch.randn(4, 8),))
+    assert [node.op for node in program.graph.nodes] == ["Gemm"]
+
+
+def test_weights_on_the_device_meta_are_refused():
+    """They have no numbers; torch would fail somewhere behind the export."""
+    with pytest.raises(ExportError, match="Linear has weights on the device meta, which have no numbers: load them"):
+        export(linear_with(torch.empty(3, device="meta")), (torch.randn(4, 8),))

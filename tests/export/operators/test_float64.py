@@ -1,4 +1,4 @@
-"""What operators compute in float64 is right to the digits of float64, not to those of float32."""
+"""What operators of ONNX and of ONNX Runtime compute in float64 is right to the digits of float64."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 import torch
 from onnx import TensorProto, helper
@@ -138,3 +139,167 @@ def test_what_is_not_known_has_no_value():
     graph = helper.make_graph([node], "one", values[:1], values[1:])
     model = serde.deserialize_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("own", 1)]))
     assert evaluate(model, model.graph[0], {"x": torch.ones(1, dtype=torch.float64)}) == {}
+
+
+RANDOM = np.random.default_rng(0)
+MICROSOFT = "com.microsoft"
+Array = np.ndarray
+
+
+def numbers(*shape):
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+def integers(*rows):
+    return np.array(rows, np.int32)
+
+
+def both(op, inputs, outputs=1, domain=MICROSOFT, **attributes):
+    """Return what ONNX Runtime computes, and the outputs in float64 by name."""
+    given = {f"x{index}": array for index, array in enumerate(inputs) if array is not None}
+    reads = ["" if array is None else f"x{index}" for index, array in enumerate(inputs)]
+    made = [f"y{index}" for index in range(outputs)]
+    node = helper.make_node(op, reads, made, "node", domain=domain, **attributes)
+    values = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in given.items()
+    ]
+    results = [helper.make_value_info(name, helper.make_tensor_type_proto(0, None)) for name in made]
+    for result in results:
+        result.ClearField("type")
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid(MICROSOFT, 1)]
+    model = helper.make_model(helper.make_graph([node], "one", values, results), opset_imports=opsets, ir_version=10)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    wide = {
+        name: torch.as_tensor(array.astype(np.float64) if array.dtype == np.float32 else array)
+        for name, array in given.items()
+    }
+    ir_model = serde.deserialize_model(model)
+    return session.run(made, given), evaluate(ir_model, ir_model.graph[0], wide)
+
+
+def check(op, inputs, outputs=1, domain=MICROSOFT, **attributes):
+    """Check that both compute the same."""
+    native, exact = both(op, inputs, outputs, domain, **attributes)
+    assert [*exact] == [f"y{index}" for index in range(outputs)]
+    for array, value in zip(native, exact.values(), strict=True):
+        assert value.dtype in {torch.float64, torch.int32}
+        np.testing.assert_allclose(array, value.numpy(), rtol=2e-5, atol=2e-5)
+
+
+X, W, V = numbers(2, 5, 8), numbers(8), numbers(8)
+IMAGE, KERNEL = numbers(1, 4, 7, 6), numbers(6, 2, 3, 3)
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_products(batch, transposed):
+    """Also with operands whose batch dimension comes after the rows."""
+    left = numbers(3, 2, 4, 5) if not batch else numbers(4, 3, 2, 5)
+    left = left.swapaxes(-2, -1) if transposed and not batch else left
+    if not (batch and transposed):
+        check("FusedMatMul", [left, numbers(3, 2, 5, 6)], alpha=0.5, transA=transposed, transBatchA=batch)
+    other = numbers(3, 2, 6, 5) if transposed else numbers(3, 2, 5, 6)
+    check("FusedMatMul", [numbers(3, 2, 4, 5), other], alpha=2.0, transB=transposed)
+
+
+def test_products_with_an_activation():
+    """The activation is the last step."""
+    for activation in ("Relu", "Tanh", "Sigmoid"):
+        check("FusedGemm", [numbers(5, 8), numbers(6, 8), numbers(6)], transB=1, alpha=0.7, activation=activation)
+        check("FusedConv", [IMAGE, KERNEL, numbers(6)], activation=activation, group=2, pads=[1, 0, 2, 1])
+    settings = {"activation": "LeakyRelu", "activation_params": [0.3], "group": 2, "strides": [2, 1]}
+    check("FusedConv", [IMAGE, KERNEL], **settings)
+    check("FusedConv", [IMAGE, KERNEL, numbers(6), numbers(1, 6, 5, 4)], activation="Relu", group=2)
+    check("FusedGemm", [numbers(5, 8), numbers(8, 6)], activation="LeakyRelu", activation_alpha=0.2)
+
+
+def test_activations():
+    """Three approximations of one function."""
+    check("Gelu", [X])
+    check("Gelu", [X], domain="", approximate="tanh")
+    check("BiasGelu", [X, W])
+    check("FastGelu", [X])
+    check("FastGelu", [X, W])
+    check("QuickGelu", [X], alpha=1.0)
+
+
+def test_norms_that_add_the_residual():
+    """With another epsilon, and with and without biases."""
+    check("SimplifiedLayerNormalization", [X, W], domain="", epsilon=1e-3, axis=-1)
+    check("SkipSimplifiedLayerNormalization", [X, X * 2, W], epsilon=1e-3)
+    check("SkipLayerNormalization", [X, numbers(2, 5, 8), W, V, numbers(8)], epsilon=1e-3)
+    check("SkipLayerNormalization", [X, numbers(2, 5, 8), W], epsilon=1e-3)
+
+
+def test_embeddings():
+    """The sum of tables, with and without segments."""
+    ids, segments = integers([1, 2, 0], [4, 3, 3]), integers([0, 0, 1], [1, 1, 1])
+    tables = [numbers(6, 8), numbers(4, 8), numbers(2, 8), W, V]
+    mask = integers([1, 1, 1], [1, 1, 0])
+    check("EmbedLayerNormalization", [ids, segments, *tables, mask], outputs=2, epsilon=1e-4)
+    check("EmbedLayerNormalization", [ids, None, *tables[:2], None, *tables[3:]], outputs=2, epsilon=1e-4)
+
+
+def test_elements_that_are_gathered():
+    """More than NumPy's `choose` takes, with indices and axis from the end."""
+    check("GatherElements", [numbers(2, 3, 40), integers(range(-40, 3)).reshape(1, 1, 43)], domain="", axis=-1)
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+def test_rotations(interleaved):
+    """In either form of the input, of all numbers of a head or the first ones."""
+    cosines, sines = numbers(9, 4), numbers(9, 4)
+    ids = integers([0, 1, 2, 3, 4], [2, 3, 4, 5, 6]).astype(np.int64)
+    check("RotaryEmbedding", [numbers(2, 3, 5, 8), ids, cosines, sines], interleaved=interleaved)
+    check("RotaryEmbedding", [numbers(2, 5, 24), np.array([2]), cosines, sines], interleaved=interleaved)
+    part = {"num_heads": 3, "rotary_embedding_dim": 8, "interleaved": interleaved}
+    check("RotaryEmbedding", [numbers(2, 5, 30), ids, cosines, sines], **part)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"local_window_size": 2}, {"softcap": 2.0, "scale": 0.3}, {"rotary_interleaved": 1}]
+)
+@pytest.mark.parametrize(("batch", "past"), [(2, 0), (1, 3)])
+def test_attention_of_grouped_queries(batch, past, options):
+    """With keys and values of earlier tokens, a window, a cap and rotation."""
+    pasts, tables = [numbers(batch, 2, past, 16), numbers(batch, 2, past, 16)], [numbers(9, 8), numbers(9, 8)]
+    last, length = np.full(batch, past + 4, np.int32), np.array(past + 5, np.int32)
+    heads = {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1, **options}
+    parts = [numbers(batch, 5, 64), numbers(batch, 5, 32), numbers(batch, 5, 32)]
+    for queries in ([numbers(batch, 5, 128), None, None], parts):
+        check("GroupQueryAttention", [*queries, *pasts, last, length, *tables], outputs=3, **heads)
+
+
+@pytest.mark.parametrize("left_out", [1, 3])
+def test_inputs_at_the_end_that_are_written_and_left_out(left_out):
+    """ONNX Runtime GenAI 0.18 writes empty names of inputs that later versions of an operator have."""
+    none = [None] * left_out
+    query, pasts, tables = numbers(1, 5, 128), [numbers(1, 2, 0, 16)] * 2, [numbers(9, 8)] * 2
+    last, length = np.full(1, 4, np.int32), np.array(5, np.int32)
+    heads = {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}
+    check("GroupQueryAttention", [query, None, None, *pasts, last, length, *tables, *none], outputs=3, **heads)
+    check("FastGelu", [numbers(3, 4), *none[:1]])
+    check("Clip", [numbers(3, 4), np.array(0, np.float32), *none[:1]], domain="")
+
+
+def test_attention_of_several_heads():
+    """With a bias, masks and earlier tokens."""
+    query, key, value = numbers(2, 5, 12), numbers(2, 7, 12), numbers(2, 7, 12)
+    mask = integers([1] * 7, [1] * 4 + [0] * 3)
+    check("MultiHeadAttention", [query, key, value], num_heads=3)
+    check("MultiHeadAttention", [query, key, value, numbers(36), mask], num_heads=3, scale=0.4)
+    check("MultiHeadAttention", [query, key, value, None, None, numbers(2, 3, 5, 7)], num_heads=3)
+    check("MultiHeadAttention", [query, query, query * 2], num_heads=3, unidirectional=1)
+    pasts = [numbers(2, 3, 2, 4), numbers(2, 3, 2, 4)]
+    check("MultiHeadAttention", [query, query, query * 2, None, None, None, *pasts], outputs=3, num_heads=3)
+    weight, bias = numbers(12, 36), numbers(36)
+    check("Attention", [query, weight, bias], num_heads=3)
+    check("Attention", [query, weight, bias, mask[:, :5]], num_heads=3, unidirectional=1)
+
+
+def test_what_is_not_supported_has_no_results():
+    """An option that is not known."""
+    ids, tables = np.arange(10).reshape(2, 5) % 5, [numbers(9, 4), numbers(9, 4)]
+    _, exact = both("RotaryEmbedding", [numbers(2, 3, 5, 8), ids, *tables], scale=0.5)
+    assert exact == {}

@@ -12,35 +12,17 @@ import torch
 from filch.export import Graph, Node, Value, as_graph
 from filch.export.views import plot_graph
 from support.models.zoo import ZOO
-from support.views.chromium import Chromium, missing
+from support.views.chromium import missing
 from support.views.pages import FORWARD, HOSTILE, compiled, finding, flat, folded, headers, judged, named, table
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+pytestmark = [
+    pytest.mark.skipif(missing() is not None, reason=str(missing())),
+    pytest.mark.usefixtures("complains_of_nothing"),
+]
 SHOWN = "[...document.querySelectorAll('svg.graph .box:not(.far)')].map((box) => box.dataset)"
 OPENED = "document.querySelectorAll('.box.open').length"
 TITLE = ".panel h2"
 FIRST = 24  # the node at which `deep` diverges
-
-
-@pytest.fixture(scope="module")
-def page():
-    """A browser; each test opens its own file in it."""
-    with Chromium() as made:
-        yield made
-
-
-@pytest.fixture(autouse=True)
-def complains_of_nothing(page):
-    """No error, no warning, no dialog, and nothing asked of a network, whatever a test does."""
-    page.heard()
-    page.log.clear()
-    page.requests.clear()
-    yield
-    page.heard()
-    assert page.log == []
-    assert all(url.startswith("file://") for url in page.requests) and len(page.requests) == 1
-    page.resize(1280, 800)
-    page.dark(dark=False)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ from onnx.reference import ReferenceEvaluator
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from filch.steal import describe, restore, steal_forward
+from filch.steal import DumpError, add_properties, describe, environment, restore, steal_forward
+from filch.steal.dump._stream import BLOCK, _BlockWriter
 from filch.steal.values._dtypes import CARRIERS
 from support.processes.forked import run_python
 
@@ -407,3 +408,70 @@ def test_files_of_others_are_not_changed(tmp_path, monkeypatch, size, place):
         assert restore("sub/x.onnx")["m", 0, "O"][-1] == value
 
     assert (tmp_path / place).read_text() == "precious"
+
+
+@pytest.fixture
+def dump(tmp_path):
+    model = torch.nn.Linear(3, 2)
+    with steal_forward(model, dump_file=tmp_path / "dump.onnx"):
+        model(torch.ones(1, 3))
+    return tmp_path / "dump.onnx"
+
+
+def test_an_added_property_is_read_and_changes_nothing_else(dump):
+    """The file is still an ONNX model with the same tensors."""
+    before = {key: restore(dump)[key] for key in restore(dump)}
+
+    add_properties(dump, {"filch.note": "é", "filch.other": ""})
+
+    found = restore(dump)
+    assert found.properties == {"filch.note": "é", "filch.other": ""}
+    assert found.keys() == before.keys()
+    assert torch.equal(found["", 0, "O"], before["", 0, "O"])
+    onnx.checker.check_model(onnx.load(dump), full_check=True)
+
+
+@pytest.mark.parametrize("key", ["filch.records", "filch.note", "note"])
+def test_a_property_must_be_new_and_named_for_filch(dump, key):
+    """A dump with a key twice could not be read."""
+    add_properties(dump, {"filch.note": "one"})
+    before = dump.read_bytes()
+
+    with pytest.raises(DumpError, match=r"must begin with 'filch\.' and be new"):
+        add_properties(dump, {key: "two"})
+    assert dump.read_bytes() == before
+
+
+def test_the_environment_has_what_rounding_depends_on(dump, monkeypatch):
+    """Versions, libraries, instruction set, threads and settings; and the packages that define the modules."""
+    found = restore(dump).environment
+
+    assert found["numpy"] == np.__version__
+    assert found["threads"] == str(torch.get_num_threads())
+    assert found["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
+    assert found["blas"] and found["processor"]
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    changed = environment(["onnx.helper:Thing", "nowhere:Thing"])
+    assert "MKL_CBWR=COMPATIBLE" in changed["settings"] and "MKL_CBWR" not in found["settings"]
+    assert changed["onnx"] == onnx.__version__ and "nowhere" not in changed
+
+
+@pytest.mark.parametrize(("max_slowdown", "is_direct"), [(5, True), (1, False)])
+def test_direct_writes_may_be_slower_by_a_factor(tmp_path, monkeypatch, max_slowdown, is_direct):
+    """A model on the CPU needs the processor that they spare; one on a GPU waits for the disk alone."""
+    with (tmp_path / "cached").open("wb") as cached, (tmp_path / "direct").open("wb") as direct:
+        writer = _BlockWriter(cached.fileno(), direct.fileno())
+        writer.max_slowdown = max_slowdown
+        clock, written = [0.0], []
+
+        def write(handle, view, start):
+            written.append(handle == direct.fileno())
+            clock[0] += 2.0 if written[-1] else 1.0
+            return len(view)
+
+        monkeypatch.setattr(os, "pwrite", write)
+        monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+        for index in range(20):
+            writer.write(memoryview(bytes(16)), index * BLOCK)
+    assert {*written[:2]} == {False, True}
+    assert {*written[2:]} == {is_direct}
