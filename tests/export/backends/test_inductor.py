@@ -24,10 +24,18 @@ from support.processes.compilers import needs_compiler
 pytestmark = needs_compiler
 
 
-def block(self, x):
+class Block(nn.Module):
     """A bit of a network, in which several operations are fused and one is a call of a library."""
-    hidden = torch.tanh(self.norm(self.first(x)))
-    return (self.second(hidden) + x).relu(), hidden.transpose(0, 1).sum(1)
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 16)
+        self.norm = nn.LayerNorm(16)
+        self.second = nn.Linear(16, 8)
+
+    def forward(self, x):
+        hidden = torch.tanh(self.norm(self.first(x)))
+        return (self.second(hidden) + x).relu(), hidden.transpose(0, 1).sum(1)
 
 
 class Case:
@@ -35,7 +43,7 @@ class Case:
 
     def __init__(self, rows=4):
         torch.manual_seed(0)
-        self.model = module_of(block, first=nn.Linear(8, 16), norm=nn.LayerNorm(16), second=nn.Linear(16, 8)).eval()
+        self.model = Block().eval()
         self.inputs = (torch.randn(rows, 8),)
         self.program = export(self.model, self.inputs)
 
