@@ -55,19 +55,14 @@ def _opens(call):
     return last in OPENING or (last == "load" and package in LOADING)
 
 
-def _openers():
-    """The files of Filch that open others."""
-    return {
+def test_files_are_opened_at_the_door():
+    """A new reader uses `open_untrusted` or what is built on it, or says here why it need not."""
+    assert {
         str(file.relative_to(ROOT))
         for room in ("steal", "export", "compare")
         for file in (ROOT / room).rglob("*.py")
         if any(isinstance(node, ast.Call) and _opens(node) for node in ast.walk(ast.parse(file.read_text("utf-8"))))
-    }
-
-
-def test_files_are_opened_at_the_door():
-    """A new reader uses `open_untrusted` or what is built on it, or says here why it need not."""
-    assert _openers() == {DOOR, *OTHERS}
+    } == {DOOR, *OTHERS}
 
 
 def test_a_file_that_is_opened_elsewhere_is_found():

@@ -165,7 +165,9 @@ def test_a_wrong_compiler_is_found():
     """A compiler that ignores GELU's approximation is found at GELU, not before."""
 
     def wrong(module, inputs):
-        copied = _copy(module)
+        graph = torch.fx.Graph()
+        graph.output(graph.graph_copy(module.graph, {}))
+        copied = torch.fx.GraphModule(module, graph)
         for node in copied.graph.nodes:
             if node.target is nn.functional.gelu:
                 node.kwargs = {"approximate": "tanh"}
@@ -176,12 +178,6 @@ def test_a_wrong_compiler_is_found():
     with torch.no_grad():
         _compiled(Sum().eval(), correctness_report=reports.append, inner=wrong)(3 * _input())
     assert reports[0].first_divergence.op == "gelu"
-
-
-def _copy(module):
-    graph = torch.fx.Graph()
-    graph.output(graph.graph_copy(module.graph, {}))
-    return torch.fx.GraphModule(module, graph)
 
 
 def _rounding_otherwise(module, inputs):

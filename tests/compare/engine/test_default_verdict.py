@@ -297,14 +297,9 @@ def test_isolation_of_some_nodes_gives_the_same_values_as_of_all(optimize):
     for node in compiled.graph.nodes:
         if not node.reads or node.op == "Constant":
             continue
-        some = dict(fresh_isolate(backend, fresh, inputs, observed, node.name))
+        some = dict(backend.isolate(fresh, inputs, observed.get, nodes={node.name}, buffer=2**20))
         assert some.keys() == {*node.outputs} & every.keys()
         assert all(torch.equal(some[name], every[name]) for name in some)
-
-
-def fresh_isolate(backend, compiled, inputs, observed, name):
-    """Run one node in isolation."""
-    return backend.isolate(compiled, inputs, observed.get, nodes={name}, buffer=2**20)
 
 
 class Tf32Linear(nn.Linear):

@@ -90,8 +90,9 @@ def test_names_in_a_repro_are_text(tmp_path, monkeypatch):
     assert "\nimport" not in (made.folder / "README.md").read_text("utf-8")
 
 
-def hostile_report():
-    """Return a report with two graphs, in which every field for a name has each of the hostile names."""
+@pytest.fixture(scope="module")
+def report():
+    """The report that is written in every format."""
     difference = compare_tensors(torch.zeros(2), torch.ones(2))
     rows = []
     for stage, kind in (("exported", "node"), ("compiled", "fused")):
@@ -118,12 +119,6 @@ def hostile_report():
         repro=NAMES["rich"],
         options={text: text for text in texts},
     )
-
-
-@pytest.fixture(scope="module")
-def report():
-    """The report that is written in every format."""
-    return hostile_report()
 
 
 @pytest.fixture(scope="module")

@@ -243,13 +243,8 @@ def results():
     }
 
 
-def _without_commands(text):
-    """Return the lines without those of the next command, which is not wrapped."""
-    return text.partition("\nNext, ")[0].splitlines()
-
-
 def _check(text, whole, width):
-    lines = _without_commands(text)
+    lines = text.partition("\nNext, ")[0].splitlines()
     numbers = r"\d\.\de[+-]\d\d"
     assert max(map(len, lines)) <= width
     assert len(re.findall(numbers, text)) == len(re.findall(numbers, whole))

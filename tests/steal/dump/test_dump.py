@@ -42,13 +42,6 @@ def _names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def _places(path):
-    """Return offset and length of each tensor in the data file."""
-    protos = [node.attribute[0].t for node in onnx.load(path, load_external_data=False).graph.node]
-    entries = [{entry.key: entry.value for entry in proto.external_data} for proto in protos]
-    return [(int(entry["offset"]), int(entry["length"])) for entry in entries if entry]
-
-
 def test_a_dump_can_be_run_as_an_onnx_model(tmp_path, external):
     """ONNX Runtime, the reference evaluator and the checker accept it; outputs have readable names."""
     x, ids = torch.randn(2, 3), torch.arange(4)
@@ -177,7 +170,9 @@ def test_tensors_in_the_data_file_are_aligned(tmp_path, monkeypatch):
     tensors = [torch.full((size,), index, dtype=torch.uint8) for index, size in enumerate(sizes)]
     _dump(tmp_path / "dump.onnx", tensors)
 
-    places = _places(tmp_path / "dump.onnx")
+    protos = [node.attribute[0].t for node in onnx.load((tmp_path / "dump.onnx"), load_external_data=False).graph.node]
+    entries = [{entry.key: entry.value for entry in proto.external_data} for proto in protos]
+    places = [(int(entry["offset"]), int(entry["length"])) for entry in entries if entry]
 
     assert [length for _, length in places] == [size for size in sizes if size]
     assert all(offset % 64 == 0 for offset, _ in places)

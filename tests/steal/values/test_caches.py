@@ -101,23 +101,6 @@ def test_an_encoder_decoder_cache_is_restored(restored, differ):
     assert found.self_attention_cache.layer_class_to_replicate is DynamicLayer
 
 
-def _made(name):
-    """Return an empty cache of this class."""
-    sliding = MistralConfig(num_hidden_layers=2, sliding_window=4, hidden_size=16, num_attention_heads=2)
-    plain = LlamaConfig(num_hidden_layers=2, hidden_size=16, num_attention_heads=2)
-    return {
-        "dynamic": DynamicCache,
-        "dynamic of a configuration": lambda: DynamicCache(config=plain),
-        "sliding": lambda: DynamicCache(config=sliding),
-        "static": lambda: StaticCache(config=plain, max_cache_len=8),
-        "static and sliding": lambda: StaticCache(config=sliding, max_cache_len=8),
-        "pair": lambda: EncoderDecoderCache(DynamicCache(), DynamicCache(config=sliding)),
-        "pair of static ones": lambda: EncoderDecoderCache(
-            StaticCache(config=plain, max_cache_len=8), StaticCache(config=plain, max_cache_len=8)
-        ),
-    }[name]()
-
-
 def _updated(cache, step, layer):
     return getattr(cache, "self_attention_cache", cache).update(step, -step, layer)
 
@@ -129,7 +112,19 @@ def _updated(cache, step, layer):
 )
 def test_a_restored_cache_of_any_class_can_be_updated(restored, captured, differ, name, filled):
     """The results of one more step are bitwise equal, for empty and filled caches."""
-    cache = _made(name)
+    sliding = MistralConfig(num_hidden_layers=2, sliding_window=4, hidden_size=16, num_attention_heads=2)
+    plain = LlamaConfig(num_hidden_layers=2, hidden_size=16, num_attention_heads=2)
+    cache = {
+        "dynamic": DynamicCache,
+        "dynamic of a configuration": lambda: DynamicCache(config=plain),
+        "sliding": lambda: DynamicCache(config=sliding),
+        "static": lambda: StaticCache(config=plain, max_cache_len=8),
+        "static and sliding": lambda: StaticCache(config=sliding, max_cache_len=8),
+        "pair": lambda: EncoderDecoderCache(DynamicCache(), DynamicCache(config=sliding)),
+        "pair of static ones": lambda: EncoderDecoderCache(
+            StaticCache(config=plain, max_cache_len=8), StaticCache(config=plain, max_cache_len=8)
+        ),
+    }[name]()
     step = torch.arange(48.0).reshape(1, 2, 3, 8)
     if filled:
         _updated(cache, step, 0)
