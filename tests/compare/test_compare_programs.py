@@ -19,6 +19,7 @@ from filch.compare import CompareError, align, compare_programs
 from filch.compare.models._drawn_inputs import draw_inputs
 from filch.export import as_program, export, load_program, optimize
 from support.models.plain_onnx import VARIANTS, new_names, plain, renamed, saved_by_onnxruntime
+from support.models.small import onnx_model
 from support.thorough import kept
 
 MODELS = ("llama", "gpt2", "bert", "resnet")
@@ -109,14 +110,12 @@ def test_a_fault_in_a_fused_node_is_named():
 
 def norm(*, epsilon=1e-5, name="y"):
     """Return a program of two nodes: y = LayerNormalization(Relu(x), w)."""
-    nodes = [
-        helper.make_node("Relu", ["x"], ["h"], name="relu"),
-        helper.make_node("LayerNormalization", ["h", "w"], [name], name="norm", epsilon=epsilon),
-    ]
-    x, y = (helper.make_tensor_value_info(item, TensorProto.FLOAT, ["batch", 8]) for item in ("x", name))
-    weight = numpy_helper.from_array(np.linspace(1, 2, 8, dtype=np.float32), "w")
-    graph = helper.make_graph(nodes, "main", [x], [y], [weight])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    made = onnx_model(
+        f"(float[batch, 8] x) => (float[batch, 8] {name}) "
+        f"{{ [relu] h = Relu(x) [norm] {name} = LayerNormalization<epsilon = {epsilon:.8f}>(h, w) }}"
+    )
+    made.graph.initializer.append(numpy_helper.from_array(np.linspace(1, 2, 8, dtype=np.float32), "w"))
+    return made
 
 
 def test_an_error_within_the_tolerance_is_found_by_float64():
@@ -272,20 +271,9 @@ def test_shapes_are_of_drawn_inputs():
 
 def test_parts_of_a_sequence_are_judged_by_float64():
     """Exporters translate `split` to a sequence; float64 computes its parts as slices."""
-    nodes = [
-        helper.make_node("SplitToSequence", ["x", "size"], ["parts"], axis=1),
-        helper.make_node("SequenceAt", ["parts", "second"], ["part"]),
-        helper.make_node("Exp", ["part"], ["y"], name="exp"),
-    ]
-    sizes = [numpy_helper.from_array(np.int64(number), name) for name, number in (("size", 4), ("second", 1))]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 8])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 4])
-    graph = helper.make_graph(nodes, "main", [x], [y], sizes)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-    onnx.checker.check_model(model)
-    wrong = copy.deepcopy(model)
-    wrong.graph.node[2].op_type = "Softplus"
-    report = compare_programs(model, wrong, stages=("exported",))
+    text = "(float[2, 8] x) => (float[2, 4] y) <int64 size = {4}, int64 second = {1}> { "
+    text += "parts = SplitToSequence<axis = 1>(x, size) part = SequenceAt(parts, second) [exp] y = %s(part) }"
+    report = compare_programs(onnx_model(text % "Exp"), onnx_model(text % "Softplus"), stages=("exported",))
     assert report.first_divergence.node == "exp"
     assert report.first_divergence.isolated.verdict == "wrong"
 

@@ -14,6 +14,7 @@ from filch.compare.pairing._quantized import quantized_weight
 from filch.export import as_program, export
 from filch.steal import steal_forward
 from support.models.fused_llama import fused_onnx, quantized, tiny_llama
+from support.models.small import onnx_model
 
 MASK = {"count", "last", "past"}  # integers for an operator, which the model does not have
 
@@ -186,13 +187,10 @@ def test_a_file_of_4_bits_is_judged_by_the_tolerance_of_quantization_otherwise(f
 def product(*weights):
     """Return a file that multiplies by these weights of linear layers, joined and quantized."""
     joined = np.concatenate([weight.detach().numpy() for weight in weights]).T.copy()
-    values = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, joined.shape[0]]),
-        helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, joined.shape[1]]),
-    ]
-    node = helper.make_node("MatMul", ["x", "weight"], ["y"], "product")
-    graph = helper.make_graph([node], "product", values[:1], values[1:], [numpy_helper.from_array(joined, "weight")])
-    return quantized(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))
+    rows, columns = joined.shape
+    file = onnx_model(f"(float[1, {rows}] x) => (float[1, {columns}] y) {{ [product] y = MatMul(x, weight) }}", 18)
+    file.graph.initializer.append(numpy_helper.from_array(joined, "weight"))
+    return quantized(file)
 
 
 def stored(file):
@@ -299,18 +297,17 @@ def test_a_damaged_weight_is_none(model):
 
 def table_file(tensors, bits=4):
     """Return a file that takes rows of a quantized table; its integers are reshaped, as those that a product shares."""
-    sizes = tensors["integers"].shape[0], -1
-    reshape = helper.make_node("Reshape", ["integers", "sizes"], ["rows"])
-    inputs = ["rows", "x", *[*tensors][1:]]
-    settings = {"bits": bits, "block_size": 16, "quantize_axis": 1, "domain": "com.microsoft"}
-    node = helper.make_node("GatherBlockQuantized", inputs, ["y"], "table", **settings)
-    x = helper.make_tensor_value_info("x", TensorProto.INT64, None)
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    stored_tensors = [numpy_helper.from_array(np.array(sizes), "sizes")]
-    stored_tensors += [numpy_helper.from_array(array, name) for name, array in tensors.items()]
-    graph = helper.make_graph([reshape, node], "table", [x], [y], stored_tensors)
-    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    rows = tensors["integers"].shape[0]
+    file = onnx_model(
+        f"(int64 x) => (float y) <int64[2] sizes = {{{rows}, -1}}> {{ rows = Reshape(integers, sizes) "
+        f"[table] y = com.microsoft.GatherBlockQuantized<bits = {bits}, block_size = 16, quantize_axis = 1>"
+        f"(rows, x, {', '.join([*tensors][1:])}) }}",
+        18,
+    )
+    for value in (*file.graph.input, *file.graph.output):
+        value.type.tensor_type.ClearField("shape")
+    file.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in tensors.items())
+    return file
 
 
 @pytest.mark.parametrize("bits", [4, 8])

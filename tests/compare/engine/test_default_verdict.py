@@ -14,7 +14,7 @@ from filch.steal import steal_forward
 from filch.steal._tf32 import Product
 from filch.steal.values._arguments import argument_tensors
 from support.faults.fakes import WrongBackend
-from support.models.small import module_of
+from support.models.small import capture_of, module_of
 
 WIDTH = 32
 
@@ -36,8 +36,7 @@ def subject(scale=1.0):
     """Return a capture, the exported program and the input."""
     torch.manual_seed(0)
     model, x = Chain(scale).eval(), torch.randn(4, WIDTH)
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
+    capture = capture_of(model, x, submodules=True)
     return capture, export(model, (x,)), x
 
 
@@ -45,8 +44,7 @@ def test_rounding_of_any_size_is_close():
     """The sine of a large number has the absolute error of that number, 1e-2 here."""
     torch.manual_seed(0)
     model, x = module_of(lambda self, x: torch.sin(1e5 * nn.functional.gelu(x).softmax(-1))), torch.randn(64, 64)
-    with steal_forward(model) as capture:
-        model(x)
+    capture = capture_of(model, x)
     program = export(model, (x,))
 
     report = compare(capture, program)
@@ -99,8 +97,7 @@ def test_a_fault_that_is_only_suspicious_in_the_whole_run_is_not_close():
     """The node in isolation decides: it inherits large rounding errors, and has small ones of its own."""
     torch.manual_seed(0)
     model, x = module_of(lambda self, x: torch.sin(1e5 * nn.functional.gelu(x).softmax(-1)) * 2), torch.randn(64, 64)
-    with steal_forward(model) as capture:
-        model(x)
+    capture = capture_of(model, x)
     program = export(model, (x,))
     name = program.graph.outputs[0]
     verdict = next(row.float64 for row in compare(capture, program).rows if row.value == name)
@@ -138,8 +135,7 @@ def test_an_error_that_rounding_hides_until_a_later_node_is_found(offset, own):
     torch.manual_seed(0)
     right, wrong, x = Decay(0.01).eval(), Decay(0.01 + offset).eval(), torch.randn(8, 256)
     wrong.linear.load_state_dict(right.linear.state_dict())
-    with torch.no_grad(), steal_forward(right) as capture:
-        right(x)
+    capture = capture_of(right, x)
     program = replace(export(wrong, (x,)), original=export(right, (x,)).original)
 
     report = compare(capture, program, stages=["exported"])
@@ -213,8 +209,7 @@ def test_float32_values_computed_from_float16_have_its_rounding_once():
     torch.manual_seed(0)
     model = module_of(lambda self, x: self.narrow(x.half()).float() * 2, narrow=nn.Linear(64, 64).half()).eval()
     x = torch.randn(4, 64)
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(x)
+    capture = capture_of(model, x)
     program = export(model, (x,))
     assert compare(capture, program).close
     for error, options in ((0.1, {}), (1e-3, {"every_node": True})):
@@ -226,8 +221,7 @@ def test_an_input_named_like_a_builtin_has_the_rounding_of_its_dtype():
     """FX renames `input` in a copy of a graph."""
     torch.manual_seed(0)
     model, x = nn.Linear(8, 8).double(), torch.randn(2, 8, dtype=torch.float64)
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(x)
+    capture = capture_of(model, x)
     program = export(model, (x,))
     assert program.graph.inputs == ("input",)
 
@@ -236,51 +230,40 @@ def test_an_input_named_like_a_builtin_has_the_rounding_of_its_dtype():
     assert [row.value for row in report.introduced] == ["linear"]
 
 
-def test_values_that_only_a_kernel_has_are_judged_by_the_coarsest_dtype_that_it_reads():
-    """Inductor's kernel stores the mean of float16 numbers in float32."""
+def half_block():
+    """A block with float16 numbers, of which Inductor's kernel stores the mean in float32."""
+    model = module_of(
+        lambda self, x: self.outer(self.after(x + self.inner(self.before(x)))),
+        inner=nn.Linear(64, 64),
+        outer=nn.Linear(64, 64),
+        before=nn.LayerNorm(64),
+        after=nn.LayerNorm(64),
+    )
+    return model.half().eval(), 8 * torch.randn(4, 16, 64).half()
 
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner, self.outer = nn.Linear(64, 64), nn.Linear(64, 64)
-            self.before, self.after = nn.LayerNorm(64), nn.LayerNorm(64)
 
-        def forward(self, x):
-            return self.outer(self.after(x + self.inner(self.before(x))))
+def embeddings():
+    """Embeddings in bfloat16 that Inductor adds in float32, where eager PyTorch rounds each sum to bfloat16."""
+    model = module_of(
+        lambda self, ids: self.norm(self.words(ids) + self.places(ids) + self.types(ids)),
+        words=nn.Embedding(50, 64),
+        places=nn.Embedding(50, 64),
+        types=nn.Embedding(50, 64),
+        norm=nn.LayerNorm(64),
+    )
+    return model.bfloat16().eval(), torch.randint(0, 50, (2, 16))
 
+
+@pytest.mark.parametrize(("make", "error"), [(half_block, 1e-5), (embeddings, 1e-4)])
+def test_values_that_only_a_kernel_has_are_judged_by_the_coarsest_dtype_that_it_reads(make, error):
+    """Also if it reads only weights."""
     torch.manual_seed(0)
-    model, x = Block().half().eval(), 8 * torch.randn(4, 16, 64).half()
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(x)
+    model, x = make()
 
-    report = compare(capture, export(model, (x,)), backend="inductor")
+    report = compare(capture_of(model, x), export(model, (x,)), backend="inductor")
 
-    means = [row for row in report.rows if row.evidence == "derived" and row.dtype == "float32"]
-    assert any(row.error > 1e-5 for row in means)
-    assert report.close
-
-
-def test_a_kernel_that_reads_only_weights_is_judged_by_their_dtype():
-    """Inductor adds bfloat16 embeddings in float32, where eager PyTorch rounds each sum to bfloat16."""
-
-    class Embeddings(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.words, self.places, self.types = (nn.Embedding(50, 64) for _ in range(3))
-            self.norm = nn.LayerNorm(64)
-
-        def forward(self, ids):
-            return self.norm(self.words(ids) + self.places(ids) + self.types(ids))
-
-    torch.manual_seed(0)
-    model, ids = Embeddings().bfloat16().eval(), torch.randint(0, 50, (2, 16))
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(ids)
-
-    report = compare(capture, export(model, (ids,)), backend="inductor")
-
-    sums = [row for row in report.rows if row.evidence == "derived" and row.dtype == "float32"]
-    assert any(row.error > 1e-4 for row in sums)
+    derived = [row for row in report.rows if row.evidence == "derived" and row.dtype == "float32"]
+    assert any(row.error > error for row in derived)
     assert report.close
 
 
@@ -316,11 +299,9 @@ class Tf32Linear(nn.Linear):
 def test_a_model_that_ran_in_tf32_is_as_exact_as_that(backend, monkeypatch):
     """A program in float32 is right then, and one with another weight is wrong; without TF32 the model is off."""
 
-    def capture_of(model, x, tf32):
+    def tf32_capture(model, x, tf32):
         monkeypatch.setattr("filch.steal._records.tf32_products", lambda _: tf32)
-        with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-            model(x)
-        return capture
+        return capture_of(model, x, submodules=True)
 
     torch.manual_seed(0)
     model = nn.Sequential(Tf32Linear(64, 128), nn.GELU(), Tf32Linear(128, 64), nn.Softmax(-1)).eval()
@@ -328,7 +309,7 @@ def test_a_model_that_ran_in_tf32_is_as_exact_as_that(backend, monkeypatch):
     with torch.no_grad():
         wrong[2].weight.mul_(1.03)
     captures = {
-        is_known: capture_of(model, x, frozenset(Product) if is_known else frozenset()) for is_known in (True, False)
+        is_known: tf32_capture(model, x, frozenset(Product) if is_known else frozenset()) for is_known in (True, False)
     }
 
     program = export(model, (x,))

@@ -65,20 +65,14 @@ def test_without_a_reference_the_rounded_float64_value_is_one():
     assert judged(one, "a", X * 1.01, reference=None).verdict == "wrong"
 
 
-def test_the_coarsest_type_before_a_value_says_how_it_is_rounded_in_lower_precision():
-    """float16 in the first node also applies to the third, unless lower precision is not allowed."""
-    for lower_precision, verdict in ((True, "rounding"), (False, "wrong")):
-        one = checker("Relu", "Neg", "Abs", lower_precision=lower_precision)
-        record(one, torch.float16, torch.float32, torch.float32)
-        assert judged(one, "c", X * (1 + HALF)).verdict == verdict
-
-
-def test_what_is_before_a_value_that_was_given_explains_nothing():
-    """A node that gets the reference of `b` as input does not inherit the rounding of `a`."""
-    for replaced, verdict in (((), "rounding"), ({"b"}, "wrong")):
-        one = checker("Relu", "Neg", "Abs", lower_precision=True, replaced=replaced)
-        record(one, torch.float16, torch.float32, torch.float32)
-        assert judged(one, "c", X * (1 + HALF)).verdict == verdict
+@pytest.mark.parametrize(
+    ("lower_precision", "replaced", "verdict"), [(True, (), "rounding"), (False, (), "wrong"), (True, {"b"}, "wrong")]
+)
+def test_the_coarsest_type_before_a_value_says_how_it_is_rounded_in_lower_precision(lower_precision, replaced, verdict):
+    """float16 in the first node also applies to the third, unless `b` was given, or lower precision is not allowed."""
+    one = checker("Relu", "Neg", "Abs", lower_precision=lower_precision, replaced=replaced)
+    record(one, torch.float16, torch.float32, torch.float32)
+    assert judged(one, "c", X * (1 + HALF)).verdict == verdict
 
 
 @pytest.mark.parametrize(("operator", "verdict"), [("MatMul", "rounding"), ("Relu", "wrong")])

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from onnx_ir import serde
 from torch import nn
 
@@ -17,7 +17,7 @@ from filch.compare.metrics._limits import Limits
 from filch.export import BackendError, Program, export, lower, optimize
 from filch.export.lowering._integers import products_saturate
 from filch.steal import steal_forward
-from support.models.small import module_of
+from support.models.small import capture_of, module_of, onnx_model
 
 
 class Layers(nn.Module):
@@ -34,12 +34,6 @@ class Layers(nn.Module):
         return self.last(hidden), torch.softmax(hidden, -1)
 
 
-def capture_of(model, *args):
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(*args)
-    return capture
-
-
 @pytest.fixture(scope="module")
 def inputs():
     return torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(0))
@@ -53,7 +47,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def capture(model, inputs):
-    return capture_of(model, inputs)
+    return capture_of(model, inputs, submodules=True)
 
 
 @pytest.fixture(scope="module")
@@ -116,19 +110,15 @@ def test_a_shape_that_differs_is_a_difference_in_lower_precision_too():
 VALUES = torch.tensor([1.0, 70000.0, -1e30, float("inf"), 2.0, float("nan")])
 
 
-def test_values_that_became_inf_are_counted():
-    """70000 and -1e30 are beyond float16; inf and NaN in the reference are no overflow."""
-    found = compare_tensors(VALUES.half(), VALUES, lower_precision=True)
-    assert (found.overflowed, found.clipped, found.nonfinite, found.close) == (2, 0, 2, False)
-    assert "2 overflowed" in str(found)
-
-
-def test_values_that_stand_at_the_end_of_their_type_are_counted():
-    """70000, -1e30 and inf exceed 65504, to which they were clipped."""
-    end = torch.finfo(torch.float16).max
+@pytest.mark.parametrize(
+    ("end", "counts", "told"),
+    [(torch.inf, (2, 0, 2), "2 overflowed"), (torch.finfo(torch.float16).max, (0, 3, 1), "3 clipped")],
+)
+def test_values_that_became_inf_or_stand_at_the_end_of_their_type_are_counted(end, counts, told):
+    """70000, -1e30 and, where they are clipped, inf are beyond 65504; inf and NaN in the reference are no overflow."""
     found = compare_tensors(VALUES.clamp(-end, end).half(), VALUES, lower_precision=True)
-    assert (found.overflowed, found.clipped, found.close) == (0, 3, False)
-    assert "3 clipped" in str(found)
+    assert (found.overflowed, found.clipped, found.nonfinite, found.close) == (*counts, False)
+    assert told in str(found)
 
 
 @pytest.mark.parametrize("end", [-65504.0, -65472.0, -float("inf")])
@@ -180,7 +170,7 @@ def test_weights_only_in_8_bits_are_judged_with_the_tolerance_of_8_bits(inputs):
     torch.manual_seed(0)
     linear = nn.Linear(32, 16, bias=False)
     program = export(nn.Sequential(Weights(linear)), (inputs,))
-    capture = capture_of(nn.Sequential(linear), inputs)
+    capture = capture_of(nn.Sequential(linear), inputs, submodules=True)
     assert not compare(capture, program).close
     report = compare(capture, program, lower_precision=True)
     report.assert_close()
@@ -204,7 +194,7 @@ def test_counting_works_for_all_types(dtype):
 def test_a_float16_model_is_close_to_its_own_capture(model, inputs):
     """Equal dtypes need no permission."""
     half = copy.deepcopy(model).half()
-    report = compare(capture_of(half, inputs.half()), export(half, (inputs.half(),)))
+    report = compare(capture_of(half, inputs.half(), submodules=True), export(half, (inputs.half(),)))
     report.assert_close()
     assert {row.dtype for row in outputs(report)} == {"float16"}
 
@@ -238,7 +228,7 @@ def test_an_overflow_in_the_program_is_the_first_divergence():
     x = torch.tensor([1.0, 100.0, 300.0, 400.0])
     model = module_of(lambda self, x: torch.sqrt(x * x) * 2)
     lowered = lower(export(model, (x,)), "float16", simulate=True)
-    report = compare(capture_of(model, x), lowered, lower_precision=True)
+    report = compare(capture_of(model, x, submodules=True), lowered, lower_precision=True)
     # What is simulated is float32 until it is cast, and then float16.
     first = report.first_divergence
     assert (first.value, first.difference.overflowed) == (
@@ -258,7 +248,7 @@ def test_a_constant_that_simulation_rounds_is_right_and_a_wrong_one_is_found(to)
 
     x = torch.tensor([1.0, 2.0])
     lowered = lower(export(Third(), (x,)), to, simulate=True)
-    capture = capture_of(Third(), x)
+    capture = capture_of(Third(), x, submodules=True)
     report = compare(capture, lowered, stages=["exported"], lower_precision=True)
     report.assert_close()
     (row,) = [row for row in report.rows if row.kind == "constant"]
@@ -283,7 +273,10 @@ def test_weights_held_in_float16_are_judged_with_its_tolerance(inputs):
 
     torch.manual_seed(0)
     linear = nn.Linear(32, 16, bias=False)
-    capture, program = capture_of(nn.Sequential(linear), inputs), export(nn.Sequential(Weights(linear)), (inputs,))
+    capture, program = (
+        capture_of(nn.Sequential(linear), inputs, submodules=True),
+        export(nn.Sequential(Weights(linear)), (inputs,)),
+    )
     assert not compare(capture, program).close
     compare(capture, program, lower_precision=True).assert_close()
 
@@ -291,7 +284,9 @@ def test_weights_held_in_float16_are_judged_with_its_tolerance(inputs):
 def test_casts_to_a_finer_type_are_judged_by_what_they_cast(model, inputs):
     """ONNX Runtime computes float16 in float32: the results of its casts are float16 numbers."""
     half = copy.deepcopy(model).half()
-    report = compare(capture_of(half, inputs.half()), export(half, (inputs.half(),)), lower_precision=True)
+    report = compare(
+        capture_of(half, inputs.half(), submodules=True), export(half, (inputs.half(),)), lower_precision=True
+    )
     report.assert_close()
     assert not [row for row in report.modules if row.difference is not None and row.difference.problem]
 
@@ -309,22 +304,13 @@ def test_values_that_are_let_go_are_judged_alike(capture, program, inputs, to):
 
 def quantized(scale, zero, values):
     """x, as uint8 of this scale and zero point, and back."""
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], name="quantize"),
-        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"], name="dequantize"),
-    ]
     shape = list(values.shape)
-    graph = helper.make_graph(
-        nodes,
-        "quantized",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
-        [
-            numpy_helper.from_array(np.array(scale, np.float32), "scale"),
-            numpy_helper.from_array(np.array(zero, np.uint8), "zero"),
-        ],
+    return serde.deserialize_model(
+        onnx_model(
+            f"(float{shape} x) => (float{shape} y) <float scale = {{{scale}}}, uint8 zero = {{{zero}}}> {{"
+            "[quantize] q = QuantizeLinear(x, scale, zero) [dequantize] y = DequantizeLinear(q, scale, zero) }"
+        )
     )
-    return serde.deserialize_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10))
 
 
 class Same(nn.Module):
@@ -337,7 +323,7 @@ class Same(nn.Module):
 def test_values_clipped_by_integers_are_counted():
     """uint8 with scale 0.5 and zero point 100 has the range -50 to 77.5: two values are below, one is above."""
     x = torch.tensor([-60.0, -50.3, -50.2, -50.0, 0.0, 77.5, 77.7, 100.0])
-    report = compare(capture_of(Same(), x), quantized(0.5, 100, x), lower_precision=True)
+    report = compare(capture_of(Same(), x, submodules=True), quantized(0.5, 100, x), lower_precision=True)
     row = row_of(report, "y")
     assert row.difference.clipped == 3
     assert row.difference.absolute == pytest.approx(100.0 - 77.5)
@@ -349,49 +335,39 @@ def test_values_clipped_by_integers_are_counted():
 def test_what_is_not_finite_never_passes_for_quantized(scale):
     """The tolerance of 8 bits allows large errors of single elements, but no NaN and no inf."""
     x = torch.tensor([0.5, 1.0, 2.0])
-    report = compare(capture_of(Same(), x), quantized(scale, 0, x), lower_precision=True)
+    report = compare(capture_of(Same(), x, submodules=True), quantized(scale, 0, x), lower_precision=True)
     assert not report.close
     assert row_of(report, "y").difference.overflowed > 0
 
 
 def test_the_coarsest_integers_on_the_way_say_the_tolerance():
     """A value computed from 4-bit weights keeps that tolerance if it is quantized to 8 bits afterwards."""
-    nodes = [
-        helper.make_node("DequantizeLinear", ["four", "scale"], ["weight"]),
-        helper.make_node("MatMul", ["x", "weight"], ["product"]),
-        helper.make_node("QuantizeLinear", ["product", "scale", "zero"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "mixed",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 2])],
-        [
-            helper.make_tensor("four", TensorProto.INT4, [2, 2], [1, 2, 3, 4]),
-            numpy_helper.from_array(np.array(0.5, np.float32), "scale"),
-            numpy_helper.from_array(np.array(0, np.int8), "zero"),
-        ],
+    model = onnx_model(
+        """(float[1, 2] x) => (float[1, 2] y) <float scale = {0.5}, int8 zero = {0}> {
+            weight = DequantizeLinear(four, scale) product = MatMul(x, weight)
+            q = QuantizeLinear(product, scale, zero) y = DequantizeLinear(q, scale, zero)
+        }""",
+        opset=21,
     )
-    onnx_model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    limits = Limits(Program(serde.deserialize_model(onnx_model)).graph, None, lower_precision=True)
+    model.graph.initializer.append(helper.make_tensor("four", TensorProto.INT4, [2, 2], [1, 2, 3, 4]))
+    limits = Limits(Program(serde.deserialize_model(model)).graph, None, lower_precision=True)
     assert {limits.of(name, torch.float32).scale for name in ("weight", "product", "y")} == {0.5}
 
 
 def test_integers_that_clip_nothing_are_close():
     """The error is at most half a step, within the tolerance of 8 bits and beyond that of float32."""
     x = torch.linspace(-12, 12, 50)
-    report = compare(capture_of(Same(), x), quantized(0.1, 128, x), lower_precision=True)
+    report = compare(capture_of(Same(), x, submodules=True), quantized(0.1, 128, x), lower_precision=True)
     report.assert_close()
     assert row_of(report, "y").difference.clipped == 0
     assert row_of(report, "y").difference.absolute <= 0.0501
-    assert not compare(capture_of(Same(), x), quantized(0.1, 128, x)).close
+    assert not compare(capture_of(Same(), x, submodules=True), quantized(0.1, 128, x)).close
 
 
 def test_clipping_is_in_every_form_of_the_report():
     """The wide table, JSON and CSV have columns for it."""
     x = torch.tensor([-60.0, 0.0, 1.0])
-    report = compare(capture_of(Same(), x), quantized(0.5, 100, x), lower_precision=True)
+    report = compare(capture_of(Same(), x, submodules=True), quantized(0.5, 100, x), lower_precision=True)
     assert {"overflowed", "clipped"} <= set(report.table(wide=True).split())
     rows = json.loads(report.to_json())["rows"]
     assert next(
@@ -428,7 +404,9 @@ def test_weights_that_others_went_into_have_no_reference():
     model.norm.running_var.uniform_(0.2, 3)
     program = optimize(export(model, (x,)))
     assert [node.op for node in program.graph.nodes] == ["Conv", "Relu"]
-    report = compare(capture_of(model, x), lower(program, "int8", calibration=[{"x": x}]), lower_precision=True)
+    report = compare(
+        capture_of(model, x, submodules=True), lower(program, "int8", calibration=[{"x": x}]), lower_precision=True
+    )
     report.assert_close()
     unjudged = {row.value for row in report.rows if row.stage == "exported" and row.status == "not mapped"}
     assert {"conv.weight_DequantizeLinear_Output", "relu_QuantizeLinear_Input"} <= unjudged

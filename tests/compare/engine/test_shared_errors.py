@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from filch.compare import compare_programs
 from filch.export import export
 from support.faults.fakes import WrongBackend
+from support.models.small import onnx_model
 
 X = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
 FAULTS: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
@@ -92,16 +91,9 @@ def test_errors_that_have_grown_are_no_fault_of_a_kernel():
 
 def test_what_rounding_decides_in_a_folded_constant_is_no_fault_of_a_kernel(tmp_path):
     """The buckets of distances in T5 are such integers: rounding in float32 makes a quotient a whole number."""
-    nodes = [
-        helper.make_node("Div", ["a", "b"], ["quotient"]),
-        helper.make_node("Cast", ["quotient"], ["bucket"], to=TensorProto.INT64),
-        helper.make_node("Min", ["bucket", "x"], ["y"]),
-    ]
-    x, y = (helper.make_tensor_value_info(name, TensorProto.INT64, [4]) for name in "xy")
-    values = {"a": 53.1, "b": 5.9}
-    constants = [numpy_helper.from_array(np.full(4, value, np.float32), name) for name, value in values.items()]
-    graph = helper.make_graph(nodes, "g", [x], [y], constants)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "a.onnx")
+    text = "(int64[4] x) => (int64[4] y) <float[4] a = {53.1, 53.1, 53.1, 53.1}, float[4] b = {5.9, 5.9, 5.9, 5.9}>"
+    text += "{ quotient = Div(a, b) bucket = Cast<to = 7>(quotient) y = Min(bucket, x) }"
+    onnx.save(onnx_model(text, 17, ir_version=8), tmp_path / "a.onnx")
 
     report = compare_programs(tmp_path / "a.onnx", tmp_path / "a.onnx", inputs={"x": torch.full((4,), 100)})
 

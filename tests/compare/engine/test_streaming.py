@@ -9,13 +9,13 @@ import onnx
 import onnx_ir as ir
 import pytest
 import torch
-from onnx import TensorProto, helper
 from torch import nn
 
 from filch.compare import compare, tiny_llm
 from filch.export import Original, export
 from filch.export.backends import Observes, Stage, get_backend
 from filch.steal import steal_forward
+from support.models.small import onnx_model
 
 TINY, HUGE = 1, 2**40  # bytes: each node alone, and all at once
 
@@ -84,26 +84,13 @@ class Branch(nn.Module):
 
 def branching():
     """Return the same as an ONNX graph whose branches read a value of the outer graph."""
-    branches = {
-        name: helper.make_graph(
-            [helper.make_node(op, ["h"], [f"{name}_out"])],
-            name,
-            [],
-            [helper.make_tensor_value_info(f"{name}_out", TensorProto.FLOAT, [2, 3])],
-        )
-        for name, op in (("then_branch", "Sin"), ("else_branch", "Cos"))
-    }
-    nodes = [
-        helper.make_node("Mul", ["x", "two"], ["h"]),
-        helper.make_node("ReduceSum", ["x"], ["total"], keepdims=0),
-        helper.make_node("Greater", ["total", "zero"], ["positive"]),
-        helper.make_node("If", ["positive"], ["chosen"], **branches),
-        helper.make_node("Add", ["chosen", "h"], ["y"]),
-    ]
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in ("x", "y")]
-    held = [helper.make_tensor(name, TensorProto.FLOAT, [], [number]) for name, number in (("two", 2.0), ("zero", 0.0))]
-    graph = helper.make_graph(nodes, "branching", values[:1], values[1:], held)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    model = onnx_model("""(float[2, 3] x) => (float[2, 3] y) <float two = {2}, float zero = {0}> {
+        h = Mul(x, two) total = ReduceSum<keepdims = 0>(x) positive = Greater(total, zero)
+        chosen = If(positive) <
+            then_branch = a () => (float[2, 3] t) { t = Sin(h) }, else_branch = b () => (float[2, 3] e) { e = Cos(h) }
+        >
+        y = Add(chosen, h)
+    }""")
     onnx.checker.check_model(model)
     return ir.from_proto(model)
 

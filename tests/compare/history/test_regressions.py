@@ -115,22 +115,14 @@ def test_a_module_on_many_backends_is_one_cluster(read):
     assert (cluster.operators, cluster.modules) == (("triton_fused", "LayerNorm"), ("layers.*.norm",))
 
 
-def test_modules_of_the_same_name_in_two_models_are_two_clusters(read):
-    """Names like `0` or `norm` say nothing across models."""
+@pytest.mark.parametrize(("first", "second", "found"), [(15, "Gelu", [15, 15]), (20, "LayerNorm", [20, 5])])
+def test_modules_of_the_same_name_in_two_models_are_two_clusters(read, first, second, found):
+    """Names like `norm` say nothing across models; of two runs, the newest is first, each with its own cause."""
     made = MadeLedger()
-    made.spoil(made.of("models.py:bert", first=15), "norm", "LayerNorm")
-    made.spoil(made.of("models.py:gpt2", first=15), "norm", "Gelu")
+    made.spoil(made.of("models.py:bert", first=found[1]), "norm", "LayerNorm")
+    made.spoil(made.of("models.py:gpt2", first=first), "norm", second)
 
-    assert len(read(made).clusters) == 2
-
-
-def test_the_same_culprit_in_two_runs_is_two_clusters_newest_first(read):
-    """Each has its own cause in the environment or the code."""
-    made = MadeLedger()
-    made.spoil(made.of("models.py:bert", first=5), "norm", "LayerNorm")
-    made.spoil(made.of("models.py:gpt2", first=20), "norm", "LayerNorm")
-
-    assert [cluster.first_bad for cluster in read(made).clusters] == [run_name(20), run_name(5)]
+    assert [cluster.first_bad for cluster in read(made).clusters] == [run_name(number) for number in found]
 
 
 def test_failures_with_the_same_message_are_one_cluster(read):
@@ -186,15 +178,21 @@ def test_a_regression_of_a_cell_that_was_flaky_is_found(read):
     assert (found.last_good, found.first_bad, found.flaky_before) == (run_name(13), run_name(15), True)
 
 
-def test_a_change_with_an_equal_key_is_told(read):
-    """Nothing that is recorded explains it."""
+@pytest.mark.parametrize(
+    ("is_recorded", "told"), [(True, "Nothing changed that Filch records"), (False, "Changed: unknown")]
+)
+def test_a_change_that_nothing_recorded_explains_is_told(read, is_recorded, told):
+    """The key is equal; of an environment that was not recorded, no claim is made about what changed."""
     made = MadeLedger()
+    for row in made.of(last=14) if not is_recorded else ():
+        row["environment"] = {}
     made.spoil(made.of("models.py:bert", first=15), "norm", "LayerNorm")
 
     found = read(made)
 
     assert found.clusters[0].regressions[0].same_key
-    assert "Nothing changed that Filch records" in found.table(width=200)
+    assert (found.clusters[0].changes is None) == (not is_recorded)
+    assert told in found.table(width=200)
 
 
 def test_a_change_of_the_code_is_told(read):
@@ -205,19 +203,6 @@ def test_a_change_of_the_code_is_told(read):
     made.spoil(made.of("models.py:bert", first=15), "norm", "LayerNorm")
 
     assert "The environment is the same: the code, the options or the sizes changed." in read(made).table(width=200)
-
-
-def test_an_environment_that_was_not_recorded_is_not_called_equal(read):
-    """No claim is made about what changed."""
-    made = MadeLedger()
-    for row in made.of(last=14):
-        row["environment"] = {}
-    made.spoil(made.of("models.py:bert", first=15), "norm", "LayerNorm")
-
-    found = read(made)
-
-    assert found.clusters[0].changes is None
-    assert "Changed: unknown" in found.table(width=200)
 
 
 def test_a_fixed_regression_is_kept_apart(read):
@@ -371,25 +356,16 @@ def test_all_rows_are_read_in_the_order_of_the_runs(tmp_path):
     assert notes == []
 
 
-def test_a_torn_last_line_is_left_out_and_told(tmp_path):
-    """The driver was killed while it wrote."""
-    path = MadeLedger(runs=2).write(tmp_path / "ledger.jsonl")
-    os.truncate(path, path.stat().st_size - 20)
-
-    rows, notes = read_ledgers([path])
-
-    assert len(rows) == 23
-    assert notes == [f"The last line of {str(path)!r} is incomplete and was left out."]
-
-
-def test_a_last_line_without_an_end_is_read_if_it_is_complete(tmp_path):
-    """An editor may have removed the end; a part of a row is never JSON."""
+@pytest.mark.parametrize(("removed", "count"), [(20, 11), (1, 12)])
+def test_a_torn_last_line_is_left_out_and_told(tmp_path, removed, count):
+    """The driver was killed while it wrote; an editor may have removed the end of a line that is complete."""
     path = MadeLedger(runs=1).write(tmp_path / "ledger.jsonl")
-    os.truncate(path, path.stat().st_size - 1)
+    os.truncate(path, path.stat().st_size - removed)
 
     rows, notes = read_ledgers([path])
 
-    assert (len(rows), notes) == (12, [])
+    assert len(rows) == count
+    assert notes == [f"The last line of {str(path)!r} is incomplete and was left out."] * (count == 11)
 
 
 def test_a_damaged_line_is_left_out_and_told(tmp_path):
@@ -404,35 +380,24 @@ def test_a_damaged_line_is_left_out_and_told(tmp_path):
     assert notes == [f"Damaged lines of {str(path)!r} were left out: 5."]
 
 
-@pytest.mark.parametrize(("statuses", "valid"), [(("lost", "close"), "close"), (("crashed", "close"), "crashed")])
-def test_the_first_row_of_a_key_in_a_run_counts_unless_it_is_lost(statuses, valid, tmp_path):
-    """A cell whose worker disappeared is tried again."""
+@pytest.mark.parametrize(
+    ("changes", "valid"),
+    [
+        ([{"status": "lost"}, {"status": "close"}], "close"),
+        ([{"status": "crashed"}, {"status": "close"}], "crashed"),
+        ([{}, {"key": "other", "status": "different"}], "different"),
+        ([{"environment": None, "status": "lost", "error": None}], "lost"),
+    ],
+)
+def test_the_first_row_of_a_key_in_a_run_counts_unless_it_is_lost(changes, valid, tmp_path):
+    """A cell whose worker disappeared is tried again, or resumed with another key; a row may lack its environment."""
     made = MadeLedger(runs=1)
-    made.rows = [made.rows[0] | {"status": status} for status in statuses]
+    made.rows = [made.rows[0] | change for change in changes]
 
     ((row,), _) = read_ledgers([made.write(tmp_path / "ledger.jsonl")])
 
     assert row.status == valid
-
-
-def test_a_resumed_run_counts_what_was_changed_since(tmp_path):
-    """The key of the later row is another one."""
-    made = MadeLedger(runs=1)
-    made.rows = [made.rows[0], made.rows[0] | {"key": "other", "status": "different"}]
-
-    ((row,), _) = read_ledgers([made.write(tmp_path / "ledger.jsonl")])
-
-    assert row.status == "different"
-
-
-def test_rows_without_an_environment_are_read(tmp_path):
-    """The worker was lost before it could say where it ran."""
-    made = MadeLedger(runs=1)
-    made.rows = [made.rows[0] | {"environment": None, "status": "lost", "error": None}]
-
-    ((row,), _) = read_ledgers([made.write(tmp_path / "ledger.jsonl")])
-
-    assert row.environment == {}
+    assert (row.environment == {}) == ("environment" in changes[0])
 
 
 @pytest.mark.parametrize("case", [*FILES, *LEDGERS])

@@ -254,18 +254,17 @@ def _check(text, whole, width):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("view", TABLES)
-@pytest.mark.parametrize("kind", ["close", "different"])
-def test_a_view_of_a_report_fits(reports, kind, view, width):
-    """In all views, whether values differ or not."""
-    _check(reports[kind].table(view, width=width), reports[kind].table(view, width=1000), width)
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("kind", ["diff", "passes", "precision", "bisection"])
-def test_a_result_fits(results, kind, width):
-    """Those of the other commands."""
-    _check(results[kind].table(width=width), results[kind].table(width=1000), width)
+@pytest.mark.parametrize(
+    ("kind", "view"),
+    [
+        *((kind, (view,)) for kind in ("close", "different") for view in TABLES),
+        *((kind, ()) for kind in ("diff", "passes", "precision", "bisection")),
+    ],
+)
+def test_a_table_fits(reports, results, kind, view, width):
+    """In all views of a report, whether values differ or not, and for the results of the other commands."""
+    result = (reports | results)[kind]
+    _check(result.table(*view, width=width), result.table(*view, width=1000), width)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

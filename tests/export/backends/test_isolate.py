@@ -275,21 +275,6 @@ def test_numbers_that_would_be_rounded_have_no_way_back():
     assert Form("value", (Cast(torch.float32),)).to_compiled(torch.randn(3), (torch.float16, torch.Size([3]))) is None
 
 
-@pytest.mark.parametrize("buffer", [2**12, EVERYTHING])
-@pytest.mark.parametrize("kind", ["weight bit", "activation"])
-def test_a_wrong_node_of_the_graph_that_onnx_runtime_optimized_is_wrong_alone(kind, buffer):
-    """Given what a sound one computed; of what was handed on, others are wrong, too."""
-    program, inputs = subject("convolutions")
-    planter = OrtPlants(program, inputs, get_backend("onnxruntime-cpu", level="all"))
-    sound = observed(planter.clean, planter.clean.compile(program, optimize=True), inputs)
-    plant = planter.plant(kind, Random(0))  # noqa: S311  no secret
-    made = plant.backend.compile(program, optimize=True)
-    (own,) = (node.outputs for node in made.graph.nodes if node.name == plant.node)
-
-    assert {*own} < differing(observed(plant.backend, made, inputs), sound)
-    assert {*own} == differing(isolated(plant.backend, "convolutions", made, sound, buffer), sound)
-
-
 def sigmoid_for_tanh(wrong, model):
     """Make the Tanh of the model a Sigmoid, if it is to be wrong."""
     for node in model.graph.node if wrong else ():
@@ -351,15 +336,30 @@ def test_inductors_kernels_read_what_is_given_in_their_buffers():
         assert changed <= {out for node in made.graph.consumers[value] for out in node.outputs}
 
 
-@needs_compiler
-def test_a_wrong_kernel_of_inductor_is_wrong_alone():
-    """The library's function in the middle: what is made of it is right again."""
-    program, inputs = subject("small")
-    planter = inductor()
+def ort_planter():
+    """What plants faults in a graph that ONNX Runtime optimized."""
+    return OrtPlants(*subject("convolutions"), get_backend("onnxruntime-cpu", level="all"))
+
+
+@pytest.mark.parametrize(
+    ("name", "planter_of", "kind", "buffer"),
+    [
+        *(
+            ("convolutions", ort_planter, kind, size)
+            for kind in ("weight bit", "activation")
+            for size in (2**12, EVERYTHING)
+        ),
+        pytest.param("small", inductor, "library call", EVERYTHING, marks=needs_compiler),
+    ],
+)
+def test_a_wrong_node_of_a_compiled_graph_is_wrong_alone(name, planter_of, kind, buffer):
+    """Given what a sound one computed, in ONNX Runtime or Inductor; of what was handed on, others are wrong, too."""
+    program, inputs = subject(name)
+    planter = planter_of()
     sound = observed(planter.clean, planter.clean.compile(program, optimize=True), inputs)
-    plant = planter.plant("library call", Random(0))  # noqa: S311  no secret
+    plant = planter.plant(kind, Random(0))  # noqa: S311  no secret
     made = plant.backend.compile(program, optimize=True)
     (own,) = (node.outputs for node in made.graph.nodes if node.name == plant.node)
 
     assert {*own} < differing(observed(plant.backend, made, inputs), sound)
-    assert {*own} == differing(isolated(plant.backend, "small", made, sound), sound)
+    assert {*own} == differing(isolated(plant.backend, name, made, sound, buffer), sound)

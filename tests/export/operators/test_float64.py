@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
 import torch
@@ -13,8 +12,14 @@ from onnx import TensorProto, helper
 from onnx_ir import serde
 
 from filch.export.evaluation._onnx_node import evaluate
+from support.models.small import onnx_model
 
 WIDE = torch.linspace(-3, 3, 101, dtype=torch.float64)
+
+
+def parsed(text):
+    """Return the model of the text of a graph."""
+    return serde.deserialize_model(onnx_model(text))
 
 
 def result(op, *inputs, opset=20, **attributes):
@@ -81,29 +86,12 @@ def test_slices_backward(step):
 
 def test_loops_and_what_they_capture():
     """Three steps of `total = total * factor`, and the total after each."""
-    body = helper.make_graph(
-        [
-            helper.make_node("Mul", ["total", "factor"], ["next"]),
-            helper.make_node("Identity", ["next"], ["kept"]),
-            helper.make_node("Identity", ["go"], ["goes"]),
-        ],
-        "body",
-        [
-            helper.make_tensor_value_info("at", TensorProto.INT64, []),
-            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("total", TensorProto.FLOAT, []),
-        ],
-        [
-            helper.make_tensor_value_info("goes", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("next", TensorProto.FLOAT, []),
-            helper.make_tensor_value_info("kept", TensorProto.FLOAT, []),
-        ],
-    )
-    node = helper.make_node("Loop", ["count", "", "start"], ["end", "every"], "loop", body=body)
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("start", "factor", "end")]
-    count = helper.make_tensor_value_info("count", TensorProto.INT64, [])
-    graph = helper.make_graph([node], "one", [count, *values[:2]], values[2:])
-    model = serde.deserialize_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]))
+    model = parsed("""(int64 count, float start, float factor) => (float end) {
+        end, every = Loop(count, , start) <body = step (int64 at, bool go, float total)
+            => (bool goes, float next, float kept) {
+                next = Mul(total, factor) kept = Identity(next) goes = Identity(go)
+            }>
+    }""")
     given = {"count": torch.tensor(3), "start": torch.tensor(1.0).double(), "factor": torch.tensor(0.1).double()}
     found = evaluate(model, model.graph[0], given)
     factor = float(np.float32(0.1))
@@ -113,15 +101,8 @@ def test_loops_and_what_they_capture():
 
 def test_functions_of_the_model():
     """An attribute of the call has its value in the body."""
-    inner = helper.make_node("LeakyRelu", ["x"], ["y"])
-    reference = onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
-    inner.attribute.append(reference)
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("own", 1)]
-    function = helper.make_function("own", "Leaky", ["x"], ["y"], [inner], opsets[:1], ["slope"])
-    node = helper.make_node("Leaky", ["a"], ["b"], "call", domain="own", slope=0.5)
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "ab"]
-    graph = helper.make_graph([node], "one", values[:1], values[1:])
-    model = serde.deserialize_model(helper.make_model(graph, opset_imports=opsets, functions=[function]))
+    model = parsed("""(float[2] a) => (float[2] b) { b = own.Leaky<slope = 0.5>(a) }
+        <domain: "own", opset_import: ["": 20]> Leaky<slope>(x) => (y) { y = LeakyRelu<alpha: float = @slope>(x) }""")
     found = evaluate(model, model.graph[0], {"a": torch.tensor([-1.0, 3.0], dtype=torch.float64)})
     assert found["b"].tolist() == [-0.5, 3.0]
 
@@ -134,10 +115,7 @@ def test_integers_that_torch_does_not_add():
 
 def test_what_is_not_known_has_no_value():
     """Neither another operator nor another version."""
-    node = helper.make_node("Nothing", ["x"], ["y"], domain="own")
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
-    graph = helper.make_graph([node], "one", values[:1], values[1:])
-    model = serde.deserialize_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("own", 1)]))
+    model = parsed("(float[1] x) => (float[1] y) { y = own.Nothing(x) }")
     assert evaluate(model, model.graph[0], {"x": torch.ones(1, dtype=torch.float64)}) == {}
 
 

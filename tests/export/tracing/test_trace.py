@@ -393,25 +393,17 @@ def test_what_the_user_has_compiled_is_traced_as_it_is_written():
     assert [node.op for node in graph.nodes].count("add") == 2
 
 
-def test_a_traced_model_is_let_go():
-    """Nothing that traced it holds it, nor what it computed."""
+@pytest.mark.parametrize(
+    "options", [{"train": True, "backend": "eager"}, pytest.param({}, marks=needs_compiler, id="compiled")]
+)
+def test_a_traced_model_is_let_go(options):
+    """Nothing that traced it holds it, nor what it computed; neither does Dynamo, nor what was compiled."""
     model = seeded(Model)
-    graph = trace_graph(model, torch.rand(10, 1), train=True, backend="eager")
+    graph = trace_graph(model, torch.rand(10, 1), **options)
     held = weakref.ref(model)
     del model
     gc.collect()
     assert graph.nodes and held() is None
-
-
-@needs_compiler
-def test_a_compiled_model_is_let_go():
-    """Neither does Dynamo keep it, nor what was compiled."""
-    model = seeded(Model)
-    trace(model, torch.rand(10, 1))
-    held = weakref.ref(model)
-    del model
-    gc.collect()
-    assert held() is None
 
 
 def test_what_a_checkpoint_computes_again_is_recorded_again():

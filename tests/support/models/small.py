@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import onnx
 import torch
 from torch import nn
 
@@ -25,3 +26,9 @@ def capture_of(model: nn.Module, *inputs: Any, **options: Any) -> Capture:
     with torch.no_grad(), steal_forward(model, **options) as capture:
         model(*inputs)
     return capture
+
+
+def onnx_model(text: str, opset: int = 20, *, ir_version: int = 10) -> onnx.ModelProto:
+    """Return the model of a graph in ONNX's text form, such as `(float[3] x) => (float[3] y) { y = Relu(x) }`."""
+    imports = f'"": {opset}, "ai.onnx.ml": 3, "com.microsoft": 1, "own": 1'
+    return onnx.parser.parse_model(f"<ir_version: {ir_version}, opset_import: [{imports}]> main {text}")
