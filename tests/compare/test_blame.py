@@ -26,9 +26,9 @@ from faults.nodes.blaming import (
 from faults.nodes.kinds import KINDS, LEAST, NAN, NOISE, QDQ, STALE
 from filch.compare import blame, compare
 from filch.compare.bisection._bisect import bisect
-from filch.export import BackendError, export
+from filch.export import BackendError
 from filch.export.backends import CompiledVariant, NotCompiledError, Switch, get_backend
-from support.models.small import capture_of, module_of
+from support.models.small import module_of, recorded
 
 ALLOWED = (Verdict(NODE, besides=0), Verdict(INSIDE, besides=0))
 # What needs `truth`, `repeats`, `introduced` and `unstable` of `compare` is marked in blaming.py.
@@ -163,8 +163,7 @@ class Breaking:
 def normalized():
     torch.manual_seed(0)
     model, x = nn.Linear(4, 2).eval(), torch.randn(3, 4)
-    capture = capture_of(model, x)
-    return capture, export(model, (x,))
+    return recorded(model, x)
 
 
 @pytest.mark.parametrize("in_compilation", [True, False])
@@ -198,8 +197,7 @@ def test_an_optimizer_goes_by_its_name_in_messages():
 def test_the_report_names_the_culprits_and_the_repro_shows_the_failure(tmp_path):
     """https://github.com/microsoft/onnxruntime/issues/31980."""
     model, x = module_of(widen, scale=nn.Parameter(torch.linspace(0.5, 1.5, 8))).eval(), torch.randn(4, 1)
-    capture = capture_of(model, x)
-    program = export(model, (x,))
+    capture, program = recorded(model, x)
     report = compare(capture, program)
     if not report.failed:
         pytest.skip("this ONNX Runtime does not break the graph")

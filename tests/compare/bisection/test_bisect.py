@@ -26,7 +26,7 @@ from filch.export.backends.inductor._switches import without as inductor_without
 from filch.export.backends.onnxruntime._options import CUDA, OrtOptions
 from filch.export.backends.onnxruntime._switches import switches_of, without
 from filch.steal import Capture
-from support.models.small import capture_of
+from support.models.small import capture_of, recorded
 from support.processes import commands
 
 Subject = tuple[Capture, Program]
@@ -262,8 +262,7 @@ def test_the_node_that_overflows_in_float16_is_blamed():
             return torch.tanh(large * large * 1e-5)
 
     model, args = Square(), (torch.linspace(-2, 2, 16),)
-    capture = capture_of(model, *args)
-    program = export(model, args)
+    capture, program = recorded(model, *args)
     report = bisect(capture, program, to="float16")
     (square,) = [node for node in program.graph.nodes if len({*node.inputs}) < len(node.inputs)]
     needed = {square.name, *(node.name for node in program.graph.consumers[square.outputs[0]])}

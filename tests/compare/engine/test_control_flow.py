@@ -16,10 +16,10 @@ from torch._higher_order_ops import while_loop
 
 from faults.nodes.compiled import WrongOnnxRuntime
 from filch.compare import compare, compare_files, compare_programs
-from filch.export import Program, export
+from filch.export import Program
 from filch.export.backends import get_backend
 from support.faults.fakes import WrongBackend
-from support.models.small import capture_of
+from support.models.small import capture_of, recorded
 
 HEAD = '<ir_version: 10, opset_import: ["": 18, "own": 1]>'
 FACTOR = 0.5  # stands once in each graph, inside
@@ -190,8 +190,7 @@ class Chunks(nn.Module):
 def test_a_list_is_judged_by_what_is_taken_out_of_it():
     """It is judged only if all of its tensors are."""
     model, x = Chunks(), torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
-    capture = capture_of(model, x)
-    program = export(model, (x,))
+    capture, program = recorded(model, x)
 
     clean = compare(capture, program)
     wrong = compare(capture, program, backend=WrongBackend({"getitem_1": lambda tensor: tensor + 1}))
@@ -409,8 +408,7 @@ class Repeats(nn.Module):
 def test_bodies_of_exported_models_are_judged_by_eager_pytorch_and_float64(make, node):
     torch.manual_seed(0)
     model, x = make().eval(), torch.randn(3, 8)
-    capture = capture_of(model, x)
-    program = export(model, (x,))
+    capture, program = recorded(model, x)
     changed = serde.serialize_model(program.model)
     (bias,) = [tensor for tensor in changed.graph.initializer if tensor.name == "linear.bias"]
     bias.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(bias) + np.float32(1e-4), bias.name))

@@ -24,10 +24,10 @@ from filch.compare import compare, load_report
 from filch.compare.float64._values import RecordedValues
 from filch.compare.float64._verdict import Flips, Float64Value
 from filch.compare.judging._run import Run
-from filch.export import Graph, Node, Value, export
+from filch.export import Graph, Node, Value
 from filch.export.backends import Compiled
 from support.models.hand_made import judge_of
-from support.models.small import capture_of
+from support.models.small import recorded
 
 SAME_MARGIN = 1e-6  # relative
 
@@ -196,8 +196,7 @@ def routed(*, is_sorted, becomes_sorted):
     """Return the report of the program of a router, with another order of its indices or without."""
     torch.manual_seed(0)
     model, x = Router(is_sorted=is_sorted).eval(), torch.randn(16, 6)
-    capture = capture_of(model, x, submodules=True)
-    program = export(model, (x,))
+    capture, program = recorded(model, x, submodules=True)
     deciding_node(program.model).attributes["sorted"] = ir.AttrInt64("sorted", int(becomes_sorted))
     return compare(capture, program, backend="onnxruntime-cpu", stages=["exported"])
 

@@ -14,7 +14,7 @@ from filch.steal import steal_forward
 from filch.steal._tf32 import Product
 from filch.steal.values._arguments import argument_tensors
 from support.faults.fakes import WrongBackend
-from support.models.small import capture_of, module_of
+from support.models.small import capture_of, module_of, recorded
 
 WIDTH = 32
 
@@ -44,8 +44,7 @@ def test_rounding_of_any_size_is_close():
     """The sine of a large number has the absolute error of that number, 1e-2 here."""
     torch.manual_seed(0)
     model, x = module_of(lambda self, x: torch.sin(1e5 * nn.functional.gelu(x).softmax(-1))), torch.randn(64, 64)
-    capture = capture_of(model, x)
-    program = export(model, (x,))
+    capture, program = recorded(model, x)
 
     report = compare(capture, program)
     assert report.close
@@ -97,8 +96,7 @@ def test_a_fault_that_is_only_suspicious_in_the_whole_run_is_not_close():
     """The node in isolation decides: it inherits large rounding errors, and has small ones of its own."""
     torch.manual_seed(0)
     model, x = module_of(lambda self, x: torch.sin(1e5 * nn.functional.gelu(x).softmax(-1)) * 2), torch.randn(64, 64)
-    capture = capture_of(model, x)
-    program = export(model, (x,))
+    capture, program = recorded(model, x)
     name = program.graph.outputs[0]
     verdict = next(row.float64 for row in compare(capture, program).rows if row.value == name)
     assert verdict is not None
@@ -209,8 +207,7 @@ def test_float32_values_computed_from_float16_have_its_rounding_once():
     torch.manual_seed(0)
     model = module_of(lambda self, x: self.narrow(x.half()).float() * 2, narrow=nn.Linear(64, 64).half()).eval()
     x = torch.randn(4, 64)
-    capture = capture_of(model, x)
-    program = export(model, (x,))
+    capture, program = recorded(model, x)
     assert compare(capture, program).close
     for error, options in ((0.1, {}), (1e-3, {"every_node": True})):
         report = compare(capture, program, backend=WrongBackend({"_to_copy_1": lambda t, e=error: t + e}), **options)
@@ -221,8 +218,7 @@ def test_an_input_named_like_a_builtin_has_the_rounding_of_its_dtype():
     """FX renames `input` in a copy of a graph."""
     torch.manual_seed(0)
     model, x = nn.Linear(8, 8).double(), torch.randn(2, 8, dtype=torch.float64)
-    capture = capture_of(model, x)
-    program = export(model, (x,))
+    capture, program = recorded(model, x)
     assert program.graph.inputs == ("input",)
 
     report = compare(capture, program, backend=WrongBackend({"linear": lambda tensor: tensor + 1e-11}))

@@ -10,11 +10,11 @@ from torch import nn
 
 from filch.compare import Report, compare, load_report
 from filch.compare.engine._random import NESTED, distance_of_distributions
-from filch.export import Program, export
+from filch.export import Program
 from filch.export.backends import get_backend
 from filch.export.backends.inductor._backend import _with_eager_random
 from filch.steal import Capture
-from support.models.small import capture_of, module_of
+from support.models.small import module_of, recorded
 
 Case = tuple[Capture, Program]
 
@@ -31,8 +31,7 @@ class Reserving(nn.Module):
 
 
 def case_of(model, x):
-    capture = capture_of(model, x, submodules=True)
-    return capture, export(model, (x,))
+    return recorded(model, x, submodules=True)
 
 
 @pytest.fixture(scope="module")

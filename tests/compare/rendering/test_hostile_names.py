@@ -22,13 +22,13 @@ from filch.compare.float64._verdict import RoundingVerdict
 from filch.compare.rendering._markdown import table
 from filch.compare.results._rows import ModelOperation, ModuleRow, NodeOutcome
 from filch.compare.testing._plugin import _record_property
-from filch.export import Program, export
+from filch.export import Program
 from filch.steal import FilchError, Key
 from filch.steal.text._markup import for_markdown
 from filch.steal.text._python import python_docstring, python_literal
 from filch.steal.text._visible import short_line, shortened, visible
 from support.hostile.graphs import TEXTS, hostile_graph
-from support.models.small import capture_of
+from support.models.small import recorded
 from support.processes.commands import run
 from support.views.chromium import Chromium, missing
 
@@ -58,8 +58,7 @@ CALLS = {
 def wrong_gelu(op, value):
     """A capture of a Gelu, and a program in which a local function called `op` computes `value`, twice as large."""
     model, x = nn.GELU(), torch.linspace(-3, 3, 12).reshape(3, 4)
-    capture = capture_of(model, x, submodules=True)
-    program = export(model, (x,))
+    capture, program = recorded(model, x, submodules=True)
     graph = program.model.graph
     (node,) = graph
     read, made = ir.val("read"), ir.val("made", dtype=ir.DataType.FLOAT)

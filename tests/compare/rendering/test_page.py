@@ -7,7 +7,7 @@ import pytest
 from filch.compare import compare, tiny_llm
 from filch.export import export
 from support.faults.fakes import WrongBackend
-from support.models.small import capture_of
+from support.models.small import capture_of, recorded
 from support.models.zoo import MODELS
 from support.views.chromium import Chromium, missing
 from support.views.pages import headers, table
@@ -19,8 +19,7 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def reports():
     """The tiny language model on ONNX Runtime, and with a fault in its first norm; ResNet-18 on ONNX Runtime."""
     model, args = tiny_llm()
-    capture = capture_of(model, *args, submodules=True)
-    program = export(model, args)
+    capture, program = recorded(model, *args, submodules=True)
     resnet, pixels, _ = MODELS["ResNet-18"]()
     seen = capture_of(resnet, *pixels, submodules=True)
     wrong = WrongBackend({"layer_norm": lambda t: t * 1.01})

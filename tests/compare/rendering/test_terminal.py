@@ -15,10 +15,9 @@ from filch.compare.results._cells import Cell, CellTable
 from filch.compare.results._passes import PassErrors, PassRow
 from filch.compare.results._precision import Goal, OutputDifferences, PrecisionReport, Sensitivity
 from filch.compare.results._report import TABLES
-from filch.export import export
 from filch.export.backends import Switch
 from support.faults.fakes import WrongBackend
-from support.models.small import capture_of, module_of
+from support.models.small import capture_of, module_of, recorded
 
 COLUMNS = (
     Column("", right=True),
@@ -170,8 +169,7 @@ def reports():
     """Return reports of both graphs, one without and one with an error in the second layer."""
     torch.manual_seed(0)
     model, x = Transformer().eval(), torch.randn(1, 4, 8)
-    capture = capture_of(model, x, submodules=True)
-    program = export(model, (x,))
+    capture, program = recorded(model, x, submodules=True)
     wrong = WrongBackend({"layer_norm_1": lambda t: t + 0.1}, stages=("exported", "compiled"))
     return {
         "close": compare(capture, program, backend="onnxruntime-cpu"),

@@ -18,7 +18,7 @@ from filch.compare.results._rows import Row
 from filch.export import export
 from filch.steal import steal_append, steal_forward
 from support.faults.fakes import WrongBackend
-from support.models.small import capture_of
+from support.models.small import capture_of, recorded
 
 
 class Net(nn.Module):
@@ -38,8 +38,7 @@ def report():
     """Return a report with one fault, in the linear layer."""
     torch.manual_seed(0)
     model, x = Net().eval(), torch.ones(1, 2)
-    capture = capture_of(model, x, submodules=True)
-    program = export(model, (x,))
+    capture, program = recorded(model, x, submodules=True)
     return compare(capture, program, backend=WrongBackend({"linear": lambda t: t + 1}), tolerance="default")
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from filch.compare import compare, diff
 from filch.export import BackendError, Program, export
 from filch.export.backends import get_backend
-from support.models.small import capture_of, module_of, onnx_model
+from support.models.small import capture_of, module_of, onnx_model, recorded
 
 
 class Attention(nn.Module):
@@ -35,8 +35,7 @@ class Attention(nn.Module):
 def subject():
     torch.manual_seed(0)
     model, x = Attention().eval(), torch.randn(2, 5, 8)
-    capture = capture_of(model, x, submodules=True)
-    return capture, export(model, (x,))
+    return recorded(model, x, submodules=True)
 
 
 def values_of(program, **options):

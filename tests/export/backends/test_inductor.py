@@ -18,7 +18,7 @@ from filch.export.backends.inductor._kernels import Kernel
 from filch.export.backends.inductor._options import InductorOptions
 from filch.export.backends.inductor._wrapper import instrument
 from filch.steal import steal_forward
-from support.models.small import capture_of, module_of
+from support.models.small import capture_of, module_of, recorded
 from support.processes.compilers import needs_compiler
 
 pytestmark = needs_compiler
@@ -161,8 +161,7 @@ def written():
 
     torch.manual_seed(0)
     model, inputs = Written().eval(), (torch.randn(5, 4), torch.tensor([1, 0, 1, 3, 1]))
-    capture = capture_of(model, *inputs, submodules=True)
-    program = export(model, inputs)
+    capture, program = recorded(model, *inputs, submodules=True)
     named = dict(zip(program.graph.inputs, inputs, strict=True))
     return capture, program, named, InductorPlants(program, named)
 

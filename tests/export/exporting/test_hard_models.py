@@ -12,7 +12,7 @@ from filch.compare._compare_export import compare_export
 from filch.compare.models._subject import Subject
 from filch.export import BackendError, ExportError, export, load_program, optimize
 from filch.steal import steal_forward
-from support.models.small import capture_of, module_of
+from support.models.small import capture_of, module_of, recorded
 from support.processes.compilers import needs_compiler
 from support.processes.forked import run_python
 
@@ -219,8 +219,7 @@ def exported():
     """Return a capture of the first model, and its program."""
     torch.manual_seed(0)
     model, x = module_of(counted, linear=nn.Linear(4, 4), act=nn.GELU()).eval(), torch.randn(5, 4)
-    capture = capture_of(model, x, submodules=True)
-    return capture, export(model, (x,))
+    return recorded(model, x, submodules=True)
 
 
 def test_a_model_is_exported_by_the_first_strategy_that_succeeds(exported):

@@ -7,6 +7,7 @@ import onnx
 import torch
 from torch import nn
 
+from filch.export import Program, export
 from filch.steal import Capture, steal_forward
 
 
@@ -26,6 +27,11 @@ def capture_of(model: nn.Module, *inputs: Any, **options: Any) -> Capture:
     with torch.no_grad(), steal_forward(model, **options) as capture:
         model(*inputs)
     return capture
+
+
+def recorded(model: nn.Module, *inputs: Any, **options: Any) -> tuple[Capture, Program]:
+    """Return such a capture, and the exported program."""
+    return capture_of(model, *inputs, **options), export(model, inputs)
 
 
 def onnx_model(text: str, opset: int = 20, *, ir_version: int = 10) -> onnx.ModelProto:
