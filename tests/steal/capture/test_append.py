@@ -20,20 +20,17 @@ class Appending(nn.Module):
         return y
 
 
-def test_a_value_appended_in_a_forward_is_copied_and_keeps_its_position(tmp_path, differ):
+def test_a_value_appended_in_a_forward_is_copied_and_keeps_its_position(steal, differ):
     """The record lies between the inputs and the output of the module that appended it, and belongs to its call."""
     module = Appending()
 
-    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"):
-        module(torch.zeros(2))
-        module(torch.ones(2))
+    records = steal(("m", module), lambda: [module(torch.zeros(2)), module(torch.ones(2))])
 
-    dump = restore(tmp_path / "dump.onnx")
-    assert list(dump)[:3] == [("m", 0, "I"), ("between", 0, "V"), ("m", 0, "O")]
-    assert differ(dump["between", 0, "V"], {"y": torch.ones(2), "note": "as it was"}) is None
-    assert differ(dump["between", 1, "V"], {"y": torch.full((2,), 2.0), "note": "as it was"}) is None
-    assert dump.records[Key("between", 1, "V")].origin == Origin(None, 1, 1)
-    assert dump.calls()[1].keys == (("m", 1, "I"), ("between", 1, "V"), ("m", 1, "O"))
+    assert list(records)[:3] == [("m", 0, "I"), ("between", 0, "V"), ("m", 0, "O")]
+    assert differ(records["between", 0, "V"], {"y": torch.ones(2), "note": "as it was"}) is None
+    assert differ(records["between", 1, "V"], {"y": torch.full((2,), 2.0), "note": "as it was"}) is None
+    assert records.records[Key("between", 1, "V")].origin == Origin(None, 1, 1)
+    assert records.calls()[1].keys == (("m", 1, "I"), ("between", 1, "V"), ("m", 1, "O"))
 
 
 def test_a_value_appended_between_calls_belongs_to_no_call(tmp_path):
@@ -106,19 +103,6 @@ def test_another_thread_is_not_inside_the_block():
 
     assert seen == [False]
     assert list(capture) == [("m", 0, "I"), ("m", 0, "O")]
-
-
-def test_an_appended_value_is_copied(steal):
-    """A later change in place does not affect the record."""
-    buffer = torch.ones(2)
-
-    def run():
-        steal_append("buf", buffer)
-        buffer.mul_(100)
-
-    records = steal(nn.Identity(), run)
-
-    assert records["buf", 0, "V"].tolist() == [1, 1]
 
 
 def model():

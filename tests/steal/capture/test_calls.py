@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from filch.steal import Key, ModuleInfo, is_stealing, restore, steal_forward
+from filch.steal import Capture, Key, ModuleInfo, Origin, is_stealing, restore, steal_forward
 from filch.steal.values._arguments import argument_tensors
 from support.models.small import module_of
 
@@ -24,109 +24,37 @@ def test_two_unnamed_modules_are_recorded_separately(steal):
     assert torch.equal(records["1", 0, "O"], second(first(x)))
 
 
+# Calls itself `left` times; doubles its input before and adds one after each call.
+recursive = module_of(lambda self, x, left: self(x * 2, left - 1) + 1 if left else x)
+
+
 def test_recursive_calls_are_separate_iterations(steal):
-    """Each of four recursive calls has its own input and output."""
-    # Calls itself `left` times; doubles its input before and adds one after each call.
-    module = module_of(lambda self, x, left: self(x * 2, left - 1) + 1 if left else x)
+    """Each of four recursive calls has its own input and output; the outermost begins first and ends last."""
+    records = steal(("r", recursive), lambda: recursive(torch.ones(1), 3))
 
-    records = steal(("r", module), lambda: module(torch.ones(1), 3))
-
+    assert list(records) == [*(("r", index, "I") for index in range(4)), *(("r", 3 - index, "O") for index in range(4))]
     assert [records["r", index, "I"][0][0].item() for index in range(4)] == [1, 2, 4, 8]
     assert [records["r", index, "O"].item() for index in range(4)] == [11, 10, 9, 8]
+    origins = [records.records[Key("r", index, "O")].origin for index in range(4)]
+    assert origins == [Origin("", 0, index) for index in range(4)]
+
+
+def test_one_module_under_two_names_has_two_records_per_call(steal):
+    """Both have the same values and origin, at each depth of a recursion."""
+    records = steal([("a", recursive), ("b", recursive)], lambda: recursive(torch.ones(1), 1))
+
+    assert [tuple(key) for key in records if key.kind == "I"] == [
+        (name, index, "I") for index in (0, 1) for name in "ab"
+    ]
     assert len(records) == 8
-
-
-def test_concurrent_calls_keep_their_own_inputs_and_outputs(steal):
-    """Eight threads inside one module give eight iterations."""
-    barrier = threading.Barrier(8)
-
-    class Meeting(nn.Module):
-        def forward(self, x):
-            barrier.wait(timeout=20)
-            return x + 1
-
-    module = Meeting()
-
-    def run():
-        threads = [threading.Thread(target=module, args=(torch.full((1,), float(index)),)) for index in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-    records = steal(("m", module), run)
-
-    pairs = [(records["m", index, "I"][0][0].item(), records["m", index, "O"].item()) for index in range(8)]
-    assert sorted(pairs) == [(value, value + 1) for value in range(8)]
-    assert len(records) == 16
-
-
-class Fragile(nn.Module):
-    """Raises on a negative input, after its submodule ran."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Identity()
-
-    def forward(self, x):
-        if self.inner(x).item() < 0:
-            raise ValueError("boom")
-        return x
-
-
-def test_a_failed_call_keeps_its_iteration_and_its_exception(steal):
-    """The next call is a new iteration, and `failed` has the exception of the failed one."""
-    module = Fragile()
-
-    def run():
-        with pytest.raises(ValueError, match="boom"):
-            module(-torch.ones(1))
-        module(torch.ones(1))
-
-    records = steal(("m", module), run)
-
-    assert list(records) == [("m", 0, "I"), ("m", 1, "I"), ("m", 1, "O")]
-    assert [records["m", index, "I"][0][0].item() for index in range(2)] == [-1, 1]
-    assert dict(records.failed) == {("m", 0, "O"): "ValueError: boom"}
-
-
-def test_an_exception_that_ends_the_block_is_stored_in_the_dump(tmp_path):
-    """Only the module that raised has failed, not its submodule."""
-    module, path = Fragile(), tmp_path / "dump.onnx"
-
-    with pytest.raises(ValueError, match="boom"), steal_forward(("m", module), submodules=True, dump_file=path):
-        module(-torch.ones(1))
-
-    dump = restore(path)
-    assert list(dump) == [("m", 0, "I"), ("m.inner", 0, "I"), ("m.inner", 0, "O")]
-    assert dict(dump.failed) == {("m", 0, "O"): "ValueError: boom"}
-
-
-def test_the_recorded_output_includes_changes_by_other_hooks(steal):
-    """A forward hook registered earlier replaces the output."""
-    module = nn.Linear(2, 2, bias=False)
-    module.register_forward_hook(lambda _, __, output: output * 1000)
-    outputs = []
-
-    records = steal(("m", module), lambda: outputs.append(module(torch.ones(1, 2))))
-
-    assert torch.equal(records["m", 0, "O"], outputs[0])
-    assert torch.equal(records["m", 0, "O"], module.weight.sum(dim=1)[None] * 1000)
-
-
-def test_the_recorded_input_includes_changes_by_other_hooks(steal):
-    """A forward pre-hook registered earlier replaces the input."""
-    module = nn.Identity()
-    module.register_forward_pre_hook(lambda _, args: (args[0] * 7,))
-
-    records = steal(("m", module), lambda: module(torch.ones(1)))
-
-    assert records["m", 0, "I"][0][0].item() == records["m", 0, "O"].item() == 7
+    for index, answer in ((0, 3.0), (1, 2.0)):
+        assert records["a", index, "O"] == records["b", index, "O"] == answer
+        assert [records.records[Key(name, index, "O")].origin for name in "ab"] == [Origin("", 0, index)] * 2
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])
 def test_recomputed_calls_of_a_checkpointed_model_are_not_recorded(steal, use_reentrant):
-    """Each training step adds one iteration per module."""
+    """Checkpointing runs modules again in the backward pass; each training step adds one iteration per module."""
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
 
     def run():
@@ -140,6 +68,8 @@ def test_recomputed_calls_of_a_checkpointed_model_are_not_recorded(steal, use_re
     assert [(key.name, key.iteration) for key in records] == [(name, step) for step in range(2) for name in names]
     assert torch.equal(records["m.0", 1, "O"], records["m.1", 1, "I"][0][0])
     assert not records.failed
+    assert {record.origin.call for record in records.records.values()} == {0, 1}
+    assert not isinstance(records, Capture) or records.totals.recomputed >= 4
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])
@@ -180,19 +110,6 @@ class Tied(nn.Module):
 
     def forward(self, x):
         return self.b(self.a(x))
-
-
-def test_a_module_listed_under_two_names_is_recorded_under_both(steal):
-    """Both calls of the module are recorded under each name."""
-    model, x = Tied(), torch.ones(1, 2)
-
-    records = steal([("a", model.a), ("b", model.b)], lambda: model(x))
-
-    assert len(records) == 8
-    for name in "ab":
-        assert torch.equal(records[name, 0, "I"][0][0], x)
-        assert torch.equal(records[name, 0, "O"], records[name, 1, "I"][0][0])
-        assert torch.equal(records[name, 1, "O"], model(x))
 
 
 def test_a_shared_submodule_can_be_included_by_its_second_name(steal):

@@ -201,26 +201,20 @@ def test_a_shared_submodule_is_named_by_its_first_path():
 ONE = torch.ones(1)
 
 
-@pytest.mark.parametrize("name", ["0", "a,b", "a___b", "True", "((x))", "a.b-c", "None", "1.5", "I", "a#0.I"])
+NAMES = ["0", "a,b", "a___b", "True", "((x))", "a.b-c", "None", "1.5", "I", "a#0.I", "a.b", "", "(root)#0.I", "../x"]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "ö 'quoted' \"twice\"", "\ud800"])
 def test_any_string_is_a_valid_name(steal, name):
-    """Names are never parsed or converted."""
+    """Names are never parsed or converted, so no character has a meaning."""
     module = nn.Identity()
 
-    records = steal((name, module), lambda: module(ONE))
+    records = steal((name, module), lambda: [module(ONE), module(2 * ONE)])
 
-    assert list(records) == [(name, 0, "I"), (name, 0, "O")]
+    assert list(records) == [(name, 0, "I"), (name, 0, "O"), (name, 1, "I"), (name, 1, "O")]
     assert all(type(key.name) is str for key in records)
-    assert torch.equal(records[name, 0, "O"], ONE)
-
-
-def test_children_of_a_sequential_are_named_by_strings(steal):
-    """The names are `"0"` and `"1"`, as in the paths of the modules."""
-    model = nn.Sequential(nn.Identity(), nn.Identity())
-
-    records = steal(model, lambda: model(ONE), submodules=True)
-
-    assert [key.name for key in records if key.kind == "O"] == ["0", "1", ""]
-    assert torch.equal(records["1", 0, "O"], ONE)
+    assert torch.equal(records[name, 1, "O"], 2 * ONE)
+    assert list(records.modules) == [name]
 
 
 @pytest.mark.parametrize("name", ["ROI", "I", "O", "GO", "m"])

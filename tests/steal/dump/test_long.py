@@ -256,48 +256,6 @@ def test_a_tensor_over_2_gib_is_dumped_with_one_copy_in_memory(tmp_path):
     assert peak - before < 1.25 * size
 
 
-class Nested(nn.Module):
-    """Nested modules, whose values are inputs and outputs of several of them."""
-
-    def __init__(self):
-        super().__init__()
-        inner = nn.Sequential(nn.Linear(256, 256), nn.Sequential(nn.Linear(256, 256), nn.Linear(256, 256)))
-        # Returns two views of its input.
-        self.body, self.halves = nn.Sequential(inner, nn.Identity()), module_of(lambda self, x: (x[:32], x[32:]))
-
-    def forward(self, x):
-        return self.halves(self.body(x).view(64, 16, 16))
-
-
-def test_a_tensor_in_many_records_is_stored_once(tmp_path):
-    """18 records contain four tensors of 64 KiB; views are not stored again."""
-    model, x = Nested(), torch.randn(64, 256)
-
-    with steal_forward(model, submodules=True, dump_file=tmp_path / "dump.onnx"):
-        model(x)
-
-    dump = restore(tmp_path / "dump.onnx")
-    unique, held = 4 * x.nbytes, sum(dump.nbytes(key) for key in dump)
-    assert len(dump) == 18
-    assert held >= 4 * unique
-    assert _bytes_in(tmp_path) < unique + 32 * 2**10
-    assert torch.equal(torch.cat(dump["", 0, "O"]), torch.cat(model(x)))
-
-
-@torch.no_grad()
-def test_a_tensor_changed_in_place_is_stored_again(tmp_path):
-    """Same memory and different values."""
-    module, x, path = nn.Identity(), torch.zeros(4096), tmp_path / "dump.onnx"
-
-    with steal_forward(("m", module), dump_file=path):
-        for value in range(3):
-            x.fill_(value)
-            module(x)
-
-    dump = restore(path)
-    assert [dump["m", step, "O"][0].item() for step in range(3)] == [0, 1, 2]
-
-
 HEAD = (1, 2, 2, 512)  # batch, heads, tokens of the prompt, features
 
 

@@ -5,7 +5,7 @@ import inspect
 import pytest
 import torch
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, MistralConfig, StaticCache
-from transformers.cache_utils import DynamicLayer, EncoderDecoderCache
+from transformers.cache_utils import EncoderDecoderCache
 
 from filch.export.exporting._model_cache import is_cache
 from filch.steal import describe, restore, steal_forward, tensors
@@ -88,17 +88,6 @@ def test_a_static_cache_is_recorded_as_it_was(llama, ids, tmp_path):
     assert cache.layers[0].keys.data_ptr() == pointer
     assert written == [[True] * 2 + [False] * 6, [True] * 5 + [False] * 3]
     assert type(after) is StaticCache
-
-
-def test_an_encoder_decoder_cache_is_restored(restored, differ):
-    """It contains two caches and which layers were updated."""
-    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-    cache.self_attention_cache.update(torch.ones(1, 1, 2, 4), torch.zeros(1, 1, 2, 4), 0)
-
-    found = restored(cache)
-
-    assert differ(found, cache) is None
-    assert found.self_attention_cache.layer_class_to_replicate is DynamicLayer
 
 
 def _updated(cache, step, layer):
