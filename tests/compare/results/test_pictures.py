@@ -15,7 +15,7 @@ from filch.export import export
 from filch.export.views import draw
 from support.faults.fakes import WrongBackend
 from support.models.small import capture_of, module_of
-from support.thorough import IS_THOROUGH
+from support.thorough import IS_THOROUGH, thorough
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,9 @@ def places(found, path=()):
 PLANTED = [None, -1, "x", [], {}, 10**400, [[]], {"a": 1}]
 
 
-@pytest.mark.parametrize("planted", PLANTED, ids=repr)
+@pytest.mark.parametrize(
+    "planted", [*PLANTED[:4], *(pytest.param(planted, marks=thorough()) for planted in PLANTED[4:])], ids=repr
+)
 def test_a_report_with_something_else_in_any_place_is_refused_or_can_be_drawn(wrong, tmp_path, planted):
     """It is refused with one sentence, without a traceback, when it is read or when it is drawn.
 

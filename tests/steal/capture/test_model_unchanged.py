@@ -247,17 +247,18 @@ class Compiled(nn.Module):
 @pytest.mark.parametrize("fullgraph", [True, False])
 @torch.no_grad()
 def test_a_compiled_model_keeps_its_graph_and_results(steal, before, fullgraph):
-    """One graph before, inside and after the block, whose compiled results are used."""
+    """One graph before, inside and after the block, whose compiled results are used; nothing of it is recorded."""
     torch.compiler.reset()
     model, x, graphs, outputs = Compiled().eval(), torch.randn(2, 4), [], []
     compiled = torch.compile(model, backend=_doubling(graphs), fullgraph=fullgraph)
     if before:
         compiled(x)
 
-    steal([("a", model.a), ("b", model.b)], lambda: outputs.append(compiled(x)))
+    records = steal(("m", model), lambda: outputs.append(compiled(x)), submodules=True)
     inside = list(graphs)
     outputs.append(compiled(x))
 
+    assert not records
     assert inside == [3]
     assert set(graphs) == {3}
     assert all(torch.equal(output, 2 * model(x)) for output in outputs)

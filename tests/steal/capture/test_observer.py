@@ -303,26 +303,6 @@ def test_a_hook_that_another_thread_removes_may_be_called_without_keyword_argume
     assert not capture
 
 
-def test_a_compiled_model_is_not_changed():
-    """Hooks do nothing while torch compiles, or the compiled graph would contain their copies."""
-    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-    graphs = []
-
-    def backend(graph, _):
-        graphs.append([node.name for node in graph.graph.nodes if node.op != "placeholder"])
-        return graph.forward
-
-    with torch.no_grad():
-        torch.compile(model, backend=backend)(torch.ones(1, 2))
-        torch.compiler.reset()
-        with steal_forward(("m", model), submodules=True) as capture:
-            torch.compile(model, backend=backend)(torch.ones(1, 2))
-
-    assert graphs[0] == graphs[1]
-    assert len(graphs) == 2
-    assert not capture
-
-
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated:FutureWarning")
 def test_a_traced_model_contains_no_operation_of_the_capture(tmp_path):
