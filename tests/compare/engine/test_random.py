@@ -1,5 +1,6 @@
 """Random numbers, and memory that nothing has written to: what can't be compared is not, and what reads it is."""
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from filch.export.backends import get_backend
 from filch.export.backends.inductor._backend import _with_eager_random
 from filch.steal import Capture
 from support.models.small import module_of, recorded
+from support.thorough import kept
 
 Case = tuple[Capture, Program]
 
@@ -227,10 +229,17 @@ class Branching(nn.Module):
         return noisy.tanh(), plain.sigmoid()
 
 
-@pytest.mark.parametrize("every_node", [False, True])
-@pytest.mark.parametrize("backend", ["onnxruntime-cpu", "reference", "eager"])
-def test_what_a_branch_draws_is_not_judged_and_what_reads_it_is(x, backend, every_node):
-    capture, program = case_of(Branching(), x)
+@pytest.fixture(scope="module")
+def branching(x):
+    return case_of(Branching(), x)
+
+
+RUNS = [*itertools.product(["onnxruntime-cpu", "reference", "eager"], [False, True])]
+
+
+@pytest.mark.parametrize(("backend", "every_node"), kept(RUNS, *RUNS[:3], RUNS[4]))
+def test_what_a_branch_draws_is_not_judged_and_what_reads_it_is(branching, backend, every_node):
+    capture, program = branching
     report = compare(capture, program, backend=backend, every_node=every_node)
     assert not report.diverged
     assert len(report.random) == 1
@@ -248,6 +257,6 @@ def test_what_a_branch_draws_is_not_judged_and_what_reads_it_is(x, backend, ever
         assert found.value == value
 
 
-def test_branches_of_a_foreign_file_that_draw_are_known(x):
-    _, program = case_of(Branching(), x)
+def test_branches_of_a_foreign_file_that_draw_are_known(branching):
+    _, program = branching
     assert Program(program.model).unpredictable.nested == {"getitem", "getitem_1"}
