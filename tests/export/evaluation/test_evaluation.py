@@ -160,7 +160,7 @@ def test_a_large_weight_is_never_read_whole(monkeypatch):
         return value
 
     assert program.original is not None
-    values: dict[str, Any] = {}
+    values = {}
     for name in program.original.names:
         values[name] = program.original.float64.compute(name, {"ids": ids}, values, read)
 
