@@ -80,7 +80,7 @@ def test_a_right_program_is_silent(model, programs, cache, stage):
     assert result.judged > 0.8 * result.values
 
 
-def changed(program: Program, name: str, start: int, change, past: str = PAST) -> Program:
+def changed(program, name, start, change, past=PAST):
     return change_late(program, name, start, change, past)
 
 
