@@ -15,6 +15,7 @@ from filch.compare.layouts._numbers import TensorNumbers
 from filch.compare.layouts._solve import solve
 from filch.export import TraceError
 from filch.steal import FilchError, steal_forward
+from support.models.small import capture_of
 
 from ...support.models.port import BUGS, LAYERS, port
 
@@ -320,10 +321,8 @@ def test_dumps_of_two_implementations_are_compared_by_a_mapping(tmp_path, bug):
     a, b, args = port({1: bug})
     mapping = ValueMap.of(aligned())
     with torch.no_grad():
-        with steal_forward(a, submodules=True, dump_file=tmp_path / "a.onnx"):
-            a(*args)
-        with steal_forward(b, submodules=True, dump_file=tmp_path / "b.onnx"):
-            b(*args)
+        capture_of(a, *args, submodules=True, dump_file=tmp_path / "a.onnx")
+        capture_of(b, *args, submodules=True, dump_file=tmp_path / "b.onnx")
     result = diff(tmp_path / "a.onnx", tmp_path / "b.onnx", mapping=mapping)
     assert len(result.rows) == len(mapping.values)
     assert result.close == (not bug)
@@ -335,10 +334,8 @@ def test_an_output_without_a_place_in_a_mapping_is_not_judged():
     a, b, args = port()
     mapping = ValueMap.of(aligned())
     with torch.no_grad():
-        with steal_forward(a, submodules=True) as first:
-            a(*args)
-        with steal_forward(b, submodules=True) as second:
-            b(*args)
+        first = capture_of(a, *args, submodules=True)
+        second = capture_of(b, *args, submodules=True)
     inner = ValueMap({name: place for name, place in mapping.values.items() if name})
 
     assert diff(first, second, mapping=mapping).close
@@ -350,8 +347,7 @@ def test_a_mapped_module_that_is_not_there_is_a_difference(tmp_path):
     """A value that can't be compared never counts as close."""
     a, b, args = port()
     with torch.no_grad():
-        with steal_forward(a, submodules=True) as first:
-            a(*args)
+        first = capture_of(a, *args, submodules=True)
         with steal_forward(b.final) as second:
             b(*args)
     mapping = ValueMap({"norm": MappedValue("other"), "head": MappedValue("(root)")})
@@ -464,10 +460,8 @@ def test_a_written_mapping_is_that_of_what_modules_returned(inside):
     result = align(a, b, x)
     mapping = ValueMap.of(result)
     assert {"norm", "layers.0.1@1" if inside else "layers.1.1"} <= mapping.values.keys()
-    with torch.no_grad(), steal_forward(a, submodules=True) as first:
-        a(x)
-    with torch.no_grad(), steal_forward(b, submodules=True) as second:
-        b(x)
+    first = capture_of(a, x, submodules=True)
+    second = capture_of(b, x, submodules=True)
     compared = diff(first, second, mapping=mapping)
     assert compared.close, str(compared)
     assert len(compared.rows) == len(mapping.values)

@@ -7,6 +7,7 @@ from torch import nn
 from filch.compare import align
 from filch.compare.alignment._tables import computed_tables, exact_tables, tables_of
 from filch.compare.runs._execution import run_model
+from support.models.small import module_of
 
 X = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
 
@@ -29,11 +30,6 @@ class Computed(nn.Module):
 
     def forward(self, x):
         return x * (torch.arange(5)[:, None] / self.theta ** (torch.arange(4) / 4)).cos()
-
-
-class Flattened(nn.Module):
-    def forward(self, x):
-        return (x * 2).view(-1) + 1
 
 
 def test_tables_get_the_numbers_of_a():
@@ -104,7 +100,7 @@ def test_rounding_of_angles_grows_with_the_position(theta, count):
 
 def test_numbers_in_another_memory_layout_are_read_by_views():
     """A view of a value works with numbers that were permuted."""
-    execution = run_model(Flattened(), (X,), {})
+    execution = run_model(module_of(lambda self, x: (x * 2).view(-1) + 1), (X,), {})
     number = torch.arange(20.0, dtype=torch.float64).view(4, 5).T
     assert execution.run_again is not None
     assert torch.equal(execution.run_again({"mul": number}, {"add"})["add"], number.reshape(-1) + 1)

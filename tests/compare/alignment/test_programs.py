@@ -11,10 +11,10 @@ from torch import nn
 
 from filch.compare import CompareError, ValueMap, align
 from filch.export import Program, export
-from filch.steal import steal_forward
 from support.models.fused_llama import fused_onnx, tiny_llama
 from support.models.plain_onnx import renamed, saved_by_onnxruntime
 from support.models.port import port
+from support.models.small import capture_of
 from support.processes.commands import run
 
 TOKENS = port()[2][0]
@@ -172,8 +172,7 @@ def test_weights_and_arrays_of_a_program(model, program, tmp_path):
     wrong, _ = faulty(program, wrong_bias)
     assert f"'layers.{LAYER}.up.bias' of A" in align(dict(state), wrong).wrong_outputs[0]
     path = tmp_path / "run.onnx"
-    with torch.no_grad(), steal_forward(model, submodules=True, dump_file=path):
-        model(TOKENS)
+    capture_of(model, TOKENS, submodules=True, dump_file=path)
     assert align(path, program, actual_args=TOKENS.numpy()).close
     result = align(wrong, path, {"tokens": TOKENS})
     assert [departure.module for departure in result.departures] == [f"layers.{LAYER}.up"]

@@ -14,9 +14,10 @@ from filch.compare.float64._values import RecordedValues
 from filch.compare.runs._evaluation import Float64Evaluator
 from filch.compare.runs._mode import float64_values
 from filch.export import Program, export
-from filch.steal import Capture, steal_forward
+from filch.steal import Capture
 from support.faults.fakes import WrongBackend
 from support.models.decisions import ALMOST_TEN, COUNT, WIDTH, Buckets, above_integers
+from support.models.small import capture_of
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,7 @@ def subject():
     changed = value.value != value.noisy
     assert 0 < int(changed.sum()) < COUNT
     numbers = torch.where(changed, numbers, numbers + 0.05)  # only these are near an integer
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x, numbers)
+    capture = capture_of(model, x, numbers, submodules=True)
     return Subject(capture, program, {"x": x, "numbers": numbers}, buckets, sums)
 
 

@@ -26,6 +26,7 @@ from filch.export import Value, export
 from filch.steal import FilchError, steal_forward
 from support.faults.fakes import WrongBackend
 from support.models.hand_made import chain, float64_values, judge_of, run_of
+from support.models.small import capture_of, module_of, recorded
 
 UNIT, HALF = 2.0**-24, 2.0**-8  # of float32 and bfloat16
 
@@ -256,25 +257,20 @@ def test_what_changes_from_run_to_run_is_unstable():
     )
 
 
-class Net(nn.Module):
-    """Two linear layers with a norm and an activation."""
-
-    def __init__(self):
-        super().__init__()
-        self.up, self.act, self.norm, self.down = nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4)
-
-    def forward(self, x):
-        return self.down(self.norm(self.act(self.up(x)))).softmax(-1)
-
-
 @pytest.fixture(scope="module")
 def subject():
     """Return a capture of the net, and its program."""
     torch.manual_seed(0)
-    model, x = Net().eval(), torch.randn(8, 16)
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
-    return capture, export(model, (x,))
+    # Two linear layers with a norm and an activation.
+    model = module_of(
+        lambda self, x: self.down(self.norm(self.act(self.up(x)))).softmax(-1),
+        up=nn.Linear(16, 32),
+        act=nn.GELU(),
+        norm=nn.LayerNorm(32),
+        down=nn.Linear(32, 4),
+    ).eval()
+    x = torch.randn(8, 16)
+    return recorded(model, x, submodules=True)
 
 
 def with_epsilon(program, epsilon):
@@ -442,13 +438,8 @@ def test_a_copied_mask_does_not_become_infinite_by_rounding():
 
 def test_a_number_where_the_model_has_none_is_not_explained_by_rounding():
     """This holds for the whole run and for a node in isolation; NaN in the model, too, is no fault."""
-
-    class Log(nn.Module):
-        def forward(self, x):
-            return x.log()
-
     x = torch.tensor([[-1.0, 0.0, 2.0]])
-    with steal_forward(model := Log()) as capture:
+    with steal_forward(model := module_of(lambda self, x: x.log())) as capture:
         model(x)
     program = export(model, (x,))
     name, how = program.graph.outputs[0], {"every_node": True, "stages": ["exported"]}
@@ -656,8 +647,7 @@ def test_an_error_that_is_negligible_beside_exact_numbers_is_rounding():
 def test_a_wrong_weight_is_named_as_the_cause(tmp_path):
     """The node that reads it is right; the explanation names the initializer, and only if its numbers differ."""
     model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 4)).eval(), torch.randn(3, 8)
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
+    capture = capture_of(model, x, submodules=True)
     file = tmp_path / "model.onnx"
     export(model, (x,)).save(file)
     changed = onnx.load(file)
@@ -700,16 +690,9 @@ def test_a_report_names_one_largest_error(subject):
 @pytest.mark.parametrize("seed", range(3))
 def test_the_mean_of_a_whole_tensor_may_round_as_a_long_sum_does(seed):
     """Its last node in ONNX only takes dimensions away; the sum before has no value in the model."""
-
-    class Mean(nn.Module):
-        def forward(self, x):
-            return x.abs().mean() * x
-
     torch.manual_seed(seed)
-    model, x = Mean(), torch.randn(128, 128)
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
-    program = export(model, (x,))
+    model, x = module_of(lambda self, x: x.abs().mean() * x), torch.randn(128, 128)
+    capture, program = recorded(model, x, submodules=True)
     assert compare(capture, program, backend="onnxruntime-cpu").close
     mean = next(node for node in program.model.graph if node.op_type == "Squeeze")
     replaced(program.model, mean.outputs[0], "Mul", torch.tensor(1 + 1e-4))

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from filch.compare.float64._noise import unit_of
 from filch.compare.runs._mode import float64_values
+from support.models.small import module_of
 
 HALF, SINGLE = unit_of(torch.float16), unit_of(torch.float32)
 
@@ -26,20 +27,14 @@ def value_of(run):
 def test_in_place_operations_and_views_have_the_same_effect_as_in_a_float64_model():
     """Slices, expanded gradients, complex numbers and a memory format; forward and backward."""
 
-    class Written(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv, self.linear = nn.Conv2d(2, 4, 3), nn.Linear(4, 4)
-            self.register_buffer("seen", torch.zeros(4))
-
-        def forward(self, x):
-            y = self.conv(x).to(memory_format=torch.channels_last).mean((2, 3))
-            self.seen.mul_(0.5).add_(y.detach().amax(0))
-            z = torch.zeros_like(y)
-            z[:, 1:] = self.linear(y)[:, :-1]
-            z[:, 0] += self.seen[1]
-            turned = torch.polar(z.abs() + 1, z.transpose(0, 1).contiguous().t())
-            return torch.view_as_real(turned * turned.conj() * 1j).flatten(1)
+    def written(self, x):
+        y = self.conv(x).to(memory_format=torch.channels_last).mean((2, 3))
+        self.seen.mul_(0.5).add_(y.detach().amax(0))
+        z = torch.zeros_like(y)
+        z[:, 1:] = self.linear(y)[:, :-1]
+        z[:, 0] += self.seen[1]
+        turned = torch.polar(z.abs() + 1, z.transpose(0, 1).contiguous().t())
+        return torch.view_as_real(turned * turned.conj() * 1j).flatten(1)
 
     def run(model, x):
         model = copy.deepcopy(model)
@@ -49,7 +44,8 @@ def test_in_place_operations_and_views_have_the_same_effect_as_in_a_float64_mode
         return {"result": result.detach(), "seen": model.seen, **gradients}
 
     torch.manual_seed(0)
-    model, x = Written(), torch.randn(3, 2, 6, 6)
+    model = module_of(written, conv=nn.Conv2d(2, 4, 3), linear=nn.Linear(4, 4), seen=torch.zeros(4))
+    x = torch.randn(3, 2, 6, 6)
     values = float64_values(lambda: run(model, x))
     for name, expected in run(model.double(), x.double()).items():
         value = values.get(name)

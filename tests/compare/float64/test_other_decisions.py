@@ -8,8 +8,8 @@ import torch
 
 from filch.compare import Report, compare
 from filch.export import export
-from filch.steal import steal_forward
 from support.models.decisions import ALMOST_TEN, COUNT, WIDTH, Buckets, Experts, above_integers, rounded_to_integers
+from support.models.small import capture_of
 from support.processes.compilers import needs_compiler
 from support.thorough import kept
 
@@ -20,8 +20,7 @@ def recorded(numbers):
     """Return a capture and the program of a model that adds the embedding of ten times each number."""
     torch.manual_seed(0)
     model, x = Buckets().eval(), torch.randn(COUNT, WIDTH)
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x, numbers)
+    capture = capture_of(model, x, numbers, submodules=True)
     return capture, export(model, (x, numbers))
 
 
@@ -92,8 +91,7 @@ def test_a_clean_mixture_of_experts_is_close(dtype, backend):
     """In half precision, other experts are selected for some tokens."""
     torch.manual_seed(0)
     model, tokens = Experts(layers=2).eval().to(dtype), torch.randint(0, 1000, (512,))
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(tokens)
+    capture = capture_of(model, tokens, submodules=True)
 
     report = compare(capture, export(model, (tokens,)), backend=backend)
 

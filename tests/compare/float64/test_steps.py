@@ -14,7 +14,7 @@ from filch.compare.float64._decision_values import differing
 from filch.compare.float64._verdict import Float64Value, rounding_verdict
 from filch.compare.runs._evaluation import Float64Evaluator
 from filch.export import export
-from filch.steal import steal_forward
+from support.models.small import module_of, recorded
 
 UNIT = 2.0**-24
 
@@ -87,9 +87,7 @@ def quantized(dtype, seed, backend="onnxruntime-cpu", plant=None):
     """Return the report of a model; `plant` changes its program, at the last node that rounds activations."""
     torch.manual_seed(seed)
     model, x = Quantized(128, 4).eval().to(dtype), torch.randn(64, 128).to(dtype)
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
-    program = export(model, (x,))
+    capture, program = recorded(model, x, submodules=True)
     if plant is not None:
         plant(program.model, [node for node in program.model.graph if node.op_type == "Round"][-1])
     return compare(capture, program, backend=backend)
@@ -126,12 +124,8 @@ def test_a_fault_is_found_where_other_numbers_are_decisions(plant, ops):
 
 def test_torch_compile_goes_on_with_a_decision_in_float64():
     """One that a kernel keeps to itself is known from float64 alone; what reads it keeps the dtypes of the model."""
-
-    class Rounds(nn.Module):
-        def forward(self, x):
-            return (x.round() * 2,)
-
-    module, x = fx.symbolic_trace(Rounds()), torch.tensor([0.4999, 3.0], dtype=torch.float16)
+    module = fx.symbolic_trace(module_of(lambda self, x: (x.round() * 2,)))
+    x = torch.tensor([0.4999, 3.0], dtype=torch.float16)
     (name,) = (node.name for node in module.graph.nodes if node.target == "round")
     values = _eager_values(module, [x], {name: torch.tensor([1.0, 3.0], dtype=torch.float64)})
     assert values[name].tolist() == [0.0, 3.0]
@@ -140,12 +134,7 @@ def test_torch_compile_goes_on_with_a_decision_in_float64():
 
 def test_a_node_by_itself_is_computed_from_a_given_decision():
     """What the model computes from its own decision is no reference for it then."""
-
-    class Signs(nn.Module):
-        def forward(self, x):
-            return x.sign().clamp(-1, 1) * 3
-
-    model, x = Signs(), torch.tensor([1.0, -2.0, 1e-9])
+    model, x = module_of(lambda self, x: x.sign().clamp(-1, 1) * 3), torch.tensor([1.0, -2.0, 1e-9])
     program = export(model, (x,))
     known = {"sign": x.sign(), "clamp": x.sign()}
     values = Float64Evaluator(program).isolated({"x": x}, known.get)

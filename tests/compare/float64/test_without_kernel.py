@@ -9,7 +9,7 @@ from torch import nn
 from filch.compare import align, compare
 from filch.export import export
 from filch.export.operators._in_float64 import float64_operator
-from filch.steal import steal_forward
+from support.models.small import capture_of
 
 ENDS = torch.tensor([4, 4, 8], dtype=torch.int32)  # the second group is empty
 ROWS, STACK = torch.randn(8, 8), torch.randn(3, 8, 8)
@@ -76,8 +76,7 @@ def test_products_of_groups_are_judged_in_float64():
 def test_an_exported_product_of_groups_is_judged_in_float64():
     """With bfloat16, in which alone torch exports it; torch.onnx can't translate it."""
     model, x = Grouped().eval().bfloat16(), torch.randn(8, 8, dtype=torch.bfloat16)
-    with steal_forward(model, submodules=True) as capture:
-        model(x)
+    capture = capture_of(model, x, submodules=True)
     report = compare(capture, export(model, (x,), onnx_only=False), backend="eager")
     assert report.close and not any("by tolerance" in note for note in report.notes)
     with torch.no_grad():
