@@ -166,7 +166,9 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", kept(FAULTS, *FAULTS.keys() - {"unrotated slot", "swapped sequences"}))
+@pytest.mark.parametrize(
+    "name", kept(FAULTS, *FAULTS.keys() - {"unrotated slot", "swapped sequences", "scale of earlier keys"})
+)
 def test_a_fault_is_named_at_its_operation_and_position(name, llama, monkeypatch):
     fault = FAULTS[name]
     fault.patch(monkeypatch, llama)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -17,6 +19,7 @@ from transformers.cache_utils import (
 
 from filch.compare import CompareError, check_invariance
 from support.models.zoo import build
+from support.thorough import kept
 
 SETTINGS = {
     "hidden_size": 32,
@@ -106,8 +109,10 @@ def llama():
     return build("LlamaForCausalLM", SETTINGS)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("nbits", [2, 4, 8])
+INTEGERS = [*itertools.product([2, 4, 8], [torch.float32, torch.bfloat16, torch.float16])]
+
+
+@pytest.mark.parametrize(("nbits", "dtype"), kept(INTEGERS, *INTEGERS[::4]))
 def test_a_right_cache_of_integers_holds_what_it_was_given(llama, nbits, dtype):
     row = checked(llama.to(dtype), lambda: Cache(layers=[IntegerLayer(nbits) for _ in range(2)]))
     assert (row.verdict, row.note) == ("holds", ""), row
