@@ -15,6 +15,7 @@ from filch.compare.float64._verdict import Float64Value, rounding_verdict
 from filch.compare.runs._evaluation import Float64Evaluator
 from filch.export import export
 from support.models.small import module_of, recorded
+from support.thorough import kept
 
 UNIT = 2.0**-24
 
@@ -93,8 +94,14 @@ def quantized(dtype, seed, backend="onnxruntime-cpu", plant=None):
     return compare(capture, program, backend=backend)
 
 
-@pytest.mark.parametrize("backend", ["onnxruntime-cpu", "inductor"])
-@pytest.mark.parametrize(("dtype", "seed"), [(torch.float32, 1), (torch.float16, 1), (torch.float16, 2)])
+RUNS = [
+    (dtype, seed, backend)
+    for dtype, seed in ((torch.float32, 1), (torch.float16, 1), (torch.float16, 2))
+    for backend in ("onnxruntime-cpu", "inductor")
+]
+
+
+@pytest.mark.parametrize(("dtype", "seed", "backend"), kept(RUNS, RUNS[0], RUNS[2], RUNS[5]))
 def test_a_clean_model_that_rounds_is_close(dtype, seed, backend):
     """In float32 one number is rounded otherwise, in float16 dozens are; ONNX Runtime keeps some in float32."""
     report = quantized(dtype, seed, backend)
