@@ -2,11 +2,14 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from glob import has_magic
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+from torch import nn
 
 from filch.steal import (
     AssembledRecords,
@@ -25,11 +28,14 @@ from filch.steal.values._structure import structure
 
 from .alignment._value_map import ValueMap, load_value_map
 from .common._complex import complex_as_real
+from .common._errors import CompareError
+from .engine._isolated_modules import with_isolated_modules
 from .float64._levels_file import levels_of
 from .float64._stored_level import StoredLevel
 from .metrics._summed_sizes import SUMMED, SummedSizes, compare_summed
 from .metrics._tolerance import Tolerance
 from .ranks._rank_diff import RankDiff
+from .references._rerun import Rerun, repeat_calls
 from .results._dump_diff import DumpDiff, outermost
 from .results._rows import DiffRow
 
@@ -45,6 +51,7 @@ def diff(
     tolerance: float | Tolerance | None = None,
     layouts: Layouts | None = None,
     mapping: str | os.PathLike[str] | ValueMap | None = None,
+    model: nn.Module | tuple[str, nn.Module] | None = None,
 ) -> DumpDiff:
     """Compare the values of two dumps or captures by key and path; no model is needed.
 
@@ -63,22 +70,71 @@ def diff(
         layouts: see `assemble`.
         mapping: if they are of two implementations: where module outputs of the reference are in the other one, as a
             `ValueMap` or its TOML file (see `align`); only these are compared.
+        model: the model of the reference, or a `(name, module)` pair if the reference has calls of several; in the mode
+            and on the device (the CPU) to run it. It is called on the inputs in the reference, in float64, so that
+            values of the forward pass are judged by rounding levels, as if `record_reference` had stored them. Then
+            each module whose output in `actual` is wrong is called on its inputs in `actual`: `DiffRow.isolated` says
+            whether the module computes its output wrong from these, or inherits the error. `reasons` of the result
+            say what could not run.
 
     Returns:
         a `DumpDiff` with one row for each tensor, and for each record that only one of them has.
 
     Raises:
         DumpError: one of them cannot be read, or is a program (`NotADumpError`).
+        CompareError: `model` has no name, and the reference has calls of several modules.
     """
     first, second = _opened(reference, layouts), _opened(actual, layouts)
     levels = levels_of(first) if tolerance is None else {}
+    if model is None:
+        return _compared(first, second, tolerance, levels, mapping)
+    name, module = _named(model, first)
+    notes: list[str] = []
+    if tolerance is None and not levels:
+        rerun = Rerun(name, module)
+        rerun.finish(lambda: repeat_calls(name, module, first))
+        levels, problem = rerun.levels(first)
+        notes += [f"values without a rounding level were judged by tolerance: {problem}"] if problem else []
+    result = _compared(first, second, tolerance, levels, mapping)
+    if mapping is not None:  # the modules of the second dump are other ones
+        return replace(result, reasons=(*result.reasons, *notes))
+    if isinstance(second, AssembledRecords):
+        layouts = replace(second.layouts, learned={**second.layouts.learned, **result.learned})
+        second = AssembledRecords(second.dumps, layouts)
+
+    def compare(key: Key, value: Any, other: Any, own_levels: Mapping[str, StoredLevel]) -> Iterator[DiffRow]:
+        return value_rows(key, value, other, tolerance, levels=own_levels if tolerance is None else {})
+
+    rows, problems = with_isolated_modules(result.rows, second, name, module, compare)
+    return replace(result, rows=rows, reasons=(*result.reasons, *notes, *problems))
+
+
+def _compared(
+    first: Records,
+    second: Records,
+    tolerance: float | Tolerance | None,
+    levels: Mapping[str, StoredLevel],
+    mapping: str | os.PathLike[str] | ValueMap | None,
+) -> DumpDiff:
+    """Compare two dumps; see `diff`."""
     if isinstance(second, AssembledRecords):
         return RankDiff(first, second, tolerance, levels).result()
-    if mapping is not None:
+    if mapping is None:
+        rows = _rows(first, second, tolerance, levels)
+    else:
         value_map = mapping if isinstance(mapping, ValueMap) else load_value_map(mapping)
         rows = _mapped_rows(first, second, value_map, tolerance, levels)
-        return DumpDiff(first.source, second.source, tuple(rows))
-    return DumpDiff(first.source, second.source, tuple(_rows(first, second, tolerance, levels)))
+    return DumpDiff(first.source, second.source, tuple(rows))
+
+
+def _named(model: nn.Module | tuple[str, nn.Module], records: Records) -> tuple[str, nn.Module]:
+    """Return a model with its name in the keys: that of the only module of which records have calls."""
+    if isinstance(model, tuple):
+        return model
+    names = {call.name for call in records.calls()}
+    if len(names) != 1:
+        raise CompareError(f"{records.source} has calls of {len(names)} modules: give model=(name, module)")
+    return names.pop(), model
 
 
 def _opened(dumps: "Dumps", layouts: Layouts | None) -> Records:

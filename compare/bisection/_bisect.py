@@ -1,5 +1,6 @@
 """Find the transformations that cause an error."""
 
+import contextlib
 import difflib
 import os
 import re
@@ -8,19 +9,19 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
-
-import onnx_ir as ir
+from typing import Any, cast
 
 from filch.export import Precision, Program, as_program, fingerprint
 from filch.export.backends import Backend, Switch, Switches
-from filch.steal import Records, restore
+from filch.steal import NotADumpError, Records, restore
 
-from .._compare import resolve_backend, time_limit
+from .._compare import ProgramLike, resolve_backend, time_limit
+from .._compare_programs import Inputs, pair_programs
 from ..common._delta_debugging import minimize
 from ..common._errors import CompareError
 from ..metrics._limits import Limits
 from ..metrics._tolerance import ToleranceOption, given_limits
+from ..models._drawn_inputs import Shapes
 from ..precision._precision import is_simulated
 from ..references._inputs import captured_calls
 from ..results._bisection import BisectReport, Culprit, Step
@@ -33,9 +34,12 @@ _LIBRARIES = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxrunt
 
 
 def bisect(
-    reference: str | os.PathLike[str] | Records,
-    program: str | os.PathLike[str] | Program | ir.Model,
+    reference: ProgramLike | Records,
+    program: ProgramLike,
     *,
+    inputs: Inputs | None = None,
+    seed: int = 0,
+    shapes: Shapes | None = None,
     backend: str | Backend = "onnxruntime-cpu",
     options: Mapping[str, Any] | None = None,
     tolerance: ToleranceOption = None,
@@ -56,8 +60,11 @@ def bisect(
     `value` is given. The set is minimal: the error reappears if any one of its members is enabled.
 
     Args:
-        reference: a capture or dump of the model, as for `compare`.
+        reference: a capture or dump of the model, as for `compare`; or a program, as for `compare_programs`.
         program: as for `compare`; the program before `passes` and `to` are applied.
+        inputs: of two programs: see `compare_programs`.
+        seed: likewise.
+        shapes: likewise.
         backend: the backend that runs it.
         options: the options of a backend that is given by its name.
         tolerance: as for `compare`; there is an error if the outputs are not close.
@@ -76,12 +83,15 @@ def bisect(
         the report. It has no culprits if there is no error, or if disabling all candidates does not remove it.
 
     Raises:
-        FilchError: reference and program do not match, the backend can't run the program and no transformation is to
-            blame for that, a name in `only` or a culprit has no effect on the graph, or the journal belongs to another
-            bisection.
+        FilchError: inputs are given although a dump has them, reference and program do not match, the backend can't run
+            the program and no transformation is to blame for that, a name in `only` or a culprit has no effect on the
+            graph, or the journal belongs to another bisection.
     """
-    records = reference if isinstance(reference, Records) else restore(reference)
-    exported, resolved_backend = as_program(program), resolve_backend(backend, options)
+    resolved_backend = resolve_backend(backend, options)
+    drawn: dict[str, Any] = {"inputs": inputs, "seed": seed, "shapes": shapes}
+    records, exported, name = _paired(
+        reference, program, backend=resolved_backend, lower_precision=lower_precision, limit=limit, **drawn
+    )
     captured = captured_calls(records, exported)
     simulate = to is not None and is_simulated(to, resolved_backend)
     variants = ProgramVariants(exported, tuple(passes or ()), to, [call.inputs for call in captured.calls], simulate)
@@ -97,7 +107,7 @@ def bisect(
             raise CompareError(f"{value!r} can't be judged on {resolved_backend.name}: {before.outcome.problem}")
         report = BisectReport(
             backend=resolved_backend.name,
-            reference=records.source if records.source != "memory" else "the capture",
+            reference=name,
             program=str(exported.path) if exported.path else exported.model_type.rpartition(":")[2] or "the program",
             value=value,
             before=before.outcome,
@@ -120,6 +130,24 @@ def bisect(
             run_versions([os.fspath(path) for path in interpreters], complete, resolved_backend, criterion)
         )
     return replace(report, steps=runner.steps, notes=tuple(notes), versions=versions)
+
+
+def _paired(reference: ProgramLike | Records, program: ProgramLike, **given: Any) -> tuple[Records, Program, str]:
+    """Return the records and the program to run, and the name of the reference; see `pair_programs` for two programs.
+
+    Raises:
+        CompareError: inputs are given although a dump has them.
+    """
+    records: Records | None = None
+    with contextlib.suppress(NotADumpError):
+        if isinstance(reference, Records | str | os.PathLike):
+            records = reference if isinstance(reference, Records) else restore(reference)
+    if records is not None:
+        if given["inputs"] is not None or given["seed"] or given["shapes"]:
+            raise CompareError("inputs, seed and shapes are only for two programs: a dump has the inputs")
+        return records, as_program(program), records.source if records.source != "memory" else "the capture"
+    pair = pair_programs(cast("ProgramLike", reference), program, **given)
+    return pair.capture, pair.program, pair.reference
 
 
 def _candidates(before: Step, only: Collection[str] | None) -> tuple[Switch, ...]:

@@ -18,8 +18,11 @@ _PASSES_HELP = "A pass: its name, package.module:function or path.py:function; m
 
 
 def bisect_command(
-    reference: shared.Reference,
+    reference: shared.ReferenceFile,
     program: shared.Program,
+    inputs: shared.Inputs = None,
+    seed: shared.Seed = 0,
+    shape: shared.Shapes = None,
     backend: shared.Backend = shared.DEFAULT_BACKEND,
     value: Annotated[str | None, typer.Option(help="Judge this value of the graph instead of the outputs.")] = None,
     optimized: shared.Optimized = False,
@@ -35,12 +38,16 @@ def bisect_command(
 
     Exits with 0 if there is no error, and with 1 if there is one, whether or not its cause was found.
     """
+    shapes = shared.parse_shapes(shape)
     from filch.export.passes import default_passes
 
     with shown.progress("bisect"):
         report = filch.bisect(
             reference,
             program,
+            inputs=inputs,
+            seed=seed,
+            shapes=shapes,
             backend=backend,
             value=value,
             passes=default_passes() if optimized else None,

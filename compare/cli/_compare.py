@@ -125,19 +125,31 @@ def diff_command(
     mapping: Annotated[
         Path | None, typer.Option(help="Compare two implementations: the TOML file that `filch align` has written.")
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FACTORY",
+            help="The model of the reference, as package.module:factory or path.py:factory: judge by rounding, and run "
+            "modules alone.",
+        ),
+    ] = None,
     *,
     shown: Judged,
 ) -> None:
     """Compare two dumps, or several processes with one; no model is needed."""
+    from ..models._factory import make_subject
+
     layouts = filch.load_layouts(layout) if layout else filch.Layouts()
     try:
-        result = filch.diff(reference, actual, tolerance=tolerance, layouts=layouts, mapping=mapping)
+        made = None if model is None else make_subject(model).model
+        with shown.progress("diff"):
+            result = filch.diff(reference, actual, tolerance=tolerance, layouts=layouts, mapping=mapping, model=made)
     except filch.steal.NotADumpError as error:
         command = command_text("compare", reference, *actual)
         raise filch.CompareError(f"{error}; `{command}` compares programs, too") from None
     if save_layout is not None:
         filch.save_layouts(replace(layouts, learned={**layouts.learned, **result.learned}), save_layout)
-    raise shown.finish(result)
+    raise shown.finish(replace(result, command=command_line({"--save-layout": 1})))
 
 
 def check_command(

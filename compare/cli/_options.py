@@ -152,7 +152,6 @@ _FACTORY = typer.Argument(
 Factory = Annotated[str, _FACTORY]
 OptionalFactory = Annotated[str | None, _FACTORY]
 Factories = Annotated[list[str], _FACTORY]
-Reference = Annotated[Path, typer.Argument(help="A dump of the model.")]
 Program = Annotated[Path, typer.Argument(help="An ONNX file.")]
 ReferenceFile = Annotated[Path, typer.Argument(help="The reference: a dump of the model, or an ONNX program.")]
 ActualFile = Annotated[Path, typer.Argument(help="The ONNX program to judge, or a dump.")]

@@ -1,6 +1,7 @@
 """Compare a compiled torch graph with the graph in eager PyTorch, on the inputs of a call."""
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,15 +12,15 @@ from torch import fx, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
-from filch.export import Graph, graph_from_fx
-from filch.export.backends import Backend, BackwardRun, Compiled, ProvidesReferences, Stage
+from filch.export import BackendError, Graph, graph_from_fx
+from filch.export.backends import Backend, BackwardRun, Compiled, Isolates, ProvidesReferences, ReferenceLookup, Stage
 from filch.export.common._copies import copy_tensors
 from filch.export.evaluation._unpredictable import random_nodes, uninitialized_nodes
 from filch.steal.ranks._join import is_same_bits as has_same_bits
 
 from ..common._complex import complex_as_real
 from ..common._errors import reason_of
-from ..engine._value_comparator import compare_values
+from ..engine._value_comparator import compare_values, in_order
 from ..float64._values import Float64Values
 from ..judging._run import Run
 from ..metrics._limits import Limits
@@ -104,8 +105,9 @@ class GraphCheck:
             backend, compiled = self.kernels
             compiled = replace(compiled, graph=replace(compiled.graph, outputs=graph.outputs))
             origins = NodeProvenance(graph, compiled)
+            compare_kernels = partial(compare_run, isolate=partial(_isolated, backend, compiled, arguments, notes))
             kernel_rows, effect = _compare_kernels(
-                backend, compiled, arguments, outputs, references, compare_run, origins
+                backend, compiled, arguments, outputs, references, compare_kernels, origins
             )
             rows = [*rows, *kernel_rows]
             graphs["compiled"] = origins.annotated()
@@ -175,6 +177,19 @@ def _compare_kernels(  # noqa: PLR0917  called in one place
     return compare_run(Run(0, "compiled", compiled, inputs, outputs), values, {**references, **eager}, origins)
 
 
+def _isolated(
+    backend: Backend, compiled: Compiled, arguments: Mapping[str, Any], notes: list[str], references: ReferenceLookup
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield what each kernel of a compiled graph stores if it reads the references of earlier values, with its name."""
+    if not isinstance(backend, Isolates):
+        return
+    try:
+        with _same_random_numbers():
+            yield from backend.isolate(compiled, arguments, references, buffer=sys.maxsize)
+    except BackendError as error:
+        notes.append(f"kernels were not run in isolation: {error}")
+
+
 def _derived(backend: Backend, compiled: Compiled, arguments: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
     """Return the references of the values that only a compiled graph has."""
     return backend.reference(compiled, arguments) if isinstance(backend, ProvidesReferences) else {}
@@ -203,7 +218,16 @@ def backward_report(run: BackwardRun, name: str, backend: str, tolerance: Tolera
     origins = NodeProvenance(run.graph, compiled)
     limits = Limits(run.graph, given_limits(tolerance))
     backward = Run(0, "compiled", compiled, inputs, run.outputs)
-    rows, effect = compare_values(backward, run.values, references, origins, limits, float64=float64)
+    rows, effect = compare_values(
+        backward,
+        run.values,
+        references,
+        origins,
+        limits,
+        float64=float64,
+        node_values=partial(NodeValues, run.module, run.arguments),
+        isolate=lambda lookup: in_order(compiled.graph, run.isolate(lookup)),
+    )
     return Report(
         backend=backend,
         reference=EAGER_PYTORCH,

@@ -28,7 +28,7 @@ from ..results._rows import ModelOperation, ModuleRow, Row
 from ..runs._evaluation import Float64Evaluator
 from ..runs._mode import float64_values
 from ._interface import exchanged_output, unjudged_type
-from ._isolated_nodes import IsolatedInputs, compare_isolated_nodes, nodes_of_first_difference, unexplained_nodes
+from ._isolated_nodes import IsolatedInputs, compare_isolated_nodes, isolated_verdicts
 from ._modules import ModuleRows
 from ._prepare import Prepared, attempt
 from ._random import RandomValues
@@ -164,15 +164,11 @@ class _CallComparison:
         self._note_problem(float64)
         isolated: dict[str, RoundingVerdict] = {}
         if prepared.float64 is not None:
-            values, graph = comparator.values, run.graph
             isolate_nodes = partial(self._isolated, run, comparator, prepared.float64, references)
             suspects = set() if judge is None else judge.facts.suspects
-            if self._options.every_node:
-                isolated = isolate_nodes(None)
-            elif selected := unexplained_nodes(values, graph, suspects):
-                isolated = isolate_nodes(selected)
-                if selected := nodes_of_first_difference(values, isolated, graph):
-                    isolated |= isolate_nodes(selected)
+            isolated = isolated_verdicts(
+                comparator.values, run.graph, suspects, isolate_nodes, every_node=self._options.every_node
+            )
         return comparator.rows(isolated), comparator.observer_effect
 
     def _isolated(

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import torch
 
@@ -136,6 +136,33 @@ def nodes_of_first_difference(
     names = _first_difference(values, graph)
     wrong = {graph.producer[name].name for name, verdict in isolated.items() if is_wrong(verdict)}
     return names if names.isdisjoint(wrong) else frozenset()
+
+
+def isolated_verdicts(
+    values: Mapping[str, JudgedValue],
+    graph: Graph,
+    suspects: Collection[str],
+    isolate: Callable[[Collection[str] | None], dict[str, RoundingVerdict]],
+    *,
+    every_node: bool = False,
+) -> dict[str, RoundingVerdict]:
+    """Return the verdicts on the nodes that have to run in isolation, by the names of their values.
+
+    They are those with an unexplained error, and if none of these is wrong, those before the first value that differs.
+
+    Args:
+        values: what is known of the values of a run, by name.
+        graph: the graph of the run.
+        suspects: see `unexplained_nodes`.
+        isolate: returns the verdicts on nodes by their names, or all, in isolation.
+        every_node: whether all nodes have to.
+    """
+    if every_node:
+        return isolate(None)
+    selected = unexplained_nodes(values, graph, suspects)
+    isolated = isolate(selected) if selected else {}
+    before = nodes_of_first_difference(values, isolated, graph) if selected else frozenset()
+    return isolated | isolate(before) if before else isolated
 
 
 def is_accumulated(

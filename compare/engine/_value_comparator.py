@@ -31,6 +31,7 @@ from ..references._resolver import Reference, ReferenceResolver
 from ..results._rows import DIVERGED, Row, Status
 from ._allowances import Allowances
 from ._coarser_dtypes import exact_dtype
+from ._isolated_nodes import IsolatedInputs, compare_isolated_nodes, isolated_verdicts
 from ._judged_value import JudgedValue
 from ._random import RandomValues, random_value
 from ._run_rows import RunRows
@@ -301,6 +302,7 @@ def compare_values(
     drawing: Collection[str] = (),
     reasons: Mapping[str, str] = MappingProxyType({}),
     summed: Summed = lambda *_: None,
+    isolate: Callable[[TensorLookup], Iterable[tuple[str, torch.Tensor]]] | None = None,
 ) -> tuple[list[Row], Difference | None]:
     """Return the rows of a completed run, and the difference that instrumentation makes to its outputs.
 
@@ -312,13 +314,15 @@ def compare_values(
         limits: see `ValueComparator`.
         float64: the float64 values by exported name; None judges by tolerance.
         node_values: returns the float64 outputs of each node (see `RunFacts.recompute`); None does not judge decisions
-            by them.
+            or nodes in isolation by them.
         uninitialized: the exported names of the values that are uninitialized memory.
         drawing: the names of the nodes that draw random numbers.
         reasons: see `ValueComparator`.
         summed: see `ValueComparator`.
+        isolate: runs each node on the references that a function returns (see `Isolates.isolate`), if it can be done.
     """
     program = JudgedProgram(run.graph) if provenance is None else JudgedProgram(provenance.exported, provenance.of)
+    recompute = None if node_values is None else lambda known, **_: node_values(known)
     judge = None
     if float64 is not None:
         named = ((run.exported_name(name), tensor) for name, tensor in values.items())
@@ -328,14 +332,14 @@ def compare_values(
             or (name in references and differ(references[name].tensor, tensor, unit_of(tensor.dtype)))
             for name, tensor in decisions.items()
         )
-        recompute = None if node_values is None else lambda known, **_: node_values(known)
         known = decisions if others else {}
         judge = Judge(RunFacts(run, program, float64, recompute=recompute, known_decisions=known))
     unpredictable = Unpredictable(uninitialized=frozenset(uninitialized))
     random = RandomValues(run, unpredictable, program.computes, drawing)
+    resolver = ReferenceResolver(references)
     comparator = ValueComparator(
         run,
-        ReferenceResolver(references),
+        resolver,
         provenance,
         limits,
         judge=judge,
@@ -344,7 +348,18 @@ def compare_values(
         summed=summed,
     )
     comparator.compare((name, tensor, None) for name, tensor in in_order(run.graph, values))
-    return comparator.rows(), comparator.observer_effect
+    if isolate is None or judge is None or node_values is None:
+        return comparator.rows(), comparator.observer_effect
+
+    def isolate_nodes(selected: Collection[str] | None) -> dict[str, RoundingVerdict]:
+        inputs = IsolatedInputs(run, comparator.values, resolver, selected)
+        facts = RunFacts(run, program, node_values(inputs.get_exported), replaced=inputs.replaced, recompute=recompute)
+        observed = ((name, tensor, None) for name, tensor in isolate(inputs.get))
+        allowances, unjudged = comparator.allowances, random.unjudged
+        return compare_isolated_nodes(comparator.values, observed, inputs, Judge(facts), allowances, unjudged)
+
+    isolated = isolated_verdicts(comparator.values, run.graph, judge.facts.suspects, isolate_nodes)
+    return comparator.rows(isolated), comparator.observer_effect
 
 
 def in_order(graph: Graph, values: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:

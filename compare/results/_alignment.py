@@ -13,6 +13,7 @@ from ..rendering._outcome import Gap, Proof
 from ..rendering._result import NextCommand, Result
 from ..rendering._table import Block, Column, Columns, Line, fit_paths, folded, section, table_of
 from ..rendering._words import command_text, listed
+from ._next_command import DEFAULT_BACKEND, to_blame, to_repeat
 
 _SHOWN = 8  # missing weights and values in a summary
 Evidence = Literal["proved", "anchored", "by value", "ambiguous", "given", "contradicted", "uncovered"]
@@ -322,7 +323,11 @@ class Alignment(Result):
 
     @property
     def next_command(self) -> NextCommand | None:
-        """The command that shows each weight and value."""
+        """The command that finds the cause where two programs differ, as for `compare`, or shows each value."""
+        if self.compared == "programs" and self.wrong_outputs:
+            command = to_repeat(self.reference, self.actual, backend=DEFAULT_BACKEND, options={}, tolerance=None)
+            if command:  # both are files
+                return to_blame(command)
         if not all(":" in name for name in (self.reference, self.actual)):
             return None
         command = command_text("align", self.reference, self.actual, all=True)

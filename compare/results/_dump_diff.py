@@ -9,12 +9,14 @@ from typing import ClassVar
 from ..float64._verdict import format_ratio
 from ..rendering._console import as_text
 from ..rendering._html import as_page
+from ..rendering._json import NOT_IN_JSON
 from ..rendering._outcome import Gap, Proof
 from ..rendering._result import NextCommand, Result
 from ..rendering._table import Block, Column, Columns, Line, Table, fit_paths, folded, hidden_text, table_of
 from ..rendering._words import command_text, listed
 from ._module_summary import module_summary
-from ._row_tables import surrounding
+from ._next_command import to_show_all
+from ._row_tables import ARROW, surrounding
 from ._rows import DiffRow
 
 _FORWARD, _OF_ONE_PROCESS = ("I", "O"), ("GP", "C")  # kinds of records
@@ -22,6 +24,7 @@ _AROUND = 5  # rows before and after the first difference
 _MAX_MODULES, _MAX_RANKS = 10, 16  # on a terminal
 _WRONG, _RIGHT, _UNKNOWN = "differs", "ok", "?"  # what the values of a module are on a rank
 _BAD = (_WRONG, _UNKNOWN)
+_ONLY_INHERITED = "; each module that ran alone is right for its own inputs"
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,6 +41,8 @@ class DumpDiff(Result):
         causes: why each value differs from a golden dump, in a word or two, by `DiffRow.place`.
         files: of several processes: the paths of the dumps of the second run.
         learned: of several processes: how plain tensors were put together, by the value's place (see `Layouts`).
+        command: the command line that made the result, for the next command that it suggests; `""` if it was made in
+            Python.
     """
 
     reference: str
@@ -48,6 +53,7 @@ class DumpDiff(Result):
     causes: Mapping[str, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     learned: Mapping[str, str] = field(default_factory=dict)
+    command: str = field(default="", metadata=NOT_IN_JSON)
     FORMAT: ClassVar[Mapping[str, int]] = {"filch_diff": 3}
 
     @cached_property
@@ -57,8 +63,15 @@ class DumpDiff(Result):
 
     @property
     def first_divergence(self) -> DiffRow | None:
-        """The first row in which the dumps differ."""
-        return next(iter(self.diverged), None)
+        """The first row in which the dumps differ.
+
+        If modules ran alone, it is the first one whose module is wrong by itself, unless what the model is given
+        differs, its parameters or inputs, or replicas of a value do.
+        """
+        if not any(row.introduced for row in self.diverged):
+            return next(iter(self.diverged), None)
+        names = {row.key.name for row in self.rows if row.key.kind in _FORWARD}
+        return next(row for row in self.diverged if row.introduced or _is_given(row, names))
 
     @property
     def first_difference(self) -> str:
@@ -101,9 +114,9 @@ class DumpDiff(Result):
     def next_command(self) -> NextCommand:
         """The command that shows each value."""
         files = [self.reference, *(self.files or [self.actual])]
-        command = command_text("diff", *files, all=True)
-        is_known = all(map(os.path.isfile, files))
-        return NextCommand(command if is_known else "print(result.table(all_rows=True))", "show a row for each value")
+        if not all(map(os.path.isfile, files)):
+            return NextCommand("print(result.table(all_rows=True))", "show a row for each value")
+        return to_show_all(self.command or command_text("diff", *files))
 
     def excerpt(self, *, around: int = 3, width: int = 80) -> str:
         """Return the first row that differs, and `around` rows before and after it, as text; `""` if none differs."""
@@ -124,24 +137,40 @@ class DumpDiff(Result):
             Column("value", fit_paths, least=12, preferred=24): lambda row: row.place,
             Column("is", folded, optional=1): lambda row: row.what,
             "error": lambda row: row.error,
-            "times rounding": lambda row: None if row.ratio is None else format_ratio(row.ratio),
+            "times rounding": _times,
+            "module alone": lambda row: row.isolated and _times(row.isolated),
             "cause": lambda row: self.causes.get(row.place),
             "ranks": lambda row: ", ".join(map(str, row.ranks)) or None,
             Column("layout", folded, optional=1): lambda row: row.layout or None,
-            "attention": lambda row: "differs" if row.diverged else None,
+            "attention": _attention,
             "reason": lambda row: row.reason or (row.difference.problem if row.difference else None),
         }
         return table_of(columns, rows, marked=lambda row: row.diverged, skip_empty=True)
 
     def _verdict(self) -> str:
         first = self.first_divergence
+        if first is not None and first.introduced:
+            before = "" if first == self.diverged[0] else f"; the first that differs is {self.diverged[0].place}"
+            return f"the first that its module computes wrong from its own inputs is {first}{before}"
         if first is not None:
-            return f"the first that differs is {first}"
+            has_run = any(row.isolated is not None for row in self.diverged)
+            return f"the first that differs is {first}{_ONLY_INHERITED if has_run else ''}"
         if gaps := self.gap_sentences():
             more = listed(gaps, 1, ", and {} more")
             return f"all judged values are close, but {more}" if self.proof.judged else gaps[-1]
         unjudged = next((row for row in self.rows if not row.judged), None)
         return "all close" if unjudged is None else f"all judged values are close; the first not judged: {unjudged}"
+
+
+def _times(row: DiffRow) -> str | None:
+    return None if row.ratio is None else format_ratio(row.ratio)
+
+
+def _attention(row: DiffRow) -> str | None:
+    """Return the mark of a row: an arrow where an error starts, `inherited` where its module is right by itself."""
+    if not row.diverged or row.isolated is None:
+        return "differs" if row.diverged else None
+    return ARROW if row.introduced else "inherited"
 
 
 def _uncovered(rows: Sequence[DiffRow]) -> list[DiffRow]:
@@ -160,6 +189,11 @@ def _uncovered(rows: Sequence[DiffRow]) -> list[DiffRow]:
         return row.key.kind in _FORWARD and not is_output and model in outputs
 
     return [row for row in unjudged if not is_covered(row)]
+
+
+def _is_given(row: DiffRow, names: Collection[str]) -> bool:
+    """Return whether a value is wrong for no value before it: a parameter, an input of the model, or its replicas."""
+    return row.faulty or row.key.kind == "P" or (row.key.kind == "I" and outermost(row.key.name, names) == row.key.name)
 
 
 def outermost(name: str, names: Collection[str]) -> str:

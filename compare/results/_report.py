@@ -133,10 +133,13 @@ class Report(Result):
         """The first row that differs, in the exported graph if one differs there, else in the compiled graph.
 
         Every value that it depends on and that could be judged is close. If nodes ran in isolation, it is the first row
-        whose own node is wrong, if there is one.
+        whose own node is wrong, if there is one; or where the exported graph did not run in isolation, the first node
+        that is wrong there of those that the wrong node computes.
         """
         if self.introduced:
-            return self.introduced[0]
+            first = self.introduced[0]
+            origins = (row for row in self.diverged if row.stage == "exported" and row.node in first.origins)
+            return next((row for row in origins if row.isolated is None and row.call == first.call), first)
         return next((row for row in self.diverged if row.kind != "output"), next(iter(self.diverged), None))
 
     @property

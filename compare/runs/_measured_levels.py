@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import torch
 
-from filch.steal import Dump, Key, tensors
+from filch.steal import Key, Records, tensors
 from filch.steal.values._raw import no_modes_or_grad
 
 from ..common._errors import reason_of
@@ -15,28 +15,28 @@ from ._mode import Float64Mode
 _Put = Callable[[Key, str, torch.Tensor], None]
 
 
-def measured_levels(run: Callable[[_Put], object], dump: Dump) -> tuple[dict[str, StoredLevel], str]:
-    """Run a function in float64 without and with noise, and return the rounding levels of the values in a dump.
+def measured_levels(run: Callable[[_Put], object], records: Records) -> tuple[dict[str, StoredLevel], str]:
+    """Run a function in float64 without and with noise, and return the rounding levels of recorded values.
 
     The random number state is restored at the end.
 
     Args:
-        run: runs the code that the dump is of. It passes on each tensor that it computes with the key of the record and
-            the path in it; of several with the same place, the last one counts.
-        dump: what the code has computed by itself.
+        run: runs the code that the records are of. It passes on each tensor that it computes with the key of the record
+            and the path in it; of several with the same place, the last one counts.
+        records: what the code has computed by itself.
 
     Returns:
         the levels by the label of the record's key and the path of the tensor; and why values have none, or `""`.
     """
     levels: dict[str, StoredLevel] = {}
     mode = Float64Mode("exact", "noisy")
-    record = lru_cache(maxsize=1)(lambda key: tensors(dump[key]))
+    record = lru_cache(maxsize=1)(lambda key: tensors(records[key]))
 
     def measure(key: Key, path: str, tensor: torch.Tensor) -> None:
         with no_modes_or_grad():
             place = key.label + path
             levels.pop(place, None)
-            value = record(key).get(path) if key in dump else None
+            value = record(key).get(path) if key in records else None
             level = None if value is None else stored_level(value, mode.float64(tensor))
             levels.update({} if level is None else {place: level})
 

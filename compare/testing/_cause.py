@@ -19,10 +19,10 @@ from filch.steal import Dump, Key, environment, tensors
 from ..common._complex import complex_as_real
 from ..float64._stored_level import StoredLevel
 from ..float64._verdict import SUSPICIOUS, WRONG, format_ratio
+from ..references._rerun import Rerun
 from ..results._dump_diff import DumpDiff
 from ..results._rows import DiffRow
 from ._golden_file import GoldenRecord
-from ._rerun import Rerun
 
 Cause = Literal["code", "environment", "both", "inputs", "not reproducible", "unknown"]
 Kind = Literal["structure", "weights", "function", "precision", "environment", "unknown"]

@@ -20,12 +20,12 @@ from ..float64._stored_level import StoredLevel
 from ..metrics._summed_sizes import SummedSizes
 from ..metrics._tolerance import Tolerance
 from ..models._subject import Subject
+from ..references._rerun import Rerun, repeat_calls
 from ..results._dump_diff import DumpDiff
 from ..results._rows import DiffRow
 from ._cause import explain
 from ._golden_file import GoldenRecord
 from ._precision_loss import lost_precision
-from ._rerun import Rerun, repeat_calls
 
 _HERE, _THERE = "this run", "the golden dump"
 Model = nn.Module | tuple[str, nn.Module]

@@ -293,6 +293,10 @@ class BackwardRun:
         values: its inputs, what the kernels stored and the outputs of the watched run, by name.
         reference: runs `graph` in eager PyTorch on the same inputs, and returns what its nodes compute, by name.
         outputs: the gradients of the run without watched values, by the names of `graph.outputs`.
+        module: the graph as a module.
+        arguments: the arguments of the module, by name.
+        isolate: runs each kernel on references instead of what those before it stored (see `Isolates.isolate`), and
+            returns what it stores, by name.
     """
 
     graph: Graph
@@ -300,6 +304,9 @@ class BackwardRun:
     values: Values
     reference: Callable[[], Values]
     outputs: Values
+    module: fx.GraphModule
+    arguments: Mapping[str, Any]
+    isolate: Callable[[ReferenceLookup], Values]
 
 
 @runtime_checkable

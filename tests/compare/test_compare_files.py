@@ -86,6 +86,9 @@ def test_a_report_of_two_programs_names_the_command_that_writes_a_repro(folder, 
         ["filch", "compare", *programs, "--blame", "blame"]
     )
 
+    assert align(*programs).next_command == load_report("report.json").next_command
+    assert align(*programs[:1] * 2).next_command is None
+
     assert run("repro", "report.json", "-o", "why") == 2
     message, command = capsys.readouterr().err.rstrip().rsplit("\n", 1)
 

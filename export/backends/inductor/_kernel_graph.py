@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
@@ -149,17 +150,8 @@ class KernelGraphs:
         arguments = self._copy_inputs(self._task.bind(inputs))
         compiled = self._compiled_graph(arguments, replayed=False)
         values: dict[str, torch.Tensor] = {}
-
-        def observe(stored: Sequence[Stored]) -> None:
-            new = [item for item in stored if item.name not in values]  # an overwritten value may be observed again
-            values.update({item.name: self._copy_stored(item) for item in new})
-            for item in new:  # after all are copied, as one may be part of another
-                tensor = references(item.name)
-                if tensor is not None and spec_of(tensor) == spec_of(values[item.name]):
-                    item.overwrite(tensor)
-
         with self._running():
-            self._observed(compiled, arguments, observe)
+            self._observed(compiled, arguments, partial(_overwrite, values, references, self._copy_stored))
         return values
 
     @contextlib.contextmanager
@@ -211,6 +203,21 @@ class KernelGraphs:
 
     def _labels(self, part: CompiledPart) -> Mapping[str, Label]:
         return _labels(part.buffers, self._task.graph, self._task.exported_names)
+
+
+def _overwrite(
+    values: dict[str, torch.Tensor],
+    references: ReferenceLookup,
+    copied: Callable[[Stored], torch.Tensor],
+    stored: Sequence[Stored],
+) -> None:
+    """Add what a kernel has stored to the values, and overwrite it with the references."""
+    new = [item for item in stored if item.name not in values]  # an overwritten value may be observed again
+    values.update({item.name: copied(item) for item in new})
+    for item in new:  # after all are copied, as one may be part of another
+        tensor = references(item.name)
+        if tensor is not None and spec_of(tensor) == spec_of(values[item.name]):
+            item.overwrite(tensor)
 
 
 @dataclass(frozen=True)
@@ -367,9 +374,21 @@ def _run_backward(part: CompiledPart, inputs: list[Any], callback: Callable[[Bac
     arguments = zip(graph.inputs, kept, strict=True)
     values = {name: item.detach().cpu() for name, item in arguments if isinstance(item, torch.Tensor)}
 
+    def copied(stored: Stored) -> torch.Tensor:
+        return stored.tensor.to("cpu", copy=True)
+
+    def stored_by(tensors: Mapping[str, torch.Tensor]) -> list[Stored]:
+        return [labels[name].of(tensor) for name, tensor in tensors.items()]
+
     def observe(_: Kernel, tensors: Mapping[str, torch.Tensor]) -> None:
-        stored = [labels[name].of(tensor) for name, tensor in tensors.items()]
-        values.update({item.name: item.tensor.to("cpu", copy=True) for item in stored})
+        values.update({item.name: copied(item) for item in stored_by(tensors)})
+
+    def isolate(references: ReferenceLookup) -> Values:
+        isolated: dict[str, torch.Tensor] = {}
+        part.watched(
+            copy_tensors(kept), lambda _, tensors: _overwrite(isolated, references, copied, stored_by(tensors))
+        )
+        return isolated
 
     def reference() -> Values:
         expected: dict[str, torch.Tensor] = {}
@@ -386,5 +405,6 @@ def _run_backward(part: CompiledPart, inputs: list[Any], callback: Callable[[Bac
     compiled = _as_compiled(part, buffers, graph, {}, None)
     outputs = part.plain(inputs)
     values |= by_name(observed_outputs)
-    callback(BackwardRun(graph, compiled, values, reference, by_name(outputs)))
+    given = dict(zip(graph.inputs, kept, strict=True))
+    callback(BackwardRun(graph, compiled, values, reference, by_name(outputs), part.lowered.aot_module, given, isolate))
     return outputs

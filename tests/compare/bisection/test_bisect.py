@@ -354,3 +354,19 @@ def test_expanded_tensors_are_hashed_by_their_storage():
     assert told[0] == identity(ones.clone().expand(2**40, 4))
     assert identity(torch.ones(()).expand(1, 4)) != identity(torch.zeros(()).expand(1, 4))
     assert identity(torch.ones(1, 1).expand(1, 1)) != identity(torch.zeros(()).expand(1, 1))
+
+
+def test_a_program_is_a_reference_like_a_dump(files, small, tmp_path):
+    """A wrong optimizer is found by the numbers of another program, on drawn or given inputs; a right one is not."""
+    other = str(tmp_path / "other.onnx")
+    small[1].save(other)
+    backend = faulty("QuickGeluFusion", program=small[1])
+    inputs = {"x": np.random.default_rng(1).standard_normal((2, 4, 8), dtype=np.float32)}
+
+    given = bisect(small[1], files[1], backend=backend, inputs=inputs)
+    drawn = bisect(other, files[1], backend=backend, seed=3, only=["QuickGeluFusion"])
+    assert names(given) == names(drawn) == ["QuickGeluFusion"] and given.before != drawn.before
+    assert drawn.reference == other
+    assert commands.run("bisect", other, files[1], "--seed", "1") == 0
+    with pytest.raises(CompareError, match="only for two programs: a dump has the inputs"):
+        bisect(*files, seed=1)

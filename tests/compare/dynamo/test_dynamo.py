@@ -104,6 +104,26 @@ def test_a_wrong_lowering_is_found_in_the_operator_and_in_the_kernel(monkeypatch
 
 
 @needs_compiler
+@pytest.mark.parametrize("grad", [False, True])
+def test_kernels_that_are_wrong_by_themselves_are_told_from_those_that_inherit(monkeypatch, grad):
+    """A kernel runs alone on eager PyTorch's values: the second wrong one is found behind the first."""
+    from torch._inductor import lowering
+
+    for operator in (torch.ops.aten.tanh.default, torch.ops.aten.sigmoid.default):
+        right = lowering.lowerings[operator]
+        monkeypatch.setitem(lowering.lowerings, operator, lambda x, right=right: lowering.mul(right(x), 1.001))
+    model = nn.Sequential(*(part for act in (nn.Tanh(), nn.Sigmoid(), nn.ReLU()) for part in (nn.Linear(8, 8), act)))
+    reports = []
+    with torch.set_grad_enabled(grad):
+        _compiled(model, correctness_report=reports)(_input())
+    kernels = [row for row in reports[0].rows if row.stage == "compiled" and row.kind != "output"]
+    assert [row.operators for row in kernels if row.introduced] == [("tanh",), ("sigmoid",)]
+    inherited = [row for row in kernels if row.diverged and not row.introduced]
+    assert len(inherited) == 3 and all(row.isolated.sound for row in inherited)
+    assert reports[0].first_divergence.op == "tanh"
+
+
+@needs_compiler
 def test_a_wrong_custom_operator_is_found(monkeypatch):
     """The user's operator is right in eager PyTorch, and its lowering in Inductor is wrong."""
     from torch._inductor import lowering

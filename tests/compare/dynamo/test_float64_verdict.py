@@ -274,6 +274,9 @@ def test_a_small_error_of_a_backward_kernel_is_found(monkeypatch):
     report = compare_gradients(Absolute(), (torch.randn(6, 16),))
 
     assert "sign" in report.first_divergence.operators
+    alone = [row for row in report.rows if row.isolated is not None]
+    assert [row.diverged for row in alone if row.introduced] == [True]
+    assert any(row.diverged and row.isolated.sound for row in alone)
     assert {row.module for row in report.diverged if row.op == "gradient"} == {"up.weight", "up.bias"}
 
 

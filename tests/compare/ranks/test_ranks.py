@@ -55,13 +55,21 @@ KEPT = (
 PLANTED = FAULTS if IS_THOROUGH else KEPT
 
 
+ALONE = {  # the modules that are wrong by themselves on what all ranks have, and why others can't be run
+    "wrong_gate": (["layers.0.mlp#0.O"], ""),
+    "no_mask": (["layers.1.attn#0.O"], ""),
+    "own_seeds": ([], "the replica of rank 1 differs from that of rank 0"),
+    "stale_stage": ([], "the ranks call it on parts of the inputs of one process"),
+}
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Record all runs, each number of processes in one process group, and return their folder."""
     path = str(tmp_path_factory.mktemp("runs"))
     for kind in ("single", *BY_HAND):
         record(reference_of(kind), f"{path}/{kind}.onnx")
-    clean, names = {*CLEAN, ("fsdp", 2)}, {*PLANTED, "sequential", "fsdp_loss_scale"}
+    clean, names = {*CLEAN, ("fsdp", 2)}, {*PLANTED, "sequential", "fsdp_loss_scale", *ALONE}
     for world in (2, 4):
         jobs = [functools.partial(record_clean, kind, path) for kind, size in sorted(clean) if size == world]
         jobs += [functools.partial(record_faulty, name, path) for name in sorted(names) if FIRST[name].world == world]
@@ -69,9 +77,9 @@ def folder(tmp_path_factory):
     return path
 
 
-def _diff(folder, kind, run, **layouts):
+def _diff(folder, kind, run, *, model=None, **layouts):
     reference = f"{folder}/{'single' if kind in KINDS else kind}.onnx"
-    return diff(reference, assemble(f"{folder}/{run}.[0-9].onnx", layouts=Layouts(**layouts)))
+    return diff(reference, assemble(f"{folder}/{run}.[0-9].onnx", layouts=Layouts(**layouts)), model=model)
 
 
 @pytest.mark.parametrize(("kind", "world"), CLEAN)
@@ -91,6 +99,23 @@ def test_a_fault_is_named_with_value_and_ranks(folder, name):
     assert first is not None
     assert fault.is_at(first), first
     assert fault.has_ranks(first), first
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_modules_run_alone_on_what_the_ranks_have_together(folder, name):
+    """A module that gets replicas that differ, or a part of the inputs, is not blamed, and the result says why."""
+    fault = FIRST[name]
+    model = reference_of("single" if fault.parallelism in KINDS else fault.parallelism).captured
+    clean = _diff(folder, fault.parallelism, f"{fault.parallelism}.{fault.world}", model=model)
+    assert clean.close and clean.reasons == ()
+
+    result = _diff(folder, fault.parallelism, f"fault_{name}", model=model, learned=clean.learned)
+
+    introduced, reason = ALONE[name]
+    first = result.first_divergence
+    assert [row.key.label for row in result.diverged if row.introduced] == introduced
+    assert fault.is_at(first) or first.key.label in introduced
+    assert reason in "".join(text for text in result.reasons if "was not run alone" in text)
 
 
 @pytest.mark.parametrize("name", LEARNED)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from filch.steal import Dump, Foreign, Key, steal_forward
+from filch.steal import Foreign, Key, Records, Skipped, Statistics, missing_tensors, steal_forward
 
 from ..common._errors import CompareError
 from ..float64._fingerprint import Fingerprint
@@ -56,9 +56,9 @@ class Rerun:
 
         return float64_values(run)
 
-    def levels(self, dump: Dump) -> tuple[dict[str, StoredLevel], str]:
-        """Run the model in float64, and return the rounding levels of the first run's dump (see `measured_levels`)."""
-        return measured_levels(self._put_values, dump)
+    def levels(self, records: Records) -> tuple[dict[str, StoredLevel], str]:
+        """Run the model in float64, and return the levels of the first run's values (see `measured_levels`)."""
+        return measured_levels(self._put_values, records)
 
     def weights(self) -> dict[str, Fingerprint]:
         """Return the fingerprints of the parameters and buffers by name."""
@@ -77,18 +77,38 @@ class Rerun:
         self._run()
 
 
-def repeat_calls(name: str, model: nn.Module, dump: Dump) -> None:
-    """Call a model on the inputs of its calls in a dump, without gradients.
+def repeat_calls(name: str, model: nn.Module, records: Records) -> None:
+    """Call a model on the inputs of its calls in a dump or capture, without gradients; not those of other models.
 
     Raises:
         CompareError: an input was not stored as what it was.
     """
-    for call in dump.calls():
+    prefix = f"{name}." if name else ""
+    for call in (call for call in records.calls() if call.name == name or call.name.startswith(prefix)):
         keys = [key for key in call.keys if key.kind == "I" and key.name == call.name == name]
         if not keys:
             raise CompareError("the inputs of a call were not stored")
-        args, kwargs = dump[dump.arguments_key(name, keys[0].iteration)]
-        if foreign := next((item for item in (*args, *kwargs.values()) if isinstance(item, Foreign)), None):
-            raise CompareError(f"an input of class {foreign!r:.80} can't be read from the dump")
-        with torch.no_grad():
-            model(*args, **kwargs)
+        repeat_call(model, records, keys[0])
+
+
+def repeat_call(module: nn.Module, records: Records, key: Key) -> None:
+    """Call a module on the inputs of one of its calls, of which `key` is a record, without gradients.
+
+    Raises:
+        CompareError: an input was not stored as what it was.
+    """
+    inputs = records.arguments_key(key.name, key.iteration)
+    if inputs not in records:
+        raise CompareError("the inputs of a call were not stored")
+    args, kwargs = records[inputs]
+    if foreign := next((item for item in (*args, *kwargs.values()) if isinstance(item, Foreign)), None):
+        raise CompareError(f"an input of class {foreign!r:.80} can't be read from the dump")
+    if missing := [*missing_tensors((args, kwargs)).values()]:
+        raise CompareError(f"an input was not stored: {reason_not_stored(missing[0])}")
+    with torch.no_grad():
+        module(*args, **kwargs)
+
+
+def reason_not_stored(stand_in: Skipped | Statistics) -> str:
+    """Return why a recorded tensor has no numbers."""
+    return stand_in.reason if isinstance(stand_in, Skipped) else "only its statistics were"
