@@ -5,7 +5,6 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -95,8 +94,7 @@ class Ledger:
 
     def reuse(self, keys: Iterable[str]) -> None:
         """Append the rows of these cells again as rows of this run, which name the run that compared the cell."""
-        rows = map(self.rows.__getitem__, keys)
-        self.add(*(replace(row, run=self.run, reused=row.reused or row.run) for row in rows))
+        self.add(*(self.rows[key].reused_in(self.run) for key in keys))
 
     def close(self) -> None:
         """Close the file, which lets another process write to it."""

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -224,6 +224,10 @@ class LedgerRow:
     reused: str | None
     gaps: tuple[str, ...]
     environment: Mapping[str, str] = field(repr=False)
+
+    def reused_in(self, run: str) -> "LedgerRow":
+        """Return the row of a later run that reuses the result."""
+        return replace(self, run=run, reused=self.reused or self.run)
 
 
 def ledger_row(data: Mapping[str, Any]) -> LedgerRow:

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from filch.export import ExportError, Node, Original, Program
-from filch.export.evaluation._float64 import can_replace
+from filch.export.evaluation._eager import can_replace
 from filch.export.operators._in_float64 import in_float64
 from filch.export.operators._registry import operator_of
 
@@ -43,6 +43,8 @@ class Float64Evaluator:
         original: the exported program.
         units: half a unit in the last place of each value, relative, by name: the root mean square of its noise.
         steps: see `Float64Values`.
+        operations: the operations of the model that PyTorch runs, by the names of their results.
+        eager_names: the names of those of their results that are no lists or tuples.
 
     Raises:
         CompareError: the program has no exported PyTorch program.
@@ -62,6 +64,8 @@ class Float64Evaluator:
             raise CompareError(f"float64 needs the exported program: {error}") from error
         self.original, self._random = original, original.unpredictable
         self.steps = _steps_of(original)
+        self.operations = {node.name: node for node in original.nodes if node.op == "call_function"}
+        self.eager_names = frozenset(original.names)
 
     def of(self, inputs: Mapping[str, torch.Tensor], wanted: Collection[str], *, keep: bool) -> "ProgramRun":
         """Return the values of one call of the model.
@@ -128,7 +132,7 @@ class RunOptions:
 
 
 @dataclass(frozen=True)
-class _Values:
+class _ProgramValues:
     """The values that nodes have read or computed.
 
     Attributes:
@@ -158,15 +162,13 @@ class ProgramRun(Float64Values):
         self.steps, self.fully_cached = program.steps, options.keep or options.wanted is None
         self._program, self._inputs, self._options = program, inputs, options
         self._original: Original = program.original
-        self._eager_names = frozenset(self._original.names)
-        self._operations = {node.name: node for node in self._original.nodes if node.op == "call_function"}
         self._values = None if options.wanted is None else self._values_for(options.wanted)
         self._wanted = {*(options.wanted or ())}
         self._with_changed_decisions: ProgramRun | None = None
 
-    def _values_for(self, wanted: Collection[str]) -> _Values:
+    def _values_for(self, wanted: Collection[str]) -> _ProgramValues:
         """Return a cache for what the wanted values are computed from."""
-        values = _Values(functools.cache(self._options.known), ValueCache({}), set())
+        values = _ProgramValues(functools.cache(self._options.known), ValueCache({}), set())
         uses = Counter(name for node in self._pending(wanted, values) for name in _reads(node))
         buffer = math.inf if self._options.keep else 0
         return replace(values, cache=ValueCache(uses, wanted, buffer=buffer))
@@ -219,7 +221,7 @@ class ProgramRun(Float64Values):
 
     def is_inner(self, name: str) -> bool:
         """See `Float64Values.is_inner`."""
-        return bool(self._eager_names) and name not in self._eager_names
+        return bool(self._program.eager_names) and name not in self._program.eager_names
 
     def reads(self, name: str) -> Sequence[str]:
         """See `Float64Values.reads`."""
@@ -253,7 +255,7 @@ class ProgramRun(Float64Values):
         found = self.computed(name)
         return None if found is None else self._chosen(name, found)
 
-    def _pending(self, names: Iterable[str], values: _Values) -> list[fx.Node | Node]:
+    def _pending(self, names: Iterable[str], values: _ProgramValues) -> list[fx.Node | Node]:
         """Return the nodes that have to be computed for some values, in order."""
         order, visited, stack = dict[int, fx.Node | Node](), set[str](), [*names][::-1]
         while stack:
@@ -271,28 +273,28 @@ class ProgramRun(Float64Values):
                 )
         return [*order.values()]
 
-    def _node(self, name: str, values: _Values) -> fx.Node | Node | None:
+    def _node(self, name: str, values: _ProgramValues) -> fx.Node | Node | None:
         """Return what computes a value: an operation in PyTorch, or a node of the graph; None of inputs and weights."""
-        operation, node = self._operations.get(name), self._original.graph.producer.get(name)
+        operation, node = self._program.operations.get(name), self._original.graph.producer.get(name)
         if operation is None or (self._options.by_graph and node is not None and self._reads_inner(node, values)):
             return node
         return operation
 
-    def _reads_inner(self, node: Node, values: _Values) -> bool:
+    def _reads_inner(self, node: Node, values: _ProgramValues) -> bool:
         return any(self.is_inner(name) and values.known(name) is not None for name in node.reads)
 
-    def _is_known(self, node: fx.Node | Node, name: str, values: _Values) -> bool:
+    def _is_known(self, node: fx.Node | Node, name: str, values: _ProgramValues) -> bool:
         return name in values.cache.values or self._known(node, name, values) is not None
 
-    def _known(self, node: fx.Node | Node, name: str, values: _Values) -> torch.Tensor | None:
+    def _known(self, node: fx.Node | Node, name: str, values: _ProgramValues) -> torch.Tensor | None:
         """Return a value that a node reads and that is not computed, except weights."""
         if isinstance(node, Node) and name in self._inputs:
             return complex_as_real(self._inputs[name])
         found = values.known(name)
-        is_fit = found is None or isinstance(node, Node) or can_replace(self._operations[name], found)
+        is_fit = found is None or isinstance(node, Node) or can_replace(self._program.operations[name], found)
         return found if is_fit else None
 
-    def _compute(self, node: fx.Node | Node, values: _Values) -> None:
+    def _compute(self, node: fx.Node | Node, values: _ProgramValues) -> None:
         """Compute a node, and keep what others need of its outputs."""
         values.done.add(id(node))  # each is computed once, even if it fails
         results = self._evaluate(node, values) if isinstance(node, Node) else self._run(node, values)
@@ -305,7 +307,7 @@ class ProgramRun(Float64Values):
                 values.cache.put(name, both)
         values.cache.consume(_reads(node))
 
-    def _read(self, node: fx.Node | Node, name: str, values: _Values) -> Variants | None:
+    def _read(self, node: fx.Node | Node, name: str, values: _ProgramValues) -> Variants | None:
         """Return what a node reads of a value; None of a weight, or if the value can't be computed."""
         if (known := self._known(node, name, values)) is not None:
             return (known,) * (1 + self._options.noisy)
@@ -322,7 +324,7 @@ class ProgramRun(Float64Values):
             return exact, *noisy
         return exact, *(self._decided(name, item, exact) for item in noisy)
 
-    def _run(self, node: fx.Node, values: _Values) -> dict[str, Variants]:
+    def _run(self, node: fx.Node, values: _ProgramValues) -> dict[str, Variants]:
         """Return the result of an operation in PyTorch by its name; after an error, a run computes no more."""
         reads = {name: self._read(node, name, values) for name in _reads(node)}
         if (self.problem and self._values is not None) or None in reads.values():
@@ -334,7 +336,7 @@ class ProgramRun(Float64Values):
             found.append(compute(node.name, self._inputs, given, add_noise))
         return {node.name: (*found,)}
 
-    def _evaluate(self, node: Node, values: _Values) -> dict[str, Variants]:
+    def _evaluate(self, node: Node, values: _ProgramValues) -> dict[str, Variants]:
         """Return the outputs of an ONNX node by name; none if it is not supported, or reads what can't be computed."""
         add_noise = _noise(self._program.units, (*node.reads, *node.outputs))
         exact, noisy = dict[str, Any](), dict[str, Any]()

@@ -233,36 +233,37 @@ def _run_in(
 
     recorded = record_run(model, args, kwargs, visit, within=mode.running if mode else nullcontext, left=leave)
     graph = recorded.graph
-    movements = {name for node in graph.nodes if moved_value(node) is not None for name in node.outputs}
-    kept = {name: value for name, value in values.items() if name not in movements}
-    kept |= {name: kept[name].reshape(shape) for name, shape in finest_shapes(graph, kept).items()}
+    kept = in_finest_shapes(graph, values)
     own = {name: tensor.detach() for name, tensor in weights.items() if name in graph.known}
     again = _Replay(recorded, kept, own)
     plain = plain_tensors(own)
     return Execution(type(model).__name__, graph, kept, plain, recorded.outputs, offsets, again, units, tuple(outputs))
 
 
-def finest_shapes(graph: Graph, values: Tensors) -> dict[str, tuple[int, ...]]:
-    """Return the shape with the most dimensions in which each value is read, without another order of its elements.
+def in_finest_shapes(graph: Graph, values: Tensors) -> dict[str, torch.Tensor]:
+    """Return values without those that only move others.
+
+    Each has the shape with the most dimensions in which it is read, without another order of its elements.
 
     Args:
         graph: a graph that has the shapes of all values.
         values: the values by name.
     """
+    movements = {name for node in graph.nodes if moved_value(node) is not None for name in node.outputs}
+    found = {name: value for name, value in values.items() if name not in movements}
     sources: dict[str, str] = {}
-    shapes: dict[str, tuple[int, ...]] = {}
     for node in graph.nodes:
         if node.operator.movement == "reshape" and moved_value(node) is not None:
             source = sources.get(node.reads[0], node.reads[0])
             shape = graph.values[node.outputs[0]].shape or ()
             sizes = tuple(size for size in shape if isinstance(size, int))
-            value = values.get(source)
+            value = found.get(source)
             if value is None or len(sizes) != len(shape) or math.prod(sizes) != value.numel():
                 continue
             sources[node.outputs[0]] = source
-            if _dimensions(sizes) > _dimensions(shapes.get(source, value.shape)):
-                shapes[source] = sizes
-    return shapes
+            if _dimensions(sizes) > _dimensions(value.shape):
+                found[source] = value.reshape(sizes)
+    return found
 
 
 def _dimensions(shape: Sequence[int]) -> int:

@@ -14,7 +14,7 @@ from filch.export.tracing._replayable import ModuleOutput, RunResult
 from ..common._errors import CompareError
 from ..float64._noise import unit_of
 from ._evaluation import Float64Evaluator, ProgramRun, RunOptions
-from ._execution import Execution, Output, Replay, Tensors, finest_shapes, moved_value
+from ._execution import Execution, Output, Replay, Tensors, in_finest_shapes, moved_value
 from ._onnx_original import OnnxOriginal
 
 
@@ -70,23 +70,12 @@ def run_program(source: ProgramSource) -> Execution:
     """
     program, inputs = Float64Evaluator(replace(source.program, original=source.original)), source.inputs or {}
     graph, weights = source.original.graph, source.weights
-    moved = _moved(graph, weights)
+    views = _WeightViews(graph, weights)
     constants = {name: source.program.constant(name) for name in graph.constants if name not in weights}
     sources = {**inputs, **constants}
     values: dict[str, Any] = {name: in_float64(item) for name, item in sources.items() if item is not None}
-    shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    offsets: dict[str, int] = {}
-
-    def observe(node: Node, reads: Mapping[str, Any], results: Mapping[str, Any]) -> None:
-        for name in moved.intersection(node.outputs) & results.keys():  # a view of a weight, as far as torch makes one
-            own, tensor = reads[(root := moved_value(node) or "")], results[name]
-            shapes[name] = tuple(tensor.shape)
-            distance, rest = divmod(tensor.data_ptr() - own.data_ptr(), own.element_size())
-            if not rest and 0 <= distance < own.numel():
-                offsets[name] = offsets.get(root, 0) + distance
-
-    wanted = [name for name in graph.producer if name not in moved or name in graph.outputs]
-    run = ProgramRun(program, inputs, RunOptions(wanted, noisy=False, observe=observe))
+    wanted = [name for name in graph.producer if name not in views.names or name in graph.outputs]
+    run = ProgramRun(program, inputs, RunOptions(wanted, noisy=False, observe=views.observe))
     for name in wanted:
         found = run.computed(name)
         if found is not None:
@@ -98,19 +87,17 @@ def run_program(source: ProgramSource) -> Execution:
                 "can't be evaluated in float64 on these inputs"
             )
     tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
-    shapes |= {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    shapes = views.shapes | {name: tuple(tensor.shape) for name, tensor in (*weights.items(), *tensors.items())}
     graph = replace(graph, values={name: _described(source, name, shape) for name, shape in shapes.items()})
-    movements = {name for node in graph.nodes if moved_value(node) is not None for name in node.outputs}
-    kept = {name: value for name, value in tensors.items() if name not in movements}
-    kept |= {name: kept[name].reshape(shape) for name, shape in finest_shapes(graph, kept).items()}
-    results = tuple(_results(source))
+    kept = in_finest_shapes(graph, tensors)
+    results = tuple(_results(graph.outputs))
     return Execution(
         source.name,
         graph,
         kept,
         {name: tensor for name, tensor in weights.items() if name in graph.consumers},
         tuple(_module_outputs(source.program, graph)),
-        offsets,
+        views.offsets,
         _ProgramReplay(program, inputs, values, kept, results),
         _units(graph),
         tuple(_outputs(source, results, {**weights, **values})),
@@ -118,18 +105,38 @@ def run_program(source: ProgramSource) -> Execution:
     )
 
 
-def _moved(graph: Graph, weights: Tensors) -> frozenset[str]:
-    """Return the names of the values that are moved from weights."""
-    found = set[str]()
-    for node in graph.nodes:
+class _WeightViews:
+    """The values that a program moves from weights, as far as they were computed.
+
+    Attributes:
+        names: the names of all of them.
+        shapes: their shapes.
+        offsets: the index of the first element in the weight of each one that is a view of it.
+    """
+
+    def __init__(self, graph: Graph, weights: Tensors) -> None:
+        self.names = set[str]()
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.offsets: dict[str, int] = {}
+        for node in graph.nodes:
+            moved = moved_value(node)
+            if moved in weights or moved in self.names:
+                self.names.update(node.outputs)
+
+    def observe(self, node: Node, reads: Mapping[str, Any], results: Mapping[str, Any]) -> None:
+        """See `RunOptions`."""
         moved = moved_value(node)
-        if moved in weights or moved in found:
-            found.update(node.outputs)
-    return frozenset(found)
+        if moved is None or self.names.isdisjoint(node.outputs):
+            return
+        own = reads[moved]
+        for name, tensor in results.items():  # a view of the same memory, as far as torch makes one
+            self.shapes[name] = tuple(tensor.shape)
+            distance, rest = divmod(tensor.data_ptr() - own.data_ptr(), own.element_size())
+            if not rest and 0 <= distance < own.numel():
+                self.offsets[name] = self.offsets.get(moved, 0) + distance
 
 
-def _results(source: ProgramSource) -> Iterator[RunResult]:
-    names = source.original.graph.outputs
+def _results(names: Sequence[str]) -> Iterator[RunResult]:
     for name in names:
         yield RunResult("returned", "" if len(names) == 1 else name, name)
 

@@ -94,14 +94,16 @@ def placeholder_values(program: ExportedProgram, inputs: Mapping[str, torch.Tens
     return values
 
 
-def _fits(node: fx.Node, tensor: torch.Tensor) -> bool:
-    """Whether a tensor can replace a node's result; complex numbers are pairs of real numbers in ONNX."""
+def can_replace(node: fx.Node, tensor: torch.Tensor) -> bool:
+    """Whether a tensor, of any width, can replace a node's result; complex numbers are pairs of real ones in ONNX."""
     traced = node.meta.get("val")
     return (
-        node.op == "call_function"
-        and isinstance(traced, torch.Tensor)
-        and (traced.dtype, traced.ndim) == (tensor.dtype, tensor.ndim)
+        isinstance(traced, torch.Tensor) and traced.ndim == tensor.ndim and traced.is_complex() == tensor.is_complex()
     )
+
+
+def _fits(node: fx.Node, tensor: torch.Tensor) -> bool:
+    return node.op == "call_function" and can_replace(node, tensor) and node.meta["val"].dtype == tensor.dtype
 
 
 def _needed(graph: fx.Graph, known: Collection[fx.Node], wanted: Collection[str] | None) -> set[fx.Node]:

@@ -95,14 +95,6 @@ def _read_float64(read: Read | None) -> Read:
     return convert
 
 
-def can_replace(node: fx.Node, tensor: torch.Tensor) -> bool:
-    """Whether a tensor can replace a node's result; complex numbers are pairs of real numbers in ONNX."""
-    traced = node.meta.get("val")
-    return (
-        isinstance(traced, torch.Tensor) and traced.ndim == tensor.ndim and traced.is_complex() == tensor.is_complex()
-    )
-
-
 @contextlib.contextmanager
 def _in_float64() -> Iterator[None]:
     """Make float64 torch's default dtype in the block."""

@@ -1,9 +1,5 @@
 """The script that this project came from, onnx-diagnostic's 'Dumps intermediate results', with its imports changed."""
 
-from pathlib import Path
-
-import pytest
-
 # What follows the imports is the document's own, up to the drawing of the graph.
 SCRIPT = """
 import onnx
@@ -52,9 +48,7 @@ onx = onnx.load("plot_dump_intermediate_results.onnx")
 """
 
 
-def test_the_seeds_script_runs_with_only_its_imports_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_seeds_script_runs_with_only_its_imports_changed(tmp_path, monkeypatch, capsys):
     """Its modules, its narration and its restored keys, in its order and nesting."""
     monkeypatch.chdir(tmp_path)
 

@@ -12,7 +12,7 @@ from filch.compare import diff
 from filch.compare._compare_export import compare_export
 from filch.compare.testing._golden import Golden
 from filch.export import export
-from filch.steal import Capture, steal_forward
+from filch.steal import steal_forward
 from support.faults.fakes import WrongBackend
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
@@ -22,12 +22,12 @@ Register = Callable[[nn.Module], object]
 class Net(nn.Module):
     """A linear layer, whose result may be scaled."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         torch.manual_seed(0)
         self.layer = nn.Linear(4, 4)
 
-    def forward(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, x, scale=None):
         """Return the result."""
         y = self.layer(x)
         return y if scale is None else y * scale
@@ -44,7 +44,7 @@ HOOKS: dict[str, Register] = {
 }
 
 
-def recorded(register: Register, model: nn.Module | None = None) -> tuple[nn.Module, Capture]:
+def recorded(register, model=None):
     """Return a model with a hook, and a capture of two calls."""
     model = Net().eval() if model is None else model
     register(model)
@@ -55,7 +55,7 @@ def recorded(register: Register, model: nn.Module | None = None) -> tuple[nn.Mod
 
 
 @pytest.mark.parametrize("way", HOOKS)
-def test_a_model_with_hooks_is_close_to_its_export(way: str) -> None:
+def test_a_model_with_hooks_is_close_to_its_export(way):
     """Every value is judged, and a fault is found."""
     model, capture = recorded(HOOKS[way])
     program = export(model, (X,))
@@ -67,12 +67,12 @@ def test_a_model_with_hooks_is_close_to_its_export(way: str) -> None:
 
 @pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize("in_place", [False, True])
-def test_the_arguments_of_the_caller_are_recorded_beside_those_of_forward(in_place: bool, is_late: bool) -> None:
+def test_the_arguments_of_the_caller_are_recorded_beside_those_of_forward(in_place, is_late):
     """Of the outermost call alone, and only if a hook has changed them, wherever it was registered."""
     model = nn.Sequential(Net()).eval()
     model[0].register_forward_pre_hook(lambda _, args: (args[0] * 2,))
 
-    def register() -> None:
+    def register():
         model.register_forward_pre_hook(lambda _, args: args[0].mul_(3) if in_place else args[0] * 3)
 
     if not is_late:
@@ -90,7 +90,7 @@ def test_the_arguments_of_the_caller_are_recorded_beside_those_of_forward(in_pla
     assert {key[:2] for key in capture if key.kind == "A"} <= {("", 1), ("", last)}
 
 
-def test_a_hook_may_do_what_another_implementation_computes() -> None:
+def test_a_hook_may_do_what_another_implementation_computes():
     """The arguments of the caller are no difference between two captures."""
     _, with_hook = recorded(HOOKS["before"])
     model = Net().eval()
@@ -101,7 +101,7 @@ def test_a_hook_may_do_what_another_implementation_computes() -> None:
     assert diff(with_hook, without).outcome == diff(without, with_hook).outcome == "close"
 
 
-def test_a_golden_dump_of_a_model_with_hooks_repeats_its_calls(tmp_path) -> None:
+def test_a_golden_dump_of_a_model_with_hooks_repeats_its_calls(tmp_path):
     """The hooks change the arguments once, not twice."""
     model, _ = recorded(HOOKS["before"])
     Golden(tmp_path / "golden.onnx", True, None, print, print).check(model, (X,))

@@ -13,24 +13,13 @@ from filch.compare import CompareError, blame, compare, map_to_export
 from filch.export import export
 from filch.steal import steal_forward
 from support.models.plain_onnx import new_names, plain, renamed, saved_by_onnxruntime
+from support.models.small import capture_of, module_of
 from support.models.zoo import exported
-
-
-class Small(nn.Module):
-    """A model with two inputs of different shapes, and one that it does not read."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear, self.norm = nn.Linear(8, 16), nn.LayerNorm(16)
-
-    def forward(self, x, scale, unread):
-        return self.norm(nn.functional.gelu(self.linear(x))) * scale
 
 
 def recorded(model, args):
     """Return the exported model and a capture of one call."""
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(*args)
+    capture = capture_of(model, *args, submodules=True)
     return export(model, args), capture
 
 
@@ -38,7 +27,12 @@ def recorded(model, args):
 def small():
     torch.manual_seed(0)
     args = torch.randn(2, 8), torch.randn(16), torch.randn(1)
-    model = Small().eval()
+    # A model with two inputs of different shapes, and one that it does not read.
+    model = module_of(
+        lambda self, x, scale, unread: self.norm(nn.functional.gelu(self.linear(x))) * scale,
+        linear=nn.Linear(8, 16),
+        norm=nn.LayerNorm(16),
+    ).eval()
     foreign = torch.onnx.export(model, args, verbose=False).model_proto
     return foreign, *recorded(model, args)
 
@@ -137,20 +131,15 @@ def test_an_input_that_the_model_does_not_have_is_refused(small):
         map_to_export(more, exported, capture)
 
 
-class Cached(nn.Module):
-    """A model that returns keys and values as models for generation do."""
-
-    def __init__(self):
-        super().__init__()
-        self.key, self.value = nn.Linear(8, 4), nn.Linear(8, 4)
-
-    def forward(self, x):
-        return {"cache": [{"keys": self.key(x), "values": self.value(x)}]}
-
-
 def test_a_file_for_generation_is_given_an_empty_past_and_its_outputs_are_found_by_name():
     """As of ONNX Runtime GenAI's builder: other names, another order, inputs for earlier keys and values."""
-    model, args = Cached().eval(), (torch.randn(3, 8),)
+    # A model that returns keys and values as models for generation do.
+    model = module_of(
+        lambda self, x: {"cache": [{"keys": self.key(x), "values": self.value(x)}]},
+        key=nn.Linear(8, 4),
+        value=nn.Linear(8, 4),
+    ).eval()
+    args = (torch.randn(3, 8),)
     exported, capture = recorded(model, args)
     foreign = torch.onnx.export(model, args, verbose=False).model_proto
     graph = foreign.graph

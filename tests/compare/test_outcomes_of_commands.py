@@ -1,33 +1,44 @@
-"""The outcome of each command for each way to be wrong: none is close, and a right answer is."""
+"""Wrong answers of all kinds, which no command and no comparison calls close."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
+from faults.answers import CASES
 from filch.compare import (
     Report,
     align,
     check_invariance,
     compare_decode,
     compare_programs,
+    compare_tensors,
     diff,
 )
 from filch.compare._compare_export import compare_export
+from filch.compare.common._complex import complex_as_real
+from filch.compare.engine._value_comparator import ValueComparator
 from filch.compare.history._history import history
+from filch.compare.judging._run import Run
+from filch.compare.metrics._limits import Limits
+from filch.compare.references._resolver import Reference, ReferenceResolver
 from filch.compare.results._cells import Cell, CellTable, ledger_row, run_cell
 from filch.compare.testing._artifacts import ArtifactStore
 from filch.compare.testing._checks import Checks
-from filch.export import Program, export
-from filch.steal import steal_forward
+from filch.export import Graph, Node, Value, export
+from filch.export.backends import Compiled
 from support.faults.fakes import WrongBackend
+from support.models.hand_made import float64_values, judge_of
+from support.models.small import capture_of
 from support.models.zoo import build
 from support.thorough import kept
 
@@ -53,13 +64,13 @@ WAYS: dict[str, Change] = {
 class Net(nn.Module):
     """A model of two layers whose output may be wrong."""
 
-    def __init__(self, change: Change = lambda t: t) -> None:
+    def __init__(self, change=lambda t: t):
         super().__init__()
         torch.manual_seed(0)
         self.layers = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 6))
         self.change = change
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor | None:
+    def forward(self, x):
         """Return the changed output."""
         return self.change(self.layers(x))
 
@@ -72,27 +83,26 @@ class Right:
     capture: object
     program: object
 
-    def report(self, change: Change) -> Report:
+    def report(self, change):
         """Return the report of `filch check` on a backend with a wrong output."""
         backend = WrongBackend({self.program.graph.outputs[0]: change})
         return compare_export(self.capture, self.program, backend=backend)
 
 
 @pytest.fixture(scope="module")
-def right() -> Right:
+def right():
     """Return the right model, whose output is finite."""
     return right_of(lambda t: t)
 
 
-def right_of(change: Change) -> Right:
+def right_of(change):
     """Record and export a model."""
     model = Net(change).eval()
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(X)
+    capture = capture_of(model, X, submodules=True)
     return Right(model, capture, export(model, (X,)))
 
 
-def of_fixture(right: Right, change: Change, folder: Path) -> str:
+def of_fixture(right, change, folder):
     """Return what the fixture `filch` records of the test."""
     recorded: dict[str, str] = {}
     store = ArtifactStore(folder, folder, lambda: folder, recorded.__setitem__)
@@ -104,12 +114,12 @@ def of_fixture(right: Right, change: Change, folder: Path) -> str:
     return recorded["result"]
 
 
-def of_torch_compile(right: Right, change: Change, _: Path) -> str:
+def of_torch_compile(right, change, _):
     """Return the outcome of a compiler with a wrong output."""
     reports: list[Report] = []
 
-    def inner(module: torch.fx.GraphModule, _: object) -> Callable[..., object]:
-        def run(*args: object) -> list[object]:
+    def inner(module, _):
+        def run(*args):
             results = [change(result) for result in module(*args)]
             return [torch.zeros(()) if result is None else result for result in results]
 
@@ -122,7 +132,7 @@ def of_torch_compile(right: Right, change: Change, _: Path) -> str:
     return reports[0].outcome
 
 
-def of_history(right: Right, change: Change, _: Path) -> str:
+def of_history(right, change, _):
     """Return the outcome of a history with one right and one wrong comparison."""
     wrong = run_cell({"model": "b"}, lambda: right.report(change))
     common = {"filch_ledger": 1, "key": "k", "run": "2026-01-01T00:00:00Z", "environment": {}, "blame": None}
@@ -135,22 +145,21 @@ def of_history(right: Right, change: Change, _: Path) -> str:
     ).outcome
 
 
-def of_table(right: Right, change: Change, _: Path) -> str:
+def of_table(right, change, _):
     """Return the outcome of a matrix or a sweep with one right and one wrong comparison."""
     return CellTable((Cell({}, "close"), run_cell({}, lambda: right.report(change)))).outcome
 
 
-def of_diff(right: Right, change: Change, __: Path) -> str:
+def of_diff(right, change, __):
     """Return the outcome for two captures of the whole model, of which the second one is wrong."""
     captures = []
     for model in (right.model, Net(change).eval()):
-        with torch.no_grad(), steal_forward(model) as capture:
-            model(X)
+        capture = capture_of(model, X)
         captures.append(capture)
     return diff(*captures).outcome
 
 
-def of_programs(right: Right, change: Change, _: Path) -> str:
+def of_programs(right, change, _):
     """Return the outcome for two ONNX programs, of which the second one is wrong."""
     if change(X) is None:
         wrong = right.program.model.clone()
@@ -160,25 +169,25 @@ def of_programs(right: Right, change: Change, _: Path) -> str:
 
 
 @cache
-def language_model() -> tuple[nn.Module, Program]:
+def language_model():
     """Return a tiny Llama and its program with a cache."""
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
     model = build("LlamaForCausalLM", {**sizes, "num_hidden_layers": 1, "vocab_size": 24, "pad_token_id": 0})
     return model, export(model, kwargs={"input_ids": TOKENS[:, :2]}, cache="dynamic")
 
 
-def of_decode(_: Right, change: Change, __: Path) -> str:
+def of_decode(_, change, __):
     """Return the outcome of a decode whose logits are wrong."""
     model, program = language_model()
     backend = WrongBackend({program.graph.outputs[0]: change})
     return compare_decode(model, TOKENS, program=program, backend=backend, tokens=6, prefill=2).outcome
 
 
-def of_invariance(_: Right, change: Change, __: Path) -> str:
+def of_invariance(_, change, __):
     """Return the outcome of a language model whose logits are wrong if it is called with one token."""
     model, _program = language_model()
 
-    def changed(_model: nn.Module, _args: object, output: Mapping[str, object]) -> object:
+    def changed(_model, _args, output):
         one = output["logits"].shape[1] == 1
         return type(output)(**{**output, "logits": change(output["logits"])}) if one else output
 
@@ -189,7 +198,7 @@ def of_invariance(_: Right, change: Change, __: Path) -> str:
         hook.remove()
 
 
-def of_weights(_: Right, change: Change, __: Path) -> str:
+def of_weights(_, change, __):
     """Return the outcome for two sets of weights, of which one weight is wrong."""
     weights = Net().state_dict()
     wrong = {name: change(item) if name == "layers.2.weight" else item for name, item in weights.items()}
@@ -223,7 +232,7 @@ KINDS = {"NaN", "zero", "missing", "reordered", "a part"}  # of ways, of which t
 @pytest.mark.parametrize(
     ("command", "way"), kept(PAIRS, *(pair for pair in PAIRS if pair[0] not in SLOW or pair[1] in KINDS))
 )
-def test_no_command_calls_a_wrong_output_close(command: str, way: str, right: Right, tmp_path: Path) -> None:
+def test_no_command_calls_a_wrong_output_close(command, way, right, tmp_path):
     """Only what is missing may be incomplete instead of different."""
     outcome = COMMANDS[command](right, WAYS[way], tmp_path)
 
@@ -231,12 +240,12 @@ def test_no_command_calls_a_wrong_output_close(command: str, way: str, right: Ri
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_calls_a_right_output_close(command: str, right: Right, tmp_path: Path) -> None:
+def test_each_command_calls_a_right_output_close(command, right, tmp_path):
     """The same checks, with the output unchanged."""
     assert COMMANDS[command](right, lambda t: t * 1, tmp_path) == "close"
 
 
-def with_first(number: float) -> Change:
+def with_first(number):
     """Return a change that gives the first element another number."""
     first = torch.zeros(6, 6, dtype=torch.bool)
     first[0, 0] = True
@@ -249,10 +258,57 @@ KINDS = [("inf", "inf"), ("inf", "-inf"), ("inf", "nan"), ("nan", "nan"), ("nan"
 
 @pytest.mark.parametrize("command", ["check", "compare", "diff", "align"])
 @pytest.mark.parametrize(("expected", "actual"), KINDS)
-def test_what_is_not_finite_has_to_be_of_the_same_kind(
-    expected: str, actual: str, command: str, tmp_path: Path
-) -> None:
+def test_what_is_not_finite_has_to_be_of_the_same_kind(expected, actual, command, tmp_path):
     """NaN is only NaN, and an infinity only itself."""
     outcome = COMMANDS[command](right_with_first(float(expected)), with_first(float(actual)), tmp_path)
 
     assert outcome == ("close" if expected == actual else "different")
+
+
+SPECIAL = (0.0, 1.5, -2.0, 1e-30, 3e4, float("inf"), float("-inf"), float("nan"))
+GRAPH = Graph("main", ("x",), ("y",), (), (Node("copy", "Identity", ("x",), ("y",)),), {"y": Value("y")})
+
+
+def compared(actual, expected, *, truth):
+    """Return the report on a one-node graph that computes `actual` where the model has `expected`."""
+    known = {} if expected is None else {"y": complex_as_real(expected)}
+    made = {} if actual is None else {"y": complex_as_real(actual)}
+    run = Run(0, "exported", Compiled(GRAPH, None), {"x": known["y"]} if known else {}, made)
+    rounding = judge_of(float64_values(known), run) if truth and expected is not None else None
+    references = {name: Reference(tensor, "module") for name, tensor in known.items()}
+    judge = ValueComparator(run, ReferenceResolver(references), None, Limits(GRAPH, None), None, rounding)
+    judge.compare((name, tensor, None) for name, tensor in made.items())
+    return Report("backend", "model", "program", tuple(judge.rows()))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_wrong_answers_differ_and_right_ones_are_close(case):
+    """They are judged by `compare_tensors`, in a comparison with a tolerance, and in one by float64."""
+    alone = compare_tensors(case.actual, case.expected)
+    reports = [compared(case.actual, case.expected, truth=truth) for truth in (False, True)]
+
+    found = [alone.close, *(report.close for report in reports)]
+    assert found == [case.close] * 3, [str(row) for row in reports[1].rows]
+    assert case.close or alone.problem or (alone.absolute > 0 and alone.error > 0)
+
+
+def test_there_are_wrong_answers_of_all_kinds():
+    """Their names are unique, and some are right answers."""
+    assert len({case.name for case in CASES}) == len(CASES) >= 120
+    assert sum(case.close for case in CASES) >= 25
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64])
+@settings(max_examples=30, deadline=None)
+@given(pairs=st.lists(st.tuples(st.sampled_from(SPECIAL), st.sampled_from(SPECIAL)), min_size=1, max_size=4))
+def test_a_nonfinite_value_on_one_side_alone_never_passes(dtype, pairs):
+    """Nor do infinities of different signs or a number in place of NaN, however they are judged."""
+    expected, actual = (torch.tensor(side).to(dtype) for side in zip(*pairs, strict=True))
+    e, a = complex_as_real(expected), complex_as_real(actual)
+    alike = (e == a) | (e.isnan() & a.isnan())
+    odd = bool((~alike & ~(e.isfinite() & a.isfinite())).any())
+
+    for report in (compared(actual, expected, truth=truth) for truth in (False, True)):
+        assert not (odd and report.close), str(report.rows[0].float64)
+        assert not odd or not any(row.float64 is not None and row.float64.sound for row in report.rows)
+    assert not (odd and compare_tensors(actual, expected, tolerance=1e6, magnitude=1e30).close)

@@ -13,7 +13,7 @@ from filch.compare.cli._app import main
 from filch.export import PassError, export, optimize
 from filch.export.backends import get_backend
 from filch.export.passes import PassContext, default_passes, pass_names
-from filch.steal import steal_forward
+from support.models.small import capture_of
 
 CORRECT = ("InlinePass", "FoldConstantPass", "SubgraphRewritePass")
 BEHIND = ("CommonSubexpressionEliminationPass", "OrtExtendedPass")
@@ -50,8 +50,7 @@ def made():
     found = {}
     for kind, inputs in INPUTS.items():
         model, given = kind().eval(), inputs()
-        with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-            model(given)
+        capture = capture_of(model, given, submodules=True)
         found[kind] = capture, export(model, (given,))
     return found
 
@@ -332,8 +331,7 @@ def test_rows_are_json(made, judged):
 def test_the_reference_can_be_the_path_of_a_dump(made, tmp_path):
     """The instrument restores it."""
     model, inputs = Text().eval(), INPUTS[Text]()
-    with torch.no_grad(), steal_forward(model, dump_file=tmp_path / "dump.onnx"):
-        model(inputs)
+    capture_of(model, inputs, dump_file=tmp_path / "dump.onnx")
     with PassContext() as context:
         instrument = context.compare_instrument(tmp_path / "dump.onnx")
         optimize(export(model, (inputs,)), ["InlinePass"])

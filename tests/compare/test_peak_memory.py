@@ -44,16 +44,10 @@ def test_no_session_is_kept_while_another_one_is_created():
     assert peaks["compiled graph: compiling"] < 1.3
 
 
-def test_a_comparison_of_files_has_the_weights_twice():
-    """Pages of the mapped file, and those that ONNX Runtime has converted."""
-    peaks = _peaks("files")
-    assert {name: peak for name, peak in peaks.items() if peak > _TWICE} == {}
-
-
-def test_a_comparison_of_two_programs_has_the_weights_of_both_twice():
-    """As for a file and a dump, of each program."""
-    peaks = _peaks("programs")
-    assert {name: peak for name, peak in peaks.items() if peak > _TWICE} == {}
+@pytest.mark.parametrize("use", ["files", "programs"])
+def test_a_comparison_of_files_or_programs_has_the_weights_twice(use):
+    """Pages of the mapped file, and those that ONNX Runtime has converted; of two programs, each has both."""
+    assert {name: peak for name, peak in _peaks(use).items() if peak > _TWICE} == {}
 
 
 def test_an_alignment_has_one_model_at_a_time_in_float64():

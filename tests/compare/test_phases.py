@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
-import pytest
 import torch
 from torch import nn
 
@@ -13,8 +11,9 @@ from filch.compare import compare
 from filch.compare.fleet._cell import CellOptions, matrix_cells, sweep_cells
 from filch.compare.fleet._here import run_here
 from filch.export import export
-from filch.steal import Phase, steal_forward, watch_phases
+from filch.steal import Phase, watch_phases
 from support.faults.fakes import WrongBackend
+from support.models.small import capture_of
 
 FACTORIES = """
 import torch
@@ -31,13 +30,13 @@ EXPORT = ["running the model", "torch.export", "translation to ONNX", "types", "
 class Watched:
     """The names of phases in the order in which they began, the items, and the last text of each phase."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.names: list[str] = []
         self.last: dict[str, str] = {}
         self.stacks: set[tuple[str, ...]] = set()
         self._known: list[Phase] = []
 
-    def __call__(self, phases: tuple[Phase, ...]) -> None:
+    def __call__(self, phases):
         for item in phases:
             if not any(item is known for known in self._known):
                 self._known.append(item)
@@ -46,16 +45,15 @@ class Watched:
         self.stacks.add(tuple(map(str, phases)))
 
 
-def _check(backend: str | WrongBackend) -> None:
+def _check(backend):
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4)).eval(), torch.randn(2, 4)
     program = export(model, (x,))
-    with steal_forward(model, submodules=True) as capture, torch.no_grad():
-        model(x)
+    capture = capture_of(model, x, submodules=True)
     compare(capture, program, backend=backend)
 
 
-def test_the_phases_of_a_check_come_in_order() -> None:
+def test_the_phases_of_a_check_come_in_order():
     """Export, capture, compilation of each stage, then the plain run and the values of each."""
     watched = Watched()
     with watch_phases(watched):
@@ -72,7 +70,7 @@ def test_the_phases_of_a_check_come_in_order() -> None:
     assert {(f"export: step {number} of 5: {name}",) for number, name in enumerate(EXPORT, 1)} <= watched.stacks
 
 
-def test_counts_reach_their_totals_also_of_isolated_nodes() -> None:
+def test_counts_reach_their_totals_also_of_isolated_nodes():
     """Each value of a stage is counted, and each node that runs alone."""
     watched = Watched()
     with watch_phases(watched):
@@ -84,7 +82,7 @@ def test_counts_reach_their_totals_also_of_isolated_nodes() -> None:
         assert count == total and int(total) > 0, watched.last
 
 
-def test_a_matrix_and_a_sweep_name_their_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_matrix_and_a_sweep_name_their_cells(tmp_path, monkeypatch):
     """The phases of each comparison are inside of its cell."""
     (tmp_path / "models.py").write_text(FACTORIES)
     monkeypatch.chdir(tmp_path)
@@ -110,7 +108,7 @@ def test_a_matrix_and_a_sweep_name_their_cells(tmp_path: Path, monkeypatch: pyte
     )
 
 
-def test_a_check_logs_phases_not_values(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_check_logs_phases_not_values(caplog):
     """So a failing test of another project that shows debug messages is not flooded."""
     with caplog.at_level(logging.DEBUG, logger="filch"):
         _check("onnxruntime-cpu")

@@ -16,27 +16,22 @@ from filch.export import export, lower, optimize
 from filch.export.backends import get_backend
 from filch.steal import ModuleInfo, steal_forward
 from filch.steal.values._arguments import argument_tensors
+from support.models.small import module_of
 from support.models.zoo import exported
 from support.processes.compilers import needs_compiler
 from support.thorough import thorough
 
 
-class Small(nn.Module):
-    """A model that Inductor compiles to two kernels of its own and a library call between them."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.LayerNorm(16)
-        self.linear = nn.Linear(16, 16)
-
-    def forward(self, x):
-        return torch.tanh(self.linear(self.norm(x))) + x * 0.5
-
-
 def small():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return Small().eval(), (torch.randn(4, 16),), {}
+        # A model that Inductor compiles to two kernels of its own and a library call between them.
+        model = module_of(
+            lambda self, x: torch.tanh(self.linear(self.norm(x))) + x * 0.5,
+            norm=nn.LayerNorm(16),
+            linear=nn.Linear(16, 16),
+        )
+        return model.eval(), (torch.randn(4, 16),), {}
 
 
 class Subject:

@@ -1,5 +1,7 @@
 """Right ONNX files with rare features, each against itself: all is judged, and a planted wrong value is found."""
 
+from functools import partial
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -9,12 +11,9 @@ import torch
 from filch.compare import CompareError, compare_programs
 from filch.export import ProgramError, load_program
 from support.faults.fakes import WrongBackend
+from support.models.small import onnx_model
 
-
-def model(text, opset=19):
-    """Return a model from the text of its graph."""
-    imports = f'"": {opset}, "ai.onnx.ml": 3, "com.microsoft": 1'
-    return onnx.parser.parse_model(f"<ir_version: 9, opset_import: [{imports}]> g {text}")
+model = partial(onnx_model, opset=19, ir_version=9)
 
 
 def outputs(report):

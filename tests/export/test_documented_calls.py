@@ -13,7 +13,6 @@ from torch import nn
 from filch.compare import compiled_graph
 from filch.export import (
     Graph,
-    Program,
     ProgramError,
     as_graph,
     as_program,
@@ -29,11 +28,11 @@ from filch.export.views import plot_dot, plot_graph, plot_legend
 class Attention(nn.Module):
     """Reshapes to sizes that torch's exporter writes as untyped values."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.query = nn.Linear(4, 4)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         """Two heads."""
         batch, length, width = x.shape
         query = self.query(x).reshape(batch, length, 2, width // 2).transpose(1, 2)
@@ -41,7 +40,7 @@ class Attention(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def program() -> Program:
+def program():
     """The exported program, unoptimized."""
     return export(Attention(), (torch.ones(1, 3, 4),))
 

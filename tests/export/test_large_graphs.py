@@ -1,7 +1,6 @@
 """The cost of large graphs grows linearly with the number of nodes."""
 
 import gc
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -14,28 +13,28 @@ from filch.export.backends import Compiled
 from support.processes.forked import run_python
 
 
-def _chain(nodes: int) -> list[onnx.NodeProto]:
+def _chain(nodes):
     return [helper.make_node("Relu", [f"v{i}"], [f"v{i + 1}"], name=f"n{i}") for i in range(nodes)]
 
 
-def _plus(nodes: int) -> list[onnx.NodeProto]:
+def _plus(nodes):
     return [helper.make_node("Add", [f"v{i}", "w"], [f"v{i + 1}"], name=f"n{i}") for i in range(nodes)]
 
 
-def _backwards(nodes: int) -> list[onnx.NodeProto]:
+def _backwards(nodes):
     return _chain(nodes)[::-1]
 
 
-def _residual(nodes: int) -> list[onnx.NodeProto]:
+def _residual(nodes):
     return [helper.make_node("Mul", [f"v{i}", f"v{max(i - 1, 0)}"], [f"v{i + 1}"], name=f"n{i}") for i in range(nodes)]
 
 
-def _fan_out(nodes: int) -> list[onnx.NodeProto]:
+def _fan_out(nodes):
     made = [helper.make_node("Mul", ["v0", "w"], [f"b{i}"], name=f"n{i}") for i in range(nodes - 1)]
     return [*made, helper.make_node("Sum", [f"b{i}" for i in range(nodes - 1)], [f"v{nodes}"], name="sum")]
 
 
-def _saved(nodes: list[onnx.NodeProto], path: Path) -> Path:
+def _saved(nodes, path):
     ends = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("v0", f"v{len(nodes)}"))
     first, last = ends
     held = [numpy_helper.from_array(np.ones(2, np.float32), "w")]
@@ -135,7 +134,7 @@ print(*(calls(lambda: optimize(load_program(path))) for path in sys.argv[2:]))
 """
 
 
-def _counted(script: str, *arguments: object) -> list[tuple[int, int]]:
+def _counted(script, *arguments):
     """Return the numbers of calls of Python and C functions for some nodes and for twice as many.
 
     They are counted in a process of their own: a profile function does not bear the frame evaluation of torch.compile.
@@ -188,7 +187,7 @@ def test_the_collector_does_not_run_while_a_graph_is_read(tmp_path):
     path = _saved(_chain(3000), tmp_path / "m.onnx")
     seen = []
 
-    def see(phase: str, info: object) -> None:
+    def see(phase, info):
         seen.append(phase)
 
     program = load_program(path)

@@ -11,7 +11,7 @@ from filch.compare.cli._app import main
 from filch.export import BackendError, ExportError, export, lower, optimize
 from filch.export.backends import get_backend
 from filch.export.common import _onnxruntime
-from filch.steal import steal_forward
+from support.models.small import capture_of
 
 BACKENDS = ["onnxruntime-cpu", "onnxruntime-cuda", "onnxruntime-tensorrt"]
 NOT_INSTALLED = (
@@ -78,8 +78,7 @@ def program_and_capture():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.GroupNorm(2, 4), nn.Softplus()).eval()
     x = torch.randn(1, 3, 4, 4)
-    with steal_forward(model, submodules=True) as capture:
-        model(x)
+    capture = capture_of(model, x, submodules=True)
     return export(model, (x,)), capture
 
 

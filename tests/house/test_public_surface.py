@@ -28,10 +28,6 @@ RUNTIMES = {"onnxruntime", "onnx_ir", "onnxscript", "rich", "transformers", "typ
 MEMBERS = (property, cached_property, classmethod, staticmethod)
 
 
-def _sub_packages(package):
-    return {other.rpartition(".")[2] for other in FOLDERS if other.rpartition(".")[0] == package}
-
-
 def _undocumented(name, value):
     """`name`, and the public methods and properties of `value`, as far as they lack a docstring of their own."""
     made_up = f"{name.rpartition('.')[2]}("  # what dataclasses write where there is none
@@ -58,7 +54,7 @@ def test_all_is_what_is_public(package):
     missing = [name for name in module.__all__ if not hasattr(module, name)]
     assert not missing
     by_accident = {name for name in dir(module) if not name.startswith("_")} - {*module.__all__}
-    assert by_accident <= _sub_packages(package)
+    assert by_accident <= {other.rpartition(".")[2] for other in FOLDERS if other.rpartition(".")[0] == package}
 
 
 @pytest.mark.parametrize("package", PACKAGES)

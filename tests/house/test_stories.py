@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("forked_repros")
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-def check(command: str, shown: str, expected: int) -> None:
+def check(command, shown, expected):
     """It ends as it should, and prints what is shown."""
     code, printed = run(command)
     assert code == expected, f"$ {command}\n{printed}"

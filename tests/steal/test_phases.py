@@ -6,23 +6,21 @@ import logging
 import time
 from contextlib import suppress
 
-import pytest
-
-from filch.steal import Phase, phase, watch_phases
+from filch.steal import phase, watch_phases
 from filch.steal._phases import is_watched
 
 
 class Watched:
     """The phases that a watcher received, as text."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.seen: list[list[str]] = []
 
-    def __call__(self, phases: tuple[Phase, ...]) -> None:
+    def __call__(self, phases):
         self.seen.append([str(item) for item in phases])
 
 
-def test_nested_phases_arrive_in_order_and_counts_reach_their_totals() -> None:
+def test_nested_phases_arrive_in_order_and_counts_reach_their_totals():
     """An outer phase stays while inner ones come and go."""
     watched = Watched()
     with watch_phases(watched), phase("cell", 2) as cells:
@@ -50,7 +48,7 @@ def test_nested_phases_arrive_in_order_and_counts_reach_their_totals() -> None:
     ]
 
 
-def test_the_time_left_follows_from_the_work_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_left_follows_from_the_work_done(monkeypatch):
     """Items differ in their work; an estimate that has run out is none."""
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
@@ -66,7 +64,7 @@ def test_the_time_left_follows_from_the_work_done(monkeypatch: pytest.MonkeyPatc
         assert values.seconds_left() is None
 
 
-def test_a_phase_that_fails_ends_without_being_complete() -> None:
+def test_a_phase_that_fails_ends_without_being_complete():
     """Its count stays where it was, and the next phase is not inside of it."""
     watched = Watched()
     with watch_phases(watched):
@@ -79,7 +77,7 @@ def test_a_phase_that_fails_ends_without_being_complete() -> None:
     assert watched.seen[-2:] == [["next"], []]
 
 
-def test_without_a_watcher_phases_are_only_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_watcher_phases_are_only_logged_once(caplog):
     """Also with debug messages, a thousand values do not make a thousand records."""
     assert not is_watched()
     with caplog.at_level(logging.DEBUG), phase("value", 1_000) as values:

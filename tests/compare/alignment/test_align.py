@@ -1,15 +1,12 @@
 """Tests of `align`: a correct port, planted bugs, and inputs that say little."""
 
-from __future__ import annotations
-
 import copy
 import re
-from collections.abc import Callable
 from functools import cache
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from filch.compare import CompareError, MappedValue, ValueMap, align, diff, load_value_map
 from filch.compare.alignment._notes import _same_place
@@ -18,6 +15,7 @@ from filch.compare.layouts._numbers import TensorNumbers
 from filch.compare.layouts._solve import solve
 from filch.export import TraceError
 from filch.steal import FilchError, steal_forward
+from support.models.small import capture_of
 
 from ...support.models.port import BUGS, LAYERS, port
 
@@ -36,7 +34,7 @@ PLACES = {
 }
 
 
-def expected_place(module: str) -> str:
+def expected_place(module):
     (pattern,) = (pattern for pattern in PLACES if re.fullmatch(pattern, module))
     match = re.fullmatch(pattern, module)
     assert match is not None
@@ -70,7 +68,7 @@ def test_weights_say_how_they_are_arranged():
 
 
 @pytest.mark.parametrize(("bug", "block"), [(bug, index % LAYERS) for index, bug in enumerate(BUGS)])
-def test_a_bug_is_named_with_its_module(bug: str, block: int):
+def test_a_bug_is_named_with_its_module(bug, block):
     """The first departure is in the module that has the bug, and no other module is blamed."""
     a, b, args = port({block: bug})
     result = align(a, b, args)
@@ -89,13 +87,13 @@ def test_two_bugs_are_both_named():
 class Residual(nn.Module):
     """Layers between which norms have no weights, with bugs in the embedding and in the last layer but one."""
 
-    def __init__(self, *, has_bugs: bool) -> None:
+    def __init__(self, *, has_bugs):
         super().__init__()
         self.embed = nn.Embedding(32, 16)
         self.up, self.down = (nn.ModuleList(nn.Linear(16, 16) for _ in range(4)) for _ in range(2))
         self.has_bugs = has_bugs
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens):
         x = self.embed(tokens)
         x = x * 1.5 if self.has_bugs else x
         for index, (up, down) in enumerate(zip(self.up, self.down, strict=True)):
@@ -116,12 +114,12 @@ def test_a_bug_is_named_behind_one_that_no_layer_recovers_from():
 class Experts(nn.Module):
     """Layers that send each token to one of three experts, so that an expert has as many rows as tokens choose it."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.embed, self.route = nn.Embedding(64, 16), nn.ModuleList(nn.Linear(16, 3) for _ in range(3))
         self.experts = nn.ModuleList(nn.ModuleList(nn.Linear(16, 16) for _ in range(3)) for _ in range(3))
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens):
         x = self.embed(tokens)
         for route, experts in zip(self.route, self.experts, strict=True):
             chosen, out = route(x).argmax(-1), torch.zeros_like(x)
@@ -166,18 +164,16 @@ def test_a_missing_weight_is_reported():
 class Step(nn.Module):
     """Multiplies or adds a weight."""
 
-    def __init__(self, step: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def __init__(self, step):
         super().__init__()
         self.weight, self.step = nn.Parameter(torch.randn(12)), step
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.step(x, self.weight)
 
 
 @pytest.mark.parametrize(("step", "number"), [(torch.mul, 1.0), (torch.add, 0.0)])
-def test_a_weight_that_was_not_loaded_is_named_where_it_is_used(
-    step: Callable[[Tensor, Tensor], Tensor], number: float
-):
+def test_a_weight_that_was_not_loaded_is_named_where_it_is_used(step, number):
     """Not where its result is read: a gain of ones, or a bias of zeros, leaves the numbers of A as they are."""
     torch.manual_seed(0)
     a = nn.Sequential(nn.Linear(8, 12), nn.Tanh(), Step(step), nn.Linear(12, 8))
@@ -189,7 +185,7 @@ def test_a_weight_that_was_not_loaded_is_named_where_it_is_used(
 
 
 @pytest.mark.parametrize("wrong", [False, True])
-def test_folded_batch_norms_are_recognized(wrong: bool):
+def test_folded_batch_norms_are_recognized(wrong):
     """The weight has a factor for each channel, the bias is the summand; a wrong epsilon is a missing weight."""
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval()
     ported = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()).eval()
@@ -229,11 +225,11 @@ def test_another_output_is_a_difference():
     a, b, args = port()
 
     class Hidden(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.port = b
 
-        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        def forward(self, tokens):
             self.port(tokens)
             return self.port.tokens(tokens)
 
@@ -311,7 +307,7 @@ def test_a_mapping_with_unknown_modules_is_refused():
         ('[values]\nnorm = { in = "a", layout = "1+2" }\n', "a layout is written as"),
     ],
 )
-def test_other_files_are_no_mappings(tmp_path, text: str, message: str):
+def test_other_files_are_no_mappings(tmp_path, text, message):
     """The error says what the file is expected to have."""
     path = tmp_path / "map.toml"
     path.write_text(text, encoding="utf-8")
@@ -320,15 +316,13 @@ def test_other_files_are_no_mappings(tmp_path, text: str, message: str):
 
 
 @pytest.mark.parametrize("bug", ["", "gelu"])
-def test_dumps_of_two_implementations_are_compared_by_a_mapping(tmp_path, bug: str):
+def test_dumps_of_two_implementations_are_compared_by_a_mapping(tmp_path, bug):
     """In their own dtype; a bug shows in the first module output behind it."""
     a, b, args = port({1: bug})
     mapping = ValueMap.of(aligned())
     with torch.no_grad():
-        with steal_forward(a, submodules=True, dump_file=tmp_path / "a.onnx"):
-            a(*args)
-        with steal_forward(b, submodules=True, dump_file=tmp_path / "b.onnx"):
-            b(*args)
+        capture_of(a, *args, submodules=True, dump_file=tmp_path / "a.onnx")
+        capture_of(b, *args, submodules=True, dump_file=tmp_path / "b.onnx")
     result = diff(tmp_path / "a.onnx", tmp_path / "b.onnx", mapping=mapping)
     assert len(result.rows) == len(mapping.values)
     assert result.close == (not bug)
@@ -340,10 +334,8 @@ def test_an_output_without_a_place_in_a_mapping_is_not_judged():
     a, b, args = port()
     mapping = ValueMap.of(aligned())
     with torch.no_grad():
-        with steal_forward(a, submodules=True) as first:
-            a(*args)
-        with steal_forward(b, submodules=True) as second:
-            b(*args)
+        first = capture_of(a, *args, submodules=True)
+        second = capture_of(b, *args, submodules=True)
     inner = ValueMap({name: place for name, place in mapping.values.items() if name})
 
     assert diff(first, second, mapping=mapping).close
@@ -355,8 +347,7 @@ def test_a_mapped_module_that_is_not_there_is_a_difference(tmp_path):
     """A value that can't be compared never counts as close."""
     a, b, args = port()
     with torch.no_grad():
-        with steal_forward(a, submodules=True) as first:
-            a(*args)
+        first = capture_of(a, *args, submodules=True)
         with steal_forward(b.final) as second:
             b(*args)
     mapping = ValueMap({"norm": MappedValue("other"), "head": MappedValue("(root)")})
@@ -377,7 +368,7 @@ def test_a_mapped_module_that_is_not_there_is_a_difference(tmp_path):
         (lambda matrix: matrix[8:16, 8:16].T, "elements 520+8:1·8:64"),
     ],
 )
-def test_parts_of_a_matrix_are_described(part, text: str):
+def test_parts_of_a_matrix_are_described(part, text):
     """In words, also if they are transposed, where they are whole rows or columns."""
     matrix = torch.randn(48, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     layout = solve(TensorNumbers(part(matrix)), TensorNumbers(matrix))
@@ -388,7 +379,7 @@ def test_parts_of_a_matrix_are_described(part, text: str):
 class Rounded(nn.Module):
     """A norm between linear layers, with values in a coarser dtype before the norm or at the end."""
 
-    def __init__(self, hidden: torch.dtype = torch.float32, result: torch.dtype = torch.float32):
+    def __init__(self, hidden=torch.float32, result=torch.float32):
         super().__init__()
         self.first, self.norm, self.last = nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 8)
         self.hidden, self.result = hidden, result
@@ -430,11 +421,11 @@ def test_layers_are_ordered_by_their_numbers():
 class Patches(nn.Module):
     """Patches of an image, whose order its parent moves, or a module of its own."""
 
-    def __init__(self, *, moves: bool) -> None:
+    def __init__(self, *, moves):
         super().__init__()
         self.projection, self.moves = nn.Conv2d(3, 8, 4, 4), moves
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         y = self.projection(x)
         return y.flatten(2).transpose(1, 2) if self.moves else y
 
@@ -442,7 +433,7 @@ class Patches(nn.Module):
 class Moved(nn.Module):
     """Moves patches itself, or has a module that does; may share one activation in all layers."""
 
-    def __init__(self, *, inside: bool, shared: bool) -> None:
+    def __init__(self, *, inside, shared):
         super().__init__()
         self.patches, self.norm, self.head = Patches(moves=inside), nn.Identity(), nn.Linear(8, 5)
         activation = nn.Tanh()
@@ -451,7 +442,7 @@ class Moved(nn.Module):
         )
         self.inside = inside
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         y = self.patches(x)
         y = self.norm(y if self.inside else y.flatten(2).transpose(1, 2))
         for layer in self.layers:
@@ -460,7 +451,7 @@ class Moved(nn.Module):
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_a_written_mapping_is_that_of_what_modules_returned(inside: bool):
+def test_a_written_mapping_is_that_of_what_modules_returned(inside):
     """In their own order and shape; and modules that layers share have the names that a capture gives them."""
     torch.manual_seed(0)
     a, b = Moved(inside=inside, shared=inside).eval(), Moved(inside=not inside, shared=not inside).eval()
@@ -469,10 +460,8 @@ def test_a_written_mapping_is_that_of_what_modules_returned(inside: bool):
     result = align(a, b, x)
     mapping = ValueMap.of(result)
     assert {"norm", "layers.0.1@1" if inside else "layers.1.1"} <= mapping.values.keys()
-    with torch.no_grad(), steal_forward(a, submodules=True) as first:
-        a(x)
-    with torch.no_grad(), steal_forward(b, submodules=True) as second:
-        b(x)
+    first = capture_of(a, x, submodules=True)
+    second = capture_of(b, x, submodules=True)
     compared = diff(first, second, mapping=mapping)
     assert compared.close, str(compared)
     assert len(compared.rows) == len(mapping.values)
@@ -484,7 +473,7 @@ def test_a_written_mapping_is_that_of_what_modules_returned(inside: bool):
 class Rotated(nn.Module):
     """Attention with rotated queries and keys, which reads a longer table of angles than A computes."""
 
-    def __init__(self, *, has_table: bool, has_norm: bool = True) -> None:
+    def __init__(self, *, has_table, has_norm=True):
         super().__init__()
         self.embed, self.joined, self.out = nn.Embedding(50, 64), nn.Linear(64, 192, bias=False), nn.Linear(64, 64)
         self.norm_q = nn.RMSNorm(16, eps=1e-6)
@@ -494,11 +483,11 @@ class Rotated(nn.Module):
             self.register_buffer("sin", self.angles(64).sin(), persistent=False)
 
     @staticmethod
-    def angles(count: int) -> torch.Tensor:
+    def angles(count):
         speeds = 1e4 ** (-torch.arange(0, 16, 2).float() / 16)
         return torch.outer(torch.arange(count).float(), speeds).repeat(1, 2)
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens):
         heads = self.joined(self.embed(tokens)).chunk(3, -1)
         query, key, value = (x.unflatten(-1, (4, 16)).transpose(1, 2) for x in heads)
         count = tokens.shape[1]
@@ -509,7 +498,7 @@ class Rotated(nn.Module):
         return self.out(attended.transpose(1, 2).flatten(2))
 
     @staticmethod
-    def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    def rotate(x, cos, sin):
         return x * cos + torch.cat([-x[..., 8:], x[..., :8]], -1) * sin
 
 

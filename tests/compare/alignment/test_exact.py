@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from filch.compare import align
 from filch.compare.alignment._tables import computed_tables, exact_tables, tables_of
 from filch.compare.runs._execution import run_model
+from support.models.small import module_of
 
 X = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
 
@@ -14,26 +15,21 @@ X = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
 class Stored(nn.Module):
     """Reads the speeds of its angles from a table in float32."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.register_buffer("speeds", 1 / 100 ** (torch.arange(4) / 4))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return x * (torch.arange(5)[:, None] * self.speeds).cos()
 
 
 class Computed(nn.Module):
-    def __init__(self, theta: float) -> None:
+    def __init__(self, theta):
         super().__init__()
         self.theta = theta
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return x * (torch.arange(5)[:, None] / self.theta ** (torch.arange(4) / 4)).cos()
-
-
-class Flattened(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return (x * 2).view(-1) + 1
 
 
 def test_tables_get_the_numbers_of_a():
@@ -59,16 +55,16 @@ def test_tables_with_other_numbers_are_kept():
 class Tabulated(nn.Module):
     """Reads the cosines of its first positions from a table in float32, which has more."""
 
-    def __init__(self, shift: int = 0) -> None:
+    def __init__(self, shift=0):
         super().__init__()
         self.register_buffer("cosines", (torch.arange(shift, 9)[:, None] / 100 ** (torch.arange(4) / 4)).cos())
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return x * self.cosines[: len(x)]
 
 
 @pytest.mark.parametrize("shift", [0, 1])
-def test_tables_among_the_weights_get_the_numbers_of_a(shift: int) -> None:
+def test_tables_among_the_weights_get_the_numbers_of_a(shift):
     own, other = run_model(Stored(), (X,), {}), run_model(Tabulated(shift), (X,), {})
     tables = exact_tables(other, ["cosines"], tables_of(own, ["speeds"]))
     if shift:  # the table begins at another position
@@ -83,20 +79,20 @@ def test_tables_among_the_weights_get_the_numbers_of_a(shift: int) -> None:
 class Long(nn.Module):
     """Multiplies by angles of many positions, in a table or not, whose float32 rounding grows with the position."""
 
-    def __init__(self, theta: float, *, stored: bool) -> None:
+    def __init__(self, theta, *, stored):
         super().__init__()
         self.theta, self.stored = theta, stored
         self.register_buffer("cosines", self.angles().cos())
 
-    def angles(self) -> Tensor:
+    def angles(self):
         return torch.arange(300)[:, None] / self.theta ** (torch.arange(4) / 4)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return x * (self.cosines if self.stored else self.angles().cos())
 
 
 @pytest.mark.parametrize(("theta", "count"), [(100.0, 1), (101.0, 0)])
-def test_rounding_of_angles_grows_with_the_position(theta: float, count: int) -> None:
+def test_rounding_of_angles_grows_with_the_position(theta, count):
     x = torch.randn(300, 4, generator=torch.Generator().manual_seed(1))
     own, other = run_model(Long(100.0, stored=False), (x,), {}), run_model(Long(theta, stored=True), (x,), {})
     assert len(exact_tables(other, ["cosines"], tables_of(own))) == count
@@ -104,7 +100,7 @@ def test_rounding_of_angles_grows_with_the_position(theta: float, count: int) ->
 
 def test_numbers_in_another_memory_layout_are_read_by_views():
     """A view of a value works with numbers that were permuted."""
-    execution = run_model(Flattened(), (X,), {})
+    execution = run_model(module_of(lambda self, x: (x * 2).view(-1) + 1), (X,), {})
     number = torch.arange(20.0, dtype=torch.float64).view(4, 5).T
     assert execution.run_again is not None
     assert torch.equal(execution.run_again({"mul": number}, {"add"})["add"], number.reshape(-1) + 1)
@@ -113,17 +109,17 @@ def test_numbers_in_another_memory_layout_are_read_by_views():
 class Decays(nn.Module):
     """Multiplies by rates of many channels, of which a few are larger than the others by orders of magnitude."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.logarithms = nn.Parameter(torch.randn(128, 8, generator=generator))
         self.logarithms.data[0, 0] = 18.0
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return x * -self.logarithms.exp()
 
 
-def test_rates_of_other_weights_are_no_rounding_beside_a_few_large_ones() -> None:
+def test_rates_of_other_weights_are_no_rounding_beside_a_few_large_ones():
     x = torch.randn(3, 128, 8, generator=torch.Generator().manual_seed(2))
     own, other = (run_model(Decays(seed), (x,), {}) for seed in (0, 1))
     assert computed_tables(other, tables_of(own)) == {}
@@ -132,15 +128,15 @@ def test_rates_of_other_weights_are_no_rounding_beside_a_few_large_ones() -> Non
 class Written(nn.Module):
     """Adds columns of a product in its own way, by writing into memory that views share, and goes on with a norm."""
 
-    def __init__(self, way: str = "sum", eps: float = 1e-5, factor: float = 1.0) -> None:
+    def __init__(self, way="sum", eps=1e-5, factor=1.0):
         super().__init__()
         self.first, self.norm, self.last = nn.Linear(8, 12), nn.LayerNorm(8, eps), nn.Linear(8, 5)
         self.way, self.factor = way, factor
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return self.last(self.norm(self.spread(torch.tanh(self.first(x)) * self.factor) + 1.0))
 
-    def spread(self, y: torch.Tensor) -> torch.Tensor:
+    def spread(self, y):
         """Return the sums of neighbors 4 apart, and zeros between them, as [*, 8]."""
         parts, even = y.chunk(3, -1), torch.arange(0, 8, 2)
         summed = parts[0] + parts[1] + parts[2]
@@ -173,7 +169,7 @@ WAYS = ("slices", "index_put", "scatter_add", "copy", "out", "views")
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_writes_into_views_are_run_again_as_they_were(way: str):
+def test_writes_into_views_are_run_again_as_they_were(way):
     """A right port that writes is close; a fault before or behind the writes is named, and a wrong input is kept."""
     torch.manual_seed(0)
     a, x = Written(), torch.randn(6, 8)
@@ -186,7 +182,7 @@ def test_writes_into_views_are_run_again_as_they_were(way: str):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_run_with_its_own_numbers_computes_the_same(way: str):
+def test_a_run_with_its_own_numbers_computes_the_same(way):
     """Values that are given take the place of those in the memory that others read."""
     torch.manual_seed(0)
     run = run_model(Written(way).eval(), (torch.randn(6, 8),), {})
@@ -201,7 +197,7 @@ def test_a_run_does_not_change_the_inputs_of_the_next_one():
     """A write into a view of an input reaches only a copy."""
 
     class InPlace(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             x[:, 1].mul_(2)
             return x.square()
 

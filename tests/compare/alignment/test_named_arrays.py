@@ -1,10 +1,6 @@
 """Tests of implementations that are known only by named arrays, captures or weights: here GPT-2 written in NumPy."""
 
-from __future__ import annotations
-
 import itertools
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -15,22 +11,19 @@ from filch.steal import steal_forward
 from support.models.numpy_gpt2 import FAULTS, gpt2, numpy_gpt2, numpy_weights, tokens
 from support.processes.commands import run
 
-if TYPE_CHECKING:
-    from transformers import GPT2LMHeadModel
-
 
 @pytest.fixture(scope="module")
-def model() -> GPT2LMHeadModel:
+def model():
     return gpt2()
 
 
 @pytest.fixture(scope="module")
-def weights(model: GPT2LMHeadModel) -> dict[str, np.ndarray]:
+def weights(model):
     return numpy_weights(model)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
-def test_a_correct_port_is_close(model: GPT2LMHeadModel, weights: dict[str, np.ndarray], dtype: type):
+def test_a_correct_port_is_close(model, weights, dtype):
     """All arrays are found but those that GPT-2 does not compute; these don't matter, as later ones are right."""
     result = align(model, numpy_gpt2(weights, tokens().numpy(), dtype), tokens())
     assert result.close, result
@@ -44,7 +37,7 @@ def test_a_correct_port_is_close(model: GPT2LMHeadModel, weights: dict[str, np.n
     ("fault", "dtype"),
     [*zip(FAULTS, itertools.cycle([np.float64, np.float32]), strict=False), ("no scale", np.float16)],
 )
-def test_a_fault_is_named(model: GPT2LMHeadModel, weights: dict[str, np.ndarray], dtype: type, fault: str):
+def test_a_fault_is_named(model, weights, dtype, fault):
     """The first array that a fault changes is where B leaves A."""
     result = align(model, numpy_gpt2(weights, tokens().numpy(), dtype, fault), tokens())
     assert not result.close
@@ -58,10 +51,10 @@ def test_a_fault_is_named(model: GPT2LMHeadModel, weights: dict[str, np.ndarray]
 class OtherArray:
     """An array of another package, which NumPy can convert but not write to, as one of JAX."""
 
-    def __init__(self, array: np.ndarray) -> None:
+    def __init__(self, array):
         self.array = array
 
-    def __array__(self, dtype: None = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype=None, copy=None):
         if self.array.dtype == object:
             raise TypeError("keys can't be converted")
         shared = self.array.view()
@@ -69,7 +62,7 @@ class OtherArray:
         return shared
 
 
-def test_arrays_of_other_packages(model: GPT2LMHeadModel, weights: dict[str, np.ndarray]):
+def test_arrays_of_other_packages(model, weights):
     """In lists, among None, and as arguments; what has no numbers is an error."""
     ids = tokens()
     values = numpy_gpt2(weights, ids.numpy(), np.float32)
@@ -82,7 +75,7 @@ def test_arrays_of_other_packages(model: GPT2LMHeadModel, weights: dict[str, np.
         align(model, {"key": OtherArray(np.array([None]))}, ids)
 
 
-def test_one_wrong_number_is_enough(model: GPT2LMHeadModel, weights: dict[str, np.ndarray]):
+def test_one_wrong_number_is_enough(model, weights):
     """A pair holds for all elements: one that is 2e-4 off, in float32, is a difference."""
     values = numpy_gpt2(weights, tokens().numpy(), np.float32)
     values["logits"] = values["logits"].copy()
@@ -91,7 +84,7 @@ def test_one_wrong_number_is_enough(model: GPT2LMHeadModel, weights: dict[str, n
     assert [departure.module for departure in result.departures] == ["logits"]
 
 
-def test_weights_are_told_from_values(model: GPT2LMHeadModel, weights: dict[str, np.ndarray]):
+def test_weights_are_told_from_values(model, weights):
     """Weights among the arrays are found in those of A, one with another number is named, and values are compared."""
     arrays = {**weights, **numpy_gpt2(weights, tokens().numpy(), np.float32)}
     result = align(model, arrays, tokens())
@@ -110,7 +103,7 @@ def test_weights_are_told_from_values(model: GPT2LMHeadModel, weights: dict[str,
     )
 
 
-def test_arrays_in_another_order_name_no_first_one(model: GPT2LMHeadModel, weights: dict[str, np.ndarray]):
+def test_arrays_in_another_order_name_no_first_one(model, weights):
     """Sorted names are no order of computation: what is wrong is listed, and nothing is called the first."""
     values = dict(sorted(numpy_gpt2(weights, tokens().numpy(), np.float64, "erf").items()))
     result = align(model, values, tokens())
@@ -119,7 +112,7 @@ def test_arrays_in_another_order_name_no_first_one(model: GPT2LMHeadModel, weigh
     assert "not in the order of the run" in result.wrong_outputs[0]
 
 
-def test_arrays_can_be_the_reference(model: GPT2LMHeadModel, weights: dict[str, np.ndarray]):
+def test_arrays_can_be_the_reference(model, weights):
     """The port is A and the module is B: the first array of A that the module does not compute is missing."""
     ids = tokens()
     result = align(numpy_gpt2(weights, ids.numpy(), np.float32), model, actual_args=ids)
@@ -129,7 +122,7 @@ def test_arrays_can_be_the_reference(model: GPT2LMHeadModel, weights: dict[str, 
     assert [departure.module for departure in result.missing] == ["b1/ln1"]
 
 
-def test_two_sets_of_arrays(weights: dict[str, np.ndarray]):
+def test_two_sets_of_arrays(weights):
     """Without any graph, rounding is assumed, and the order of the arrays decides."""
     ids = tokens().numpy()
     exact = numpy_gpt2(weights, ids)
@@ -138,7 +131,7 @@ def test_two_sets_of_arrays(weights: dict[str, np.ndarray]):
     assert [departure.module for departure in result.departures] == ["b1/act"]
 
 
-def test_captures_and_dumps(model: GPT2LMHeadModel, weights: dict[str, np.ndarray], tmp_path: Path):
+def test_captures_and_dumps(model, weights, tmp_path):
     """A dump is compared by what modules returned; so is a capture, and one that has parameters by these, too."""
     path = tmp_path / "a.onnx"
     with steal_forward(model, submodules=True, dump_file=path), torch.no_grad():
@@ -157,7 +150,7 @@ def test_captures_and_dumps(model: GPT2LMHeadModel, weights: dict[str, np.ndarra
     assert not result.close
 
 
-def test_checkpoints(model: GPT2LMHeadModel, weights: dict[str, np.ndarray], tmp_path: Path):
+def test_checkpoints(model, weights, tmp_path):
     """A conversion is right if all weights are found, arranged alike in all layers; else the wrong ones are named."""
     np.savez(tmp_path / "b.npz", **weights)
     torch.save({"model": model.state_dict(), "step": 3}, tmp_path / "a.pt")
@@ -183,7 +176,7 @@ def test_checkpoints(model: GPT2LMHeadModel, weights: dict[str, np.ndarray], tmp
     ]
 
 
-def test_weights_of_another_layer_are_named(model: GPT2LMHeadModel, weights: dict[str, np.ndarray]):
+def test_weights_of_another_layer_are_named(model, weights):
     """Two that were exchanged, without most layers to compare with; norms that were all moved by a layer are right."""
     state = {name: weights[name] for name in weights if name.startswith("b") and "q_" not in name}
     swapped = {**state, "b1/up": state["b2/up"], "b2/up": state["b1/up"]}
@@ -206,9 +199,7 @@ def test_weights_of_another_layer_are_named(model: GPT2LMHeadModel, weights: dic
     assert align(own, other).close, align(own, other)
 
 
-def test_the_command_reads_files(
-    model: GPT2LMHeadModel, weights: dict[str, np.ndarray], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_the_command_reads_files(model, weights, tmp_path, capsys):
     """`filch align` takes files of arrays, and exits with 1 if weights differ."""
     safetensors = pytest.importorskip("safetensors.numpy")
     np.savez(tmp_path / "a.npz", **weights)
@@ -222,7 +213,7 @@ def test_the_command_reads_files(
     assert "the weight 'wpe' of A is not in B" in capsys.readouterr().out
 
 
-def test_other_things_are_refused(tmp_path: Path):
+def test_other_things_are_refused(tmp_path):
     """What is no array, no file of arrays or no dump is an error that says so."""
     with pytest.raises(CompareError, match="'x' is a str, not an array"):
         align({"x": "text"}, {"x": np.ones(3)})

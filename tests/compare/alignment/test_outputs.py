@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
-from filch.compare import Alignment, CompareError, align
+from filch.compare import CompareError, align
 
 X = torch.randn(3, 5, 16, generator=torch.Generator().manual_seed(0))
 INFINITE, NAN = float("inf"), float("nan")
@@ -21,18 +21,18 @@ Change = Callable[[Tensor], Any]
 class Model(nn.Module):
     """Returns what a function makes of logits of the shape [3, 5, 7]."""
 
-    def __init__(self, change: Change = lambda y: y) -> None:
+    def __init__(self, change=lambda y: y):
         super().__init__()
         generator = torch.Generator().manual_seed(1)
         self.first, self.last, self.change = nn.Linear(16, 12), nn.Linear(12, 7), change
         for parameter in self.parameters():
             parameter.data = torch.randn(parameter.shape, generator=generator) * 0.3
 
-    def forward(self, x: Tensor) -> Any:
+    def forward(self, x):
         return self.change(self.last(torch.tanh(self.first(x))))
 
 
-def put(number: float) -> Change:
+def put(number):
     """Return a function that puts a number in place of some."""
     return lambda y: torch.where(torch.arange(y.shape[-1]) == 2, torch.full((), number), y)
 
@@ -86,12 +86,12 @@ RIGHT: dict[str, Change] = {
 }
 
 
-def compared(own: Change, other: Change) -> Alignment:
+def compared(own, other):
     return align(Model(own), Model(other), X)
 
 
 @pytest.mark.parametrize("way", WRONG)
-def test_a_wrong_output_is_told(way: str):
+def test_a_wrong_output_is_told(way):
     """Where the logits of A are expected, whole; the rest of B is right, and a sentence says what is wrong."""
     result = compared(lambda y: y, WRONG[way])
     assert result.outcome == "different", result
@@ -99,7 +99,7 @@ def test_a_wrong_output_is_told(way: str):
 
 
 @pytest.mark.parametrize("way", RIGHT)
-def test_a_right_output_is_close(way: str):
+def test_a_right_output_is_close(way):
     """In another container, shape or order, among further ones; the place is stated."""
     result = compared(lambda y: y, RIGHT[way])
     assert result.outcome == "close", str(result)
@@ -123,7 +123,7 @@ PLAIN: dict[str, Change] = {  # what says little by its numbers
 
 
 @pytest.mark.parametrize("way", PLAIN)
-def test_outputs_that_say_little_are_compared_number_by_number(way: str):
+def test_outputs_that_say_little_are_compared_number_by_number(way):
     """Each is that of A, and the next one is not."""
     names = [*PLAIN]
     assert compared(PLAIN[way], PLAIN[way]).close
@@ -161,7 +161,7 @@ CHANGED: dict[str, tuple[Change, Change]] = {
 
 
 @pytest.mark.parametrize("way", CHANGED)
-def test_another_output_is_told(way: str):
+def test_another_output_is_told(way):
     """Of several outputs each one counts, in its place."""
     result = compared(*CHANGED[way])
     assert result.outcome == "different", str(result)
@@ -186,7 +186,7 @@ SAME: dict[str, tuple[Change, Change]] = {
 
 
 @pytest.mark.parametrize("way", SAME)
-def test_several_outputs_have_their_places(way: str):
+def test_several_outputs_have_their_places(way):
     """By name, or in the order of A."""
     result = compared(*SAME[way])
     assert result.outcome == "close", str(result)
@@ -200,7 +200,7 @@ def test_several_outputs_have_their_places(way: str):
         ("another empty shape", "the output of B has the shape [4, 0], that of A [0, 10]"),
     ],
 )
-def test_an_output_of_another_kind_is_described(way: str, text: str):
+def test_an_output_of_another_kind_is_described(way, text):
     """By what both are."""
     assert compared(*CHANGED[way]).wrong_outputs == (text,)
 
@@ -235,7 +235,7 @@ def test_nothing_that_is_returned_is_nothing_that_is_judged():
     ("way", "operator"),
     [("the last token", "select"), ("some classes", "slice"), ("zeros", "mul"), ("argmax", "argmax"), ("sign", "sign")],
 )
-def test_the_operation_that_makes_an_output_wrong_is_named(way: str, operator: str):
+def test_the_operation_that_makes_an_output_wrong_is_named(way, operator):
     """Also where its result is a part of A's."""
     result = compared(lambda y: y, WRONG[way])
     assert [departure.operator for departure in result.departures] == [operator]
@@ -244,7 +244,7 @@ def test_the_operation_that_makes_an_output_wrong_is_named(way: str, operator: s
 def test_a_convolution_that_computes_a_part_is_named_with_its_setting():
     """The activation after it has a part of A's numbers as well."""
 
-    def make(stride: int) -> nn.Module:
+    def make(stride):
         torch.manual_seed(0)
         return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, stride, 1), nn.ReLU())
 
@@ -256,13 +256,13 @@ def test_a_convolution_that_computes_a_part_is_named_with_its_setting():
 class Changing(nn.Module):
     """Changes an argument, or a view of it, a buffer that it has, or one that it replaces."""
 
-    def __init__(self, argument: float = 0.0, view: float = 0.0, buffer: float = 0.0, replaced: float = 0.0) -> None:
+    def __init__(self, argument=0.0, view=0.0, buffer=0.0, replaced=0.0):
         super().__init__()
         self.register_buffer("state", torch.arange(16.0))
         self.register_buffer("other", torch.arange(3.0))
         self.by = argument, view, buffer, replaced
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         y = x.square()
         argument, view, buffer, replaced = self.by
         if argument:
@@ -280,7 +280,7 @@ STATES = [{"argument": 2.0}, {"view": 2.0}, {"buffer": 0.1}, {"replaced": 2.0}]
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_what_a_call_changes_is_compared_after_it(state: dict[str, float]):
+def test_what_a_call_changes_is_compared_after_it(state):
     """Arguments and buffers; wrongly, not at all, and right."""
     (name,) = state
     for other in ({}, {name: state[name] / 2}):
@@ -294,15 +294,15 @@ def test_what_a_call_changes_is_compared_after_it(state: dict[str, float]):
 
 
 @pytest.mark.parametrize("momentum", [0.1, 0.2])
-def test_statistics_of_a_batch_norm_are_compared(momentum: float):
+def test_statistics_of_a_batch_norm_are_compared(momentum):
     """As training changes them."""
 
     class Norm(nn.Module):
-        def __init__(self, momentum: float) -> None:
+        def __init__(self, momentum):
             super().__init__()
             self.inner = nn.BatchNorm1d(5, momentum=momentum)
 
-        def forward(self, x: Tensor) -> Tensor:
+        def forward(self, x):
             return self.inner(x)
 
     result = align(nn.BatchNorm1d(5).train(), Norm(momentum).train(), X)
@@ -317,12 +317,12 @@ def test_a_cache_that_is_returned_may_be_one_that_is_changed():
     """What B returns may be what A changes, and the reverse."""
 
     class InPlace(nn.Module):
-        def forward(self, x: Tensor, cache: Tensor) -> Tensor:
+        def forward(self, x, cache):
             cache[:, 1] = x[:, 0]
             return x + 1
 
     class Returned(nn.Module):
-        def forward(self, x: Tensor, cache: Tensor) -> tuple[Tensor, Tensor]:
+        def forward(self, x, cache):
             return x + 1, torch.cat([cache[:, :1], x[:, :1], cache[:, 2:]], 1)
 
     args = X, torch.zeros(3, 4, 16)
@@ -333,7 +333,7 @@ def test_a_cache_that_is_returned_may_be_one_that_is_changed():
 PRECISION = {"rounded to bfloat16", "bfloat16", "overflow in its own dtype"}  # of arrays, which may have any
 
 
-def saved(change: Change) -> dict[str, Any]:
+def saved(change):
     """Return what an implementation that was run elsewhere has saved: a value on the way, and what it returned."""
     model = Model()
     with torch.no_grad():
@@ -343,7 +343,7 @@ def saved(change: Change) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("way", [way for way in WRONG if way not in PRECISION])
-def test_a_wrong_array_is_told(way: str):
+def test_a_wrong_array_is_told(way):
     """Whatever else of the arrays is right; an output that was not saved was not judged."""
     arrays = saved(WRONG[way])
     result = align(Model(), arrays, X)
@@ -351,14 +351,14 @@ def test_a_wrong_array_is_told(way: str):
 
 
 @pytest.mark.parametrize("way", [way for way in RIGHT if isinstance(RIGHT[way](X), Tensor)])
-def test_a_right_array_is_close(way: str):
+def test_a_right_array_is_close(way):
     """In another shape or order, which is stated."""
     result = align(Model(), saved(RIGHT[way]), X)
     assert result.outcome == "close", str(result)
 
 
 @pytest.mark.parametrize("way", PLAIN)
-def test_arrays_that_say_little_are_compared_number_by_number(way: str):
+def test_arrays_that_say_little_are_compared_number_by_number(way):
     """A loss, integers, a mask: the same are close, others are not."""
     own = Model(PLAIN[way])
     arrays = saved(PLAIN[way])
@@ -368,7 +368,7 @@ def test_arrays_that_say_little_are_compared_number_by_number(way: str):
         assert align(own, arrays, X).outcome == "different"
 
 
-def program(tail: list[NodeProto], *outputs: str) -> ModelProto:
+def program(tail, *outputs):
     """Return the model as an ONNX program whose last nodes compute outputs from `y`."""
     model = Model()
     tensors = {
@@ -402,7 +402,7 @@ def program(tail: list[NodeProto], *outputs: str) -> ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
 
 
-def node(op: str, *reads: str, **attributes: Any) -> NodeProto:
+def node(op, *reads, **attributes):
     return helper.make_node(op, reads, ["z"], **attributes)
 
 
@@ -422,7 +422,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("way", PROGRAMS)
-def test_a_wrong_output_of_a_program_is_told(way: str):
+def test_a_wrong_output_of_a_program_is_told(way):
     """As one of a module is."""
     result = align(Model(), program(PROGRAMS[way], "z"), X)
     assert result.outcome == "different", str(result)
@@ -458,10 +458,10 @@ SEQUENCES = {
 
 
 @pytest.mark.parametrize("way", SEQUENCES)
-def test_sequences_are_compared_by_their_elements(way: str):
+def test_sequences_are_compared_by_their_elements(way):
     """One of tensors is a list of a module."""
 
-    def sequence(way: str) -> ModelProto:
+    def sequence(way):
         further, names = SEQUENCES[way]
         split = helper.make_node("Split", ["y"], ["a", "b", "c"], num_outputs=3)
         return program([split, *further, helper.make_node("SequenceConstruct", names, ["q"])], "q")
@@ -472,10 +472,10 @@ def test_sequences_are_compared_by_their_elements(way: str):
 
 
 @pytest.mark.parametrize("kind", ["module", "arrays"])
-def test_a_part_is_accepted_where_it_is_declared(kind: str):
+def test_a_part_is_accepted_where_it_is_declared(kind):
     """The headline says it; another part is wrong, and a part has to be one of an output."""
 
-    def made(change: Change) -> Any:
+    def made(change):
         return saved(change) if kind == "arrays" else Model(change)
 
     result = align(Model(), made(WRONG["the last token"]), X, parts=LAST)
@@ -503,7 +503,7 @@ def test_a_value_that_b_has_inside_is_stated():
     """Models of transformers return values on the way by name, where a port returns one tensor: it is not returned."""
 
     class Named(Model):
-        def forward(self, x: Tensor) -> dict[str, Tensor]:
+        def forward(self, x):
             hidden = torch.tanh(self.first(x))
             return {"logits": self.last(hidden), "hidden": hidden, "past_key_values": hidden.square()}
 
@@ -528,7 +528,7 @@ KINDS: dict[str, Change] = {
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of quantized and sparse tensors, which may change
 @pytest.mark.parametrize("kind", KINDS)
-def test_outputs_of_other_kinds_are_compared(kind: str):
+def test_outputs_of_other_kinds_are_compared(kind):
     """By the numbers that they stand for."""
     change = KINDS[kind]
     assert compared(change, change).close

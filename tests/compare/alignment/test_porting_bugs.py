@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from faults.porting import SETS, PortingBug, read_set
 from ports import PORTS, Bug
@@ -15,7 +15,7 @@ class Twice(nn.Module):
         self.first, self.second = (nn.Parameter(torch.tensor(values)) for values in (first, second))
         self.factor = 2.0
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.factor * (x + self.first)
 
 

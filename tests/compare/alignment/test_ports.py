@@ -26,7 +26,7 @@ NAMED_ALONE = (
 
 
 @pytest.mark.parametrize("name", FIRST_PORTS)
-def test_values_of_a_correct_port_are_found_where_they_are(name: str) -> None:
+def test_values_of_a_correct_port_are_found_where_they_are(name):
     """Each output of a module that the port computes is found, in its place, and none that it does not compute."""
     port = FIRST_PORTS[name]
     result = align(*port.make(None))
@@ -40,7 +40,7 @@ def test_values_of_a_correct_port_are_found_where_they_are(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "bug"), kept(BUGS, *KEPT))
-def test_a_bug_of_a_port_is_named_in_its_module(name: str, bug: str) -> None:
+def test_a_bug_of_a_port_is_named_in_its_module(name, bug):
     """The first departure is an operation of the module that has the bug."""
     port = FIRST_PORTS[name]
     result = align(*port.make(bug))
@@ -49,7 +49,7 @@ def test_a_bug_of_a_port_is_named_in_its_module(name: str, bug: str) -> None:
 
 
 @pytest.mark.parametrize("name", kept(NAMED_ALONE, NAMED_ALONE[1]))
-def test_a_bug_in_one_layer_is_named_and_nothing_else(name: str) -> None:
+def test_a_bug_in_one_layer_is_named_and_nothing_else(name):
     """What is unlike the other layers is named where it is: not where it is read, and not with what all layers do."""
     bug = read_set("first").bugs[name]
     result = align(*make((bug,), bug.port, "fresh"))
@@ -57,7 +57,7 @@ def test_a_bug_in_one_layer_is_named_and_nothing_else(name: str) -> None:
     assert [str(item) for item in result.departures if bug.found(item) != "operation"] == []
 
 
-def test_a_value_in_a_wrong_place_is_false() -> None:
+def test_a_value_in_a_wrong_place_is_false():
     """The truth of layer 1 does not hold for layer 0, nor for a value that the port does not compute."""
     truth = {"layers.#.q": ("blocks.#.qkv",), "layers.#.norm": (), "head": ("/mm",)}
     port = Port(FIRST_PORTS["llama"].make, truth, {})
@@ -71,7 +71,7 @@ def test_a_value_in_a_wrong_place_is_false() -> None:
         port.places(AlignedValue("layers.0.k", "", "", "uncovered"))
 
 
-def test_a_departure_elsewhere_does_not_find_a_bug() -> None:
+def test_a_departure_elsewhere_does_not_find_a_bug():
     """The module decides, then the function and the operator."""
     bug = Bug("blocks.0", "places", "add mul")
     source = f"_port.py:{Port.places.__code__.co_firstlineno + 1}"

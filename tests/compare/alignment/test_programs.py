@@ -1,25 +1,20 @@
 """Tests of ONNX programs as implementations: here a plain export of a small decoder, without names and metadata."""
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from filch.compare import CompareError, ValueMap, align
-from filch.compare.results._alignment import Alignment
 from filch.export import Program, export
-from filch.steal import steal_forward
 from support.models.fused_llama import fused_onnx, tiny_llama
 from support.models.plain_onnx import renamed, saved_by_onnxruntime
-from support.models.port import Decoder, port
+from support.models.port import port
+from support.models.small import capture_of
 from support.processes.commands import run
 
 TOKENS = port()[2][0]
@@ -27,23 +22,23 @@ LAYER = 1  # has the planted fault
 
 
 @pytest.fixture(scope="module")
-def model() -> Decoder:
+def model():
     return port()[0]
 
 
 @pytest.fixture(scope="module")
-def program(model: Decoder) -> ModelProto:
+def program(model):
     """Return the program, whose nodes say where in the model they are."""
     exported = torch.onnx.export(model, (TOKENS,), dynamo=True, verbose=False)
     assert exported is not None
     return exported.model_proto
 
 
-def node_of(program: ModelProto, op: str, index: int) -> NodeProto:
+def node_of(program, op, index):
     return [node for node in program.graph.node if node.op_type == op][index]
 
 
-def wrong_bias(program: ModelProto) -> NodeProto:
+def wrong_bias(program):
     """Change a number of the bias of `layers.1.up`."""
     bias = next(tensor for tensor in program.graph.initializer if tensor.name == f"layers.{LAYER}.up.bias")
     numbers = numpy_helper.to_array(bias).copy()
@@ -52,19 +47,19 @@ def wrong_bias(program: ModelProto) -> NodeProto:
     return next(node for node in program.graph.node if bias.name in node.input)
 
 
-def wrong_epsilon(program: ModelProto) -> NodeProto:
+def wrong_epsilon(program):
     norm = node_of(program, "LayerNormalization", 2 * LAYER)
     next(item for item in norm.attribute if item.name == "epsilon").f = 1e-3
     return norm
 
 
-def wrong_activation(program: ModelProto) -> NodeProto:
+def wrong_activation(program):
     gelu = node_of(program, "Gelu", LAYER)
     gelu.attribute.append(helper.make_attribute("approximate", "tanh"))
     return gelu
 
 
-def wrong_residual(program: ModelProto) -> NodeProto:
+def wrong_residual(program):
     """Add the norm of the input in place of the input."""
     norm = node_of(program, "LayerNormalization", 2 * LAYER)
     add = next(node for node in program.graph.node if node.op_type == "Add" and norm.input[0] in node.input)
@@ -72,7 +67,7 @@ def wrong_residual(program: ModelProto) -> NodeProto:
     return add
 
 
-def wrong_axis(program: ModelProto) -> NodeProto:
+def wrong_axis(program):
     softmax = node_of(program, "Softmax", LAYER)
     softmax.attribute[0].i = 2
     return softmax
@@ -81,7 +76,7 @@ def wrong_axis(program: ModelProto) -> NodeProto:
 FAULTS = [wrong_bias, wrong_residual, wrong_axis]
 
 
-def faulty(program: ModelProto, *faults: Callable[[ModelProto], NodeProto]) -> tuple[ModelProto, list[str]]:
+def faulty(program, *faults):
     """Return a program with faults, without names, and the values that they change first."""
     changed = copy.deepcopy(program)
     outputs = [fault(changed).output[0] for fault in faults]
@@ -96,11 +91,11 @@ def faulty(program: ModelProto, *faults: Callable[[ModelProto], NodeProto]) -> t
     return made, [names[output] for output in outputs]
 
 
-def departures(result: Alignment) -> list[str]:
+def departures(result):
     return [departure.value for departure in result.departures]
 
 
-def test_a_correct_program_is_aligned_completely(model: Decoder, program: ModelProto):
+def test_a_correct_program_is_aligned_completely(model, program):
     """All weights and module outputs are found; where metadata say in which module, and where they don't."""
     result = align(model, program, TOKENS)
     assert result.close, result
@@ -114,7 +109,7 @@ def test_a_correct_program_is_aligned_completely(model: Decoder, program: ModelP
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_named_by_its_node(model: Decoder, program: ModelProto, fault: Callable[[ModelProto], NodeProto]):
+def test_a_fault_is_named_by_its_node(model, program, fault):
     """B leaves A at the value of this node, and nowhere else."""
     wrong, values = faulty(program, fault)
     result = align(model, wrong, TOKENS)
@@ -125,7 +120,7 @@ def test_a_fault_is_named_by_its_node(model: Decoder, program: ModelProto, fault
     assert result.unused_weights == ((f"layers.{LAYER}.up.bias",) if missing else ())
 
 
-def test_two_faults_are_both_named(model: Decoder, program: ModelProto):
+def test_two_faults_are_both_named(model, program):
     """The program runs again with the numbers of A behind the first one."""
     wrong, values = faulty(program, wrong_epsilon, wrong_activation)
     result = align(model, wrong, TOKENS)
@@ -133,7 +128,7 @@ def test_two_faults_are_both_named(model: Decoder, program: ModelProto):
     assert result.departures[0].note == "eps is 0.001, 1e-05 in A"
 
 
-def test_a_program_may_be_the_reference(model: Decoder, program: ModelProto):
+def test_a_program_may_be_the_reference(model, program):
     """With the same result, and with modules of the metadata."""
     _, b, args = port()
     result = align(program, b, args)
@@ -144,7 +139,7 @@ def test_a_program_may_be_the_reference(model: Decoder, program: ModelProto):
     assert [departure.module for departure in result.departures] == [f"blocks.{LAYER}.ln1"]
 
 
-def test_two_programs_get_drawn_inputs(program: ModelProto, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_two_programs_get_drawn_inputs(program, tmp_path, capsys):
     """On the command line, too, where a wrong one exits with 1."""
     onnx.save(program, tmp_path / "a.onnx")
     wrong, values = faulty(program, wrong_activation)
@@ -157,7 +152,7 @@ def test_two_programs_get_drawn_inputs(program: ModelProto, tmp_path: Path, caps
     assert values[0] in output
 
 
-def test_modules_of_an_export_are_known(model: Decoder):
+def test_modules_of_an_export_are_known(model):
     """A program that Filch has exported says what modules return, so that a mapping can name them."""
     exported = export(model, (TOKENS,))
     result = align(model, exported, TOKENS)
@@ -170,15 +165,14 @@ def test_modules_of_an_export_are_known(model: Decoder):
     assert align(model, Program(exported.model), TOKENS, mapping=ValueMap.of(result)).close
 
 
-def test_weights_and_arrays_of_a_program(model: Decoder, program: ModelProto, tmp_path: Path):
+def test_weights_and_arrays_of_a_program(model, program, tmp_path):
     """A checkpoint is compared with the weights, and a capture with the values; a dump is no program."""
     state = model.state_dict()
     assert align(dict(state), program).close
     wrong, _ = faulty(program, wrong_bias)
     assert f"'layers.{LAYER}.up.bias' of A" in align(dict(state), wrong).wrong_outputs[0]
     path = tmp_path / "run.onnx"
-    with torch.no_grad(), steal_forward(model, submodules=True, dump_file=path):
-        model(TOKENS)
+    capture_of(model, TOKENS, submodules=True, dump_file=path)
     assert align(path, program, actual_args=TOKENS.numpy()).close
     result = align(wrong, path, {"tokens": TOKENS})
     assert [departure.module for departure in result.departures] == [f"layers.{LAYER}.up"]
@@ -202,7 +196,7 @@ def test_constants_of_nodes_are_weights():
     assert {weight.name: weight.complete for weight in result.weights} == {"w": True, "b": True}
 
 
-def test_a_file_that_onnxruntime_has_optimized_is_evaluated(model: Decoder, program: ModelProto):
+def test_a_file_that_onnxruntime_has_optimized_is_evaluated(model, program):
     """It has fused operators, which ONNX does not define."""
     fused = saved_by_onnxruntime(program)
     norm = node_of(fused, "SkipLayerNormalization", -1)
@@ -224,7 +218,7 @@ def test_a_file_of_a_model_builder_is_evaluated():
     assert departures(align(llama, fused, args, kwargs=kwargs)) == [attention.output[0]]
 
 
-def program_of(nodes: list[NodeProto], *inputs: str) -> ModelProto:
+def program_of(nodes, *inputs):
     """Return a program that computes `z` of shape [3, 4] from `x` of shape [3, 6]."""
     ends = [
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in names]
@@ -234,7 +228,7 @@ def program_of(nodes: list[NodeProto], *inputs: str) -> ModelProto:
     return helper.make_model(helper.make_graph(nodes, "plain", *ends), opset_imports=opsets, ir_version=10)
 
 
-def test_what_can_not_be_run_is_refused(program: ModelProto):
+def test_what_can_not_be_run_is_refused(program):
     """Inputs that are missing or do not fit, and operators that have no meaning in float64."""
     layer, x = nn.Linear(6, 4), torch.randn(3, 6)
     with pytest.raises(CompareError, match=r"takes tokens: int64\[2, 7\], but the inputs have f32\[3, 6\]"):
@@ -251,7 +245,7 @@ def test_what_can_not_be_run_is_refused(program: ModelProto):
         align(layer, fused, x)
 
 
-def test_other_precisions_are_remarked_on(program: ModelProto):
+def test_other_precisions_are_remarked_on(program):
     """Rounded weights have other numbers, which are no fault of the program."""
     model = port()[0].half()
     result = align(model, program, TOKENS)

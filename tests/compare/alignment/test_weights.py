@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -16,11 +15,11 @@ from filch.compare.runs._execution import run_model
 GENERATOR = torch.Generator().manual_seed(0)
 
 
-def numbers(*shape: int) -> torch.Tensor:
+def numbers(*shape):
     return torch.randn(*shape, generator=GENERATOR)
 
 
-def parts_of(reference: dict[str, torch.Tensor], other: torch.Tensor) -> list[tuple[str, str, str]]:
+def parts_of(reference, other):
     match = match_weights(reference, {"other": other}).by_weight["other"]
     return [(part.weight, part.arrangement, part.factor) for part in match.parts]
 
@@ -189,11 +188,11 @@ def test_what_is_between_two_layers_may_be_long_and_have_biases_of_another_size(
     assert torch.equal(product.tensor, model.last.weight.double() @ model.first.weight.double())
 
 
-def layers(count: int = 5) -> dict[str, torch.Tensor]:
+def layers(count=5):
     """Return a checkpoint: a class token, positions, layers with two norms each, a fused weight, a scale and a head."""
     generator = torch.Generator().manual_seed(0)
 
-    def made(*shape: int) -> torch.Tensor:
+    def made(*shape):
         return torch.randn(shape, generator=generator)
 
     shapes = {"norm1.weight": (24,), "norm2.weight": (24,), "fc.weight": (24, 18), "qkv.weight": (36, 24)}
@@ -201,7 +200,7 @@ def layers(count: int = 5) -> dict[str, torch.Tensor]:
     return found | {"cls": made(1, 1, 24), "pos": made(1, 9, 24), "scale": made(), "head.weight": made(10, 24)}
 
 
-def converted(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def converted(weights):
     """Return them under other names, with the fused ones in parts."""
     found: dict[str, torch.Tensor] = {}
     for name, tensor in weights.items():
@@ -215,7 +214,7 @@ def converted(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 12])
-def test_a_right_conversion_is_close_however_many_layers_it_has(count: int):
+def test_a_right_conversion_is_close_however_many_layers_it_has(count):
     """The numbers in `norm1` and `norm2` are those of no layer."""
     result = align(layers(count), converted(layers(count)), weights_only=True)
     assert result.outcome == "close", str(result)
@@ -253,7 +252,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "way"), CASES)
-def test_a_wrong_weight_is_told(name: str, way: str):
+def test_a_wrong_weight_is_told(name, way):
     """Wherever it is: in one layer of five, in a dimension of 1, or a single number."""
     other = converted(layers())
     other[name] = (WRONG | OF_A_MATRIX)[way](other[name])
@@ -293,9 +292,7 @@ def test_layers_that_are_made_in_two_ways_are_told_apart_in_two_layers():
 
 @pytest.mark.parametrize("change", [lambda w: -w, lambda w: w * 2, lambda w: w.transpose(-1, -2)])
 @pytest.mark.parametrize("shape", [(6, 6), (4, 2, 3, 3)])
-def test_a_change_that_no_other_weight_has_is_not_judged_without_a_run(
-    shape: tuple[int, ...], change: Callable[[torch.Tensor], torch.Tensor]
-):
+def test_a_change_that_no_other_weight_has_is_not_judged_without_a_run(shape, change):
     """What reads the weight may expect it, or not. If another weight has the change, too, it is a convention."""
     own = {"stem": numbers(*shape), "head": numbers(*shape), "norm": numbers(12)}
     result = align(own, {**own, "stem": change(own["stem"]).contiguous()}, weights_only=True)

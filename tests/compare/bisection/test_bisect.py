@@ -4,9 +4,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -16,18 +14,19 @@ import torch
 from torch import nn
 
 from faults.nodes.optimizers import FaultyOptimizers, faulty
-from filch.compare import BisectReport, CompareError, bisect
+from filch.compare import CompareError, bisect
 from filch.compare.bisection._criterion import Criterion
 from filch.compare.common._delta_debugging import minimize, minimize_by_removal
 from filch.compare.metrics._limits import Limits
 from filch.export import BackendError, Graph, Program, export, fingerprint
-from filch.export.backends import CompiledVariant, Switch, get_backend
+from filch.export.backends import Switch, get_backend
 from filch.export.backends.inductor._options import InductorOptions
 from filch.export.backends.inductor._switches import switches_of as inductor_switches
 from filch.export.backends.inductor._switches import without as inductor_without
 from filch.export.backends.onnxruntime._options import CUDA, OrtOptions
 from filch.export.backends.onnxruntime._switches import switches_of, without
-from filch.steal import Capture, steal_forward
+from filch.steal import Capture
+from support.models.small import capture_of, recorded
 from support.processes import commands
 
 Subject = tuple[Capture, Program]
@@ -36,11 +35,11 @@ Subject = tuple[Capture, Program]
 class Small(nn.Module):
     """A model in which ONNX Runtime applies six fusions, one after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first, self.norm, self.last = nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         hidden = self.first(x)
         hidden = self.norm(hidden * torch.sigmoid(1.702 * hidden) + x)
         scores = (hidden @ hidden.transpose(-1, -2)) / 2.0
@@ -53,42 +52,41 @@ class Counting(FaultyOptimizers):
 
     disabled: list[list[str]] = field(default_factory=list, compare=False)
 
-    def compile_without(self, program: Program, off: Collection[Switch]) -> CompiledVariant:
+    def compile_without(self, program, off):
         self.disabled.append([one.name for one in off])
         return super().compile_without(program, off)
 
 
-def made(dump_file: Path | None = None) -> tuple[nn.Module, torch.Tensor, Capture]:
+def made(dump_file=None):
     torch.manual_seed(0)
     model, given = Small().eval(), torch.randn(2, 4, 8)
-    with torch.no_grad(), steal_forward(model, submodules=True, dump_file=dump_file) as capture:
-        model(given)
+    capture = capture_of(model, given, submodules=True, dump_file=dump_file)
     return model, given, capture
 
 
 @pytest.fixture(scope="module")
-def small() -> Subject:
+def small():
     model, given, capture = made()
     return capture, export(model, (given,))
 
 
 @pytest.fixture(scope="module")
-def found(small: Subject) -> BisectReport:
+def found(small):
     return bisect(*small, backend=faulty("QuickGeluFusion", program=small[1]))
 
 
 @pytest.fixture
-def files(small: Subject, tmp_path: Path) -> list[str]:
+def files(small, tmp_path):
     made(tmp_path / "ref.onnx")
     small[1].save(tmp_path / "model.onnx")
     return [str(tmp_path / "ref.onnx"), str(tmp_path / "model.onnx")]
 
 
-def names(report: BisectReport) -> list[str]:
+def names(report):
     return [culprit.name for culprit in report.culprits]
 
 
-def test_delta_debugging_finds_a_minimal_set_in_logarithmic_time() -> None:
+def test_delta_debugging_finds_a_minimal_set_in_logarithmic_time():
     """One of n takes at most 2 log2(n) questions, and half of that if the first guess is the middle."""
     for count in (1, 2, 3, 7, 22, 64, 65):
         for guess, most in ((1, 2 * math.ceil(math.log2(count)) + 2), (count // 2 + 1, math.log2(count) + 3)):
@@ -104,14 +102,14 @@ def test_delta_debugging_finds_a_minimal_set_in_logarithmic_time() -> None:
 
 
 @pytest.mark.parametrize("name", ["ConstantFolding", "MatmulTransposeFusion"])
-def test_a_wrong_optimizer_is_the_only_culprit(small: Subject, name: str) -> None:
+def test_a_wrong_optimizer_is_the_only_culprit(small, name):
     """It is found in a logarithmic number of runs."""
     report = bisect(*small, backend=faulty(name, program=small[1]))
     assert names(report) == [name]
     assert report.runs <= 2 * math.log2(len(report.candidates)) + 5
 
 
-def test_the_report_has_the_evidence(small: Subject, found: BisectReport) -> None:
+def test_the_report_has_the_evidence(small, found):
     """Each step has what was disabled and its outcome, and the culprit has its effect on the graph."""
     assert not found.close and not found.before.passes and found.after.passes and found.best.passes
     assert found.steps[0].off == () and found.steps[0].outcome == found.before
@@ -126,7 +124,7 @@ def test_the_report_has_the_evidence(small: Subject, found: BisectReport) -> Non
     assert culprit.nodes[1] == len(sound.graph.nodes)
 
 
-def test_the_report_fits_a_terminal(found: BisectReport) -> None:
+def test_the_report_fits_a_terminal(found):
     """The text has at most 80 columns and ends with the culprit; JSON has all of the report."""
     text = str(found)
     assert max(map(len, text.splitlines())) <= 80
@@ -136,7 +134,7 @@ def test_the_report_fits_a_terminal(found: BisectReport) -> None:
     assert held["culprits"][0]["name"] == "QuickGeluFusion"
 
 
-def test_two_faults_at_once_are_both_culprits(small: Subject) -> None:
+def test_two_faults_at_once_are_both_culprits(small):
     """With either of them enabled, the error reappears."""
     both = ["SkipLayerNormFusion", "QuickGeluFusion"]
     report = bisect(*small, backend=faulty(*both, program=small[1]))
@@ -144,16 +142,14 @@ def test_two_faults_at_once_are_both_culprits(small: Subject) -> None:
     assert report.after.passes and not any(culprit.without.passes for culprit in report.culprits)
 
 
-def test_a_clean_run_has_nothing_to_blame(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_clean_run_has_nothing_to_blame(files, capsys):
     """There is one run, and the exit code is 0."""
     assert commands.run("bisect", *files, "--json") == 0
     held = json.loads(capsys.readouterr().out)
     assert (held["close"], held["runs"], held["culprits"]) == (True, 1, [])
 
 
-def test_nothing_helps_where_the_program_itself_is_wrong(
-    small: Subject, files: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_nothing_helps_where_the_program_itself_is_wrong(small, files, capsys, tmp_path):
     """A weight was changed in the file: the report has no culprit, and the exit code is 1."""
     program = replace(small[1], model=small[1].model.clone())
     weight = program.model.graph.initializers["last.weight"]
@@ -168,7 +164,7 @@ def test_nothing_helps_where_the_program_itself_is_wrong(
     assert held["steps"][-1]["off"] == held["candidates"]
 
 
-def test_a_name_without_effect_is_an_error(small: Subject) -> None:
+def test_a_name_without_effect_is_an_error(small):
     """ONNX Runtime ignores unknown names, and those of optimizers that change nothing."""
     with pytest.raises(CompareError, match=r"disabling 'QuickGeluFussion' has no effect.*mean 'QuickGeluFusion'\?"):
         bisect(*small, only=["QuickGeluFussion"])
@@ -178,12 +174,12 @@ def test_a_name_without_effect_is_an_error(small: Subject) -> None:
         get_backend("onnxruntime-cpu").compile_without(small[1], [Switch("graph transformer", "QuickGeluFussion")])
 
 
-def test_a_culprit_that_does_not_change_the_graph_is_refused(small: Subject) -> None:
+def test_a_culprit_that_does_not_change_the_graph_is_refused(small):
     """If the error disappears with the same graph, the results vary from run to run."""
 
     @dataclass(frozen=True)
     class SameGraph(FaultyOptimizers):
-        def compile_without(self, program: Program, off: Collection[Switch]) -> CompiledVariant:
+        def compile_without(self, program, off):
             return replace(super().compile_without(program, off), fingerprint="always this")
 
     same_graph = SameGraph(**vars(faulty("QuickGeluFusion", program=small[1])))
@@ -191,13 +187,13 @@ def test_a_culprit_that_does_not_change_the_graph_is_refused(small: Subject) -> 
         bisect(*small, backend=same_graph)
 
 
-def test_only_restricts_the_candidates(small: Subject) -> None:
+def test_only_restricts_the_candidates(small):
     """A candidate that is not at fault is no culprit, and nothing else is disabled."""
     report = bisect(*small, backend=faulty("QuickGeluFusion", program=small[1]), only=["MatMulAddFusion"])
     assert (names(report), report.runs, report.after) == ([], 2, None)
 
 
-def test_a_bisection_resumes_from_its_journal(small: Subject, found: BisectReport, tmp_path: Path) -> None:
+def test_a_bisection_resumes_from_its_journal(small, found, tmp_path):
     """Complete lines are not run again, a line that was cut short is, and the result is the same."""
     journal = tmp_path / "journal"
     fault = faulty("QuickGeluFusion", program=small[1])
@@ -212,7 +208,7 @@ def test_a_bisection_resumes_from_its_journal(small: Subject, found: BisectRepor
     assert journal.read_text().splitlines(keepends=True) == whole
 
 
-def test_a_journal_of_another_bisection_is_refused(small: Subject, tmp_path: Path) -> None:
+def test_a_journal_of_another_bisection_is_refused(small, tmp_path):
     """The message names the property that differs."""
     journal = tmp_path / "journal"
     bisect(*small, journal=journal)
@@ -230,7 +226,7 @@ def test_a_journal_of_another_bisection_is_refused(small: Subject, tmp_path: Pat
         assert journal.read_text() == text
 
 
-def test_a_value_that_the_outputs_hide_is_judged(small: Subject) -> None:
+def test_a_value_that_the_outputs_hide_is_judged(small):
     """Its reference is computed from the captured tensors; a value that was fused away can't be judged."""
     value = next(node.outputs[0] for node in small[1].graph.nodes if node.op == "Softmax")
     fault = faulty("MatMulScaleFusion", program=small[1])
@@ -243,10 +239,10 @@ def test_a_value_that_the_outputs_hide_is_judged(small: Subject) -> None:
         bisect(*small, value="nothing")
 
 
-def test_a_pass_is_blamed(small: Subject) -> None:
+def test_a_pass_is_blamed(small):
     """The culprit is a pass of the user among correct ones; a pass that changes nothing is no candidate."""
 
-    def halve(program: Program) -> Program:
+    def halve(program):
         for value in program.model.graph.initializers.values():
             if value.name == "first.bias":
                 value.const_value = ir.tensor(value.const_value.numpy() / 2)
@@ -257,29 +253,26 @@ def test_a_pass_is_blamed(small: Subject) -> None:
     assert "FoldConstantPass (2)" not in [one.name for one in report.candidates]
 
 
-def test_the_node_that_overflows_in_float16_is_blamed() -> None:
+def test_the_node_that_overflows_in_float16_is_blamed():
     """Squares of numbers around 300 overflow in float16."""
 
     class Square(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             large = torch.relu(x) * 300.0
             return torch.tanh(large * large * 1e-5)
 
     model, args = Square(), (torch.linspace(-2, 2, 16),)
-    with steal_forward(model) as capture:
-        model(*args)
-    program = export(model, args)
+    capture, program = recorded(model, *args)
     report = bisect(capture, program, to="float16")
     (square,) = [node for node in program.graph.nodes if len({*node.inputs}) < len(node.inputs)]
     needed = {square.name, *(node.name for node in program.graph.consumers[square.outputs[0]])}
     assert {*names(report)} == needed and {one.kind for one in report.culprits} == {"node in lower precision"}
 
 
-def test_settings_of_inductor_are_blamed() -> None:
+def test_settings_of_inductor_are_blamed():
     """Inductor has a setting that makes relu wrong, for tests."""
     model, args = nn.ReLU(), (torch.linspace(-1, 1, 16),)
-    with steal_forward(model) as capture:
-        model(*args)
+    capture = capture_of(model, *args)
     wrong = "cpp.inject_relu_bug_TESTING_ONLY"
     options = {"config": {wrong: "accuracy"}}
     report = bisect(capture, export(model, args), backend="inductor", options=options, only=[f"config.{wrong}"])
@@ -287,7 +280,7 @@ def test_settings_of_inductor_are_blamed() -> None:
     assert {"pattern_matcher", "max_fusion_size"} <= {one.name for one in report.steps[0].switches}
 
 
-def test_the_switches_of_inductor_are_its_enabled_settings() -> None:
+def test_the_switches_of_inductor_are_its_enabled_settings():
     """They are the settings that are on by default, and those that the user has set."""
     options = InductorOptions(use_fp16=True, config={"epilogue_fusion": False})
     known = {"epilogue_fusion": True, "pattern_matcher": True, "emulate_precision_casts": True}
@@ -300,7 +293,7 @@ def test_the_switches_of_inductor_are_its_enabled_settings() -> None:
         inductor_without(options, [Switch("passes", "no_such_pass")])
 
 
-def test_the_program_runs_in_other_interpreters(small: Subject) -> None:
+def test_the_program_runs_in_other_interpreters(small):
     """The same version gives the same outcome; an interpreter that does not exist is a failed outcome."""
     whole = bisect(*small, interpreters=[sys.executable, "/no/python"])
     here, nowhere = whole.versions
@@ -310,7 +303,7 @@ def test_the_program_runs_in_other_interpreters(small: Subject) -> None:
         bisect(*small, backend="reference", interpreters=[sys.executable])
 
 
-def test_the_switches_of_cuda_are_its_settings() -> None:
+def test_the_switches_of_cuda_are_its_settings():
     """TF32, the convolution search and others each have an option that disables them; this needs no device."""
     options = OrtOptions(tunable=True, session_config={"session.x": "1"})
     settings = {one.name: one for one in switches_of((), options, CUDA)}
@@ -323,7 +316,7 @@ def test_the_switches_of_cuda_are_its_settings() -> None:
         without(options, [Switch("setting", "provider_options.y")])
 
 
-def test_rules_are_tried_where_their_transformer_changed_the_graph() -> None:
+def test_rules_are_tried_where_their_transformer_changed_the_graph():
     """The transformer itself is a candidate if it still changes the graph with all rules disabled."""
     whole = switches_of(["Level1_RuleBasedTransformer", "ConstantFolding"], OrtOptions(), "CPUExecutionProvider")
     rules = [one.name for one in whole if one.kind == "rewrite rule"]
@@ -332,7 +325,7 @@ def test_rules_are_tried_where_their_transformer_changed_the_graph() -> None:
     assert left == (Switch("graph transformer", "Level1_RuleBasedTransformer"),)
 
 
-def test_standard_error_is_restored_after_a_compilation(small: Subject, capfd: pytest.CaptureFixture[str]) -> None:
+def test_standard_error_is_restored_after_a_compilation(small, capfd):
     """ONNX Runtime's log is read instead of printed; later output is printed."""
     made = get_backend("onnxruntime-cpu").compile_without(small[1], ())
     os.write(2, b"here again\n")
@@ -340,7 +333,7 @@ def test_standard_error_is_restored_after_a_compilation(small: Subject, capfd: p
     assert "QuickGeluFusion" in [one.name for one in made.switches]
 
 
-def test_a_fingerprint_depends_on_numbers_and_nodes(small: Subject) -> None:
+def test_a_fingerprint_depends_on_numbers_and_nodes(small):
     """A copy of a model has the same fingerprint, one with another weight has not."""
     model = small[1].model.clone()
     assert fingerprint(model) == fingerprint(small[1].model)
@@ -352,7 +345,7 @@ def test_a_fingerprint_depends_on_numbers_and_nodes(small: Subject) -> None:
 def test_expanded_tensors_are_hashed_by_their_storage():
     """A few bytes can be expanded to terabytes."""
 
-    def identity(tensor: torch.Tensor) -> str:
+    def identity(tensor):
         return Criterion([{"x": tensor}], frozenset(), [], Limits(Graph("g", (), (), (), (), {}), None)).identity()
 
     ones = torch.ones(1, 4)
@@ -363,7 +356,7 @@ def test_expanded_tensors_are_hashed_by_their_storage():
     assert identity(torch.ones(1, 1).expand(1, 1)) != identity(torch.zeros(()).expand(1, 1))
 
 
-def test_a_program_is_a_reference_like_a_dump(files: list[str], small: Subject, tmp_path: Path) -> None:
+def test_a_program_is_a_reference_like_a_dump(files, small, tmp_path):
     """A wrong optimizer is found by the numbers of another program, on drawn or given inputs; a right one is not."""
     other = str(tmp_path / "other.onnx")
     small[1].save(other)

@@ -7,9 +7,8 @@ import torch
 from torch import nn
 
 from filch.compare import bisect
-from filch.export import export
 from filch.export.backends.onnxruntime._backend import OnnxRuntimeBackend
-from filch.steal import steal_forward
+from support.models.small import recorded
 from support.processes.gpu import needs_tf32, ort_cuda
 
 pytestmark = pytest.mark.gpu
@@ -17,9 +16,7 @@ pytestmark = pytest.mark.gpu
 
 def _subject(model, x):
     torch.manual_seed(0)
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(x)
-    return capture, export(model, (x,))
+    return recorded(model, x)
 
 
 def _names(report):

@@ -59,14 +59,14 @@ def alone():
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """Change to a folder with a file of factories, whose name shadows one of Filch's packages."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "export.py").write_text(FACTORIES)
     return tmp_path
 
 
-def test_the_demo_prints_its_tables_and_the_files_it_wrote(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_prints_its_tables_and_the_files_it_wrote(folder, capsys):
     """It prints the verdict and a table of modules in at most 80 columns, and the paths of the files."""
     code = run("demo")
 
@@ -78,7 +78,7 @@ def test_the_demo_prints_its_tables_and_the_files_it_wrote(folder: Path, capsys:
     assert {"tiny_llm.dump.onnx", "tiny_llm.onnx", "report.json"} <= set(os.listdir(folder / "demo"))
 
 
-def test_stealing_exporting_and_comparing_from_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stealing_exporting_and_comparing_from_files(folder, capsys):
     """The factory has keyword arguments and dynamic shapes, and each step is a command of its own."""
     assert run("steal", "export.py:good", "-o", "ref.onnx") == 0
     assert "written: ref.onnx: 4 values" in capsys.readouterr().out
@@ -92,7 +92,7 @@ def test_stealing_exporting_and_comparing_from_files(folder: Path, capsys: pytes
     assert capsys.readouterr().out.startswith("Graph(x: float32[")
 
 
-def test_a_difference_ends_with_1_and_names_the_first_node(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_difference_ends_with_1_and_names_the_first_node(folder, capsys):
     """Text and JSON both name it."""
     run("steal", "export.py:good", "-o", "ref.onnx", "-q")
     run("export", "export.py:good", "-o", "model.onnx", "-q")
@@ -112,7 +112,7 @@ def test_a_difference_ends_with_1_and_names_the_first_node(folder: Path, capsys:
     assert run("compare", "ref.onnx", "model.onnx", "--tolerance", "10") == 0
 
 
-def test_check_compares_a_model_on_several_backends(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_compares_a_model_on_several_backends(folder, capsys):
     """It leaves no files."""
     code = run(
         "check", "export.py:good", "--backend", "onnxruntime-cpu", "--backend", "reference", "--view", "operators"
@@ -126,7 +126,7 @@ def test_check_compares_a_model_on_several_backends(folder: Path, capsys: pytest
 
 
 @pytest.mark.usefixtures("forked_repros")
-def test_check_compares_a_file_of_another_tool(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_compares_a_file_of_another_tool(folder, capsys):
     """The model is the reference, and the next command runs as it is printed."""
     run("export", "export.py:good", "-o", "model.onnx", "-q")
     plain = ir.load("model.onnx")
@@ -147,7 +147,7 @@ def test_check_compares_a_file_of_another_tool(folder: Path, capsys: pytest.Capt
     assert (folder / "blame" / "repro.py").is_file()
 
 
-def test_options_reach_the_backend_and_times_are_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_reach_the_backend_and_times_are_shown(folder, capsys):
     """An option that is not name=value, or that the backend does not have, is an error."""
     check = ("check", "export.py:good")
 
@@ -159,7 +159,7 @@ def test_options_reach_the_backend_and_times_are_shown(folder: Path, capsys: pyt
     assert "an option is written as name=value, not 'basic'" in capsys.readouterr().err
 
 
-def test_show_lists_a_dump(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_lists_a_dump(folder, capsys):
     """It prints key, type, shape and size, statistics if requested, and JSON."""
     run("steal", "export.py:good", "-o", "ref.onnx", "-q")
     capsys.readouterr()
@@ -172,7 +172,7 @@ def test_show_lists_a_dump(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert json.loads(capsys.readouterr().out)["records"][1]["key"] == ["linear", 0, "I"]
 
 
-def test_diff_compares_two_dumps_without_a_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_compares_two_dumps_without_a_model(folder, capsys):
     """The exit code is 0 for equal dumps and 1 for others, and the first difference is named."""
     run("steal", "export.py:good", "-o", "a.onnx", "-q")
     run("steal", "filch.compare:tiny_llm", "-o", "b.onnx", "-q")
@@ -186,7 +186,7 @@ def test_diff_compares_two_dumps_without_a_model(folder: Path, capsys: pytest.Ca
     assert json.loads(capsys.readouterr().out)["close"] is False
 
 
-def test_json_is_printed_even_if_nothing_else_is(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_printed_even_if_nothing_else_is(folder, capsys):
     """`--json --quiet` prints what `--json` does, without the names of the files that are written."""
     run("steal", "export.py:good", "-o", "ref.onnx", "-q")
     run("export", "export.py:good", "-o", "model.onnx", "-q")
@@ -264,9 +264,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_gets_one_sentence_and_exit_code_2(
-    folder: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_bad_input_gets_one_sentence_and_exit_code_2(folder, capsys, name):
     """The message is on standard error, without a traceback."""
     run("steal", "export.py:good", "-o", "ref.onnx", "-q")
     run("export", "export.py:good", "-o", "model.onnx", "-q")
@@ -293,7 +291,7 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(
         assert place[1:] == ["  (--traceback prints all stack frames)"]
 
 
-def test_output_of_the_users_code_does_not_mix_with_ours(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_of_the_users_code_does_not_mix_with_ours(folder, capsys):
     """Standard output is only JSON with --json, also with --quiet."""
     assert run("check", "export.py:talks", "--json") == 0
     out = capsys.readouterr()
@@ -303,9 +301,7 @@ def test_output_of_the_users_code_does_not_mix_with_ours(folder: Path, capsys: p
     assert json.loads(capsys.readouterr().out)[0]["close"] is True
 
 
-def test_a_crash_exits_with_2(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_exits_with_2(folder, capsys, monkeypatch):
     """Exit code 1 always means that a value differs."""
     monkeypatch.setattr("filch.diff", lambda *_, **__: 1 / 0)
 
@@ -313,13 +309,13 @@ def test_a_crash_exits_with_2(
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
-def test_usage_errors_end_with_2(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors_end_with_2(folder, capsys):
     """This is the exit code of click."""
     assert run("compare", "one") == 2
     assert run("nothing") == 2
 
 
-def test_the_installed_command_starts() -> None:
+def test_the_installed_command_starts():
     """It runs in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "filch.compare", "--help"], capture_output=True, text=True, check=False
@@ -330,7 +326,7 @@ def test_the_installed_command_starts() -> None:
     assert all(command in done.stdout for command in commands)
 
 
-def test_a_trace_is_written_as_pickle_and_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_is_written_as_pickle_and_as_json(folder, capsys):
     """The trace is of a training step; the printed counts are those of the files."""
     assert run("trace", "export.py:good", "-o", "out/step.pkl", "--train", "--backend", "eager") == 0
     out = capsys.readouterr().out
@@ -353,9 +349,7 @@ def test_a_trace_is_written_as_pickle_and_as_json(folder: Path, capsys: pytest.C
         (("export.py:refused", "-o", "t.pkl", "--train"), "Branches has no parameter that takes a gradient"),
     ],
 )
-def test_a_trace_that_cannot_be_made_exits_with_2(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
-) -> None:
+def test_a_trace_that_cannot_be_made_exits_with_2(folder, capsys, arguments, message):
     """The message is one sentence."""
     assert run("trace", *arguments) == 2
     told = capsys.readouterr().err
@@ -388,9 +382,7 @@ def fails():
         ("deep.py:fails", "  deep.py:12, in forward: return x @ torch.ones(3)\n"),
     ],
 )
-def test_an_error_in_the_users_code_names_its_line(
-    folder: Path, capsys: pytest.CaptureFixture[str], factory: str, frame: str
-) -> None:
+def test_an_error_in_the_users_code_names_its_line(folder, capsys, factory, frame):
     """The innermost frame that is neither Filch's nor an installed package's; `--traceback` prints all frames."""
     (folder / "deep.py").write_text(DEEP)
 
@@ -401,7 +393,7 @@ def test_an_error_in_the_users_code_names_its_line(
     assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 
-def test_each_output_is_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_output_is_written(folder, capsys):
     """`-o` may be repeated; a wrong suffix is told before the model is made."""
     assert run("check", "export.py:good", "-o", "r.html", "-o", "r.json", "-o", "r.md") == 0
     assert "written: r.html, r.json, r.md" in capsys.readouterr().out
@@ -422,7 +414,7 @@ QUICK = (
 
 
 @pytest.mark.parametrize(("arguments", "code", "message"), QUICK)
-def test_help_and_usage_errors_do_not_import_torch(arguments: list[str], code: int, message: str) -> None:
+def test_help_and_usage_errors_do_not_import_torch(arguments, code, message):
     """Importing torch takes over a second; a help text, a completion or a typo must not wait for it."""
     script = (
         "import sys\n"
@@ -440,7 +432,7 @@ def test_help_and_usage_errors_do_not_import_torch(arguments: list[str], code: i
     assert message in " ".join((done.stdout + done.stderr).split())
 
 
-def test_names_known_without_torch_are_those_of_the_library() -> None:
+def test_names_known_without_torch_are_those_of_the_library():
     """The lists for `--help` are copies."""
     from filch.compare.cli._options import BACKENDS, VIEWS, Precision, TableView, backend_names
     from filch.compare.results._report import TABLES
@@ -454,9 +446,7 @@ def test_names_known_without_torch_are_those_of_the_library() -> None:
     assert {*map(str, TableView)} == {*TABLES} - {"dynamo"}
 
 
-def test_the_next_command_is_the_command_without_what_only_prints(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_next_command_is_the_command_without_what_only_prints(folder, capsys):
     """Options that change the comparison are kept; the suggested command runs and ends the same."""
     arguments = ("check", "export.py:good", "-b", "reference", "--tolerance", "1e-3")
     assert run(*arguments, "-q", "--all") == 0
@@ -467,12 +457,10 @@ def test_the_next_command_is_the_command_without_what_only_prints(
     assert run(*shlex.split(command)[1:]) == 0
 
 
-def test_ctrl_c_ends_with_130(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_ends_with_130(folder, capsys, monkeypatch):
     """There is no traceback."""
 
-    def interrupted(*_: object, **__: object) -> None:
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("filch.diff", interrupted)
@@ -484,18 +472,14 @@ def test_ctrl_c_ends_with_130(
 @pytest.mark.parametrize(
     "arguments", [("-breference", "-or.json", "--", "export.py:good"), ("--backend=reference", "export.py:good")]
 )
-def test_the_next_command_is_complete_however_options_are_written(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
-) -> None:
+def test_the_next_command_is_complete_however_options_are_written(folder, capsys, arguments):
     """Values that are attached to an option, and the end of options, would make what is appended an argument."""
     assert run("check", *arguments) == 0
     assert "  filch check export.py:good -b reference --all\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["view", "fleet", "show", "check", "history", "recover"])
-def test_links_that_form_a_loop_are_an_error(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_links_that_form_a_loop_are_an_error(command, tmp_path, monkeypatch, capsys):
     """In one sentence, by all commands that take a file."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.onnx").symlink_to("b.onnx")

@@ -30,7 +30,7 @@ def net():
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory):
     """A folder with a factory, its program, and a report on it."""
     folder = tmp_path_factory.mktemp("view")
     (folder / "net.py").write_text(FACTORY)
@@ -46,7 +46,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(made, tmp_path, monkeypatch):
     """Copy these files to a folder of this test and change to it."""
     for file in made.iterdir():
         if file.is_file():
@@ -57,7 +57,7 @@ def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("source", ["net.py:net", "model.onnx", "report.json"])
 @pytest.mark.parametrize("name", view_names())
-def test_each_view_draws_models_and_reports(folder: Path, capsys: pytest.CaptureFixture[str], source, name) -> None:
+def test_each_view_draws_models_and_reports(folder, capsys, source, name):
     """The file is named after the source, and no existing file is overwritten."""
     before = {file: file.read_bytes() for file in folder.iterdir() if file.is_file()}
     if name.startswith("model-explorer") and (source != "report.json" or name.endswith("time")):
@@ -75,7 +75,7 @@ def test_each_view_draws_models_and_reports(folder: Path, capsys: pytest.Capture
         assert out.splitlines()[0] == f"written: {written[0]}" and len(written) == 1
 
 
-def test_the_suffix_chooses_the_view(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_suffix_chooses_the_view(folder, capsys):
     """Without a suffix it is a page; a suffix of several views needs --as."""
     assert run("view", "model.onnx", "-o", "a.dot") == 0
     assert (folder / "a.dot").read_text().startswith("digraph")
@@ -87,19 +87,17 @@ def test_the_suffix_chooses_the_view(folder: Path, capsys: pytest.CaptureFixture
     assert "no view writes .pdf: choose a view with --as: " in capsys.readouterr().err
 
 
-def test_a_backends_graph_names_what_it_fused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_backends_graph_names_what_it_fused(folder, capsys):
     """The program is compiled, and not run."""
     assert run("view", "net.py:net", "--backend", "onnxruntime-cpu", "--option", "level=extended", "--as", "text") == 0
     assert 'fusion="Conv Relu"' in capsys.readouterr().out
 
 
-def test_a_step_of_training_is_drawn_forward_and_backward(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_of_training_is_drawn_forward_and_backward(folder, capsys, monkeypatch):
     """The default backend is Inductor; its kernels are tested with traces."""
     asked: list[str] = []
 
-    def traced(*given, backend: str, **told):
+    def traced(*given, backend, **told):
         asked.append(backend)
         return trace_graph(*given, backend="eager", **told)
 
@@ -112,7 +110,7 @@ def test_a_step_of_training_is_drawn_forward_and_backward(
     assert capsys.readouterr().out.count(" = convolution_backward(") == 2
 
 
-def test_a_program_of_torch_export_is_drawn(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_program_of_torch_export_is_drawn(folder, capsys):
     """The file is one that torch saved."""
     model = torch.nn.Linear(2, 2).eval()
     torch.export.save(torch.export.export(model, (torch.ones(1, 2),)), folder / "linear.pt2")
@@ -121,7 +119,7 @@ def test_a_program_of_torch_export_is_drawn(folder: Path, capsys: pytest.Capture
     assert "linear(" in capsys.readouterr().out
 
 
-def test_a_report_is_drawn_onto_the_onnx_file_that_it_is_about(folder: Path) -> None:
+def test_a_report_is_drawn_onto_the_onnx_file_that_it_is_about(folder):
     """The file is at the path in the report, or at that of --model."""
     assert run("view", "report.json", "--as", "netron", "-o", "seen.onnx") == 0
     (folder / "model.onnx").rename(folder / "moved.onnx")
@@ -132,7 +130,7 @@ def test_a_report_is_drawn_onto_the_onnx_file_that_it_is_about(folder: Path) -> 
         assert "filch.error" in told
 
 
-def test_a_stage_of_a_report_is_chosen(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stage_of_a_report_is_chosen(folder, capsys):
     """The exported graph has more nodes than the compiled one."""
     lengths = {}
     for stage in ("exported", "compiled"):
@@ -193,7 +191,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_gets_one_sentence(folder: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_bad_input_gets_one_sentence(folder, capsys, name):
     """The message is on standard error, and the exit code is 2."""
     arguments, message = BAD[name]
     Path("text.pt2").write_text("hi")
@@ -208,7 +206,7 @@ def test_bad_input_gets_one_sentence(folder: Path, capsys: pytest.CaptureFixture
     assert err.startswith("filch: ") and len(err.strip().splitlines()) == 1
 
 
-def test_check_writes_a_report_for_each_backend(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_writes_a_report_for_each_backend(folder, capsys):
     """The backend's name is before the suffix; reports that pages are made from have statistics."""
     assert run("check", "net.py:net", "-b", "reference", "-b", "eager", "-o", "out/r.json") == 0
 
@@ -219,14 +217,14 @@ def test_check_writes_a_report_for_each_backend(folder: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".html", ".md"])
-def test_a_report_is_written_in_the_format_of_its_suffix(folder: Path, suffix: str) -> None:
+def test_a_report_is_written_in_the_format_of_its_suffix(folder, suffix):
     """The file equals what the report's method writes."""
     assert run("compare", "ref.onnx", "model.onnx", "-o", f"r{suffix}", "-q") == 0
     text = (folder / f"r{suffix}").read_text()
     assert {".csv": "call,stage", ".html": "<!doctype html>", ".md": "model.onnx on"}[suffix] in text[:60]
 
 
-def test_what_is_written_is_served_until_it_is_interrupted(folder: Path) -> None:
+def test_what_is_written_is_served_until_it_is_interrupted(folder):
     """The netron package serves it, on this machine only."""
     pytest.importorskip("netron")
     command = [sys.executable, "-m", "filch.compare", "view", "model.onnx", "-o", "seen.onnx", "--serve"]
@@ -245,7 +243,7 @@ def test_what_is_written_is_served_until_it_is_interrupted(folder: Path) -> None
             running.kill()
 
 
-def test_json_of_a_report_keeps_its_keys(folder: Path) -> None:
+def test_json_of_a_report_keeps_its_keys(folder):
     """Other programs read these keys."""
     found = json.loads((folder / "report.json").read_text())
     assert {"backend", "reference", "program", "close", "headline", "rows", "modules", "outcomes", "graphs"} <= {*found}

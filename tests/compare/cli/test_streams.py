@@ -1,7 +1,8 @@
-"""Commands print on any terminal, to any file and pipe, and end with their own exit codes."""
+"""Commands print on any terminal, file and pipe, end with their own exit codes, and let torch's threads wait."""
 
 import io
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import torch
 from filch.compare.common import _streams
 from filch.compare.rendering._console import as_text, print_text
 from filch.compare.rendering._table import Column, Table
-from filch.steal import steal_forward
+from support.models.small import capture_of
 from support.processes.commands import run
 
 TABLE = Table((Column("näme", fill=True), Column("error µ")), (("日本", "1e-7"),))
@@ -58,8 +59,7 @@ def test_a_width_that_is_none_is_that_of_usual_terminals(monkeypatch, columns, w
 def dump(tmp_path):
     """Return the path of a dump with one value."""
     model = torch.nn.Identity()
-    with steal_forward(model, dump_file=tmp_path / "dump.onnx"):
-        model(torch.ones(2))
+    capture_of(model, torch.ones(2), dump_file=tmp_path / "dump.onnx")
     return str(tmp_path / "dump.onnx")
 
 
@@ -99,3 +99,32 @@ def test_an_error_without_standard_error_has_its_exit_code(monkeypatch, tmp_path
     monkeypatch.setattr(sys, "stderr", None)
 
     assert run("show", str(tmp_path / "none.onnx")) == 2
+
+
+_ACTIVE = {"OMP_WAIT_POLICY": "ACTIVE"}
+_CODE = """
+import sys
+from filch.compare.__main__ import main
+assert "torch" not in sys.modules  # which reads the variable when it is imported
+sys.argv = ["filch", "--help"]
+try:
+    main()
+except SystemExit:
+    import torch
+"""
+
+
+@pytest.mark.parametrize(("chosen", "count"), [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), (_ACTIVE, "30000000000")])
+def test_threads_of_a_command_spin_for_a_short_time_unless_the_user_says_otherwise(chosen, count):
+    """Longer, they would keep each other from running where other processes need the processor, too."""
+    environment = {name: value for name, value in os.environ.items() if name not in {*_ACTIVE, "GOMP_SPINCOUNT"}}
+
+    done = subprocess.run(
+        [sys.executable, "-c", _CODE],
+        env=environment | chosen | {"OMP_DISPLAY_ENV": "VERBOSE"},  # the library says how its threads wait
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert f"GOMP_SPINCOUNT = '{count}'" in done.stderr

@@ -5,7 +5,7 @@ import math
 from filch.compare.common._value_cache import ValueCache
 
 
-def test_a_value_is_dropped_after_its_last_read() -> None:
+def test_a_value_is_dropped_after_its_last_read():
     """It is not dropped before, and no other value is."""
     cache = ValueCache[str]({"a": 2, "b": 1})
     cache.put("a", "A")
@@ -16,7 +16,7 @@ def test_a_value_is_dropped_after_its_last_read() -> None:
     assert dict(cache.values) == {"b": "B"} and not cache.needs("a")
 
 
-def test_a_wanted_value_is_kept_until_it_is_released() -> None:
+def test_a_wanted_value_is_kept_until_it_is_released():
     """It is dropped after the later of its last read and its release."""
     for first in ("consume", "release"):
         cache = ValueCache[str]({"a": 1}, ["a"])
@@ -27,7 +27,7 @@ def test_a_wanted_value_is_kept_until_it_is_released() -> None:
         assert last() == ["a"]
 
 
-def test_releasing_a_value_twice_does_not_count_as_a_read() -> None:
+def test_releasing_a_value_twice_does_not_count_as_a_read():
     """Two passes over a graph each release a value; its reader still needs it."""
     cache = ValueCache[str]({"a": 1}, ["a"])
     cache.put("a", "A")
@@ -36,7 +36,7 @@ def test_releasing_a_value_twice_does_not_count_as_a_read() -> None:
     assert "a" in cache.values and cache.consume(["a"]) == ["a"]
 
 
-def test_nothing_is_dropped_while_all_fits_the_buffer() -> None:
+def test_nothing_is_dropped_while_all_fits_the_buffer():
     """The first value that exceeds the buffer drops all values without uses."""
     cache = ValueCache[str]({}, ["a", "b"], buffer=10)
     cache.put("a", "A", 6)
@@ -46,7 +46,7 @@ def test_nothing_is_dropped_while_all_fits_the_buffer() -> None:
     assert not cache.fully_cached and dict(cache.values) == {"b": "B"}
 
 
-def test_with_an_infinite_buffer_a_released_value_is_still_needed() -> None:
+def test_with_an_infinite_buffer_a_released_value_is_still_needed():
     """A second pass may read any value."""
     cache = ValueCache[str]({}, ["a"], buffer=math.inf)
     cache.release("a")

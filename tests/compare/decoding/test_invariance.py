@@ -19,7 +19,7 @@ from transformers.cache_utils import (
 from transformers.models.llama import modeling_llama
 
 from filch.compare import CompareError, check_invariance
-from filch.export import BackendError, ExportError, Program, export
+from filch.export import BackendError, ExportError, export
 from support.faults.decoding import change_late, exchanged, with_further_output
 from support.models.exports import copied
 from support.models.named_caches import NAMES, Annotated
@@ -42,12 +42,12 @@ Patch = Callable[[pytest.MonkeyPatch, nn.Module], object]
 
 
 @pytest.fixture
-def llama() -> nn.Module:
+def llama():
     return build("LlamaForCausalLM", SETTINGS)
 
 
 @pytest.fixture(scope="module")
-def small() -> tuple[nn.Module, Program]:
+def small():
     """A model with one layer, and its program."""
     model = build("LlamaForCausalLM", SETTINGS | {"num_hidden_layers": 1})
     return model, export(model, TOKENS, cache="dynamic")
@@ -65,7 +65,7 @@ class Fault:
     sequence: int = 0
 
 
-def positions_off_by_one(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
+def positions_off_by_one(monkeypatch, model):
     rotary = model.model.rotary_emb
     forward = rotary.forward
     monkeypatch.setattr(
@@ -73,13 +73,13 @@ def positions_off_by_one(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
     )
 
 
-def patched_update(cache: type, change: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Patch:
+def patched_update(cache, change):
     """Return a patch that changes the keys that a layer of a cache returns, when one token is added."""
 
-    def patch(monkeypatch: pytest.MonkeyPatch, _model: nn.Module) -> None:
-        update = cache.update  # type: ignore[attr-defined]
+    def patch(monkeypatch, _model):
+        update = cache.update
 
-        def changed(self: Any, key: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        def changed(self, key, value, *args, **kwargs):
             keys, values = update(self, key, value, *args, **kwargs)
             return (change(keys, key) if key.shape[2] == 1 else keys), values
 
@@ -88,11 +88,11 @@ def patched_update(cache: type, change: Callable[[torch.Tensor, torch.Tensor], t
     return patch
 
 
-def visible_future(monkeypatch: pytest.MonkeyPatch, _model: nn.Module) -> None:
+def visible_future(monkeypatch, _model):
     """Let the first token of each later chunk see the second one."""
     create = modeling_llama.create_causal_mask
 
-    def leaking(*args: Any, **kwargs: Any) -> torch.Tensor | None:
+    def leaking(*args, **kwargs):
         mask = create(*args, **kwargs)
         if mask is None or mask.shape[-1] == mask.shape[-2] or mask.shape[-2] == 1:
             return mask
@@ -103,27 +103,27 @@ def visible_future(monkeypatch: pytest.MonkeyPatch, _model: nn.Module) -> None:
     monkeypatch.setattr(modeling_llama, "create_causal_mask", leaking)
 
 
-def visible_padding(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
+def visible_padding(monkeypatch, model):
     forward = model.model.forward
 
-    def unmasked(*args: Any, attention_mask: torch.Tensor, **kwargs: Any) -> Any:
+    def unmasked(*args, attention_mask, **kwargs):
         return forward(*args, attention_mask=torch.ones_like(attention_mask), **kwargs)
 
     monkeypatch.setattr(model.model, "forward", unmasked)
 
 
-def row_dependent(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
+def row_dependent(monkeypatch, model):
     """Let the second layer's MLP normalize by the largest number of the batch."""
     mlp = model.model.layers[1].mlp
     forward = mlp.forward
     monkeypatch.setattr(mlp, "forward", lambda x: forward(x / (1 + x.abs().max())))
 
 
-def rescaled_keys(monkeypatch: pytest.MonkeyPatch, _model: nn.Module) -> None:
+def rescaled_keys(monkeypatch, _model):
     """Scale all keys and values that a call reads, from position 5 on, but not in one call."""
     repeat = modeling_llama.repeat_kv
 
-    def changed(states: torch.Tensor, count: int) -> torch.Tensor:
+    def changed(states, count):
         return repeat(states, count) * (2.0 if 5 < states.shape[2] < TOKENS.shape[1] else 1.0)
 
     monkeypatch.setattr(modeling_llama, "repeat_kv", changed)
@@ -166,10 +166,10 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", kept(FAULTS, *FAULTS.keys() - {"unrotated slot", "swapped sequences"}))
-def test_a_fault_is_named_at_its_operation_and_position(
-    name: str, llama: nn.Module, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    "name", kept(FAULTS, *FAULTS.keys() - {"unrotated slot", "swapped sequences", "scale of earlier keys"})
+)
+def test_a_fault_is_named_at_its_operation_and_position(name, llama, monkeypatch):
     fault = FAULTS[name]
     fault.patch(monkeypatch, llama)
     result = check_invariance(llama, TOKENS, only=["prefill with a cache", fault.relation])
@@ -186,16 +186,14 @@ def test_a_fault_is_named_at_its_operation_and_position(
 @pytest.mark.parametrize(
     ("relation", "cache"), [("decode", DynamicSlidingWindowLayer), ("static cache", StaticSlidingWindowLayer)]
 )
-def test_a_stale_slot_of_a_window_that_has_rolled_is_named(
-    relation: str, cache: type, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stale_slot_of_a_window_that_has_rolled_is_named(relation, cache, monkeypatch):
     window = 5
     model = build("MistralForCausalLM", SETTINGS | {"sliding_window": window, "num_hidden_layers": 1})
     (row,) = check_invariance(model, TOKENS, only=[relation]).rows
     assert row.verdict == "holds"
-    update = cache.update  # type: ignore[attr-defined]
+    update = cache.update
 
-    def stale(self: Any, key: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def stale(self, key, *args, **kwargs):
         keys, values = update(self, key, *args, **kwargs)
         is_late = self.get_seq_length() > window + 1
         return (torch.cat([keys[:, :, 1:2], keys[:, :, 1:]], 2) if is_late else keys), values
@@ -206,14 +204,14 @@ def test_a_stale_slot_of_a_window_that_has_rolled_is_named(
     assert (row.first.module, row.first.position, row.first.sequence) == ("model.layers.0.self_attn", window + 1, 0)
 
 
-def test_the_module_is_named_whose_operations_are_others_token_by_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_module_is_named_whose_operations_are_others_token_by_token(monkeypatch):
     """The scan of a sequence has other operations than the update of a state, which is not stored here."""
     sizes = {"num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 4, "state_size": 8}
     common = {name: SETTINGS[name] for name in ("hidden_size", "vocab_size", "pad_token_id")}
     model = build("Mamba2ForCausalLM", {**common, **sizes, "num_hidden_layers": 1})
     get = Cache.get_recurrent_state
 
-    def copied(*args: Any, **kwargs: Any) -> torch.Tensor | None:
+    def copied(*args, **kwargs):
         state = get(*args, **kwargs)
         return state if state is None else state.clone()
 
@@ -225,7 +223,7 @@ def test_the_module_is_named_whose_operations_are_others_token_by_token(monkeypa
     assert "or before it in backbone.layers.0.mixer," in str(row.first)
 
 
-def test_a_clean_model_keeps_all_relations(llama: nn.Module) -> None:
+def test_a_clean_model_keeps_all_relations(llama):
     result = check_invariance(llama, TOKENS[:, :8])
     assert result.close
     assert {row.verdict for row in result.rows} == {"holds"}
@@ -233,11 +231,11 @@ def test_a_clean_model_keeps_all_relations(llama: nn.Module) -> None:
     assert result.headline == "13 of 13 ways to call LlamaForCausalLM give the same numbers"
 
 
-def test_bits_are_compared_on_request(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bits_are_compared_on_request(llama, monkeypatch):
     down = llama.model.layers[1].mlp.down_proj
     forward = down.forward
 
-    def in_two_parts(x: torch.Tensor) -> torch.Tensor:
+    def in_two_parts(x):
         if x.shape[1] > 1:
             return forward(x)
         return x[..., :20] @ down.weight[:, :20].T + x[..., 20:] @ down.weight[:, 20:].T
@@ -253,9 +251,7 @@ def test_bits_are_compared_on_request(llama: Any, monkeypatch: pytest.MonkeyPatc
 ON = "decode on onnxruntime-cpu"
 
 
-def test_a_program_on_a_backend_decodes_what_the_model_computes(
-    small: tuple[nn.Module, Program], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_on_a_backend_decodes_what_the_model_computes(small, monkeypatch):
     model, program = small
     options: dict[str, Any] = {"only": [ON], "backends": ["onnxruntime-cpu", "eager"]}
     result = check_invariance(model, TOKENS, **options)
@@ -268,9 +264,7 @@ def test_a_program_on_a_backend_decodes_what_the_model_computes(
     assert row.first.position == 0 and row.first.node and 0 < row.first.difference < 1e-5
 
 
-def test_the_node_is_named_at_which_a_program_leaves_the_model(
-    small: tuple[nn.Module, Program], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_node_is_named_at_which_a_program_leaves_the_model(small, monkeypatch):
     model, program = small
     wrong = change_late(copied(program), "present.0.value", 6, exchanged, "past_key_values.0.key")
     monkeypatch.setattr("filch.compare._decode.export", lambda *_args, **_kwargs: wrong)
@@ -282,10 +276,10 @@ def test_the_node_is_named_at_which_a_program_leaves_the_model(
     assert row.first.node in result.table(wide=True)
 
 
-def test_a_backend_that_fails_is_no_success(small: tuple[nn.Module, Program], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_that_fails_is_no_success(small, monkeypatch):
     model, program = small
 
-    def failing(*_args: Any, **_kwargs: Any) -> Program:
+    def failing(*_args, **_kwargs):
         raise ExportError("no translation")
 
     monkeypatch.setattr("filch.compare._decode.export", failing)
@@ -305,17 +299,17 @@ def test_a_backend_that_fails_is_no_success(small: tuple[nn.Module, Program], mo
 class Plain(nn.Module):
     """A model without a cache, which fails if rows are padded."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.embed, self.head = nn.Embedding(96, 5), nn.Linear(5, 96)
 
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    def forward(self, input_ids, attention_mask):
         if not attention_mask.all():
             raise ValueError("no padding")
         return self.head(self.embed(input_ids).cumsum(1))
 
 
-def test_what_a_model_does_not_support_is_not_run_and_an_error_is_no_success() -> None:
+def test_what_a_model_does_not_support_is_not_run_and_an_error_is_no_success():
     result = check_invariance(Plain(), TOKENS, only=["decode", "batch", "padding on the left"])
     assert [row.verdict for row in result.rows] == ["not run", "holds", "fails"]
     assert [row.note for row in result.rows[::2]] == ["the model takes no cache", "ValueError: no padding"]
@@ -325,7 +319,7 @@ def test_what_a_model_does_not_support_is_not_run_and_an_error_is_no_success() -
 
 
 @pytest.mark.parametrize("cls", kept(NAMES, Annotated))
-def test_the_cache_of_a_model_may_have_any_name(cls: type[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_a_model_may_have_any_name(cls, monkeypatch):
     """A clean run is silent, and a wrong position in decode is found."""
     only, model = ["prefill with a cache", "decode"], cls()
     assert [row.verdict for row in check_invariance(model, TOKENS, only=only).rows] == ["holds", "holds"]
@@ -334,19 +328,17 @@ def test_the_cache_of_a_model_may_have_any_name(cls: type[nn.Module], monkeypatc
 
 
 class Forgetful(Annotated):
-    def call(self, *args: Any) -> Any:
+    def call(self, *args):
         return super().call(*args)[0]
 
 
-def test_a_model_that_returns_no_cache_fails() -> None:
+def test_a_model_that_returns_no_cache_fails():
     (row,) = check_invariance(Forgetful(), TOKENS, only=["decode"]).rows
     assert (row.verdict, row.note) == ("fails", "CompareError: Forgetful returned no cache for the next call")
 
 
 @pytest.mark.parametrize("count", [8, 12])
-def test_tokens_as_many_as_a_size_of_the_model_are_all_used(
-    small: tuple[nn.Module, Program], count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tokens_as_many_as_a_size_of_the_model_are_all_used(small, count, monkeypatch):
     """8 is the size of a head; of 12 tokens padded on the left, 3 sequences have 12, 11 and 10."""
     model, _ = small
     tokens = TOKENS.repeat(1, 2)[:, :count]
@@ -361,18 +353,18 @@ def test_tokens_as_many_as_a_size_of_the_model_are_all_used(
     assert (row.verdict, row.first.module, row.first.position) == ("breaks", "model.rotary_emb", count // 4)
 
 
-def test_biases_that_are_made_of_the_mask_have_a_column_for_each_slot() -> None:
+def test_biases_that_are_made_of_the_mask_have_a_column_for_each_slot():
     """Those of BLOOM, which takes no positions."""
     model = build("BloomForCausalLM", {"hidden_size": 32, "n_layer": 1, "n_head": 4, "vocab_size": 96})
     result = check_invariance(model, TOKENS, only=["static cache", "decode without positions"])
     assert [row.verdict for row in result.rows] == ["not run", "holds"]
 
 
-def test_an_unknown_relation_is_refused(llama: nn.Module) -> None:
+def test_an_unknown_relation_is_refused(llama):
     with pytest.raises(CompareError, match="there is no relation 'dekode'; there are prefill with a cache, decode"):
         check_invariance(llama, TOKENS, only=["dekode"])
 
 
-def test_a_model_without_tokens_is_refused() -> None:
+def test_a_model_without_tokens_is_refused():
     with pytest.raises(CompareError, match="give the tokens of the model, input_ids, as integers"):
         check_invariance(nn.Linear(3, 3), torch.randn(2, 3))

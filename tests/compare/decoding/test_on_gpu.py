@@ -8,6 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from filch.compare import check_invariance, compare_decode
 from filch.export import export
 from filch.export.backends import get_backend
+from support.models.small import module_of
 from support.processes.compilers import needs_compiler
 from support.processes.gpu import ort_cuda
 
@@ -36,13 +37,6 @@ def llama(dtype=torch.float32):
 
 def backend_of(name):
     return ort_cuda(tf32=False) if name == "onnxruntime" else get_backend(name, device="cuda")
-
-
-class ScaledByBatch(nn.Module):
-    """A wrong normalization: a row of a batch depends on how many rows there are."""
-
-    def forward(self, x):
-        return x * (1 + 0.01 * (x.shape[0] - 1))
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
@@ -81,7 +75,9 @@ def test_a_model_on_the_device_gives_the_same_numbers_however_it_is_called():
 
 def test_a_layer_that_depends_on_the_batch_is_found_on_the_device():
     model = llama().cuda()
-    model.model.layers[1].mlp.act_fn = nn.Sequential(model.model.layers[1].mlp.act_fn, ScaledByBatch())
+    # A wrong normalization: a row of a batch depends on how many rows there are.
+    scaled_by_batch = module_of(lambda self, x: x * (1 + 0.01 * (x.shape[0] - 1)))
+    model.model.layers[1].mlp.act_fn = nn.Sequential(model.model.layers[1].mlp.act_fn, scaled_by_batch)
     result = check_invariance(model, TOKENS.cuda(), only=["batch"])
     assert not result.close
     assert "layers.1.mlp" in str(result), result

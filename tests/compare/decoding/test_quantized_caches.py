@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import itertools
 
 import pytest
 import torch
@@ -19,8 +18,8 @@ from transformers.cache_utils import (
 )
 
 from filch.compare import CompareError, check_invariance
-from filch.compare.results._invariance import InvarianceRow
 from support.models.zoo import build
+from support.thorough import kept
 
 SETTINGS = {
     "hidden_size": 32,
@@ -39,46 +38,46 @@ saturating = pytest.mark.skipif(
 FIRST, LATE = 3, 8  # tokens of the first call, and the position at which faults begin
 
 
-class IntegerLayer(QuantizedLayer):  # type: ignore[misc]  # mypy does not follow transformers
+class IntegerLayer(QuantizedLayer):  # mypy does not follow transformers
     """Keeps integers, with a scale and a zero point for each vector of a head."""
 
-    def __init__(self, nbits: int = 4) -> None:
+    def __init__(self, nbits=4):
         super().__init__(nbits=nbits, residual_length=2)
 
-    def _quantize(self, tensor: torch.Tensor, axis: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def _quantize(self, tensor, axis):
         numbers, largest = tensor.float(), 2**self.nbits - 1
         low, high = numbers.aminmax(dim=-1, keepdim=True)
         scale = (high - low) / largest
         zero = -(low / scale).round()
         return (numbers / scale + zero).round().clamp(0, largest).to(torch.uint8), {"scale": scale, "zero": zero}
 
-    def _dequantize(self, quantized: tuple[torch.Tensor, dict[str, torch.Tensor]]) -> torch.Tensor:
+    def _dequantize(self, quantized):
         numbers, about = quantized
         return ((numbers.float() - about["zero"]) * about["scale"]).to(self.keys.dtype)
 
 
-class ByteLayer(QuantizedLayer):  # type: ignore[misc]  # as above
+class ByteLayer(QuantizedLayer):  # as above
     """Keeps integers of 8 bits, with a scale for each token."""
 
-    def __init__(self, residual_length: int = 2) -> None:
+    def __init__(self, residual_length=2):
         super().__init__(residual_length=residual_length)
 
-    def _quantize(self, tensor: torch.Tensor, axis: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _quantize(self, tensor, axis):
         scale = self.scale_of(tensor.float())
         return (tensor.float() / scale).round().clamp(-127, 127).to(torch.int8), scale
 
-    def scale_of(self, numbers: torch.Tensor) -> torch.Tensor:
+    def scale_of(self, numbers):
         return numbers.abs().amax((0, 1, 3), keepdim=True) / 127
 
-    def _dequantize(self, quantized: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    def _dequantize(self, quantized):
         codes, scale = quantized
         return (codes * scale).to(self.keys.dtype)
 
 
-class SlotsOfFloats(Fp8QuantizedLayer):  # type: ignore[misc]  # as above
+class SlotsOfFloats(Fp8QuantizedLayer):  # as above
     """Writes its numbers into slots that it has since the first update."""
 
-    def update(self, keys: torch.Tensor, values: torch.Tensor, *_args: Any, **_kwargs: Any) -> Any:
+    def update(self, keys, values, *_args, **_kwargs):
         start = self.cumulative_length
         if not start:
             results = super().update(keys, values)
@@ -93,12 +92,12 @@ class SlotsOfFloats(Fp8QuantizedLayer):  # type: ignore[misc]  # as above
             codes[:, :, start : self.cumulative_length] = self._quantize(new, scale)[0]
         return tuple(map(self._dequantize, stored))
 
-    def _dequantize(self, qtensor: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    def _dequantize(self, qtensor):
         numbers: torch.Tensor = super()._dequantize(qtensor)[:, :, : self.cumulative_length]
         return numbers
 
 
-def checked(model: nn.Module, make: Callable[[], Any], **kwargs: Any) -> InvarianceRow:
+def checked(model, make, **kwargs):
     name = "quantized cache own"
     args = () if kwargs else TOKENS
     (row,) = check_invariance(model, args, kwargs or None, only=[name], quantized={"own": make}).rows
@@ -106,13 +105,15 @@ def checked(model: nn.Module, make: Callable[[], Any], **kwargs: Any) -> Invaria
 
 
 @pytest.fixture
-def llama() -> nn.Module:
+def llama():
     return build("LlamaForCausalLM", SETTINGS)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("nbits", [2, 4, 8])
-def test_a_right_cache_of_integers_holds_what_it_was_given(llama: nn.Module, nbits: int, dtype: torch.dtype) -> None:
+INTEGERS = [*itertools.product([2, 4, 8], [torch.float32, torch.bfloat16, torch.float16])]
+
+
+@pytest.mark.parametrize(("nbits", "dtype"), kept(INTEGERS, *INTEGERS[::4]))
+def test_a_right_cache_of_integers_holds_what_it_was_given(llama, nbits, dtype):
     row = checked(llama.to(dtype), lambda: Cache(layers=[IntegerLayer(nbits) for _ in range(2)]))
     assert (row.verdict, row.note) == ("holds", ""), row
     assert row.compared == 2 * 2 * (1 + TOKENS.shape[1] - FIRST)
@@ -121,9 +122,7 @@ def test_a_right_cache_of_integers_holds_what_it_was_given(llama: nn.Module, nbi
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("other", [ByteLayer, pytest.param(SlotsOfFloats, marks=saturating)])
-def test_layers_that_quantize_and_others_hold_what_they_were_given(
-    llama: nn.Module, other: type, dtype: torch.dtype
-) -> None:
+def test_layers_that_quantize_and_others_hold_what_they_were_given(llama, other, dtype):
     row = checked(llama.to(dtype), lambda: Cache(layers=[DynamicLayer(), other()]))
     assert row.verdict == "holds", row
     assert ("beyond the first call's range" in row.note) == (other is SlotsOfFloats)
@@ -132,7 +131,7 @@ def test_layers_that_quantize_and_others_hold_what_they_were_given(
 
 @saturating
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_right_cache_of_8_bit_floats_holds_what_it_was_given(llama: nn.Module, dtype: torch.dtype) -> None:
+def test_a_right_cache_of_8_bit_floats_holds_what_it_was_given(llama, dtype):
     result = check_invariance(llama.to(dtype), TOKENS, only=["quantized cache fp8"], quantized=["fp8"])
     (row,) = result.rows
     assert result.close, result
@@ -141,7 +140,7 @@ def test_a_right_cache_of_8_bit_floats_holds_what_it_was_given(llama: nn.Module,
     )  # its scale is not made again
 
 
-def test_the_cache_of_a_decoder_with_an_encoder_is_quantized_too() -> None:
+def test_the_cache_of_a_decoder_with_an_encoder_is_quantized_too():
     sizes = {"d_model": 32, "d_ff": 48, "d_kv": 8, "num_layers": 2, "num_heads": 4, "vocab_size": 96}
     model = build("T5ForConditionalGeneration", sizes | {"pad_token_id": 0, "decoder_start_token_id": 0})
     given = {"input_ids": TOKENS[:, :7], "decoder_input_ids": TOKENS}
@@ -155,13 +154,13 @@ def test_the_cache_of_a_decoder_with_an_encoder_is_quantized_too() -> None:
 
 @pytest.mark.parametrize("fault", ["scale", "zero"])
 @pytest.mark.parametrize("name", ["hqq", "quanto"])
-def test_the_quantizers_of_other_libraries_are_judged(llama: nn.Module, name: str, fault: str) -> None:
+def test_the_quantizers_of_other_libraries_are_judged(llama, name, fault):
     pytest.importorskip({"hqq": "hqq", "quanto": "optimum.quanto"}[name])
 
-    def make() -> Any:
+    def make():
         return QuantizedCache(name, llama.config, nbits=4, q_group_size=16, residual_length=2)
 
-    def faulty() -> Any:
+    def faulty():
         cache = make()
         layer = cache.layers[1]
         quantize = layer._quantize  # noqa: SLF001  what such layers define
@@ -175,7 +174,7 @@ def test_the_quantizers_of_other_libraries_are_judged(llama: nn.Module, name: st
     assert (row.first.module, row.first.operator, row.first.position) == ("model.layers.1.self_attn", "keys", 0)
 
 
-def _changed(quantized: Any, fault: str) -> Any:
+def _changed(quantized, fault):
     """Return what HQQ or quanto has quantized, with a larger scale, or a zero point off by one."""
     if isinstance(quantized, tuple):
         numbers, about = quantized
@@ -187,13 +186,13 @@ def _changed(quantized: Any, fault: str) -> Any:
     return quantized
 
 
-def late(states: torch.Tensor) -> bool:
+def late(states):
     """Whether these are the keys or values with which the token at the late position is quantized."""
     return states.shape[-2] == LATE + 1
 
 
 class WrongScale(IntegerLayer):
-    def _quantize(self, tensor: torch.Tensor, axis: int) -> Any:
+    def _quantize(self, tensor, axis):
         numbers, about = super()._quantize(tensor, axis)
         if late(tensor):
             about["scale"][:, :, -1] *= 1.2
@@ -201,7 +200,7 @@ class WrongScale(IntegerLayer):
 
 
 class ZeroOffByOne(IntegerLayer):
-    def _quantize(self, tensor: torch.Tensor, axis: int) -> Any:
+    def _quantize(self, tensor, axis):
         numbers, about = super()._quantize(tensor, axis)
         if late(tensor):
             about["zero"][1, :, -1] += 1
@@ -211,7 +210,7 @@ class ZeroOffByOne(IntegerLayer):
 class ClippedRange(IntegerLayer):
     """A scale that is too small for the largest numbers, with which it is also used."""
 
-    def _quantize(self, tensor: torch.Tensor, axis: int) -> Any:
+    def _quantize(self, tensor, axis):
         numbers, about = super()._quantize(tensor, axis)
         if late(tensor):
             scale, largest = about["scale"] * 0.7, 2**self.nbits - 1
@@ -226,7 +225,7 @@ class ClippedRange(IntegerLayer):
 
 
 class ExchangedSequences(IntegerLayer):
-    def _quantize(self, tensor: torch.Tensor, axis: int) -> Any:
+    def _quantize(self, tensor, axis):
         if late(tensor):
             tensor = torch.cat([tensor[:, :, :-1], tensor[:, :, -1:].flip(0)], 2)
         return super()._quantize(tensor, axis)
@@ -235,53 +234,53 @@ class ExchangedSequences(IntegerLayer):
 class Residual(IntegerLayer):
     """Keeps more tokens as they are, so that the late one is among them."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.residual_length = 20
 
-    def update(self, keys: torch.Tensor, values: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def update(self, keys, values, *args, **kwargs):
         results = super().update(keys, values, *args, **kwargs)
         return self.changed(*results) if late(results[0]) else results
 
-    def changed(self, keys: torch.Tensor, values: torch.Tensor) -> Any:
+    def changed(self, keys, values):
         return keys, values
 
 
 class ChangedScale(Residual):
     """Changes a scale by a thousandth, long after the numbers have been quantized."""
 
-    def changed(self, keys: torch.Tensor, values: torch.Tensor) -> Any:
+    def changed(self, keys, values):
         self._quantized_values[1]["scale"][1, :, -1] *= 1.001
         return keys, values
 
 
 class StaleSlot(Residual):
-    def changed(self, keys: torch.Tensor, values: torch.Tensor) -> Any:
+    def changed(self, keys, values):
         self.values = torch.cat([self.values[:, :, :-1], self.values[:, :, -2:-1]], 2)
         return keys, values
 
 
 class SwappedHeads(Residual):
-    def changed(self, keys: torch.Tensor, values: torch.Tensor) -> Any:
+    def changed(self, keys, values):
         return torch.cat([keys[:, :, :-1], keys[:, :, -1:].flip(1)], 2), values
 
 
 class LostToken(Residual):
-    def changed(self, keys: torch.Tensor, values: torch.Tensor) -> Any:
+    def changed(self, keys, values):
         self.keys, self.values = self.keys[:, :, :-1], self.values[:, :, :-1]
         return keys, values
 
 
 class LengthOfQuantized(Residual):
-    def get_seq_length(self) -> int:
+    def get_seq_length(self):
         count: int = super().get_seq_length()
         return count if count <= LATE else 1
 
 
-class OwnScale(Fp8QuantizedLayer):  # type: ignore[misc]  # mypy does not follow transformers
+class OwnScale(Fp8QuantizedLayer):  # mypy does not follow transformers
     """Quantizes a late token with a scale of its own, which is forgotten."""
 
-    def _quantize(self, tensor: torch.Tensor, scale: Any = None) -> Any:
+    def _quantize(self, tensor, scale=None):
         is_late = self.cumulative_length == LATE + 1
         return super()._quantize(tensor, None if is_late else scale)
 
@@ -289,7 +288,7 @@ class OwnScale(Fp8QuantizedLayer):  # type: ignore[misc]  # mypy does not follow
 class SmallRange(ByteLayer):
     """Makes a scale that is too small for the largest numbers of the token itself."""
 
-    def scale_of(self, numbers: torch.Tensor) -> torch.Tensor:
+    def scale_of(self, numbers):
         scale = super().scale_of(numbers)
         scale[:, :, LATE:] *= 0.7
         return scale
@@ -298,26 +297,26 @@ class SmallRange(ByteLayer):
 class ChangedBytes(ByteLayer):
     """Changes a scale by a thousandth, long after the numbers have been quantized."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(residual_length=20)
 
-    def update(self, keys: torch.Tensor, values: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def update(self, keys, values, *args, **kwargs):
         results = super().update(keys, values, *args, **kwargs)
         if late(results[0]):
             self._quantized_values[1].mul_(1.001)
         return results
 
 
-class Drifting(Fp8QuantizedLayer):  # type: ignore[misc]  # as above
+class Drifting(Fp8QuantizedLayer):  # as above
     """Moves all numbers a little in each update from a late one on."""
 
-    def _dequantize(self, qtensor: Any) -> torch.Tensor:
+    def _dequantize(self, qtensor):
         numbers: torch.Tensor = super()._dequantize(qtensor)
         return numbers * (1 + 1e-3 * max(0, self.cumulative_length - LATE))
 
 
-class StaleUnquantized(DynamicLayer):  # type: ignore[misc]  # as above
-    def update(self, keys: torch.Tensor, values: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+class StaleUnquantized(DynamicLayer):  # as above
+    def update(self, keys, values, *args, **kwargs):
         results = super().update(keys, values, *args, **kwargs)
         if late(results[0]):
             self.values[:, :, -1] = self.values[:, :, -2]
@@ -349,7 +348,7 @@ _SATURATED = {OwnScale, Drifting}
 @pytest.mark.parametrize(
     "faulty", [pytest.param(item, marks=saturating if item in _SATURATED else ()) for item in FAULTS]
 )
-def test_a_wrong_state_is_named_with_its_layer_and_position(llama: nn.Module, faulty: type) -> None:
+def test_a_wrong_state_is_named_with_its_layer_and_position(llama, faulty):
     right = Fp8QuantizedLayer if faulty is OwnScale else IntegerLayer
     row = checked(llama, lambda: Cache(layers=[right(), faulty()]))
     what, sequence, position = FAULTS[faulty]
@@ -361,9 +360,9 @@ def test_a_wrong_state_is_named_with_its_layer_and_position(llama: nn.Module, fa
     assert first.source is not None and first.source.startswith(("cache_utils.py:", "test_quantized_caches.py:"))
 
 
-def test_numbers_that_are_not_finite_are_wrong(llama: nn.Module) -> None:
+def test_numbers_that_are_not_finite_are_wrong(llama):
     class Overflowing(IntegerLayer):
-        def _dequantize(self, quantized: Any) -> torch.Tensor:
+        def _dequantize(self, quantized):
             states = super()._dequantize(quantized)
             return torch.where(torch.arange(states.shape[-2])[:, None] == LATE, torch.nan, states)
 
@@ -372,7 +371,7 @@ def test_numbers_that_are_not_finite_are_wrong(llama: nn.Module) -> None:
     assert (row.first.position, row.first.difference, row.difference) == (LATE, torch.inf, torch.inf)
 
 
-def test_what_is_not_run_is_said(llama: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_run_is_said(llama, monkeypatch):
     with pytest.raises(CompareError, match="no quantizer 'int4'; there are fp8, hqq, quanto"):
         check_invariance(llama, TOKENS, quantized=["int4"])
     windows = build("MistralForCausalLM", SETTINGS | {"sliding_window": 5})
@@ -381,8 +380,8 @@ def test_what_is_not_run_is_said(llama: nn.Module, monkeypatch: pytest.MonkeyPat
     (row,) = check_invariance(nn.Embedding(96, 8), TOKENS, only=["quantized cache fp8"], quantized=["fp8"]).rows
     assert (row.verdict, row.note) == ("not run", "the model takes no cache")
 
-    def bad_option() -> Any:
-        return IntegerLayer(bits=4)  # type: ignore[call-arg]
+    def bad_option():
+        return IntegerLayer(bits=4)
 
     row = checked(llama, bad_option)
     assert row.verdict == "fails" and row.note.startswith("TypeError: "), row
@@ -398,7 +397,7 @@ def test_what_is_not_run_is_said(llama: nn.Module, monkeypatch: pytest.MonkeyPat
     row = checked(llama, DynamicCache)
     assert (row.verdict, row.note) == ("not judged", "no quantized layer of the cache was updated")
 
-    def failing(*_args: Any, **_kwargs: Any) -> Any:
+    def failing(*_args, **_kwargs):
         raise RuntimeError("no kernel")
 
     monkeypatch.setattr(IntegerLayer, "_quantize", failing)

@@ -8,7 +8,7 @@ from torch import nn
 
 from filch.compare import compare, compare_gradients
 from filch.export import export
-from filch.steal import steal_forward
+from support.models.small import capture_of
 
 
 class Step(nn.Module):
@@ -126,8 +126,7 @@ def test_an_exported_program_is_incomplete_without_what_the_model_changes():
     """The exporter leaves it out: each input and buffer is a gap with a name."""
     model, inputs = Step().eval(), (torch.randn(3, 4), torch.zeros(3, 4))
     program = export(model, inputs)
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(*(item.clone() for item in inputs))
+    capture = capture_of(model, *(item.clone() for item in inputs))
     report = compare(capture, program, backend="reference")
     assert report.outcome == "incomplete"
     assert {gap.name for gap in report.proof.gaps} == {"buffer calls, after the call", "input cache, after the call"}

@@ -13,6 +13,7 @@ from filch.compare.dynamo import _backend, _graph_check
 from filch.compare.dynamo._graph_check import GraphCheck
 from filch.export.backends import Compiled
 from support.models.hand_made import chain
+from support.models.small import module_of
 from support.processes.compilers import needs_compiler
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -135,13 +136,9 @@ def test_a_wrong_custom_operator_is_found(monkeypatch):
     wrong = torch.ops.filch_tests.twice.default
     monkeypatch.setitem(lowering.lowerings, wrong, lambda x: lowering.mul(x, 2.01))
 
-    class Custom(nn.Module):
-        def forward(self, x):
-            return torch.sin(twice(torch.cos(x)))
-
     reports = []
     with torch.no_grad():
-        _compiled(Custom(), correctness_report=reports)(_input())
+        _compiled(module_of(lambda self, x: torch.sin(twice(torch.cos(x)))), correctness_report=reports)(_input())
     assert "twice" in reports[0].first_divergence.op
 
 
@@ -188,7 +185,9 @@ def test_a_wrong_compiler_is_found():
     """A compiler that ignores GELU's approximation is found at GELU, not before."""
 
     def wrong(module, inputs):
-        copied = _copy(module)
+        graph = torch.fx.Graph()
+        graph.output(graph.graph_copy(module.graph, {}))
+        copied = torch.fx.GraphModule(module, graph)
         for node in copied.graph.nodes:
             if node.target is nn.functional.gelu:
                 node.kwargs = {"approximate": "tanh"}
@@ -199,12 +198,6 @@ def test_a_wrong_compiler_is_found():
     with torch.no_grad():
         _compiled(Sum().eval(), correctness_report=reports.append, inner=wrong)(3 * _input())
     assert reports[0].first_divergence.op == "gelu"
-
-
-def _copy(module):
-    graph = torch.fx.Graph()
-    graph.output(graph.graph_copy(module.graph, {}))
-    return torch.fx.GraphModule(module, graph)
 
 
 def _rounding_otherwise(module, inputs):

@@ -5,27 +5,21 @@ import torch
 from torch import nn
 
 from filch.compare import CompareError, compare_gradients
+from support.models.small import module_of
 from support.processes.compilers import needs_compiler
-
-
-class Fold(nn.Module):
-    """Its backward pass has an operation that its forward pass lacks: the sign of the input of abs."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(8, 8)
-        self.norm = nn.BatchNorm1d(8)
-        self.second = nn.Linear(8, 4)
-
-    def forward(self, x):
-        return self.second(self.norm(self.first(x)).abs())
 
 
 @pytest.fixture
 def model():
     torch._dynamo.reset()  # noqa: SLF001  torch documents it
     torch.manual_seed(0)
-    return Fold()
+    # Its backward pass has an operation that its forward pass lacks: the sign of the input of abs.
+    return module_of(
+        lambda self, x: self.second(self.norm(self.first(x)).abs()),
+        first=nn.Linear(8, 8),
+        norm=nn.BatchNorm1d(8),
+        second=nn.Linear(8, 4),
+    )
 
 
 def _squared(result):
@@ -105,20 +99,11 @@ def test_what_ends_in_a_norm_has_gradients_to_compare():
 @needs_compiler
 def test_what_the_backward_pass_is_given_keeps_its_strides():
     """BERT's pooler reads the first token of each sequence: a strided slice, whose copy would be contiguous."""
-
-    class FirstToken(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm = nn.LayerNorm(8)
-            self.pool = nn.Linear(8, 8)
-
-        def forward(self, x):
-            return self.pool(self.norm(x)[:, 0]).tanh()
-
     torch._dynamo.reset()  # noqa: SLF001  torch documents it
     torch.manual_seed(0)
 
-    report = compare_gradients(FirstToken(), (torch.randn(2, 5, 8),), loss=_squared)
+    model = module_of(lambda self, x: self.pool(self.norm(x)[:, 0]).tanh(), norm=nn.LayerNorm(8), pool=nn.Linear(8, 8))
+    report = compare_gradients(model, (torch.randn(2, 5, 8),), loss=_squared)
 
     assert report.close, report
 
@@ -136,7 +121,7 @@ def test_a_model_without_gradients_is_refused(model):
         compare_gradients(model.requires_grad_(requires_grad=False), (torch.randn(5, 8),))
 
 
-def test_the_report_draws_forward_and_backward_as_one_graph() -> None:
+def test_the_report_draws_forward_and_backward_as_one_graph():
     """Every row is at its node, and equal names of both passes are made distinct."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 2))

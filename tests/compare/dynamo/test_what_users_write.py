@@ -5,21 +5,16 @@ import torch
 from torch import nn
 
 from filch.compare import compare_gradients
+from support.models.small import module_of
 from support.processes.compilers import needs_compiler
 
 
-class Writes(nn.Module):
+def writes(self, x):
     """Fills a slice and reads constants, inside of a branch and outside."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(6, 6)
-
-    def forward(self, x):
-        y = self.linear(x).clone()
-        y[:, 1:4] = 7
-        y = y * torch.tensor([1.0, 2, 3, 4, 5, 6])
-        return torch.cond(y.sum() > 0, lambda z: z * torch.tensor(3.0), lambda z: z.cos(), (y,)) + 1
+    y = self.linear(x).clone()
+    y[:, 1:4] = 7
+    y = y * torch.tensor([1.0, 2, 3, 4, 5, 6])
+    return torch.cond(y.sum() > 0, lambda z: z * torch.tensor(3.0), lambda z: z.cos(), (y,)) + 1
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +37,7 @@ def _eager(module, inputs):
 def test_a_graph_with_constants_and_branches_is_judged():
     """Each part of the compiled code runs with the constants of its own graph."""
     with torch.no_grad():
-        report = _report(Writes(), torch.randn(3, 6))
+        report = _report(module_of(writes, linear=nn.Linear(6, 6)), torch.randn(3, 6))
 
     assert report.close, str(report)
     assert all(row.judged for row in report.rows if row.kind == "output")

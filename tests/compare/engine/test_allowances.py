@@ -14,7 +14,7 @@ from filch.compare import compare
 from filch.compare.engine._allowances import Allowances
 from filch.export import Node, export
 from filch.export.backends import get_backend
-from filch.steal import steal_forward
+from support.models.small import capture_of
 
 SCALE = 1e-6
 
@@ -37,8 +37,7 @@ def scaled():
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         model, x = Scaled().eval().requires_grad_(requires_grad=False), torch.randn(4, 16)
-        with steal_forward(model, submodules=True) as capture:
-            model(x)
+        capture = capture_of(model, x, submodules=True)
     return capture, export(model, (x,))
 
 
@@ -140,9 +139,7 @@ def masked():
         model, x = Masked().eval(), torch.randn(2, 8, 16)
 
     def capture(mask):
-        with torch.no_grad(), steal_forward(model, submodules=True) as captured:
-            model(x, mask)
-        return captured
+        return capture_of(model, x, mask, submodules=True)
 
     return export(model, (x, torch.zeros(8, 8))), capture
 

@@ -1,42 +1,26 @@
 """Values that a program computes in a lower precision than the model, which a report names."""
 
-from collections.abc import Collection
-from pathlib import Path
-
 import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper
 from torch import nn
 
-from filch.compare import Report, compare, compare_programs, load_report
+from filch.compare import compare, compare_programs, load_report
 from filch.compare.engine._coarser_dtypes import exact_dtype
 from filch.compare.metrics._metrics import compare_tensors
-from filch.export import Program, export, load_program, lower
-from filch.steal import Capture, steal_forward
+from filch.export import export, load_program, lower
 from support.faults.fakes import WrongBackend
+from support.models.small import capture_of, module_of
 
 
-class HalfInside(nn.Module):
-    """A model that itself computes one layer in float16."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(16, 16)
-        self.second = nn.Linear(16, 16).half()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(self.second(self.first(x).half()).float())
-
-
-def recorded(model: nn.Module, x: torch.Tensor) -> tuple[Capture, Program]:
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
+def recorded(model, x):
+    capture = capture_of(model, x, submodules=True)
     return capture, export(model, (x,))
 
 
 @pytest.fixture(scope="module")
-def subject(tmp_path_factory: pytest.TempPathFactory) -> tuple[Capture, Path]:
+def subject(tmp_path_factory):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 16), nn.GELU()).eval()
     capture, program = recorded(model, torch.randn(4, 16))
@@ -45,7 +29,7 @@ def subject(tmp_path_factory: pytest.TempPathFactory) -> tuple[Capture, Path]:
     return capture, file
 
 
-def in_dtype(file: Path, nodes: Collection[str], dtype: int) -> Path:
+def in_dtype(file, nodes, dtype):
     """Write a copy of a program in which each of some nodes is between casts to a dtype and back to float32."""
     model, changed = onnx.load(file), []
     for node in model.graph.node:
@@ -64,13 +48,13 @@ def in_dtype(file: Path, nodes: Collection[str], dtype: int) -> Path:
     return file
 
 
-def copy_of(file: Path, folder: Path) -> Path:
+def copy_of(file, folder):
     for source in file.parent.glob(f"{file.name}*"):
         (folder / source.name).write_bytes(source.read_bytes())
     return folder / file.name
 
 
-def words(report: Report) -> str:
+def words(report):
     return " ".join(str(report).split())
 
 
@@ -83,9 +67,7 @@ def words(report: Report) -> str:
     ],
     ids=["one node", "a layer", "bfloat16"],
 )
-def test_a_node_between_casts_is_computed_in_their_dtype(
-    subject: tuple[Capture, Path], tmp_path: Path, nodes: list[str], dtype: str, backend: str
-) -> None:
+def test_a_node_between_casts_is_computed_in_their_dtype(subject, tmp_path, nodes, dtype, backend):
     """The explanation, the facts in JSON, the report that is read from it, and a judgement by tolerance have it."""
     capture, file = subject
     program = in_dtype(copy_of(file, tmp_path), nodes, getattr(TensorProto, dtype.upper()))
@@ -100,7 +82,7 @@ def test_a_node_between_casts_is_computed_in_their_dtype(
     assert f"computed in {dtype}" in words(compare(capture, program, backend=backend, tolerance=1e-5))
 
 
-def test_a_lowered_program_is_computed_in_its_dtype(subject: tuple[Capture, Path]) -> None:
+def test_a_lowered_program_is_computed_in_its_dtype(subject):
     """Its values have the names of the model's; if lower precision is allowed, nothing is said."""
     capture, file = subject
     program = lower(load_program(file), "float16")
@@ -109,14 +91,14 @@ def test_a_lowered_program_is_computed_in_its_dtype(subject: tuple[Capture, Path
     assert "computed in" not in words(compare(capture, program, lower_precision=True))
 
 
-def test_the_option_of_a_backend_is_seen_in_the_values(subject: tuple[Capture, Path]) -> None:
+def test_the_option_of_a_backend_is_seen_in_the_values(subject):
     """Eager PyTorch in bfloat16 returns bfloat16."""
     report = compare(*subject, backend="eager", options={"dtype": "bfloat16"})
 
     assert "it is computed in bfloat16, unlike in the model" in words(report)
 
 
-def test_another_fault_has_no_coarser_dtype(subject: tuple[Capture, Path], tmp_path: Path) -> None:
+def test_another_fault_has_no_coarser_dtype(subject, tmp_path):
     """Neither has a right program."""
     capture, file = subject
     program = onnx.load(copy_of(file, tmp_path))
@@ -132,10 +114,16 @@ def test_another_fault_has_no_coarser_dtype(subject: tuple[Capture, Path], tmp_p
         assert "computed in" not in words(report)
 
 
-def test_the_precision_of_the_model_itself_is_not_coarser() -> None:
+def test_the_precision_of_the_model_itself_is_not_coarser():
     """A node that the model computes in float16 may have another fault."""
     torch.manual_seed(0)
-    capture, program = recorded(HalfInside().eval(), torch.randn(4, 16))
+    # A model that itself computes one layer in float16.
+    model = module_of(
+        lambda self, x: torch.tanh(self.second(self.first(x).half()).float()),
+        first=nn.Linear(16, 16),
+        second=nn.Linear(16, 16).half(),
+    )
+    capture, program = recorded(model.eval(), torch.randn(4, 16))
     faults = {"linear_1": lambda tensor: tensor * 2, "_to_copy_1": lambda tensor: tensor * 2}
 
     assert "computed in" not in words(compare(capture, program))
@@ -146,7 +134,7 @@ def test_the_precision_of_the_model_itself_is_not_coarser() -> None:
         assert "computed in" not in words(report)
 
 
-def test_a_whole_model_in_float16_has_no_coarser_dtype() -> None:
+def test_a_whole_model_in_float16_has_no_coarser_dtype():
     """Its values are float16 in the model, too."""
     torch.manual_seed(0)
     capture, program = recorded(nn.Sequential(nn.Linear(16, 16), nn.ReLU()).half(), torch.randn(4, 16).half())
@@ -157,7 +145,7 @@ def test_a_whole_model_in_float16_has_no_coarser_dtype() -> None:
     assert "computed in" not in words(wrong)
 
 
-def test_two_programs_are_compared_with_the_reference(subject: tuple[Capture, Path], tmp_path: Path) -> None:
+def test_two_programs_are_compared_with_the_reference(subject, tmp_path):
     """A reference that computes the node in float16, too, gives no reason."""
     _, file = subject
     lowered = in_dtype(copy_of(file, tmp_path), ["node_linear_1"], TensorProto.FLOAT16)
@@ -167,9 +155,7 @@ def test_two_programs_are_compared_with_the_reference(subject: tuple[Capture, Pa
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
-def test_rounded_numbers_are_told_where_the_graph_does_not_show_it(
-    subject: tuple[Capture, Path], dtype: torch.dtype
-) -> None:
+def test_rounded_numbers_are_told_where_the_graph_does_not_show_it(subject, dtype):
     """A kernel that computes in a lower precision returns float32 numbers that the lower precision holds exactly."""
     name = str(dtype).removeprefix("torch.")
 
@@ -179,7 +165,7 @@ def test_rounded_numbers_are_told_where_the_graph_does_not_show_it(
     assert f"all its numbers are exact in {name}, as if it were computed in {name}; with correct" in words(report)
 
 
-def test_numbers_that_are_simple_are_not_rounded() -> None:
+def test_numbers_that_are_simple_are_not_rounded():
     """Zeros and a few numbers are exact in every dtype; so is the reference, or the difference is not rounding."""
     x = torch.randn(64, generator=torch.Generator().manual_seed(0))
     half = x.half().float()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 
 import onnx_ir as ir
@@ -15,32 +14,30 @@ from torch import nn
 from faults.decisions import (
     FAULTS,
     Dispatch,
-    Subject,
     deciding_node,
     faulty,
     flipped,
     flipped_in_compiler,
     subject,
 )
-from filch.compare import Report, Row, compare, load_report
+from filch.compare import compare, load_report
 from filch.compare.float64._values import RecordedValues
 from filch.compare.float64._verdict import Flips, Float64Value
-from filch.compare.judging._judge import Judge
 from filch.compare.judging._run import Run
-from filch.export import Graph, Node, Value, export
+from filch.export import Graph, Node, Value
 from filch.export.backends import Compiled
-from filch.steal import steal_forward
 from support.models.hand_made import judge_of
+from support.models.small import recorded
 
 SAME_MARGIN = 1e-6  # relative
 
 
-def decisions(report: Report) -> list[Row]:
+def decisions(report):
     """Return the rows with decisions that differ from the model's."""
     return [row for row in report.rows if row.decides]
 
 
-def has_known_margin(one: Subject, row: Row) -> bool:
+def has_known_margin(one, row):
     """Return whether the margin is one that the model has in float64."""
     assert row.float64 is not None
     assert row.float64.flips is not None
@@ -50,18 +47,18 @@ def has_known_margin(one: Subject, row: Row) -> bool:
 
 
 @pytest.fixture(scope="module")
-def router() -> Subject:
+def router():
     """Return a router whose scores are nearly equal in some rows."""
     return subject("top-k")
 
 
 @pytest.fixture(scope="module")
-def changed(router: Subject) -> Report:
+def changed(router):
     """Return the report of its program, in which the scores are moved by a unit in the last place."""
     return flipped(router)
 
 
-def test_a_decision_that_rounding_changes_is_named_with_its_margin(router: Subject, changed: Report) -> None:
+def test_a_decision_that_rounding_changes_is_named_with_its_margin(router, changed):
     """It is no fault: the comparison passes."""
     assert changed.close
     assert not changed.introduced
@@ -75,7 +72,7 @@ def test_a_decision_that_rounding_changes_is_named_with_its_margin(router: Subje
     assert "Rounding decides otherwise at `node_topk__1` (TopK" in str(changed.explanation)
 
 
-def test_what_follows_from_a_decision_is_judged_by_the_same_decision(router: Subject, changed: Report) -> None:
+def test_what_follows_from_a_decision_is_judged_by_the_same_decision(router, changed):
     """The difference is split: another expert changes the output by far more than rounding, which is right."""
     (output,) = (row for row in changed.rows if row.kind == "output" and row.stage == "compiled")
     assert output.float64 is not None
@@ -89,7 +86,7 @@ def test_what_follows_from_a_decision_is_judged_by_the_same_decision(router: Sub
     assert before.float64.decided is None
 
 
-def test_decisions_are_in_the_table_the_json_and_the_page(changed: Report, tmp_path: Path) -> None:
+def test_decisions_are_in_the_table_the_json_and_the_page(changed, tmp_path):
     """With the margin, and what follows from them."""
     lines = changed.table("nodes", width=200).splitlines()
     marks = {line.split()[-1] for line in lines if line.split()[-1:]}
@@ -104,7 +101,7 @@ def test_decisions_are_in_the_table_the_json_and_the_page(changed: Report, tmp_p
     assert findings["tanh"][0].measures["decided"] > 0.01
 
 
-def test_clean_runs_decide_as_the_model_does() -> None:
+def test_clean_runs_decide_as_the_model_does():
     """Without near-ties, nothing is said of decisions."""
     one = subject("top-k", ties=False)
     report = compare(one.capture, one.program, backend="onnxruntime-cpu")
@@ -115,7 +112,7 @@ def test_clean_runs_decide_as_the_model_does() -> None:
 
 
 @pytest.mark.parametrize("name", ["max", "threshold", "bucket", "nearest code", "rounded", "floor"])
-def test_decisions_of_torch_compile_are_named_with_their_margin(name: str) -> None:
+def test_decisions_of_torch_compile_are_named_with_their_margin(name):
     """The indices of `max` are one of two results, of which the graph has no value of its own."""
     one = subject(name, torch.bfloat16)
     report = flipped_in_compiler(one)
@@ -141,7 +138,7 @@ def test_decisions_of_torch_compile_are_named_with_their_margin(name: str) -> No
         ("the next integer", "sign"),
     ],
 )
-def test_a_fault_in_a_router_is_named_at_its_node(fault: str, name: str) -> None:
+def test_a_fault_in_a_router_is_named_at_its_node(fault, name):
     """Near-ties in other rows do not hide it."""
     report, node = faulty(subject(name), FAULTS[fault])
     assert not report.close
@@ -152,9 +149,7 @@ def test_a_fault_in_a_router_is_named_at_its_node(fault: str, name: str) -> None
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("name", ["rounded", "floor"])
-def test_numbers_that_are_rounded_otherwise_are_decisions_although_they_are_floating_point(
-    name: str, dtype: torch.dtype
-) -> None:
+def test_numbers_that_are_rounded_otherwise_are_decisions_although_they_are_floating_point(name, dtype):
     """The values after them differ from the model's, and are computed right from the other integers."""
     one = subject(name, dtype)
     report = flipped(one)
@@ -166,7 +161,7 @@ def test_numbers_that_are_rounded_otherwise_are_decisions_although_they_are_floa
     assert followers[-1].kind == "output"
 
 
-def test_other_numbers_of_rows_for_each_expert_follow_from_a_decision() -> None:
+def test_other_numbers_of_rows_for_each_expert_follow_from_a_decision():
     """Each expert gets the rows that were routed to it: with another decision, all its values have other shapes."""
     one = subject("top-k", model=Dispatch)
     report = flipped(one, stages=["exported"])
@@ -185,30 +180,28 @@ class Router(nn.Module):
         is_sorted: whether it is the order of their scores.
     """
 
-    def __init__(self, *, is_sorted: bool) -> None:
+    def __init__(self, *, is_sorted):
         super().__init__()
         self.scores, self.is_sorted = nn.Linear(6, 8), is_sorted
         self.rows = nn.Parameter(torch.randn(8, 6))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         """Return the sums."""
         scores = self.scores(x)
         chosen = scores.topk(2, -1, sorted=self.is_sorted).indices
         return (self.rows[chosen] * scores.gather(-1, chosen).softmax(-1).unsqueeze(-1)).sum(1).tanh()
 
 
-def routed(*, is_sorted: bool, becomes_sorted: bool) -> Report:
+def routed(*, is_sorted, becomes_sorted):
     """Return the report of the program of a router, with another order of its indices or without."""
     torch.manual_seed(0)
     model, x = Router(is_sorted=is_sorted).eval(), torch.randn(16, 6)
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
-    program = export(model, (x,))
+    capture, program = recorded(model, x, submodules=True)
     deciding_node(program.model).attributes["sorted"] = ir.AttrInt64("sorted", int(becomes_sorted))
     return compare(capture, program, backend="onnxruntime-cpu", stages=["exported"])
 
 
-def test_indices_in_another_order_are_right_if_the_model_leaves_it_open() -> None:
+def test_indices_in_another_order_are_right_if_the_model_leaves_it_open():
     """What is computed from them is judged in their order. Unsorted, ONNX Runtime 1.31 returns the smaller first."""
     report = routed(is_sorted=False, becomes_sorted=False)
     assert report.close, str(report.explanation)
@@ -229,7 +222,7 @@ X = torch.tensor([1.0, 2.0, 3.0, 4.0])
 LIMIT = 3.0000001  # a near-tie of the third number
 
 
-def values(above: torch.Tensor, chosen: torch.Tensor, numbers: torch.Tensor = X) -> RecordedValues:
+def values(above, chosen, numbers=X):
     """Return float64 values of the graph of `judged`, with the noise of float32."""
     found = {"scaled": numbers.double(), "above": above, "chosen": chosen.double()}
     noisy = {name: tensor * (1 + 3e-8) if tensor.is_floating_point() else tensor for name, tensor in found.items()}
@@ -241,13 +234,7 @@ def values(above: torch.Tensor, chosen: torch.Tensor, numbers: torch.Tensor = X)
     )
 
 
-def checker(
-    limit: float,
-    *,
-    fused: bool,
-    returned: tuple[str, ...] = ("chosen",),
-    decisions: Mapping[str, torch.Tensor] = MappingProxyType({}),
-) -> Judge:
+def checker(limit, *, fused, returned=("chosen",), decisions=MappingProxyType({})):
     """Return a checker of a graph that compares numbers with a limit, and chooses; in one node or in three."""
     scaled = Node("scaled", "mul", ("x",), ("scaled",))
     above = Node("above", "gt", ("scaled",), ("above",), {"arg1": limit})
@@ -265,7 +252,7 @@ def checker(
     )
 
 
-def test_a_decision_inside_of_a_fused_node_is_found_by_what_it_leads_to() -> None:
+def test_a_decision_inside_of_a_fused_node_is_found_by_what_it_leads_to():
     """The third number is chosen as if it were above the limit; any other choice is wrong."""
     one = checker(LIMIT, fused=True)
     (kernel,) = one.facts.run.graph.nodes
@@ -282,7 +269,7 @@ def test_a_decision_inside_of_a_fused_node_is_found_by_what_it_leads_to() -> Non
             assert (found.decided, found.follows) == (27.0, ("above",))
 
 
-def test_a_value_follows_from_a_decision_that_its_fused_node_returns_as_well() -> None:
+def test_a_value_follows_from_a_decision_that_its_fused_node_returns_as_well():
     """It does not read it: both are results of one kernel."""
     chosen = torch.tensor([1.0, 2.0, 30.0, 40.0])
     one = checker(LIMIT, fused=True, returned=("above", "chosen"), decisions={"above": chosen > 9})
@@ -298,7 +285,7 @@ def test_a_value_follows_from_a_decision_that_its_fused_node_returns_as_well() -
 
 @pytest.mark.parametrize("observed", [True, False])
 @pytest.mark.parametrize(("limit", "verdict"), [(LIMIT, "decision"), (3.00001, "wrong")])
-def test_a_margin_of_more_than_rounding_is_a_fault(limit: float, verdict: str, observed: bool) -> None:
+def test_a_margin_of_more_than_rounding_is_a_fault(limit, verdict, observed):
     """Although nothing is known of what the node has read, as of an output of the run without instrumentation."""
     one = checker(limit, fused=False)
     scaled, above, _ = one.facts.run.graph.nodes

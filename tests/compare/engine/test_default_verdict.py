@@ -1,7 +1,5 @@
 """The default verdict of `compare`: by float64 where the exported program is available, else by tolerance."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 
@@ -10,12 +8,13 @@ import torch
 from torch import nn
 
 from filch.compare import CompareError, compare
-from filch.export import Program, export
+from filch.export import export
 from filch.export.backends import get_backend
-from filch.steal import Capture, steal_forward
+from filch.steal import steal_forward
 from filch.steal._tf32 import Product
 from filch.steal.values._arguments import argument_tensors
 from support.faults.fakes import WrongBackend
+from support.models.small import capture_of, module_of, recorded
 
 WIDTH = 32
 
@@ -23,37 +22,29 @@ WIDTH = 32
 class Chain(nn.Module):
     """Layers whose second half is independent of the first."""
 
-    def __init__(self, scale: float = 1.0) -> None:
+    def __init__(self, scale=1.0):
         super().__init__()
         self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
         self.norm = nn.LayerNorm(WIDTH)
         self.scale = scale
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, x):
         return self.norm(torch.tanh(self.first(x))) * self.scale, torch.relu(self.second(x) + x).cumsum(-1)
 
 
-def subject(scale: float = 1.0) -> tuple[Capture, Program, torch.Tensor]:
+def subject(scale=1.0):
     """Return a capture, the exported program and the input."""
     torch.manual_seed(0)
     model, x = Chain(scale).eval(), torch.randn(4, WIDTH)
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
+    capture = capture_of(model, x, submodules=True)
     return capture, export(model, (x,)), x
 
 
-def test_rounding_of_any_size_is_close() -> None:
+def test_rounding_of_any_size_is_close():
     """The sine of a large number has the absolute error of that number, 1e-2 here."""
-
-    class Large(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.sin(1e5 * nn.functional.gelu(x).softmax(-1))
-
     torch.manual_seed(0)
-    model, x = Large(), torch.randn(64, 64)
-    with steal_forward(model) as capture:
-        model(x)
-    program = export(model, (x,))
+    model, x = module_of(lambda self, x: torch.sin(1e5 * nn.functional.gelu(x).softmax(-1))), torch.randn(64, 64)
+    capture, program = recorded(model, x)
 
     report = compare(capture, program)
     assert report.close
@@ -62,7 +53,7 @@ def test_rounding_of_any_size_is_close() -> None:
     assert "Rounding explains all differences" in str(report.explanation)
 
 
-def test_an_error_within_the_tolerance_is_found() -> None:
+def test_an_error_within_the_tolerance_is_found():
     """A LayerNorm with an epsilon of 8e-6 instead of 1e-5 is within the default tolerance."""
     capture, program, x = subject()
     wrong = with_epsilon(program, x, 8e-6)
@@ -74,7 +65,7 @@ def test_an_error_within_the_tolerance_is_found() -> None:
     assert report.first_divergence.module == "norm"
 
 
-def with_epsilon(program: Program, x: torch.Tensor, epsilon: float) -> Program:
+def with_epsilon(program, x, epsilon):
     """Return the program with another epsilon of the LayerNorm; its `original` is the right one."""
     other = Chain()
     other.load_state_dict(dict(program.exported_program.state_dict))
@@ -82,7 +73,7 @@ def with_epsilon(program: Program, x: torch.Tensor, epsilon: float) -> Program:
     return replace(export(other.eval(), (x,)), original=program.original)
 
 
-def test_only_nodes_that_rounding_does_not_explain_run_in_isolation() -> None:
+def test_only_nodes_that_rounding_does_not_explain_run_in_isolation():
     """A clean run isolates none; with a fault, its node is named, and independent nodes are not isolated."""
     capture, program, x = subject()
     clean = compare(capture, program)
@@ -101,23 +92,16 @@ def test_only_nodes_that_rounding_does_not_explain_run_in_isolation() -> None:
     assert all(row.isolated is not None for row in every_node.rows if row.judged and row.kind != "output")
 
 
-def test_a_fault_that_is_only_suspicious_in_the_whole_run_is_not_close() -> None:
+def test_a_fault_that_is_only_suspicious_in_the_whole_run_is_not_close():
     """The node in isolation decides: it inherits large rounding errors, and has small ones of its own."""
-
-    class Doubled(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.sin(1e5 * nn.functional.gelu(x).softmax(-1)) * 2
-
     torch.manual_seed(0)
-    model, x = Doubled(), torch.randn(64, 64)
-    with steal_forward(model) as capture:
-        model(x)
-    program = export(model, (x,))
+    model, x = module_of(lambda self, x: torch.sin(1e5 * nn.functional.gelu(x).softmax(-1)) * 2), torch.randn(64, 64)
+    capture, program = recorded(model, x)
     name = program.graph.outputs[0]
     verdict = next(row.float64 for row in compare(capture, program).rows if row.value == name)
     assert verdict is not None
 
-    def shift(tensor: torch.Tensor) -> torch.Tensor:
+    def shift(tensor):
         return torch.where(tensor.abs() >= tensor.abs().max(), tensor + 5 * verdict.rounding, tensor)
 
     report = compare(capture, program, backend=WrongBackend({name: shift}))
@@ -133,24 +117,23 @@ def test_a_fault_that_is_only_suspicious_in_the_whole_run_is_not_close() -> None
 class Decay(nn.Module):
     """Decays as in a state space model: large steps decide how they are rounded, and small ones what the decays are."""
 
-    def __init__(self, offset: float) -> None:
+    def __init__(self, offset):
         super().__init__()
         self.linear = nn.Linear(256, 256)
         self.offset = nn.Parameter(torch.tensor(offset))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         rounded = (8 * self.linear(x) + 64) - 64
         return torch.exp(-24 * (nn.functional.softplus(rounded) + self.offset))
 
 
 @pytest.mark.parametrize(("offset", "own"), [(7e-7, "suspicious"), (2e-6, "wrong")])
-def test_an_error_that_rounding_hides_until_a_later_node_is_found(offset: float, own: str) -> None:
+def test_an_error_that_rounding_hides_until_a_later_node_is_found(offset, own):
     """No unexplained node is wrong by itself, so those before the first value that differs run in isolation, too."""
     torch.manual_seed(0)
     right, wrong, x = Decay(0.01).eval(), Decay(0.01 + offset).eval(), torch.randn(8, 256)
     wrong.linear.load_state_dict(right.linear.state_dict())
-    with torch.no_grad(), steal_forward(right) as capture:
-        right(x)
+    capture = capture_of(right, x)
     program = replace(export(wrong, (x,)), original=export(right, (x,)).original)
 
     report = compare(capture, program, stages=["exported"])
@@ -170,7 +153,7 @@ def test_an_error_that_rounding_hides_until_a_later_node_is_found(offset: float,
     assert not report.close
 
 
-def test_without_the_exported_program_the_tolerance_decides() -> None:
+def test_without_the_exported_program_the_tolerance_decides():
     """`truth` refuses such a program."""
     capture, program, _ = subject()
     bare = replace(program, original=None)
@@ -184,7 +167,7 @@ def test_without_the_exported_program_the_tolerance_decides() -> None:
         compare(capture, bare, every_node=True)
 
 
-def test_a_tolerance_replaces_float64() -> None:
+def test_a_tolerance_replaces_float64():
     """Any number, any `Tolerance` and the default of each dtype; nothing else is a tolerance."""
     capture, program, _ = subject()
     for tolerance in (1e-3, "default"):
@@ -192,18 +175,18 @@ def test_a_tolerance_replaces_float64() -> None:
         assert report.close
         assert not [row for row in report.rows if row.float64 is not None or row.isolated is not None]
     with pytest.raises(CompareError, match="tolerance must be a number, a Tolerance or 'default', not 'none'"):
-        compare(capture, program, tolerance="none")  # type: ignore[arg-type]
+        compare(capture, program, tolerance="none")
 
 
-def test_coarse_weights_that_are_cast_before_they_are_used_get_no_rounding_of_their_own_dtype() -> None:
+def test_coarse_weights_that_are_cast_before_they_are_used_get_no_rounding_of_their_own_dtype():
     """Weights of float16 in a float32 model are exact: other weights within float16's rounding are wrong."""
 
     class Half(nn.Module):
-        def __init__(self, weight: torch.Tensor) -> None:
+        def __init__(self, weight):
             super().__init__()
             self.register_buffer("weight", weight)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             return x @ self.weight.float().T
 
     torch.manual_seed(0)
@@ -219,35 +202,23 @@ def test_coarse_weights_that_are_cast_before_they_are_used_get_no_rounding_of_th
     assert not compare(capture, wrong).close
 
 
-def test_float32_values_computed_from_float16_have_its_rounding_once() -> None:
+def test_float32_values_computed_from_float16_have_its_rounding_once():
     """An error of a hundred times float16's rounding is found, and so is a cast that is off by one of them."""
-
-    class Mixed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.narrow = nn.Linear(64, 64).half()
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.narrow(x.half()).float() * 2
-
     torch.manual_seed(0)
-    model, x = Mixed().eval(), torch.randn(4, 64)
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(x)
-    program = export(model, (x,))
+    model = module_of(lambda self, x: self.narrow(x.half()).float() * 2, narrow=nn.Linear(64, 64).half()).eval()
+    x = torch.randn(4, 64)
+    capture, program = recorded(model, x)
     assert compare(capture, program).close
     for error, options in ((0.1, {}), (1e-3, {"every_node": True})):
         report = compare(capture, program, backend=WrongBackend({"_to_copy_1": lambda t, e=error: t + e}), **options)
         assert [row.value for row in report.introduced] == ["_to_copy_1"]
 
 
-def test_an_input_named_like_a_builtin_has_the_rounding_of_its_dtype() -> None:
+def test_an_input_named_like_a_builtin_has_the_rounding_of_its_dtype():
     """FX renames `input` in a copy of a graph."""
     torch.manual_seed(0)
     model, x = nn.Linear(8, 8).double(), torch.randn(2, 8, dtype=torch.float64)
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(x)
-    program = export(model, (x,))
+    capture, program = recorded(model, x)
     assert program.graph.inputs == ("input",)
 
     report = compare(capture, program, backend=WrongBackend({"linear": lambda tensor: tensor + 1e-11}))
@@ -255,56 +226,45 @@ def test_an_input_named_like_a_builtin_has_the_rounding_of_its_dtype() -> None:
     assert [row.value for row in report.introduced] == ["linear"]
 
 
-def test_values_that_only_a_kernel_has_are_judged_by_the_coarsest_dtype_that_it_reads() -> None:
-    """Inductor's kernel stores the mean of float16 numbers in float32."""
+def half_block():
+    """A block with float16 numbers, of which Inductor's kernel stores the mean in float32."""
+    model = module_of(
+        lambda self, x: self.outer(self.after(x + self.inner(self.before(x)))),
+        inner=nn.Linear(64, 64),
+        outer=nn.Linear(64, 64),
+        before=nn.LayerNorm(64),
+        after=nn.LayerNorm(64),
+    )
+    return model.half().eval(), 8 * torch.randn(4, 16, 64).half()
 
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner, self.outer = nn.Linear(64, 64), nn.Linear(64, 64)
-            self.before, self.after = nn.LayerNorm(64), nn.LayerNorm(64)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.outer(self.after(x + self.inner(self.before(x))))
+def embeddings():
+    """Embeddings in bfloat16 that Inductor adds in float32, where eager PyTorch rounds each sum to bfloat16."""
+    model = module_of(
+        lambda self, ids: self.norm(self.words(ids) + self.places(ids) + self.types(ids)),
+        words=nn.Embedding(50, 64),
+        places=nn.Embedding(50, 64),
+        types=nn.Embedding(50, 64),
+        norm=nn.LayerNorm(64),
+    )
+    return model.bfloat16().eval(), torch.randint(0, 50, (2, 16))
 
+
+@pytest.mark.parametrize(("make", "error"), [(half_block, 1e-5), (embeddings, 1e-4)])
+def test_values_that_only_a_kernel_has_are_judged_by_the_coarsest_dtype_that_it_reads(make, error):
+    """Also if it reads only weights."""
     torch.manual_seed(0)
-    model, x = Block().half().eval(), 8 * torch.randn(4, 16, 64).half()
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(x)
+    model, x = make()
 
-    report = compare(capture, export(model, (x,)), backend="inductor")
+    report = compare(capture_of(model, x), export(model, (x,)), backend="inductor")
 
-    means = [row for row in report.rows if row.evidence == "derived" and row.dtype == "float32"]
-    assert any(row.error > 1e-5 for row in means)
-    assert report.close
-
-
-def test_a_kernel_that_reads_only_weights_is_judged_by_their_dtype() -> None:
-    """Inductor adds bfloat16 embeddings in float32, where eager PyTorch rounds each sum to bfloat16."""
-
-    class Embeddings(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.words, self.places, self.types = (nn.Embedding(50, 64) for _ in range(3))
-            self.norm = nn.LayerNorm(64)
-
-        def forward(self, ids: torch.Tensor) -> torch.Tensor:
-            return self.norm(self.words(ids) + self.places(ids) + self.types(ids))
-
-    torch.manual_seed(0)
-    model, ids = Embeddings().bfloat16().eval(), torch.randint(0, 50, (2, 16))
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(ids)
-
-    report = compare(capture, export(model, (ids,)), backend="inductor")
-
-    sums = [row for row in report.rows if row.evidence == "derived" and row.dtype == "float32"]
-    assert any(row.error > 1e-4 for row in sums)
+    derived = [row for row in report.rows if row.evidence == "derived" and row.dtype == "float32"]
+    assert any(row.error > error for row in derived)
     assert report.close
 
 
 @pytest.mark.parametrize("optimize", [False, True])
-def test_isolation_of_some_nodes_gives_the_same_values_as_of_all(optimize: bool) -> None:
+def test_isolation_of_some_nodes_gives_the_same_values_as_of_all(optimize):
     """ONNX Runtime then runs no other node; the values that they read are given."""
     _, program, x = subject()
     inputs = dict(zip(program.graph.inputs, argument_tensors(["x"], (x,), {}).values(), strict=True))
@@ -316,20 +276,15 @@ def test_isolation_of_some_nodes_gives_the_same_values_as_of_all(optimize: bool)
     for node in compiled.graph.nodes:
         if not node.reads or node.op == "Constant":
             continue
-        some = dict(fresh_isolate(backend, fresh, inputs, observed, node.name))
+        some = dict(backend.isolate(fresh, inputs, observed.get, nodes={node.name}, buffer=2**20))
         assert some.keys() == {*node.outputs} & every.keys()
         assert all(torch.equal(some[name], every[name]) for name in some)
-
-
-def fresh_isolate(backend, compiled, inputs, observed, name):
-    """Run one node in isolation."""
-    return backend.isolate(compiled, inputs, observed.get, nodes={name}, buffer=2**20)
 
 
 class Tf32Linear(nn.Linear):
     """Rounds its factors to 10 mantissa bits, as a GPU does, unless it is being exported."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         if torch.compiler.is_exporting():
             return super().forward(x)
         factors = [(item.view(torch.int32) + 0x1000 & -0x2000).view(torch.float32) for item in (x, self.weight)]
@@ -337,14 +292,12 @@ class Tf32Linear(nn.Linear):
 
 
 @pytest.mark.parametrize("backend", ["eager", "onnxruntime-cpu"])
-def test_a_model_that_ran_in_tf32_is_as_exact_as_that(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_ran_in_tf32_is_as_exact_as_that(backend, monkeypatch):
     """A program in float32 is right then, and one with another weight is wrong; without TF32 the model is off."""
 
-    def capture_of(model: nn.Module, x: torch.Tensor, tf32: frozenset[str]) -> Capture:
+    def tf32_capture(model, x, tf32):
         monkeypatch.setattr("filch.steal._records.tf32_products", lambda _: tf32)
-        with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-            model(x)
-        return capture
+        return capture_of(model, x, submodules=True)
 
     torch.manual_seed(0)
     model = nn.Sequential(Tf32Linear(64, 128), nn.GELU(), Tf32Linear(128, 64), nn.Softmax(-1)).eval()
@@ -352,7 +305,7 @@ def test_a_model_that_ran_in_tf32_is_as_exact_as_that(backend: str, monkeypatch:
     with torch.no_grad():
         wrong[2].weight.mul_(1.03)
     captures = {
-        is_known: capture_of(model, x, frozenset(Product) if is_known else frozenset()) for is_known in (True, False)
+        is_known: tf32_capture(model, x, frozenset(Product) if is_known else frozenset()) for is_known in (True, False)
     }
 
     program = export(model, (x,))

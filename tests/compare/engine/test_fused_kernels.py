@@ -9,7 +9,7 @@ from torch import nn
 from filch.compare import compare
 from filch.export import export
 from filch.export.backends import get_backend
-from filch.steal import steal_forward
+from support.models.small import capture_of
 from support.processes.compilers import needs_compiler
 
 pytestmark = needs_compiler
@@ -37,8 +37,7 @@ def rotated():
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         model, x = Rotated().eval(), torch.randn(8, 24, 16)
-        with steal_forward(model, submodules=True) as capture:
-            model(x)
+        capture = capture_of(model, x, submodules=True)
     program, backend = export(model, (x,)), get_backend("inductor")
     made = backend.compile(program, optimize=True)
     return capture, program, changing(backend, made)
@@ -110,8 +109,7 @@ def residuals():
             model.linears[first].weight.mul_(30)
             model.linears[second].weight.copy_(-model.linears[first].weight)
         model, x = model.half(), x.half()
-        with steal_forward(model) as capture:
-            model(x)
+        capture = capture_of(model, x)
     program, backend = export(model, (x,)), get_backend("inductor")
     backend = changing(backend, backend.compile(program, optimize=True))
     rows = compare(capture, program, backend=backend).rows

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import onnx
 import onnx_ir as ir
@@ -12,12 +11,13 @@ import torch
 from onnx import ModelProto, TensorProto, helper
 from torch import nn
 
-from filch.compare import Report, compare, load_report
+from filch.compare import compare, load_report
 from filch.compare.testing._artifacts import ArtifactStore
 from filch.compare.testing._checks import Checks
 from filch.export import Program, export, load_program
-from filch.steal import Capture, steal_forward
+from filch.steal import steal_forward
 from support.faults.fakes import PlantedBackend, WrongBackend
+from support.models.small import capture_of, module_of
 from support.processes.commands import run
 
 Change = Callable[[ModelProto], None]
@@ -26,22 +26,22 @@ Change = Callable[[ModelProto], None]
 class Pair(nn.Module):
     """A model with two inputs and two outputs of one shape; for equal inputs the outputs are equal."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.scale = nn.Parameter(torch.tensor([2.0, 3.0]))
 
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+    def forward(self, x, y):
         return {"a": (x * self.scale).relu(), "b": (y * self.scale).relu()}
 
 
-def captured(model: nn.Module, *args: object, **kwargs: object) -> Capture:
+def captured(model, *args, **kwargs):
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
         model(*args, **kwargs)
     return capture
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Capture, Path, ModelProto]:
+def saved(tmp_path_factory):
     """Return a dump of a call with equal inputs, for which exchanged outputs can't be found by their values."""
     x = torch.ones(1, 2)
     path = tmp_path_factory.mktemp("pair") / "pair.onnx"
@@ -50,7 +50,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Capture, Path, Mode
     return captured(model, x, x.clone()), path, onnx.load(path)
 
 
-def changed(saved: tuple[Capture, Path, ModelProto], change: Change) -> tuple[Capture, Path]:
+def changed(saved, change):
     capture, path, model = saved
     copied = ModelProto.FromString(model.SerializeToString())
     change(copied)
@@ -59,8 +59,8 @@ def changed(saved: tuple[Capture, Path, ModelProto], change: Change) -> tuple[Ca
     return capture, target
 
 
-def exchange(side: str) -> Change:
-    def change(model: ModelProto) -> None:
+def exchange(side):
+    def change(model):
         listed = getattr(model.graph, side)
         items = [*listed]
         del listed[:]
@@ -69,29 +69,29 @@ def exchange(side: str) -> Change:
     return change
 
 
-def twice(model: ModelProto) -> None:
+def twice(model):
     model.graph.output[1].CopyFrom(model.graph.output[0])
 
 
-def one_less(model: ModelProto) -> None:
+def one_less(model):
     del model.graph.output[1]
 
 
-def one_more(model: ModelProto) -> None:
+def one_more(model):
     model.graph.output.append(helper.make_tensor_value_info("mul", TensorProto.FLOAT, None))
 
 
-def unread(model: ModelProto) -> None:
+def unread(model):
     model.graph.input.append(helper.make_tensor_value_info("mask", TensorProto.FLOAT, [3]))
 
 
-def another_name(model: ModelProto) -> None:
+def another_name(model):
     old = model.graph.output[0].name
     next(node for node in model.graph.node if old in node.output).output[0] = "probabilities"
     model.graph.output[0].name = "probabilities"
 
 
-def fixed(model: ModelProto) -> None:
+def fixed(model):
     """Replace an input by the tensor that it was exported with."""
     given = model.graph.input.pop()
     model.graph.initializer.append(helper.make_tensor(given.name, TensorProto.FLOAT, [1, 2], [1.0, 1.0]))
@@ -110,7 +110,7 @@ WRONG: list[tuple[Change, str]] = [
 
 
 @pytest.mark.parametrize(("change", "problem"), WRONG)
-def test_a_changed_interface_is_found_though_every_value_is_right(saved, change, problem) -> None:
+def test_a_changed_interface_is_found_though_every_value_is_right(saved, change, problem):
     """The report has one sentence about it, and is not close."""
     report = compare(*changed(saved, change))
 
@@ -125,7 +125,7 @@ def test_a_changed_interface_is_found_though_every_value_is_right(saved, change,
         report.assert_close()
 
 
-def test_float64_does_not_excuse_an_interface(saved) -> None:
+def test_float64_does_not_excuse_an_interface(saved):
     """All values are right by float64 too, and the report is not close."""
     report = compare(*changed(saved, exchange("output")), every_node=True)
 
@@ -134,25 +134,16 @@ def test_float64_does_not_excuse_an_interface(saved) -> None:
     assert "Nothing differs" not in str(report)
 
 
-class Dressed(nn.Module):
+def dressed(self, x, unused=None, *, b, a):
     """A model that returns one result twice, an input, a weight, a buffer and None, and has an unread input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(2))
-        self.register_buffer("count", torch.zeros(2))
-
-    def forward(
-        self, x: torch.Tensor, unused: object = None, *, b: torch.Tensor, a: torch.Tensor
-    ) -> tuple[object, ...]:
-        self.count.add_(1)
-        y = x - a + b
-        return y, None, {"again": y, "input": x}, [self.weight, self.count], torch.full((2,), 3.0), y.view(-1)
+    self.count.add_(1)
+    y = x - a + b
+    return y, None, {"again": y, "input": x}, [self.weight, self.count], torch.full((2,), 3.0), y.view(-1)
 
 
-def test_an_interface_that_only_looks_odd_is_right(tmp_path: Path) -> None:
+def test_an_interface_that_only_looks_odd_is_right(tmp_path):
     """It has nested results, one result twice, inputs and weights as outputs, and reordered keyword arguments."""
-    model, x = Dressed().eval(), torch.randn(3, 2)
+    model, x = module_of(dressed, weight=nn.Parameter(torch.ones(2)), count=torch.zeros(2)).eval(), torch.randn(3, 2)
     program = export(model, (x, x + 3), {"a": x + 1, "b": x + 2})
     program.save(tmp_path / "m.onnx")
     model.count.zero_()
@@ -163,7 +154,7 @@ def test_an_interface_that_only_looks_odd_is_right(tmp_path: Path) -> None:
         assert report.close, report
 
 
-def test_what_a_file_does_not_say_is_not_judged(saved) -> None:
+def test_what_a_file_does_not_say_is_not_judged(saved):
     """A file of another exporter does not list the model's outputs; the report says so."""
     capture, path = changed(saved, exchange("output"))
     foreign = ir.load(path)
@@ -176,7 +167,7 @@ def test_what_a_file_does_not_say_is_not_judged(saved) -> None:
 
 
 @pytest.mark.parametrize("side", ["input", "output"])
-def test_a_backend_that_exchanges_them_is_found(saved, side: str) -> None:
+def test_a_backend_that_exchanges_them_is_found(saved, side):
     """The program is right, and the compiled graph is not."""
     capture, path, _ = saved
 
@@ -193,12 +184,12 @@ def test_a_backend_that_exchanges_them_is_found(saved, side: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def report(saved) -> Report:
+def report(saved):
     """Return the report on exchanged outputs."""
     return compare(*changed(saved, exchange("output")))
 
 
-def test_it_stands_in_the_json(report: Report, tmp_path: Path) -> None:
+def test_it_stands_in_the_json(report, tmp_path):
     """It is read back from JSON, too."""
     report.to_json(tmp_path / "report.json")
 
@@ -206,14 +197,13 @@ def test_it_stands_in_the_json(report: Report, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "report.json").read_text())["close"] is False
 
 
-def test_the_command_line_and_the_fixture_say_it(saved, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_and_the_fixture_say_it(saved, tmp_path, capsys):
     """The exit code is that of a difference, and the test fails."""
     _, path = changed(saved, exchange("output"))
     reference = tmp_path / "reference.onnx"
     x = torch.ones(1, 2)
     model = Pair().eval()
-    with torch.no_grad(), steal_forward(model, submodules=True, dump_file=reference):
-        model(x, x.clone())
+    capture_of(model, x, x.clone(), submodules=True, dump_file=reference)
 
     assert run("compare", str(reference), str(path)) == 1
     assert "lists its outputs in another order than the model" in " ".join(capsys.readouterr().out.split())
@@ -226,7 +216,7 @@ def test_the_command_line_and_the_fixture_say_it(saved, tmp_path: Path, capsys: 
 
 
 @pytest.mark.parametrize("order", [(1, 0), (1, 1), (0, 1)])
-def test_the_outputs_of_a_foreign_file_are_judged_by_position(tmp_path: Path, order: tuple[int, int]) -> None:
+def test_the_outputs_of_a_foreign_file_are_judged_by_position(tmp_path, order):
     """They are matched by numbers; a value that is off by more than rounding matches none."""
     model, x, y = Pair(), torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
     capture = captured(model, x, y)
@@ -245,7 +235,7 @@ def test_the_outputs_of_a_foreign_file_are_judged_by_position(tmp_path: Path, or
     assert list(report.interface) == problems
 
 
-def test_an_output_that_is_wrong_is_no_other_result(tmp_path: Path) -> None:
+def test_an_output_that_is_wrong_is_no_other_result(tmp_path):
     model, x, y = Pair(), torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
     capture = captured(model, x, y)
     proto = ir.to_proto(export(model, (x, y)).model)
@@ -257,18 +247,11 @@ def test_an_output_that_is_wrong_is_no_other_result(tmp_path: Path) -> None:
     assert not report.interface
 
 
-class Noise(nn.Module):
-    """A model that returns random numbers beside its input."""
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.rand_like(x), x * 1
-
-
-def test_a_random_output_of_a_foreign_file_is_no_other_result(tmp_path: Path) -> None:
+def test_a_random_output_of_a_foreign_file_is_no_other_result(tmp_path):
     """This holds even if it draws the numbers of another output by chance."""
-    model, x = Noise(), torch.tensor([0.25, 0.5])
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(x)
+    # A model that returns random numbers beside its input.
+    model, x = module_of(lambda self, x: (torch.rand_like(x), x * 1)), torch.tensor([0.25, 0.5])
+    capture = capture_of(model, x)
     proto = ir.to_proto(export(model, (x,)).model)
     del proto.metadata_props[:]
     onnx.save(proto, tmp_path / "foreign.onnx")

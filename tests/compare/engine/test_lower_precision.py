@@ -2,74 +2,68 @@
 
 import copy
 import json
-from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from onnx_ir import serde
 from torch import nn
 
-from filch.compare import Report, Tolerance, compare, compare_tensors, default_tolerance
+from filch.compare import Tolerance, compare, compare_tensors, default_tolerance
 from filch.compare.cli._app import app
 from filch.compare.metrics._limits import Limits
 from filch.export import BackendError, Program, export, lower, optimize
 from filch.export.lowering._integers import products_saturate
-from filch.steal import Capture, steal_forward
+from filch.steal import steal_forward
+from support.models.small import capture_of, module_of, onnx_model
 
 
 class Layers(nn.Module):
     """A normalization between two linear layers, with two results."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first = nn.Linear(32, 64)
         self.norm = nn.LayerNorm(64)
         self.last = nn.Linear(64, 32)
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, x):
         hidden = torch.relu(self.norm(self.first(x)) * 3)
         return self.last(hidden), torch.softmax(hidden, -1)
 
 
-def capture_of(model: nn.Module, *args: torch.Tensor) -> Capture:
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(*args)
-    return capture
-
-
 @pytest.fixture(scope="module")
-def inputs() -> torch.Tensor:
+def inputs():
     return torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.fixture(scope="module")
-def model() -> Layers:
+def model():
     torch.manual_seed(0)
     return Layers().eval()
 
 
 @pytest.fixture(scope="module")
-def capture(model: Layers, inputs: torch.Tensor) -> Capture:
-    return capture_of(model, inputs)
+def capture(model, inputs):
+    return capture_of(model, inputs, submodules=True)
 
 
 @pytest.fixture(scope="module")
-def program(model: Layers, inputs: torch.Tensor) -> Program:
+def program(model, inputs):
     return optimize(export(model, (inputs,)))
 
 
-def row_of(report: Report, value: str, kind: str = "node") -> object:
+def row_of(report, value, kind="node"):
     return next(row for row in report.rows if row.value == value and row.kind == kind)
 
 
-def outputs(report: Report) -> list[object]:
+def outputs(report):
     return [row for row in report.rows if row.kind == "output"]
 
 
-def test_another_type_is_an_error_unless_a_lower_precision_is_allowed() -> None:
+def test_another_type_is_an_error_unless_a_lower_precision_is_allowed():
     """An accidental change of dtype is a difference, however close the numbers are."""
     expected = torch.ones(3)
     for dtype in (torch.float16, torch.bfloat16, torch.float8_e4m3fn):
@@ -90,14 +84,14 @@ def test_another_type_is_an_error_unless_a_lower_precision_is_allowed() -> None:
         (torch.complex64, torch.float16),
     ],
 )
-def test_only_coarser_floating_point_types_are_a_lower_precision(expected: torch.dtype, actual: torch.dtype) -> None:
+def test_only_coarser_floating_point_types_are_a_lower_precision(expected, actual):
     """Finer dtypes, integers and complex numbers are still a difference."""
     difference = compare_tensors(torch.ones(3).to(actual), torch.ones(3).to(expected), lower_precision=True)
     assert difference.problem is not None
     assert not difference.close
 
 
-def test_numbers_are_compared_in_lower_precision_as_they_are() -> None:
+def test_numbers_are_compared_in_lower_precision_as_they_are():
     """The error of a rounded value is its rounding, and a wrong value is found."""
     expected = torch.tensor([1.0, 3.0001, 100.1])
     actual = expected.half()
@@ -108,7 +102,7 @@ def test_numbers_are_compared_in_lower_precision_as_they_are() -> None:
     assert not compare_tensors(actual, expected, lower_precision=True).close
 
 
-def test_a_shape_that_differs_is_a_difference_in_lower_precision_too() -> None:
+def test_a_shape_that_differs_is_a_difference_in_lower_precision_too():
     """Tensors are not broadcast."""
     assert "shape" in str(compare_tensors(torch.ones(1).half(), torch.ones(3), lower_precision=True).problem)
 
@@ -116,23 +110,19 @@ def test_a_shape_that_differs_is_a_difference_in_lower_precision_too() -> None:
 VALUES = torch.tensor([1.0, 70000.0, -1e30, float("inf"), 2.0, float("nan")])
 
 
-def test_values_that_became_inf_are_counted() -> None:
-    """70000 and -1e30 are beyond float16; inf and NaN in the reference are no overflow."""
-    found = compare_tensors(VALUES.half(), VALUES, lower_precision=True)
-    assert (found.overflowed, found.clipped, found.nonfinite, found.close) == (2, 0, 2, False)
-    assert "2 overflowed" in str(found)
-
-
-def test_values_that_stand_at_the_end_of_their_type_are_counted() -> None:
-    """70000, -1e30 and inf exceed 65504, to which they were clipped."""
-    end = torch.finfo(torch.float16).max
+@pytest.mark.parametrize(
+    ("end", "counts", "told"),
+    [(torch.inf, (2, 0, 2), "2 overflowed"), (torch.finfo(torch.float16).max, (0, 3, 1), "3 clipped")],
+)
+def test_values_that_became_inf_or_stand_at_the_end_of_their_type_are_counted(end, counts, told):
+    """70000, -1e30 and, where they are clipped, inf are beyond 65504; inf and NaN in the reference are no overflow."""
     found = compare_tensors(VALUES.clamp(-end, end).half(), VALUES, lower_precision=True)
-    assert (found.overflowed, found.clipped, found.close) == (0, 3, False)
-    assert "3 clipped" in str(found)
+    assert (found.overflowed, found.clipped, found.nonfinite, found.close) == (*counts, False)
+    assert told in str(found)
 
 
 @pytest.mark.parametrize("end", [-65504.0, -65472.0, -float("inf")])
-def test_the_lowest_number_of_a_type_is_the_lowest_of_another(end: float) -> None:
+def test_the_lowest_number_of_a_type_is_the_lowest_of_another(end):
     """A mask of -3.4e38 is about -65504 in float16; a number that is merely too large is no mask."""
     expected = torch.tensor([1.0, torch.finfo(torch.float32).min])
     assert compare_tensors(torch.tensor([1.0, end]).half(), expected, lower_precision=True).close
@@ -145,73 +135,71 @@ def test_the_lowest_number_of_a_type_is_the_lowest_of_another(end: float) -> Non
 
 
 @pytest.mark.parametrize("end", [65504.0, float("inf")])
-def test_the_largest_number_is_no_mask(end: float) -> None:
+def test_the_largest_number_is_no_mask(end):
     """An inf for 3.4e38 is an overflow, although 3.4e38 is near the end of its dtype's range."""
     expected = torch.tensor([1.0, torch.finfo(torch.float32).max])
     found = compare_tensors(torch.tensor([1.0, end]).half(), expected, lower_precision=True)
     assert (found.close, found.overflowed, found.clipped) == (False, int(end == float("inf")), int(end == 65504.0))
 
 
-def test_a_large_number_is_no_mask() -> None:
+def test_a_large_number_is_no_mask():
     """-40000 is not near the end of float16's range, and beyond that of float8."""
     actual = torch.tensor([1.0, -448.0]).to(torch.float8_e4m3fn)
     assert not compare_tensors(actual, torch.tensor([1.0, -40000.0]).half(), lower_precision=True).close
 
 
-def test_clipped_values_are_counted_where_nothing_is_infinite() -> None:
+def test_clipped_values_are_counted_where_nothing_is_infinite():
     """Values measured in float32 are also checked if any of them is beyond the range of its dtype."""
     found = compare_tensors(torch.tensor([1.0, -65504.0]).half(), torch.tensor([1.0, -70000.0]), lower_precision=True)
     assert (found.overflowed, found.clipped, found.nonfinite) == (0, 1, 0)
 
 
-def test_weights_only_in_8_bits_are_judged_with_the_tolerance_of_8_bits(inputs: torch.Tensor) -> None:
+def test_weights_only_in_8_bits_are_judged_with_the_tolerance_of_8_bits(inputs):
     """As torchao exports it, the weight is int8 with a cast, without ONNX's operators for quantized numbers."""
 
     class Weights(nn.Module):
-        def __init__(self, linear: nn.Linear) -> None:
+        def __init__(self, linear):
             super().__init__()
             scale = linear.weight.detach().abs().amax(1, keepdim=True) / 127
             self.register_buffer("scale", scale)
             self.register_buffer("integers", (linear.weight.detach() / scale).round().to(torch.int8))
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             return x @ (self.integers.float() * self.scale).T
 
     torch.manual_seed(0)
     linear = nn.Linear(32, 16, bias=False)
     program = export(nn.Sequential(Weights(linear)), (inputs,))
-    capture = capture_of(nn.Sequential(linear), inputs)
+    capture = capture_of(nn.Sequential(linear), inputs, submodules=True)
     assert not compare(capture, program).close
     report = compare(capture, program, lower_precision=True)
     report.assert_close()
     assert 30 < outputs(report)[0].difference.snr < 60
 
 
-def test_what_is_nan_by_mistake_has_overflowed_in_its_own_precision_too() -> None:
+def test_what_is_nan_by_mistake_has_overflowed_in_its_own_precision_too():
     """Overflows are counted for equal dtypes too."""
     found = compare_tensors(torch.tensor([float("nan"), 2.0, 1.0]), torch.tensor([1.0, 2.0, float("inf")]))
     assert (found.overflowed, found.nonfinite, found.clipped) == (1, 2, 0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e8m0fnu, torch.complex64, torch.int8, torch.bool])
-def test_counting_works_for_all_types(dtype: torch.dtype) -> None:
+def test_counting_works_for_all_types(dtype):
     """Some dtypes have no arithmetic in torch."""
     expected, actual = torch.tensor([1.0, 2.0]).to(dtype), torch.tensor([1.0, 0.0]).to(dtype)
     found = compare_tensors(actual, expected)
     assert (found.close, found.clipped) == (torch.equal(expected.to(torch.complex64), actual.to(torch.complex64)), 0)
 
 
-def test_a_float16_model_is_close_to_its_own_capture(model: Layers, inputs: torch.Tensor) -> None:
+def test_a_float16_model_is_close_to_its_own_capture(model, inputs):
     """Equal dtypes need no permission."""
     half = copy.deepcopy(model).half()
-    report = compare(capture_of(half, inputs.half()), export(half, (inputs.half(),)))
+    report = compare(capture_of(half, inputs.half(), submodules=True), export(half, (inputs.half(),)))
     report.assert_close()
     assert {row.dtype for row in outputs(report)} == {"float16"}
 
 
-def test_a_float16_program_is_held_against_the_float32_model(
-    model: Layers, inputs: torch.Tensor, capture: Capture
-) -> None:
+def test_a_float16_program_is_held_against_the_float32_model(model, inputs, capture):
     """Its inputs are rounded, with a note; the references are the captured and given float32 tensors."""
     program = export(copy.deepcopy(model).half(), (inputs.half(),))
     with pytest.raises(BackendError, match="Unexpected input data type"):
@@ -225,7 +213,7 @@ def test_a_float16_program_is_held_against_the_float32_model(
 
 
 @pytest.mark.parametrize("to", ["float16", "bfloat16"])
-def test_every_value_of_a_lowered_program_is_judged(capture: Capture, program: Program, to: str) -> None:
+def test_every_value_of_a_lowered_program_is_judged(capture, program, to):
     """A cast has the reference of its input; without permission, each value of another dtype differs."""
     lowered = lower(program, to)
     report = compare(capture, lowered, backend="reference", lower_precision=True)
@@ -235,17 +223,12 @@ def test_every_value_of_a_lowered_program_is_judged(capture: Capture, program: P
     assert {row.dtype for row in strict.rows if row.status == "shape or dtype differs"} == {to}
 
 
-def test_an_overflow_in_the_program_is_the_first_divergence() -> None:
+def test_an_overflow_in_the_program_is_the_first_divergence():
     """It is the square that overflows, not a value computed from it."""
-
-    class Square(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.sqrt(x * x) * 2
-
     x = torch.tensor([1.0, 100.0, 300.0, 400.0])
-    model = Square()
+    model = module_of(lambda self, x: torch.sqrt(x * x) * 2)
     lowered = lower(export(model, (x,)), "float16", simulate=True)
-    report = compare(capture_of(model, x), lowered, lower_precision=True)
+    report = compare(capture_of(model, x, submodules=True), lowered, lower_precision=True)
     # What is simulated is float32 until it is cast, and then float16.
     first = report.first_divergence
     assert (first.value, first.difference.overflowed) == (
@@ -256,16 +239,16 @@ def test_an_overflow_in_the_program_is_the_first_divergence() -> None:
 
 
 @pytest.mark.parametrize("to", ["float16", "bfloat16"])
-def test_a_constant_that_simulation_rounds_is_right_and_a_wrong_one_is_found(to: str) -> None:
+def test_a_constant_that_simulation_rounds_is_right_and_a_wrong_one_is_found(to):
     """Both are float32 numbers that are exact in the coarser dtype."""
 
     class Third(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             return x + 1 / 3
 
     x = torch.tensor([1.0, 2.0])
     lowered = lower(export(Third(), (x,)), to, simulate=True)
-    capture = capture_of(Third(), x)
+    capture = capture_of(Third(), x, submodules=True)
     report = compare(capture, lowered, stages=["exported"], lower_precision=True)
     report.assert_close()
     (row,) = [row for row in report.rows if row.kind == "constant"]
@@ -277,36 +260,39 @@ def test_a_constant_that_simulation_rounds_is_right_and_a_wrong_one_is_found(to:
     assert (first.value, first.float64.verdict) == (constant.outputs[0].name, "wrong")
 
 
-def test_weights_held_in_float16_are_judged_with_its_tolerance(inputs: torch.Tensor) -> None:
+def test_weights_held_in_float16_are_judged_with_its_tolerance(inputs):
     """Everything is computed in float32, from coarser weights."""
 
     class Weights(nn.Module):
-        def __init__(self, linear: nn.Linear) -> None:
+        def __init__(self, linear):
             super().__init__()
             self.register_buffer("weight", linear.weight.detach().half())
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             return x @ self.weight.float().T
 
     torch.manual_seed(0)
     linear = nn.Linear(32, 16, bias=False)
-    capture, program = capture_of(nn.Sequential(linear), inputs), export(nn.Sequential(Weights(linear)), (inputs,))
+    capture, program = (
+        capture_of(nn.Sequential(linear), inputs, submodules=True),
+        export(nn.Sequential(Weights(linear)), (inputs,)),
+    )
     assert not compare(capture, program).close
     compare(capture, program, lower_precision=True).assert_close()
 
 
-def test_casts_to_a_finer_type_are_judged_by_what_they_cast(model: Layers, inputs: torch.Tensor) -> None:
+def test_casts_to_a_finer_type_are_judged_by_what_they_cast(model, inputs):
     """ONNX Runtime computes float16 in float32: the results of its casts are float16 numbers."""
     half = copy.deepcopy(model).half()
-    report = compare(capture_of(half, inputs.half()), export(half, (inputs.half(),)), lower_precision=True)
+    report = compare(
+        capture_of(half, inputs.half(), submodules=True), export(half, (inputs.half(),)), lower_precision=True
+    )
     report.assert_close()
     assert not [row for row in report.modules if row.difference is not None and row.difference.problem]
 
 
 @pytest.mark.parametrize("to", ["float16", "int8"])
-def test_values_that_are_let_go_are_judged_alike(
-    capture: Capture, program: Program, inputs: torch.Tensor, to: str
-) -> None:
+def test_values_that_are_let_go_are_judged_alike(capture, program, inputs, to):
     """A tiny buffer changes no verdict, although values derived in other parts are rounded differently."""
     lowered = lower(program, to, calibration=[{program.graph.inputs[0]: inputs}])
     whole, parts = (compare(capture, lowered, lower_precision=True, buffer=size) for size in (2**28, 1))
@@ -316,37 +302,28 @@ def test_values_that_are_let_go_are_judged_alike(
     assert parts.close
 
 
-def quantized(scale: float, zero: int, values: torch.Tensor) -> ir.Model:
+def quantized(scale, zero, values):
     """x, as uint8 of this scale and zero point, and back."""
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], name="quantize"),
-        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"], name="dequantize"),
-    ]
     shape = list(values.shape)
-    graph = helper.make_graph(
-        nodes,
-        "quantized",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
-        [
-            numpy_helper.from_array(np.array(scale, np.float32), "scale"),
-            numpy_helper.from_array(np.array(zero, np.uint8), "zero"),
-        ],
+    return serde.deserialize_model(
+        onnx_model(
+            f"(float{shape} x) => (float{shape} y) <float scale = {{{scale}}}, uint8 zero = {{{zero}}}> {{"
+            "[quantize] q = QuantizeLinear(x, scale, zero) [dequantize] y = DequantizeLinear(q, scale, zero) }"
+        )
     )
-    return serde.deserialize_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10))
 
 
 class Same(nn.Module):
     """A model that returns its input."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return x.clone()
 
 
-def test_values_clipped_by_integers_are_counted() -> None:
+def test_values_clipped_by_integers_are_counted():
     """uint8 with scale 0.5 and zero point 100 has the range -50 to 77.5: two values are below, one is above."""
     x = torch.tensor([-60.0, -50.3, -50.2, -50.0, 0.0, 77.5, 77.7, 100.0])
-    report = compare(capture_of(Same(), x), quantized(0.5, 100, x), lower_precision=True)
+    report = compare(capture_of(Same(), x, submodules=True), quantized(0.5, 100, x), lower_precision=True)
     row = row_of(report, "y")
     assert row.difference.clipped == 3
     assert row.difference.absolute == pytest.approx(100.0 - 77.5)
@@ -355,52 +332,42 @@ def test_values_clipped_by_integers_are_counted() -> None:
 
 
 @pytest.mark.parametrize("scale", [float("nan"), float("inf")])
-def test_what_is_not_finite_never_passes_for_quantized(scale: float) -> None:
+def test_what_is_not_finite_never_passes_for_quantized(scale):
     """The tolerance of 8 bits allows large errors of single elements, but no NaN and no inf."""
     x = torch.tensor([0.5, 1.0, 2.0])
-    report = compare(capture_of(Same(), x), quantized(scale, 0, x), lower_precision=True)
+    report = compare(capture_of(Same(), x, submodules=True), quantized(scale, 0, x), lower_precision=True)
     assert not report.close
     assert row_of(report, "y").difference.overflowed > 0
 
 
-def test_the_coarsest_integers_on_the_way_say_the_tolerance() -> None:
+def test_the_coarsest_integers_on_the_way_say_the_tolerance():
     """A value computed from 4-bit weights keeps that tolerance if it is quantized to 8 bits afterwards."""
-    nodes = [
-        helper.make_node("DequantizeLinear", ["four", "scale"], ["weight"]),
-        helper.make_node("MatMul", ["x", "weight"], ["product"]),
-        helper.make_node("QuantizeLinear", ["product", "scale", "zero"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "mixed",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 2])],
-        [
-            helper.make_tensor("four", TensorProto.INT4, [2, 2], [1, 2, 3, 4]),
-            numpy_helper.from_array(np.array(0.5, np.float32), "scale"),
-            numpy_helper.from_array(np.array(0, np.int8), "zero"),
-        ],
+    model = onnx_model(
+        """(float[1, 2] x) => (float[1, 2] y) <float scale = {0.5}, int8 zero = {0}> {
+            weight = DequantizeLinear(four, scale) product = MatMul(x, weight)
+            q = QuantizeLinear(product, scale, zero) y = DequantizeLinear(q, scale, zero)
+        }""",
+        opset=21,
     )
-    onnx_model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    limits = Limits(Program(serde.deserialize_model(onnx_model)).graph, None, lower_precision=True)
+    model.graph.initializer.append(helper.make_tensor("four", TensorProto.INT4, [2, 2], [1, 2, 3, 4]))
+    limits = Limits(Program(serde.deserialize_model(model)).graph, None, lower_precision=True)
     assert {limits.of(name, torch.float32).scale for name in ("weight", "product", "y")} == {0.5}
 
 
-def test_integers_that_clip_nothing_are_close() -> None:
+def test_integers_that_clip_nothing_are_close():
     """The error is at most half a step, within the tolerance of 8 bits and beyond that of float32."""
     x = torch.linspace(-12, 12, 50)
-    report = compare(capture_of(Same(), x), quantized(0.1, 128, x), lower_precision=True)
+    report = compare(capture_of(Same(), x, submodules=True), quantized(0.1, 128, x), lower_precision=True)
     report.assert_close()
     assert row_of(report, "y").difference.clipped == 0
     assert row_of(report, "y").difference.absolute <= 0.0501
-    assert not compare(capture_of(Same(), x), quantized(0.1, 128, x)).close
+    assert not compare(capture_of(Same(), x, submodules=True), quantized(0.1, 128, x)).close
 
 
-def test_clipping_is_in_every_form_of_the_report() -> None:
+def test_clipping_is_in_every_form_of_the_report():
     """The wide table, JSON and CSV have columns for it."""
     x = torch.tensor([-60.0, 0.0, 1.0])
-    report = compare(capture_of(Same(), x), quantized(0.5, 100, x), lower_precision=True)
+    report = compare(capture_of(Same(), x, submodules=True), quantized(0.5, 100, x), lower_precision=True)
     assert {"overflowed", "clipped"} <= set(report.table(wide=True).split())
     rows = json.loads(report.to_json())["rows"]
     assert next(
@@ -414,9 +381,7 @@ def test_clipping_is_in_every_form_of_the_report() -> None:
     )
 
 
-def test_an_int8_program_is_judged_where_its_numbers_are_numbers(
-    capture: Capture, program: Program, inputs: torch.Tensor
-) -> None:
+def test_an_int8_program_is_judged_where_its_numbers_are_numbers(capture, program, inputs):
     """Integers have no reference; a dequantized value has that of the value that was quantized."""
     lowered = lower(program, "int8", calibration=[{program.graph.inputs[0]: inputs}])
     report = compare(capture, lowered, lower_precision=True)
@@ -428,33 +393,27 @@ def test_an_int8_program_is_judged_where_its_numbers_are_numbers(
     assert [row.value for row in unjudged if row.op != "QuantizeLinear"] == ["relu"]
 
 
-def test_weights_that_others_went_into_have_no_reference() -> None:
+def test_weights_that_others_went_into_have_no_reference():
     """A fused BatchNormalization changes the convolution's weights and keeps their names."""
-
-    class Normalized(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.relu(self.norm(self.conv(x)))
-
     torch.manual_seed(0)
-    model, x = Normalized().eval(), torch.randn(2, 3, 8, 8)
+    model = module_of(
+        lambda self, x: torch.relu(self.norm(self.conv(x))), conv=nn.Conv2d(3, 8, 3), norm=nn.BatchNorm2d(8)
+    ).eval()
+    x = torch.randn(2, 3, 8, 8)
     model.norm.running_mean.normal_()
     model.norm.running_var.uniform_(0.2, 3)
     program = optimize(export(model, (x,)))
     assert [node.op for node in program.graph.nodes] == ["Conv", "Relu"]
-    report = compare(capture_of(model, x), lower(program, "int8", calibration=[{"x": x}]), lower_precision=True)
+    report = compare(
+        capture_of(model, x, submodules=True), lower(program, "int8", calibration=[{"x": x}]), lower_precision=True
+    )
     report.assert_close()
     unjudged = {row.value for row in report.rows if row.stage == "exported" and row.status == "not mapped"}
     assert {"conv.weight_DequantizeLinear_Output", "relu_QuantizeLinear_Input"} <= unjudged
     assert all(row.judged for row in outputs(report))
 
 
-def test_an_int8_program_of_too_narrow_ranges_is_found(
-    capture: Capture, program: Program, inputs: torch.Tensor
-) -> None:
+def test_an_int8_program_of_too_narrow_ranges_is_found(capture, program, inputs):
     """It is calibrated with a tenth of the inputs: the first quantized value is clipped, and reported as such."""
     name = program.graph.inputs[0]
     report = compare(capture, lower(program, "int8", calibration=[{name: inputs / 10}]), lower_precision=True)
@@ -465,13 +424,13 @@ def test_an_int8_program_of_too_narrow_ranges_is_found(
     assert first.difference.clipped >= beyond > inputs.numel() // 2
 
 
-def test_a_tolerance_given_holds_for_integers_too(capture: Capture, program: Program, inputs: torch.Tensor) -> None:
+def test_a_tolerance_given_holds_for_integers_too(capture, program, inputs):
     """The default tolerance would pass; the user's does not."""
     lowered = lower(program, "int8", calibration=[{program.graph.inputs[0]: inputs}])
     assert not compare(capture, lowered, lower_precision=True, tolerance=Tolerance(1e-3, 1e-3)).close
 
 
-def test_4_bit_weights_are_judged(capture: Capture, program: Program) -> None:
+def test_4_bit_weights_are_judged(capture, program):
     """MatMulNBits has the result of the MatMul that it replaces, within the precision of 4 bits."""
     lowered = lower(program, "int4")
     report = compare(capture, lowered, lower_precision=True)
@@ -482,9 +441,7 @@ def test_4_bit_weights_are_judged(capture: Capture, program: Program) -> None:
     assert not compare(capture, lowered).close
 
 
-def test_a_dynamically_quantized_file_is_judged(
-    capture: Capture, program: Program, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_dynamically_quantized_file_is_judged(capture, program, tmp_path, caplog):
     """DynamicQuantizeLinear and MatMulInteger compute the value of the MatMul."""
     from onnxruntime.quantization import quantize_dynamic
 
@@ -499,9 +456,7 @@ def test_a_dynamically_quantized_file_is_judged(
 
 
 @pytest.mark.parametrize("keep_io_types", [True, False])
-def test_a_file_of_onnx_runtimes_float16_converter_is_judged(
-    capture: Capture, program: Program, tmp_path: Path, keep_io_types: bool
-) -> None:
+def test_a_file_of_onnx_runtimes_float16_converter_is_judged(capture, program, tmp_path, keep_io_types):
     """Its nodes are not in a valid order; each cast has the reference of its input."""
     import onnx
 
@@ -515,9 +470,7 @@ def test_a_file_of_onnx_runtimes_float16_converter_is_judged(
     assert all(row.judged for row in report.rows if row.stage == "exported")
 
 
-def test_the_command_line_allows_lower_precision(
-    model: Layers, inputs: torch.Tensor, program: Program, tmp_path: Path
-) -> None:
+def test_the_command_line_allows_lower_precision(model, inputs, program, tmp_path):
     """With `--lower-precision` the exit code is 0 instead of 1."""
     with torch.no_grad(), steal_forward(model, submodules=True, dump_file=tmp_path / "ref.onnx"):
         model(inputs)
@@ -537,7 +490,7 @@ def test_a_wrong_weight_in_the_program_is_not_explained_by_what_a_coarser_run_ro
 ):
     """The model ran in float32: its distance from what float64 computes with the wrong weight is no rounding."""
 
-    def report_of(subject: nn.Module) -> Report:
+    def report_of(subject):
         program = export(subject, (inputs,))
         if run == "float16":
             return compare(capture, lower(program, run), lower_precision=True)

@@ -1,8 +1,8 @@
 """Random numbers, and memory that nothing has written to: what can't be compared is not, and what reads it is."""
 
+import itertools
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,38 +11,20 @@ from torch import nn
 
 from filch.compare import Report, compare, load_report
 from filch.compare.engine._random import NESTED, distance_of_distributions
-from filch.export import Program, export
+from filch.export import Program
 from filch.export.backends import get_backend
 from filch.export.backends.inductor._backend import _with_eager_random
-from filch.steal import Capture, steal_forward
+from filch.steal import Capture
+from support.models.small import module_of, recorded
+from support.thorough import kept
 
 Case = tuple[Capture, Program]
-
-
-class Noisy(nn.Module):
-    """A model that adds noise and computes with the sum."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (x + torch.rand_like(x)).tanh()
-
-
-class Dropping(nn.Module):
-    """A dropout in training mode between two layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(16, 16)
-        self.drop = nn.Dropout(0.5)
-        self.last = nn.Linear(16, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(self.drop(self.first(x)).relu())
 
 
 class Reserving(nn.Module):
     """A model that writes all of two uninitialized tensors before it reads them."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         whole, parts = x.new_empty(x.shape), torch.empty_like(x)
         whole.copy_(x * 2)
         parts[:, 0] = x[:, 0]
@@ -50,36 +32,42 @@ class Reserving(nn.Module):
         return whole + parts
 
 
-def case_of(model: nn.Module, x: torch.Tensor) -> Case:
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
-    return capture, export(model, (x,))
+def case_of(model, x):
+    return recorded(model, x, submodules=True)
 
 
 @pytest.fixture(scope="module")
-def x() -> torch.Tensor:
+def x():
     return torch.randn(16, 16, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.fixture(scope="module")
-def noisy(x: torch.Tensor) -> Case:
-    return case_of(Noisy(), x)
+def noisy(x):
+    # A model that adds noise and computes with the sum.
+    return case_of(module_of(lambda self, x: (x + torch.rand_like(x)).tanh()), x)
 
 
 @pytest.fixture(scope="module")
-def dropping(x: torch.Tensor) -> Case:
-    return case_of(Dropping().train(), x)
+def dropping(x):
+    # A dropout in training mode between two layers.
+    model = module_of(
+        lambda self, x: self.last(self.drop(self.first(x)).relu()),
+        first=nn.Linear(16, 16),
+        drop=nn.Dropout(0.5),
+        last=nn.Linear(16, 8),
+    )
+    return case_of(model.train(), x)
 
 
 @pytest.fixture(scope="module")
-def reserving(x: torch.Tensor) -> Case:
+def reserving(x):
     """Fill freed memory, which `empty` may return, with large numbers."""
     freed = [torch.full((16, 16), 1e30 * number) for number in range(1, 50)]
     freed.clear()
     return case_of(Reserving(), x)
 
 
-def planted(case: Case, op: str, instead: str) -> Case:
+def planted(case, op, instead):
     """Return the case with another operator in the program."""
     capture, program = case
     model = program.model.clone()
@@ -92,7 +80,7 @@ def planted(case: Case, op: str, instead: str) -> Case:
 
 @pytest.mark.parametrize("every_node", [False, True])
 @pytest.mark.parametrize("backend", ["onnxruntime-cpu", "reference"])
-def test_what_reads_random_numbers_is_judged_on_the_references(noisy: Case, backend: str, every_node: bool) -> None:
+def test_what_reads_random_numbers_is_judged_on_the_references(noisy, backend, every_node):
     """Every value is judged, and none differs."""
     report = compare(*noisy, backend=backend, every_node=every_node)
 
@@ -104,7 +92,7 @@ def test_what_reads_random_numbers_is_judged_on_the_references(noisy: Case, back
 
 
 @pytest.mark.parametrize("every_node", [False, True])
-def test_a_fault_behind_random_numbers_is_found(noisy: Case, every_node: bool) -> None:
+def test_a_fault_behind_random_numbers_is_found(noisy, every_node):
     """It is found at the node that is wrong."""
     report = compare(*planted(noisy, "Add", "Sub"), every_node=every_node)
 
@@ -115,7 +103,7 @@ def test_a_fault_behind_random_numbers_is_found(noisy: Case, every_node: bool) -
 
 
 @pytest.mark.parametrize("every_node", [False, True])
-def test_random_numbers_of_another_distribution_are_found(noisy: Case, every_node: bool) -> None:
+def test_random_numbers_of_another_distribution_are_found(noisy, every_node):
     """They are normal instead of uniform; the nodes that read them are right."""
     report = compare(*planted(noisy, "RandomUniformLike", "RandomNormalLike"), every_node=every_node)
 
@@ -124,7 +112,7 @@ def test_random_numbers_of_another_distribution_are_found(noisy: Case, every_nod
     assert "random numbers of another distribution" in report.first_divergence.reason
 
 
-def test_random_numbers_where_the_model_draws_none_are_a_fault(reserving: Case) -> None:
+def test_random_numbers_where_the_model_draws_none_are_a_fault(reserving):
     """A random operator alone does not exempt a value."""
     capture, program = planted(reserving, "Mul", "RandomUniformLike")
     node = next(node for node in program.model.graph if node.op_type == "RandomUniformLike")
@@ -136,14 +124,14 @@ def test_random_numbers_where_the_model_draws_none_are_a_fault(reserving: Case) 
     assert report.random == ()
 
 
-def test_a_dropout_that_trains_is_no_fault(dropping: Case) -> None:
+def test_a_dropout_that_trains_is_no_fault(dropping):
     """The values computed from it are judged, including the output."""
     report = compare(*dropping, stages=["exported"])
     assert report.close, report
     assert all(row.judged for row in report.rows)
 
 
-def test_what_a_compiler_draws_inside_of_a_kernel_is_not_called_wrong(dropping: Case) -> None:
+def test_what_a_compiler_draws_inside_of_a_kernel_is_not_called_wrong(dropping):
     """ONNX Runtime removes the dropout from its graph: nothing is judged there, and the reason is reported."""
     report = compare(*dropping)
 
@@ -154,7 +142,7 @@ def test_what_a_compiler_draws_inside_of_a_kernel_is_not_called_wrong(dropping: 
     assert "other random numbers than the reference, or from none" in unjudged[0].reason
 
 
-def test_another_exporters_random_results_are_not_judged(noisy: Case) -> None:
+def test_another_exporters_random_results_are_not_judged(noisy):
     """They have no reference."""
     capture, program = noisy
 
@@ -166,7 +154,7 @@ def test_another_exporters_random_results_are_not_judged(noisy: Case) -> None:
 
 
 @pytest.mark.parametrize("every_node", [False, True])
-def test_unwritten_memory_is_not_judged_and_what_is_written_there_is(reserving: Case, every_node: bool) -> None:
+def test_unwritten_memory_is_not_judged_and_what_is_written_there_is(reserving, every_node):
     """A clean run is close, and a fault in the written values is found."""
     report = compare(*reserving, every_node=every_node)
     assert report.close, report
@@ -181,7 +169,7 @@ def test_unwritten_memory_is_not_judged_and_what_is_written_there_is(reserving: 
     assert wrong.first_divergence.node == culprit
 
 
-def test_random_nodes_stand_in_text_and_json(noisy: Case, tmp_path: Path) -> None:
+def test_random_nodes_stand_in_text_and_json(noisy, tmp_path):
     """They are also in a report that is read back."""
     report: Report = compare(*noisy)
     report.to_json(tmp_path / "report.json")
@@ -192,7 +180,7 @@ def test_random_nodes_stand_in_text_and_json(noisy: Case, tmp_path: Path) -> Non
     assert "random numbers are drawn by node_rand_like: their distribution is compared" in " ".join(str(report).split())
 
 
-def test_a_comparison_leaves_the_random_numbers_to_come_as_they_were(noisy: Case) -> None:
+def test_a_comparison_leaves_the_random_numbers_to_come_as_they_were(noisy):
     """Its own reference draws the same numbers each time."""
     before = torch.get_rng_state()
     compare(*noisy, backend="eager")
@@ -208,7 +196,7 @@ def test_a_comparison_leaves_the_random_numbers_to_come_as_they_were(noisy: Case
         (torch.rand, lambda *size: torch.rand(*size) * 2, False),
     ],
 )
-def test_distributions_are_told_apart(first, second, same: bool) -> None:
+def test_distributions_are_told_apart(first, second, same):
     """They differ in shape, mean or width; a few numbers are not enough to distinguish them."""
     torch.manual_seed(0)
 
@@ -219,7 +207,7 @@ def test_distributions_are_told_apart(first, second, same: bool) -> None:
     assert distance_of_distributions(second(99), first(99)) is None
 
 
-def test_inductor_lets_pytorch_draw(dropping: Case, noisy: Case, reserving: Case) -> None:
+def test_inductor_lets_pytorch_draw(dropping, noisy, reserving):
     """This is the default for graphs that draw random numbers, unless the user sets the option."""
     options = get_backend("inductor").options
     told = get_backend("inductor", config={"fallback_random": False}).options
@@ -234,19 +222,24 @@ def test_inductor_lets_pytorch_draw(dropping: Case, noisy: Case, reserving: Case
 class Branching(nn.Module):
     """A conditional with a result that is random in one branch, and a further node that reads it."""
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, x):
         noisy, plain = torch.cond(
             x.sum() > -1e9, lambda v: (v + torch.rand_like(v), v * 3.0), lambda v: (v * 2.0, v * 1.0), (x,)
         )
         return noisy.tanh(), plain.sigmoid()
 
 
-@pytest.mark.parametrize("every_node", [False, True])
-@pytest.mark.parametrize("backend", ["onnxruntime-cpu", "reference", "eager"])
-def test_what_a_branch_draws_is_not_judged_and_what_reads_it_is(
-    x: torch.Tensor, backend: str, every_node: bool
-) -> None:
-    capture, program = case_of(Branching(), x)
+@pytest.fixture(scope="module")
+def branching(x):
+    return case_of(Branching(), x)
+
+
+RUNS = [*itertools.product(["onnxruntime-cpu", "reference", "eager"], [False, True])]
+
+
+@pytest.mark.parametrize(("backend", "every_node"), kept(RUNS, *RUNS[:3], RUNS[4]))
+def test_what_a_branch_draws_is_not_judged_and_what_reads_it_is(branching, backend, every_node):
+    capture, program = branching
     report = compare(capture, program, backend=backend, every_node=every_node)
     assert not report.diverged
     assert len(report.random) == 1
@@ -264,6 +257,6 @@ def test_what_a_branch_draws_is_not_judged_and_what_reads_it_is(
         assert found.value == value
 
 
-def test_branches_of_a_foreign_file_that_draw_are_known(x: torch.Tensor) -> None:
-    _, program = case_of(Branching(), x)
+def test_branches_of_a_foreign_file_that_draw_are_known(branching):
+    _, program = branching
     assert Program(program.model).unpredictable.nested == {"getitem", "getitem_1"}

@@ -1,27 +1,26 @@
 """Values are compared as they come: however little may be held at a time, the report is the same."""
 
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 import pytest
 import torch
-from onnx import TensorProto, helper
 from torch import nn
 
-from filch.compare import Report, compare, tiny_llm
-from filch.export import Original, Program, export
-from filch.export.backends import Compiled, Observes, Stage, get_backend
-from filch.steal import Capture, steal_forward
+from filch.compare import compare, tiny_llm
+from filch.export import Original, export
+from filch.export.backends import Observes, Stage, get_backend
+from filch.steal import steal_forward
+from support.models.small import onnx_model
 
 TINY, HUGE = 1, 2**40  # bytes: each node alone, and all at once
 
 
-def capture_of(model: nn.Module, *calls: tuple[torch.Tensor, ...], submodules: bool = True) -> Capture:
+def capture_of(model, *calls, submodules=True):
     """Return a capture of some calls of a model."""
     with torch.no_grad(), steal_forward(model, submodules=submodules) as capture:
         for call in calls:
@@ -30,19 +29,19 @@ def capture_of(model: nn.Module, *calls: tuple[torch.Tensor, ...], submodules: b
 
 
 @pytest.fixture(scope="module")
-def program() -> Program:
+def program():
     model, (ids,), shapes = tiny_llm(dynamic_shapes=True)
     return export(model, (ids,), dynamic_shapes=shapes)
 
 
 @pytest.fixture(scope="module")
-def capture() -> Capture:
+def capture():
     """Return a capture of three calls with different shapes."""
     model, (ids,), _ = tiny_llm(dynamic_shapes=True)
     return capture_of(model, (ids,), (ids[:1, :7],), (ids[:, :3],))
 
 
-def assert_equal_reports(one: Report, other: Report) -> None:
+def assert_equal_reports(one, other):
     """Check that rows, module rows and observer effects are equal."""
     for ours, theirs in zip(one.rows, other.rows, strict=True):
         assert replace(ours, seconds=None) == replace(theirs, seconds=None)
@@ -50,7 +49,7 @@ def assert_equal_reports(one: Report, other: Report) -> None:
     assert (one.observer_effect, one.notes, one.failed) == (other.observer_effect, other.notes, other.failed)
 
 
-def test_the_report_of_a_tiny_buffer_is_that_of_a_huge_one(capture: Capture, program: Program) -> None:
+def test_the_report_of_a_tiny_buffer_is_that_of_a_huge_one(capture, program):
     """All rows are equal, for both graphs, several calls and several shapes."""
     tiny, huge = (compare(capture, program, buffer=buffer) for buffer in (TINY, HUGE))
 
@@ -62,7 +61,7 @@ def test_the_report_of_a_tiny_buffer_is_that_of_a_huge_one(capture: Capture, pro
     assert {"module", "eager", "derived"} <= {row.evidence for row in tiny.rows}
 
 
-def test_a_foreign_file_gives_the_same_report(tmp_path: Path) -> None:
+def test_a_foreign_file_gives_the_same_report(tmp_path):
     """Module tensors can be matched only once all values are known."""
     model, (ids,) = tiny_llm()
     capture = capture_of(model, (ids,))
@@ -78,38 +77,25 @@ def test_a_foreign_file_gives_the_same_report(tmp_path: Path) -> None:
 class Branch(nn.Module):
     """The computation of the branches of `branching`."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         h = x * 2
         return (torch.sin(h) if x.sum() > 0 else torch.cos(h)) + h
 
 
-def branching() -> ir.Model:
+def branching():
     """Return the same as an ONNX graph whose branches read a value of the outer graph."""
-    branches = {
-        name: helper.make_graph(
-            [helper.make_node(op, ["h"], [f"{name}_out"])],
-            name,
-            [],
-            [helper.make_tensor_value_info(f"{name}_out", TensorProto.FLOAT, [2, 3])],
-        )
-        for name, op in (("then_branch", "Sin"), ("else_branch", "Cos"))
-    }
-    nodes = [
-        helper.make_node("Mul", ["x", "two"], ["h"]),
-        helper.make_node("ReduceSum", ["x"], ["total"], keepdims=0),
-        helper.make_node("Greater", ["total", "zero"], ["positive"]),
-        helper.make_node("If", ["positive"], ["chosen"], **branches),
-        helper.make_node("Add", ["chosen", "h"], ["y"]),
-    ]
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in ("x", "y")]
-    held = [helper.make_tensor(name, TensorProto.FLOAT, [], [number]) for name, number in (("two", 2.0), ("zero", 0.0))]
-    graph = helper.make_graph(nodes, "branching", values[:1], values[1:], held)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    model = onnx_model("""(float[2, 3] x) => (float[2, 3] y) <float two = {2}, float zero = {0}> {
+        h = Mul(x, two) total = ReduceSum<keepdims = 0>(x) positive = Greater(total, zero)
+        chosen = If(positive) <
+            then_branch = a () => (float[2, 3] t) { t = Sin(h) }, else_branch = b () => (float[2, 3] e) { e = Cos(h) }
+        >
+        y = Add(chosen, h)
+    }""")
     onnx.checker.check_model(model)
     return ir.from_proto(model)
 
 
-def test_a_graph_with_branches_gives_the_same_report() -> None:
+def test_a_graph_with_branches_gives_the_same_report():
     """A branch reads a value that another part computed."""
     x = torch.ones(2, 3)
     capture = capture_of(Branch(), (x,), (-x,))
@@ -128,11 +114,11 @@ class Scale:
         most: the most bytes that were held at once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.most = 0
         self._held: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
 
-    def weighing(self, shown: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    def weighing(self, shown):
         """Return the same, with its values measured."""
         for name, value in shown:
             self._held.add(value)
@@ -155,17 +141,13 @@ class Watched:
     name: str = "watched"
     stages: tuple[Stage, ...] = ("exported", "compiled")
 
-    def compile(self, program: Program, *, optimize: bool) -> Compiled:
+    def compile(self, program, *, optimize):
         return get_backend("onnxruntime-cpu").compile(program, optimize=optimize)
 
-    def run(
-        self, compiled: Compiled, inputs: Mapping[str, torch.Tensor], watch: Collection[str] = ()
-    ) -> Mapping[str, torch.Tensor]:
+    def run(self, compiled, inputs, watch=()):
         return get_backend("onnxruntime-cpu").run(compiled, inputs, watch)
 
-    def observe(
-        self, compiled: Compiled, inputs: Mapping[str, torch.Tensor], *, buffer: int
-    ) -> Iterator[tuple[str, torch.Tensor]]:
+    def observe(self, compiled, inputs, *, buffer):
         engine = get_backend("onnxruntime-cpu")
         assert isinstance(engine, Observes)
         shown = engine.observe(compiled, inputs, buffer=buffer)
@@ -175,7 +157,7 @@ class Watched:
 
 
 @cache
-def deep(layers: int) -> tuple[Capture, Program]:
+def deep(layers):
     """Return a capture and a program with this many layers, each of which computes 64 KiB."""
     model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(layers))).eval()
     x = torch.randn(256, 64)
@@ -185,11 +167,11 @@ def deep(layers: int) -> tuple[Capture, Program]:
 class Translated(nn.Module):
     """Layers whose operations are translated into several nodes each, by decompositions and by functions."""
 
-    def __init__(self, layers: int) -> None:
+    def __init__(self, layers):
         super().__init__()
         self.linears = nn.ModuleList(nn.Linear(64, 64) for _ in range(layers))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         for linear in self.linears:
             h = torch.nn.functional.hardswish(linear(x))
             x = torch.nn.functional.leaky_relu(h) * torch.rsqrt(h.pow(2) + 1) + torch.floor_divide(h, 2.0)
@@ -197,13 +179,13 @@ class Translated(nn.Module):
 
 
 @cache
-def translated(layers: int) -> tuple[Capture, Program]:
+def translated(layers):
     """Return the like of `deep`, where most eager values are only needed as inputs of decompositions."""
     model, x = Translated(layers).eval(), torch.randn(256, 64)
     return capture_of(model, (x,), submodules=False), export(model, (x,))
 
 
-def weigh_computed(patch: pytest.MonkeyPatch, scale: Scale) -> None:
+def weigh_computed(patch, scale):
     """Measure the values that eager PyTorch computes for the references."""
     walk = Original.walk
     patch.setattr(Original, "walk", lambda *args, **kwargs: scale.weighing(walk(*args, **kwargs)))
@@ -211,9 +193,7 @@ def weigh_computed(patch: pytest.MonkeyPatch, scale: Scale) -> None:
 
 @pytest.mark.parametrize("made", [deep, translated])
 @pytest.mark.parametrize("stages", [("exported",), ("exported", "compiled")])
-def test_what_is_held_does_not_grow_with_the_layers(
-    stages: tuple[Stage, ...], made: Callable[[int], tuple[Capture, Program]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_held_does_not_grow_with_the_layers(stages, made, monkeypatch):
     """A few values of 64 KiB are live at a time, both of the backend and of eager PyTorch."""
     most = []
     for layers in (3, 12):
@@ -228,7 +208,7 @@ def test_what_is_held_does_not_grow_with_the_layers(
     assert max(most[0]) < 5 * 2**16
 
 
-def test_with_a_large_buffer_references_are_held_for_the_second_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_a_large_buffer_references_are_held_for_the_second_graph(monkeypatch):
     """This shows that the test above can fail."""
     computed = Scale()
     with monkeypatch.context() as patch:
@@ -238,7 +218,7 @@ def test_with_a_large_buffer_references_are_held_for_the_second_graph(monkeypatc
     assert computed.most > 12 * 2**16
 
 
-def test_a_fault_is_found_whatever_the_buffer(capture: Capture, program: Program) -> None:
+def test_a_fault_is_found_whatever_the_buffer(capture, program):
     """It is found at the same node, in both graphs."""
     value = program.module_calls["decoder.norm_1", 0].outputs[0].value
 
@@ -249,7 +229,7 @@ def test_a_fault_is_found_whatever_the_buffer(capture: Capture, program: Program
     assert [row.value for row in tiny.diverged] == [row.value for row in huge.diverged]
 
 
-def test_large_weights_are_not_held_by_two_sessions(capture: Capture, program: Program) -> None:
+def test_large_weights_are_not_held_by_two_sessions(capture, program):
     """The plain session is released before values are observed, and created again on demand."""
     backend = get_backend("onnxruntime-cpu")
     made = backend.compile(program, optimize=True)

@@ -10,7 +10,7 @@ from torch import nn
 from filch.compare import compare
 from filch.compare.float64._reductions import reduction_length
 from filch.export import export
-from filch.steal import steal_forward
+from support.models.small import recorded
 
 
 @pytest.mark.parametrize("stage", ["exported", "compiled"])
@@ -18,9 +18,7 @@ def test_rounding_is_the_same_with_and_without_declared_shapes(stage):
     """Also in the graph that ONNX Runtime makes, whose fused nodes have values that only the exported graph has."""
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(400, 400), nn.GELU(), nn.Linear(400, 3)).eval(), torch.randn(2, 400)
-    with steal_forward(model, submodules=True) as capture, torch.no_grad():
-        model(x)
-    program = export(model, (x,))
+    capture, program = recorded(model, x, submodules=True)
     bare = serde.serialize_model(program.model)
     del bare.graph.value_info[:]
 

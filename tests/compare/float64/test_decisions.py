@@ -1,6 +1,6 @@
 """Integers that rounding decides: they explain the errors of what depends on them only where they may differ."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -14,9 +14,10 @@ from filch.compare.float64._values import RecordedValues
 from filch.compare.runs._evaluation import Float64Evaluator
 from filch.compare.runs._mode import float64_values
 from filch.export import Program, export
-from filch.steal import Capture, steal_forward
+from filch.steal import Capture
 from support.faults.fakes import WrongBackend
 from support.models.decisions import ALMOST_TEN, COUNT, WIDTH, Buckets, above_integers
+from support.models.small import capture_of
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Subject:
 
 
 @pytest.fixture(scope="module")
-def subject() -> Subject:
+def subject():
     """Return a model with numbers so near to the next lower integer that noise changes the integer."""
     torch.manual_seed(0)
     model, x = Buckets().eval(), torch.randn(COUNT, WIDTH)
@@ -51,12 +52,11 @@ def subject() -> Subject:
     changed = value.value != value.noisy
     assert 0 < int(changed.sum()) < COUNT
     numbers = torch.where(changed, numbers, numbers + 0.05)  # only these are near an integer
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x, numbers)
+    capture = capture_of(model, x, numbers, submodules=True)
     return Subject(capture, program, {"x": x, "numbers": numbers}, buckets, sums)
 
 
-def test_a_small_error_is_found_although_noise_changes_decisions_before_it(subject: Subject) -> None:
+def test_a_small_error_is_found_although_noise_changes_decisions_before_it(subject):
     """The error is a hundredth of what another bucket would change."""
     assert compare(subject.capture, subject.program).close
 
@@ -69,7 +69,7 @@ def test_a_small_error_is_found_although_noise_changes_decisions_before_it(subje
     assert row.float64.verdict == "wrong"
 
 
-def test_another_decision_of_a_backend_explains_the_values_that_depend_on_it(subject: Subject) -> None:
+def test_another_decision_of_a_backend_explains_the_values_that_depend_on_it(subject):
     """The backend multiplies by a number one unit below 10, so that each number near an integer is rounded down."""
     model = subject.program.model.clone()
     (multiply,) = (node for node in model.graph if node.op_type == "Mul")
@@ -86,7 +86,7 @@ def test_another_decision_of_a_backend_explains_the_values_that_depend_on_it(sub
     assert report.close, str(report)
 
 
-def test_noise_changes_a_decision_in_its_own_value_alone(subject: Subject) -> None:
+def test_noise_changes_a_decision_in_its_own_value_alone(subject):
     """Both kinds of noisy values are available, and are of the same exact ones."""
     values = Float64Evaluator(subject.program).of(subject.inputs, [subject.buckets, subject.sums], keep=False)
 
@@ -100,12 +100,12 @@ def test_noise_changes_a_decision_in_its_own_value_alone(subject: Subject) -> No
     assert float((changed.noisy - changed.value).abs().max()) > 0.1
 
 
-def compiled_report(change: Callable[[fx.Node, torch.Tensor], torch.Tensor]) -> Report:
+def compiled_report(change):
     """Return the report of a compiler that changes the results of some operations."""
 
-    def compile_wrong(module: fx.GraphModule, _inputs: object) -> Callable[..., object]:
+    def compile_wrong(module, _inputs):
         class Wrong(fx.Interpreter):
-            def run_node(self, n: fx.Node) -> object:
+            def run_node(self, n):
                 return change(n, super().run_node(n))
 
         return Wrong(module).run
@@ -119,7 +119,7 @@ def compiled_report(change: Callable[[fx.Node, torch.Tensor], torch.Tensor]) -> 
     return reports[0]
 
 
-def test_a_small_error_of_a_compiler_is_found_although_noise_changes_decisions_before_it() -> None:
+def test_a_small_error_of_a_compiler_is_found_although_noise_changes_decisions_before_it():
     """As for an exported program."""
     assert compiled_report(lambda _node, tensor: tensor).close
 
@@ -130,7 +130,7 @@ def test_a_small_error_of_a_compiler_is_found_although_noise_changes_decisions_b
     assert first.value == "add"
 
 
-def test_another_decision_of_a_compiler_explains_the_values_that_depend_on_it() -> None:
+def test_another_decision_of_a_compiler_explains_the_values_that_depend_on_it():
     """As for an exported program; behind it, a small error is found."""
     factors = {"mul": 1 - 6e-8}
     report = compiled_report(lambda node, tensor: tensor * factors.get(node.name, 1))
@@ -147,11 +147,11 @@ def test_another_decision_of_a_compiler_explains_the_values_that_depend_on_it() 
     assert first.value == "tanh"
 
 
-def test_a_tensor_is_affected_by_a_changed_decision_that_it_is_computed_from() -> None:
+def test_a_tensor_is_affected_by_a_changed_decision_that_it_is_computed_from():
     """Also through writes, and without the names of the values in between."""
     numbers, x = above_integers(), torch.randn(COUNT)
 
-    def run() -> Mapping[str, torch.Tensor]:
+    def run():
         indices = (numbers * 10).long()
         written = torch.zeros(COUNT)
         written[1:] = x[indices - 1][1:]
@@ -167,11 +167,11 @@ def test_a_tensor_is_affected_by_a_changed_decision_that_it_is_computed_from() -
     assert float((changed.noisy - changed.value).abs().max()) > 0.1
 
 
-def test_decisions_that_noise_does_not_change_take_no_second_run() -> None:
+def test_decisions_that_noise_does_not_change_take_no_second_run():
     """The function runs once, with noise and without."""
     calls = []
 
-    def run() -> Mapping[str, torch.Tensor]:
+    def run():
         calls.append(None)
         return {"it": (torch.tensor([0.25, 0.75]) * 10).long()}
 
@@ -182,11 +182,11 @@ def test_decisions_that_noise_does_not_change_take_no_second_run() -> None:
 class Chain(RecordedValues):
     """Values that are computed from each other: a from b from c and d."""
 
-    def __init__(self, changed: set[str]) -> None:
+    def __init__(self, changed):
         super().__init__({})
         self.changed_decisions = changed
 
-    def reads(self, name: str) -> tuple[str, ...]:
+    def reads(self, name):
         return {"a": ("b",), "b": ("c", "d")}.get(name, ())
 
 
@@ -203,7 +203,7 @@ class Chain(RecordedValues):
         (set(), (), False),
     ],
 )
-def test_an_unaffected_value_stands_between(changed: set[str], unaffected: tuple[str, ...], expected: bool) -> None:
+def test_an_unaffected_value_stands_between(changed, unaffected, expected):
     """A value may be affected by what it is computed from, unless a value on the way shows no error."""
     decisions = Decisions(Chain(changed))
     for name in unaffected:

@@ -4,8 +4,6 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -24,15 +22,16 @@ from filch.compare.float64._verdict import (
 )
 from filch.compare.judging._alone import Confirmed
 from filch.compare.judging._pair import Pair
-from filch.export import Program, Value, export
-from filch.steal import Capture, FilchError, steal_forward
+from filch.export import Value, export
+from filch.steal import FilchError, steal_forward
 from support.faults.fakes import WrongBackend
 from support.models.hand_made import chain, float64_values, judge_of, run_of
+from support.models.small import capture_of, module_of, recorded
 
 UNIT, HALF = 2.0**-24, 2.0**-8  # of float32 and bfloat16
 
 
-def sums(*, terms: int = 64) -> tuple[torch.Tensor, Float64Value]:
+def sums(*, terms=64):
     """Return sums of products in float32, and the same in float64."""
     made = torch.Generator().manual_seed(0)
     x, w = (torch.randn(256, terms, generator=made) for _ in range(2))
@@ -42,7 +41,7 @@ def sums(*, terms: int = 64) -> tuple[torch.Tensor, Float64Value]:
     return x @ w.T, Float64Value(exact, noisy, UNIT)
 
 
-def test_sums_in_another_order_are_rounding() -> None:
+def test_sums_in_another_order_are_rounding():
     """Both orders are within the rounding of float32."""
     eager, truth = sums()
     halves = (truth.value.float() + eager) / 2
@@ -55,7 +54,7 @@ def test_sums_in_another_order_are_rounding() -> None:
 
 
 @pytest.mark.parametrize("share", [1.0, 0.0])
-def test_three_times_the_rounding_is_found(share: float) -> None:
+def test_three_times_the_rounding_is_found(share):
     """All elements are off, or one of 65,536."""
     eager, truth = sums()
     off = (eager.double() - truth.value).abs()
@@ -68,7 +67,7 @@ def test_three_times_the_rounding_is_found(share: float) -> None:
     assert not found.sound, found
 
 
-def test_a_reference_that_needs_gradients_is_judged_without_a_warning() -> None:
+def test_a_reference_that_needs_gradients_is_judged_without_a_warning():
     """A capture of a model that was called without `no_grad` has such tensors."""
     eager, truth = sums()
 
@@ -78,7 +77,7 @@ def test_a_reference_that_needs_gradients_is_judged_without_a_warning() -> None:
 
 
 @pytest.mark.parametrize("coarse", [2.0**-11, 2.0**-8])
-def test_a_reference_is_as_exact_as_the_dtypes_of_the_model_or_of_the_run(coarse: float) -> None:
+def test_a_reference_is_as_exact_as_the_dtypes_of_the_model_or_of_the_run(coarse):
     """If its error is neither, float64 computes something else than the model did, and there is no verdict."""
     eager, truth = sums()
     rounded = truth.value + truth.value.abs() * coarse * torch.linspace(-0.5, 0.5, truth.value.shape[1])
@@ -91,7 +90,7 @@ def test_a_reference_is_as_exact_as_the_dtypes_of_the_model_or_of_the_run(coarse
     assert rounding_verdict(one, one, truth, unit=coarse, length=64) is None
 
 
-def test_far_off_is_wrong_and_says_by_how_much() -> None:
+def test_far_off_is_wrong_and_says_by_how_much():
     """The verdict has the largest distance of an element."""
     eager, truth = sums()
     wrong = eager.clone()
@@ -104,7 +103,7 @@ def test_far_off_is_wrong_and_says_by_how_much() -> None:
     assert found.eager < 1e-4
 
 
-def test_a_mask_does_not_hide_what_is_beside_it() -> None:
+def test_a_mask_does_not_hide_what_is_beside_it():
     """The rounding of -3.4e38 is not applied to scores of size 1."""
     eager, truth = sums()
     masked = torch.rand(eager.shape, generator=torch.Generator().manual_seed(1)) < 0.5
@@ -118,7 +117,7 @@ def test_a_mask_does_not_hide_what_is_beside_it() -> None:
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_is_wrong_unless_the_model_has_the_same(odd: float) -> None:
+def test_what_is_not_finite_is_wrong_unless_the_model_has_the_same(odd):
     """So is a finite number in place of infinity, whatever float64 has, and another infinity."""
     eager, truth = sums()
     over = eager.clone()
@@ -134,7 +133,7 @@ def test_what_is_not_finite_is_wrong_unless_the_model_has_the_same(odd: float) -
         assert rounding_verdict(over + 0, over, known, unit=UNIT).sound
 
 
-def test_where_float64_alone_is_not_finite_it_does_not_judge() -> None:
+def test_where_float64_alone_is_not_finite_it_does_not_judge():
     """The tolerance judges these elements."""
     eager, truth = sums()
     unknown = truth.value.clone()
@@ -145,7 +144,7 @@ def test_where_float64_alone_is_not_finite_it_does_not_judge() -> None:
     assert rounding_verdict(wrong, eager, replace(truth, value=unknown), unit=UNIT) is None
 
 
-def test_distances_beyond_the_range_of_float64_are_wrong() -> None:
+def test_distances_beyond_the_range_of_float64_are_wrong():
     """The distance or its square overflows float64."""
     unit = 2.0**-53
     for value in (torch.finfo(torch.float64).max, 1e200):
@@ -156,7 +155,7 @@ def test_distances_beyond_the_range_of_float64_are_wrong() -> None:
         assert rounding_verdict(right * (1 - 2 * unit), right, truth, unit=unit).sound
 
 
-def test_numbers_that_processors_flush_are_rounding() -> None:
+def test_numbers_that_processors_flush_are_rounding():
     """Subnormal float32 numbers may be 0, with or without float64; normal ones may not."""
     least = 2.0**-126
     for share, sound in ((0.75, True), (1e-7, True), (8.0, False)):
@@ -169,7 +168,7 @@ def test_numbers_that_processors_flush_are_rounding() -> None:
                 assert rounding_verdict(made, torch.zeros(64), truth, unit=UNIT).sound
 
 
-def test_float8_is_judged_and_nothing_is_nothing() -> None:
+def test_float8_is_judged_and_nothing_is_nothing():
     """PyTorch has no arithmetic for float8, and an empty tensor has no largest element."""
     right = torch.tensor([1.0, 2.0]).to(torch.float8_e4m3fn)
     truth = Float64Value(right.double(), right.double(), UNIT)
@@ -179,7 +178,7 @@ def test_float8_is_judged_and_nothing_is_nothing() -> None:
     assert rounding_verdict(empty, empty, Float64Value(empty.double(), empty.double(), UNIT), unit=UNIT).sound
 
 
-def test_the_magnitude_of_a_value_leaves_masks_out() -> None:
+def test_the_magnitude_of_a_value_leaves_masks_out():
     """An error of 1e-3 among scores is not relative to -3.4e38."""
     scores = torch.linspace(-1, 1, 64)
     scores[10:50] = torch.finfo(torch.float32).min
@@ -190,7 +189,7 @@ def test_the_magnitude_of_a_value_leaves_masks_out() -> None:
     assert 0.1 < rounding_verdict(wrong, scores, truth, unit=UNIT).magnitude < 2
 
 
-def test_a_finite_number_is_wrong_where_infinity_is_right() -> None:
+def test_a_finite_number_is_wrong_where_infinity_is_right():
     """A mask of -inf is missing, or has the other sign."""
     eager, truth = sums()
     masked = torch.eye(256, dtype=torch.bool)
@@ -204,7 +203,7 @@ def test_a_finite_number_is_wrong_where_infinity_is_right() -> None:
     assert rounding_verdict(right + 0, right, infinite, unit=UNIT).sound
 
 
-def test_an_integer_is_wrong_unless_rounding_decides_it() -> None:
+def test_an_integer_is_wrong_unless_rounding_decides_it():
     """The index of the larger of two nearly equal numbers may be either."""
     eager, other = torch.tensor([1, 2, 3]), torch.tensor([1, 2, 4])
     sure, tie = Float64Value(eager, eager, UNIT), Float64Value(eager, other, UNIT)
@@ -213,11 +212,11 @@ def test_an_integer_is_wrong_unless_rounding_decides_it() -> None:
     assert str(rounding_verdict(other, eager, tie, unit=UNIT)) == "decision: 1 of 3 differ"
 
 
-def test_other_indices_of_the_same_numbers_are_no_fault() -> None:
+def test_other_indices_of_the_same_numbers_are_no_fault():
     """ONNX Runtime breaks ties differently from torch; the index of another number is wrong."""
 
     class Top(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             return x.relu().topk(6).indices
 
     x = torch.randn(8, 9, generator=torch.Generator().manual_seed(0))
@@ -226,7 +225,7 @@ def test_other_indices_of_the_same_numbers_are_no_fault() -> None:
         model(x)
     index = program.graph.outputs[0]
 
-    def other(indices: torch.Tensor) -> torch.Tensor:
+    def other(indices):
         return (indices + 1) % 9
 
     clean = compare(capture, program, every_node=True, stages=["exported"])
@@ -238,7 +237,7 @@ def test_other_indices_of_the_same_numbers_are_no_fault() -> None:
     assert [row.value for row in wrong.introduced] == [index]
 
 
-def test_what_changes_from_run_to_run_is_unstable() -> None:
+def test_what_changes_from_run_to_run_is_unstable():
     """Its distance from the reference is that between runs; a value further off is wrong as well."""
     eager, truth = sums()
     noise = torch.full(eager.shape, 1e-3, dtype=torch.float64)
@@ -258,28 +257,23 @@ def test_what_changes_from_run_to_run_is_unstable() -> None:
     )
 
 
-class Net(nn.Module):
-    """Two linear layers with a norm and an activation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.act, self.norm, self.down = nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(self.norm(self.act(self.up(x)))).softmax(-1)
-
-
 @pytest.fixture(scope="module")
-def subject() -> tuple[Capture, Program]:
+def subject():
     """Return a capture of the net, and its program."""
     torch.manual_seed(0)
-    model, x = Net().eval(), torch.randn(8, 16)
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
-    return capture, export(model, (x,))
+    # Two linear layers with a norm and an activation.
+    model = module_of(
+        lambda self, x: self.down(self.norm(self.act(self.up(x)))).softmax(-1),
+        up=nn.Linear(16, 32),
+        act=nn.GELU(),
+        norm=nn.LayerNorm(32),
+        down=nn.Linear(32, 4),
+    ).eval()
+    x = torch.randn(8, 16)
+    return recorded(model, x, submodules=True)
 
 
-def with_epsilon(program: Program, epsilon: float) -> Program:
+def with_epsilon(program, epsilon):
     """Return the program with another epsilon in the norm."""
     model = program.model.clone()
     (norm,) = (node for node in model.graph if node.op_type == "LayerNormalization")
@@ -287,7 +281,7 @@ def with_epsilon(program: Program, epsilon: float) -> Program:
     return replace(program, model=model)
 
 
-def test_rounding_alone_is_close(subject: tuple[Capture, Program]) -> None:
+def test_rounding_alone_is_close(subject):
     """Every node of both graphs runs in isolation, and nothing is blamed."""
     report = compare(*subject, every_node=True)
 
@@ -297,7 +291,7 @@ def test_rounding_alone_is_close(subject: tuple[Capture, Program]) -> None:
     assert "Rounding explains all differences" in str(report).replace("\n", " ")
 
 
-def test_what_inherits_an_error_is_not_blamed(subject: tuple[Capture, Program]) -> None:
+def test_what_inherits_an_error_is_not_blamed(subject):
     """The norm is wrong by itself, later nodes are not; the text and JSON say so."""
     capture, program = subject
 
@@ -320,7 +314,7 @@ def test_what_inherits_an_error_is_not_blamed(subject: tuple[Capture, Program]) 
     assert "The exported graph is already wrong." in told["text"]
 
 
-def test_a_report_is_read_back_with_what_was_judged(subject: tuple[Capture, Program], tmp_path: Path) -> None:
+def test_a_report_is_read_back_with_what_was_judged(subject, tmp_path):
     """JSON has the verdicts."""
     report = compare(subject[0], with_epsilon(subject[1], 1e-3), every_node=True)
     report.to_json(tmp_path / "report.json")
@@ -328,7 +322,7 @@ def test_a_report_is_read_back_with_what_was_judged(subject: tuple[Capture, Prog
     assert load_report(tmp_path / "report.json").rows == report.rows
 
 
-def test_a_wrong_shape_is_blamed_where_it_comes_up(subject: tuple[Capture, Program]) -> None:
+def test_a_wrong_shape_is_blamed_where_it_comes_up(subject):
     """Later nodes can't be judged in isolation."""
     capture, program = subject
     wrong = WrongBackend({"gelu": lambda tensor: tensor[:1]}, observed_only=True)
@@ -339,7 +333,7 @@ def test_a_wrong_shape_is_blamed_where_it_comes_up(subject: tuple[Capture, Progr
     assert "the shape differs" in str(report.explanation)
 
 
-def test_a_value_that_is_off_is_not_explained_by_rounding(subject: tuple[Capture, Program]) -> None:
+def test_a_value_that_is_off_is_not_explained_by_rounding(subject):
     """This holds whether or not its own node is wrong; equal bits have the verdict `same`."""
     report = compare(*subject, stages=["exported"], every_node=True)
     first, *others = (replace(row, float64=None, isolated=identical_verdict()) for row in report.rows)
@@ -352,11 +346,11 @@ def test_a_value_that_is_off_is_not_explained_by_rounding(subject: tuple[Capture
     assert str(replace(report, rows=(first, *others)).explanation) == "No value differs from its reference."
 
 
-def test_what_is_drawn_at_random_has_no_truth() -> None:
+def test_what_is_drawn_at_random_has_no_truth():
     """Rounding does not explain it; sums along any axis are still known."""
 
     class Drawing(nn.Module):
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        def forward(self, x):
             dropped = nn.functional.dropout(x, 0.5, training=True)
             return x.cumsum(0), dropped * 2.0
 
@@ -374,7 +368,7 @@ def test_what_is_drawn_at_random_has_no_truth() -> None:
     assert judged["CumSum"].float64 is not None
 
 
-def test_an_error_that_reaches_no_result_is_told_all_the_same(subject: tuple[Capture, Program]) -> None:
+def test_an_error_that_reaches_no_result_is_told_all_the_same(subject):
     """The report is not close."""
     capture, program = subject
     wrong = WrongBackend({"gelu": lambda tensor: tensor * 1.001}, observed_only=True)
@@ -393,22 +387,20 @@ def test_an_error_that_reaches_no_result_is_told_all_the_same(subject: tuple[Cap
         ({"every_node": True, "repeats": 0}, "repeats must be an integer of at least 1, not 0"),
     ],
 )
-def test_what_does_not_go_together_is_refused(
-    subject: tuple[Capture, Program], how: dict[str, Any], problem: str
-) -> None:
+def test_what_does_not_go_together_is_refused(subject, how, problem):
     """The message is one sentence."""
     with pytest.raises(FilchError, match=problem):
         compare(*subject, **how)
 
 
-def test_truth_needs_the_exported_program(subject: tuple[Capture, Program]) -> None:
+def test_truth_needs_the_exported_program(subject):
     """A bare ONNX file does not contain the model's computation."""
     with pytest.raises(FilchError, match="float64 needs the exported program"):
         compare(subject[0], replace(subject[1], original=None), every_node=True)
 
 
 @pytest.mark.parametrize(("exact", "verdict"), [(65519.0, "rounding"), (65521.0, "rounding"), (70000.0, "wrong")])
-def test_rounding_decides_whether_a_number_at_the_limit_of_its_dtype_overflows(exact: float, verdict: str) -> None:
+def test_rounding_decides_whether_a_number_at_the_limit_of_its_dtype_overflows(exact, verdict):
     """A mask of float16's lowest number plus a score may become -inf; a number far beyond the limit has to."""
     unit = 2.0**-11
     value = torch.tensor([1.0, exact, -exact], dtype=torch.float64)
@@ -422,7 +414,7 @@ def test_rounding_decides_whether_a_number_at_the_limit_of_its_dtype_overflows(e
 
 
 @pytest.mark.parametrize(("unit", "verdict"), [(2.0**-11, "rounding"), (UNIT, "wrong")])
-def test_a_number_that_overflowed_before_it_was_cast_to_a_finer_dtype_may_be_finite(unit: float, verdict: str) -> None:
+def test_a_number_that_overflowed_before_it_was_cast_to_a_finer_dtype_may_be_finite(unit, verdict):
     """A kernel computes in float32 what eager PyTorch computes in float16 and then casts."""
     value = torch.tensor([1.0, -65534.0], dtype=torch.float64)
     truth = Float64Value(value, value * (1 + 2 * unit), unit)
@@ -433,7 +425,7 @@ def test_a_number_that_overflowed_before_it_was_cast_to_a_finer_dtype_may_be_fin
     assert found.verdict == verdict
 
 
-def test_a_copied_mask_does_not_become_infinite_by_rounding() -> None:
+def test_a_copied_mask_does_not_become_infinite_by_rounding():
     """No arithmetic takes place: a mask of -inf in place of the lowest number is another mask."""
     mask = torch.zeros(8, 8).masked_fill(torch.ones(8, 8).triu(1).bool(), torch.finfo(torch.float32).min)
     truth = Float64Value(mask.double(), mask.double() * (1 + UNIT), UNIT)
@@ -444,15 +436,10 @@ def test_a_copied_mask_does_not_become_infinite_by_rounding() -> None:
     assert (verdict.verdict, verdict.note) == ("wrong", "not finite in 28 elements")
 
 
-def test_a_number_where_the_model_has_none_is_not_explained_by_rounding() -> None:
+def test_a_number_where_the_model_has_none_is_not_explained_by_rounding():
     """This holds for the whole run and for a node in isolation; NaN in the model, too, is no fault."""
-
-    class Log(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.log()
-
     x = torch.tensor([[-1.0, 0.0, 2.0]])
-    with steal_forward(model := Log()) as capture:
+    with steal_forward(model := module_of(lambda self, x: x.log())) as capture:
         model(x)
     program = export(model, (x,))
     name, how = program.graph.outputs[0], {"every_node": True, "stages": ["exported"]}
@@ -472,7 +459,7 @@ def test_a_number_where_the_model_has_none_is_not_explained_by_rounding() -> Non
         assert "Float64Checker" not in str(report)
 
 
-def test_the_growth_of_an_error_is_not_relative_to_masks(subject: tuple[Capture, Program]) -> None:
+def test_the_growth_of_an_error_is_not_relative_to_masks(subject):
     """Relative to -3.4e38 the error of an input would be 0, and the growth a number of 38 digits."""
     report = compare(*subject, stages=["exported"], every_node=True)
     graph = report.graphs["exported"]
@@ -498,7 +485,7 @@ def test_the_growth_of_an_error_is_not_relative_to_masks(subject: tuple[Capture,
     assert "by a factor of 2.8e+37." in str(replace(words, growth=2.8e37))
 
 
-def test_data_of_different_scales_is_no_mask() -> None:
+def test_data_of_different_scales_is_no_mask():
     """Of two heads in one tensor, one has numbers of 1e-9; rounding errors of the other one are not wrong.
 
     The rounding of each number is known from one sample of noise, which is small for some numbers by chance.
@@ -525,12 +512,12 @@ def test_data_of_different_scales_is_no_mask() -> None:
 @pytest.mark.parametrize(
     ("dtype", "mask"), [(torch.float16, -65504.0), (torch.float32, -1e4), (torch.float32, -3.4e38)]
 )
-def test_an_error_of_a_score_is_found_beside_masks_of_any_size(dtype: torch.dtype, mask: float) -> None:
+def test_an_error_of_a_score_is_found_beside_masks_of_any_size(dtype, mask):
     """Also masks that do not absorb the score which is added to them."""
     unit = torch.finfo(dtype).eps / 2
     made = torch.Generator().manual_seed(0)
 
-    def noise() -> torch.Tensor:
+    def noise():
         return unit * (torch.rand(4, 64, 64, generator=made, dtype=torch.float64) * 2 - 1) * 3**0.5
 
     scores = 3 * torch.randn(4, 64, 64, generator=made, dtype=torch.float64)
@@ -548,7 +535,7 @@ def test_an_error_of_a_score_is_found_beside_masks_of_any_size(dtype: torch.dtyp
     assert wrong.verdict == "wrong", wrong
 
 
-def test_a_channel_of_large_numbers_is_no_mask() -> None:
+def test_a_channel_of_large_numbers_is_no_mask():
     """Its errors have accumulated, so that rounding explains more than half a unit of each number."""
     made = torch.Generator().manual_seed(0)
     exact = torch.randn(64, 256, generator=made, dtype=torch.float64)
@@ -556,7 +543,7 @@ def test_a_channel_of_large_numbers_is_no_mask() -> None:
     growth = torch.ones(256)
     growth[::16] = 300
 
-    def changed() -> torch.Tensor:
+    def changed():
         return exact * (1 + growth * UNIT * torch.randn(exact.shape, generator=made, dtype=torch.float64))
 
     truth = Float64Value(exact, changed(), UNIT)
@@ -567,7 +554,7 @@ def test_a_channel_of_large_numbers_is_no_mask() -> None:
     assert verdict.verdict != "wrong", verdict
 
 
-def confirmed(isolated: RoundingVerdict, whole: RoundingVerdict | None, *, sums: bool) -> RoundingVerdict:
+def confirmed(isolated, whole, *, sums):
     """Return the verdict on a node in isolation, one that sums numbers or not."""
     graph = chain("ReduceSum" if sums else "Relu")
     graph = replace(graph, values={"x": Value("x", "float32", (4,)), "a": Value("a", "float32", (1,))})
@@ -593,9 +580,7 @@ def confirmed(isolated: RoundingVerdict, whole: RoundingVerdict | None, *, sums:
         (RoundingVerdict("rounding", 1.0), RoundingVerdict("suspicious", 2.5), False, "rounding"),
     ],
 )
-def test_a_node_that_is_suspicious_by_itself_and_in_the_whole_run_is_wrong(
-    isolated: RoundingVerdict, whole: RoundingVerdict | None, sums: bool, expected: str
-) -> None:
+def test_a_node_that_is_suspicious_by_itself_and_in_the_whole_run_is_wrong(isolated, whole, sums, expected):
     """Kernels sum in different orders, so a sum has to be further off. An error of a lower precision shows nothing."""
     verdict = confirmed(isolated, whole, sums=sums)
 
@@ -603,12 +588,12 @@ def test_a_node_that_is_suspicious_by_itself_and_in_the_whole_run_is_wrong(
     assert bool(verdict.note) is (expected == "wrong")
 
 
-def test_a_sum_that_is_nearer_to_float64_than_the_model_is_twice_is_wrong() -> None:
+def test_a_sum_that_is_nearer_to_float64_than_the_model_is_twice_is_wrong():
     """The order in which a kernel sums changes the value's own error, and not that of the model."""
     values = torch.randn(4096, generator=torch.Generator().manual_seed(0)).double()
     truth = Float64Value(values, values * (1 + HALF), HALF)
 
-    def judged(model: float) -> RoundingVerdict:
+    def judged(model):
         verdict = rounding_verdict(values.bfloat16(), (model * values).bfloat16(), truth, unit=HALF)
         assert verdict is not None
         return verdict
@@ -622,7 +607,7 @@ def test_a_sum_that_is_nearer_to_float64_than_the_model_is_twice_is_wrong() -> N
         assert confirmed(isolated, whole, sums=True).verdict == "suspicious"
 
 
-def test_an_error_of_three_times_the_rounding_level_is_found(subject: tuple[Capture, Program]) -> None:
+def test_an_error_of_three_times_the_rounding_level_is_found(subject):
     """The first node inherits no error, so that its own rounding level is that of the whole run."""
     capture, program = subject
     (name,) = (node.outputs[0] for node in program.graph.nodes if node.op == "Gelu")
@@ -642,7 +627,7 @@ def test_an_error_of_three_times_the_rounding_level_is_found(subject: tuple[Capt
     assert "suspicious in the whole run, too" in " ".join(str(report).split())
 
 
-def test_an_error_that_is_negligible_beside_exact_numbers_is_rounding() -> None:
+def test_an_error_that_is_negligible_beside_exact_numbers_is_rounding():
     """Exponentials of sums are exact where the sum is 0; errors of the others grow by more than their noise."""
     unit = 2.0**-8
     exact, noisy, eager, actual = (torch.ones(4, dtype=torch.float64) for _ in range(4))
@@ -662,8 +647,7 @@ def test_an_error_that_is_negligible_beside_exact_numbers_is_rounding() -> None:
 def test_a_wrong_weight_is_named_as_the_cause(tmp_path):
     """The node that reads it is right; the explanation names the initializer, and only if its numbers differ."""
     model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 4)).eval(), torch.randn(3, 8)
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
+    capture = capture_of(model, x, submodules=True)
     file = tmp_path / "model.onnx"
     export(model, (x,)).save(file)
     changed = onnx.load(file)
@@ -681,7 +665,7 @@ def test_a_wrong_weight_is_named_as_the_cause(tmp_path):
     assert first.first_divergence.op == "Gelu" and first.changed_weights == ()
 
 
-def test_nodes_that_were_not_run_alone_are_not_called_right(subject: tuple[Capture, Program]) -> None:
+def test_nodes_that_were_not_run_alone_are_not_called_right(subject):
     """The first value that differs is named, which may have inherited its error; an output follows from it."""
     report = compare(*subject, stages=["exported"], every_node=True)
     first, *others = (replace(row, float64=identical_verdict(), isolated=None) for row in report.rows)
@@ -696,7 +680,7 @@ def test_nodes_that_were_not_run_alone_are_not_called_right(subject: tuple[Captu
     assert "by itself" not in inner + outer
 
 
-def test_a_report_names_one_largest_error(subject: tuple[Capture, Program]) -> None:
+def test_a_report_names_one_largest_error(subject):
     """The largest in roundings is not the largest relative to the values: only the former is named."""
     report = compare(*subject, every_node=True)
     words = (report.table("nodes"), " ".join(report.graph.remarks))
@@ -704,18 +688,11 @@ def test_a_report_names_one_largest_error(subject: tuple[Capture, Program]) -> N
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_mean_of_a_whole_tensor_may_round_as_a_long_sum_does(seed: int) -> None:
+def test_the_mean_of_a_whole_tensor_may_round_as_a_long_sum_does(seed):
     """Its last node in ONNX only takes dimensions away; the sum before has no value in the model."""
-
-    class Mean(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.abs().mean() * x
-
     torch.manual_seed(seed)
-    model, x = Mean(), torch.randn(128, 128)
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
-    program = export(model, (x,))
+    model, x = module_of(lambda self, x: x.abs().mean() * x), torch.randn(128, 128)
+    capture, program = recorded(model, x, submodules=True)
     assert compare(capture, program, backend="onnxruntime-cpu").close
     mean = next(node for node in program.model.graph if node.op_type == "Squeeze")
     replaced(program.model, mean.outputs[0], "Mul", torch.tensor(1 + 1e-4))

@@ -1,11 +1,7 @@
 """Files without a model: their values in float64 are computed by PyTorch, once for each node."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -26,17 +22,17 @@ _MOST_PASSES = 33
 RANDOM = np.random.default_rng(0)
 
 
-def weight(name: str, *shape: int, least: float | None = None) -> onnx.TensorProto:
+def weight(name, *shape, least=None):
     numbers = RANDOM.standard_normal(shape) * 0.3
     numbers = numbers if least is None else np.abs(numbers) + least
     return numpy_helper.from_array(numbers.astype(np.float32), name)
 
 
-def integers(name: str, *values: int) -> onnx.TensorProto:
+def integers(name, *values):
     return numpy_helper.from_array(np.array(values, np.int64), name)
 
 
-def saved(path: Path, nodes: list[Any], weights: list[Any], shapes: tuple[Any, Any], opset: int) -> Path:
+def saved(path, nodes, weights, shapes, opset):
     ends = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in zip("xy", shapes, strict=True)
     ]
@@ -45,7 +41,7 @@ def saved(path: Path, nodes: list[Any], weights: list[Any], shapes: tuple[Any, A
     return path
 
 
-def convolutions(path: Path, count: int, length: int = 300) -> Path:
+def convolutions(path, count, length=300):
     """Save dilated convolutions with batch normalization, as in WaveNet."""
     nodes, weights, last = [], [weight(name, 8, least=0.1) for name in "gbmv"], "x"
     for i in range(count):
@@ -60,11 +56,11 @@ def convolutions(path: Path, count: int, length: int = 300) -> Path:
     return saved(path, nodes, weights, ([1, 8, length], [1, 8, length]), 9)
 
 
-def test_a_file_of_dilated_convolutions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_of_dilated_convolutions(tmp_path, monkeypatch):
     """Each node is evaluated twice, with noise and without, and never by the evaluator of the specification."""
     path, counts, evaluate = convolutions(tmp_path / "a.onnx", 4), Counter[str](), Original.evaluate
 
-    def counted(self: Original, node: str, *args: Any) -> Any:
+    def counted(self, node, *args):
         counts[node] += 1
         return evaluate(self, node, *args)
 
@@ -75,16 +71,16 @@ def test_a_file_of_dilated_convolutions(tmp_path: Path, monkeypatch: pytest.Monk
     assert {*counts.values()} == {2} and len(counts) == 12
 
 
-def test_a_file_against_itself_runs_five_times_in_six_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_against_itself_runs_five_times_in_six_sessions(tmp_path, monkeypatch):
     """Once as the reference; and as it stands and optimized, each without and with all values."""
     path, made, runs = convolutions(tmp_path / "a.onnx", 3), Counter[str](), _backend.run
 
     class Session(ort.InferenceSession):
-        def __init__(self, *args: Any, **options: Any) -> None:
+        def __init__(self, *args, **options):
             made["sessions"] += 1
             super().__init__(*args, **options)
 
-    def counted(*args: Any, **options: Any) -> Any:
+    def counted(*args, **options):
         made["runs"] += 1
         return runs(*args, **options)
 
@@ -102,11 +98,11 @@ class Passes(TorchDispatchMode):
         largest: the most of one operation.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.numbers = self.largest = 0
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         if not function.is_view:
             count = max((item.numel() for item in (*args, result) if isinstance(item, torch.Tensor)), default=0)
@@ -115,7 +111,7 @@ class Passes(TorchDispatchMode):
         return result
 
 
-def test_the_passes_over_a_value_are_few(tmp_path: Path):
+def test_the_passes_over_a_value_are_few(tmp_path):
     """Float64 evaluates it twice, on what it reads with noise; most passes are those of values that differ."""
     length = 10_000
     path = convolutions(tmp_path / "a.onnx", 3, length)
@@ -128,7 +124,7 @@ def test_the_passes_over_a_value_are_few(tmp_path: Path):
 
 
 @pytest.mark.parametrize("differs", [False, True])
-def test_a_pass_of_a_verdict_needs_no_threads(differs: bool):
+def test_a_pass_of_a_verdict_needs_no_threads(differs):
     """To start them for each pass takes longer than a pass: torch does for more than 2**15 numbers."""
     exact = torch.randn(300_000, dtype=torch.float64)
     value, other = exact.float(), (exact * (1 + 2**-23)).float()
@@ -144,7 +140,7 @@ def test_a_pass_of_a_verdict_needs_no_threads(differs: bool):
 
 
 @pytest.mark.parametrize("opset", [7, 9, 13, 15])
-def test_a_detector_against_itself(tmp_path: Path, opset: int):
+def test_a_detector_against_itself(tmp_path, opset):
     """Batch normalization before version 14, and a slice with a negative step, have float64 values."""
     ends = [integers(name, value) for name, value in (("st", -1), ("en", -(2**63) + 1), ("ax", 3), ("sp", -1))]
     flip = helper.make_node("Slice", ["n", "st", "en", "ax", "sp"], ["r"], "flip")
@@ -162,7 +158,7 @@ def test_a_detector_against_itself(tmp_path: Path, opset: int):
     assert {verdict and verdict.verdict for verdict in verdicts} <= {"same", "rounding"}
 
 
-def float64_of(path: Path, *names: str) -> list[Float64Value | None]:
+def float64_of(path, *names):
     """Return values in float64, and with noise."""
     program = load_program(path)
     evaluator = Float64Evaluator(replace(program, original=OnnxOriginal(program.model)))
@@ -172,7 +168,7 @@ def float64_of(path: Path, *names: str) -> list[Float64Value | None]:
     return [values.get(name) for name in names]
 
 
-def test_settings_of_a_node_have_no_noise(tmp_path: Path):
+def test_settings_of_a_node_have_no_noise(tmp_path):
     """Scales of 2 less half a unit in the last place would give another shape, and no value in float64."""
     names = [f"s{index}" for index in range(6)]  # noise depends on the name
     weights = [numpy_helper.from_array(np.array([1, 1, 2, 1.5], np.float32), name) for name in names]
@@ -188,7 +184,7 @@ def test_settings_of_a_node_have_no_noise(tmp_path: Path):
     assert None not in float64_of(path, *resized, *ranges, "y")
 
 
-def test_rounding_of_what_a_kernel_adds(tmp_path: Path):
+def test_rounding_of_what_a_kernel_adds(tmp_path):
     """A sigmoid is 1/2 plus a quotient, so its rounding is that of 1/2, however small it is; a wrong slope is found."""
     weights = [numpy_helper.from_array(np.float32(14), "t")]
     nodes = [helper.make_node("Sub", ["x", "t"], ["m"], "sub"), helper.make_node("Sigmoid", ["m"], ["y"], "sigmoid")]
@@ -201,10 +197,10 @@ def test_rounding_of_what_a_kernel_adds(tmp_path: Path):
     assert not compare_programs(path, saved(tmp_path / "b.onnx", wrong, weights, ([40, 40], [40, 40]), 13)).close
 
 
-def test_rounding_in_a_branch(tmp_path: Path):
+def test_rounding_in_a_branch(tmp_path):
     """All of a network is in a branch, as in voice detectors: its values are rounded there, too; a fault is found."""
 
-    def branch(name: str, op: str) -> onnx.GraphProto:
+    def branch(name, op):
         nodes = [
             helper.make_node("MatMul", ["x", "w"], [f"{name}m"]),
             helper.make_node("Sub", [f"{name}m", "t"], [f"{name}t"]),
@@ -212,7 +208,7 @@ def test_rounding_in_a_branch(tmp_path: Path):
         ]
         return helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)])
 
-    def program(name: str, op: str) -> Path:
+    def program(name, op):
         branches = {"then_branch": branch("a", op), "else_branch": branch("b", op)}
         node = helper.make_node("If", ["c"], ["y"], "if", **branches)
         return saved(tmp_path / name, [node], weights, ([8, 40], [8, 40]), 13)
@@ -226,10 +222,10 @@ def test_rounding_in_a_branch(tmp_path: Path):
     assert not compare_programs(path, program("b.onnx", "HardSigmoid")).close
 
 
-def test_a_constant_that_was_clipped_is_not_wrong_in_both(tmp_path: Path):
+def test_a_constant_that_was_clipped_is_not_wrong_in_both(tmp_path):
     """The reference cast to float16 has its largest number, and is as far from float64 as what it is compared with."""
 
-    def file(dtype: str, numbers: list[float]) -> Path:
+    def file(dtype, numbers):
         constant = helper.make_node(
             "Constant", [], ["c"], "big", value=numpy_helper.from_array(np.array(numbers, dtype))
         )

@@ -15,12 +15,12 @@ FLOORED = [[0.0, 0.0, 0.5], [0.0, 0.75, math.inf]]
 CEILED = [[0.0, 0.0, 0.5], [0.0, 0.25, math.inf]]
 
 
-def compared(value: torch.Tensor, level: float = 0.01) -> Compared:
+def compared(value, level=0.01):
     """Return numbers with the same rounding level everywhere."""
     return Compared(value, torch.full_like(value, level))
 
 
-def node(op: str, *inputs: str, **attributes: float) -> Node:
+def node(op, *inputs, **attributes):
     return Node("n", op, inputs, ("n",), attributes)
 
 
@@ -40,9 +40,7 @@ def node(op: str, *inputs: str, **attributes: float) -> Node:
         ("Sign", {}, [[1.0] * 3] * 2, [[-1.0] * 3] * 2, X.abs().tolist()),
     ],
 )
-def test_the_margin_is_the_distance_from_the_other_decision(
-    op: str, attributes: dict[str, int], expected: list[object], actual: list[object], margin: list[object]
-) -> None:
+def test_the_margin_is_the_distance_from_the_other_decision(op, attributes, expected, actual, margin):
     """The level is that of one number, or of both that are compared."""
     found = margins_of(node(op, "x", **attributes), {"x": compared(X)}, torch.tensor(actual), torch.tensor(expected))
     assert found is not None
@@ -50,7 +48,7 @@ def test_the_margin_is_the_distance_from_the_other_decision(
     assert set(found[1].flatten().tolist()) == ({0.02} if "arg" in op.lower() else {0.01})
 
 
-def test_two_numbers_may_be_compared() -> None:
+def test_two_numbers_may_be_compared():
     """A number and a row of numbers; both may be moved by rounding."""
     node_of = node("LessOrEqual", "x", "y")
     operands = {"x": compared(X), "y": compared(torch.tensor(2.0, dtype=torch.float64))}
@@ -60,7 +58,7 @@ def test_two_numbers_may_be_compared() -> None:
     assert margins_of(node_of, {"x": compared(X)}, X <= 2, X > 2) is None
 
 
-def test_the_margin_of_a_bucket_is_the_distance_from_its_boundary() -> None:
+def test_the_margin_of_a_bucket_is_the_distance_from_its_boundary():
     """Of the farthest boundary between both buckets."""
     numbers, boundaries = torch.tensor([1.1, 2.9, 0.5]).double(), torch.tensor([1.0, 2.0, 3.0]).double()
     operands = {"x": compared(numbers), "b": compared(boundaries, 0.0)}
@@ -71,12 +69,12 @@ def test_the_margin_of_a_bucket_is_the_distance_from_its_boundary() -> None:
         torch.testing.assert_close(found[0], torch.tensor([0.1, 0.1, 2.5]).double())
 
 
-def test_an_index_out_of_range_has_no_margin() -> None:
+def test_an_index_out_of_range_has_no_margin():
     """It is wrong."""
     assert margins_of(node("ArgMax", "x"), {"x": compared(X)}, torch.tensor([9] * 3), torch.tensor([0] * 3)) is None
 
 
-def test_the_margin_of_indices_in_any_order_is_that_of_the_numbers_that_are_not_common() -> None:
+def test_the_margin_of_indices_in_any_order_is_that_of_the_numbers_that_are_not_common():
     """The largest one counts for all, as it is not known which belong together."""
     numbers = {"x": compared(torch.tensor([[4.0, 3.0, 2.9, 1.0]]).double())}
     one, other = torch.tensor([[0, 1]]), torch.tensor([[2, 0]])
@@ -94,16 +92,14 @@ def test_the_margin_of_indices_in_any_order_is_that_of_the_numbers_that_are_not_
         ("lt", {"arg1": 2}, [[True, False, False], [False, False, True]], [[False, True, True], [True, True, False]]),
     ],
 )
-def test_the_nearest_alternative(
-    op: str, attributes: dict[str, int], decision: list[object], other: list[object]
-) -> None:
+def test_the_nearest_alternative(op, attributes, decision, other):
     """Of an index, that of the next number; of a comparison, the opposite."""
     found = nearest_alternative(node(op, "x", **attributes), {"x": compared(X)}, torch.tensor(decision))
     assert found is not None
     assert found.tolist() == other
 
 
-def test_the_nearest_alternative_of_an_integer_is_on_the_other_side_of_the_boundary() -> None:
+def test_the_nearest_alternative_of_an_integer_is_on_the_other_side_of_the_boundary():
     """Conversions round towards 0; several indices of a top-k have more alternatives than one."""
     numbers = compared(torch.tensor([2.01, 1.99, -2.01, -1.99]).double())
     found = nearest_alternative(node("long", "x"), {"x": numbers}, torch.tensor([2, 1, -2, -1]))
@@ -112,7 +108,7 @@ def test_the_nearest_alternative_of_an_integer_is_on_the_other_side_of_the_bound
     assert nearest_alternative(node("TopK", "x"), {"x": numbers}, torch.tensor([0, 1])) is None
 
 
-def test_the_flips_have_the_largest_multiple_of_rounding() -> None:
+def test_the_flips_have_the_largest_multiple_of_rounding():
     """A margin of 0 is one of 0 times rounding, also where nothing is rounded."""
     margin, level = torch.tensor([0.0, 0.2, 0.3, 9.0]), torch.tensor([0.0, 0.1, 0.3, 1.0])
     differs = torch.tensor([True, True, True, False])
@@ -124,7 +120,7 @@ def test_the_flips_have_the_largest_multiple_of_rounding() -> None:
     assert Flips(1, 2, margin=1.0, level=0.0).ratio == math.inf
 
 
-def test_operators_that_compare_nothing_decide_nothing() -> None:
+def test_operators_that_compare_nothing_decide_nothing():
     """The indices of a top-k do, its numbers do not."""
     top = Node("top", "TopK", ("x", "k"), ("numbers", "indices"))
     assert deciding_node("indices", top, {}) is top

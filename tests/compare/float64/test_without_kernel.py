@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from filch.compare import align, compare
 from filch.export import export
 from filch.export.operators._in_float64 import float64_operator
-from filch.steal import steal_forward
+from support.models.small import capture_of
 
 ENDS = torch.tensor([4, 4, 8], dtype=torch.int32)  # the second group is empty
 ROWS, STACK = torch.randn(8, 8), torch.randn(3, 8, 8)
@@ -18,7 +18,7 @@ ROWS, STACK = torch.randn(8, 8), torch.randn(3, 8, 8)
 @pytest.mark.parametrize(
     ("first", "second", "ends"), [(ROWS, STACK, ENDS), (STACK, ROWS, ENDS), (ROWS, ROWS, ENDS), (STACK, STACK, None)]
 )
-def test_products_of_groups_are_those_of_torch(first: Tensor, second: Tensor, ends: Tensor | None):
+def test_products_of_groups_are_those_of_torch(first, second, ends):
     """For groups of rows, of columns and of terms, and for matrices that are all of one size."""
     operator = torch.ops.aten._grouped_mm.default  # noqa: SLF001  `grouped_mm` is no operator
     expected = operator(first, second, ends)
@@ -27,7 +27,7 @@ def test_products_of_groups_are_those_of_torch(first: Tensor, second: Tensor, en
     torch.testing.assert_close(result.float(), expected)
 
 
-def test_fake_quantization_of_channels_is_that_of_torch_in_float64() -> None:
+def test_fake_quantization_of_channels_is_that_of_torch_in_float64():
     """PyTorch takes scales in float32 alone; it rounds before it adds the zero point."""
     x = torch.randint(-300, 300, (3, 7, 5)) * 0.25
     scale, zero_point = torch.tensor([0.5, 1.0, 0.25, 2.0, 0.5, 1.0, 4.0]), torch.arange(7, dtype=torch.int32)
@@ -43,11 +43,11 @@ def test_fake_quantization_of_channels_is_that_of_torch_in_float64() -> None:
 class Grouped(nn.Module):
     """Multiplies groups of rows with matrices of their own at once."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.weight, self.last = nn.Parameter(torch.randn(3, 8, 8)), nn.Linear(8, 4)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.last(torch.nn.functional.grouped_mm(x, self.weight, offs=ENDS))
 
 
@@ -56,7 +56,7 @@ class OneByOne(Grouped):
 
     order: tuple[int, ...] = (0, 1, 2)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.last(torch.cat([x[:4] @ self.weight[self.order[0]], x[4:] @ self.weight[self.order[2]]]))
 
 
@@ -76,8 +76,7 @@ def test_products_of_groups_are_judged_in_float64():
 def test_an_exported_product_of_groups_is_judged_in_float64():
     """With bfloat16, in which alone torch exports it; torch.onnx can't translate it."""
     model, x = Grouped().eval().bfloat16(), torch.randn(8, 8, dtype=torch.bfloat16)
-    with steal_forward(model, submodules=True) as capture:
-        model(x)
+    capture = capture_of(model, x, submodules=True)
     report = compare(capture, export(model, (x,), onnx_only=False), backend="eager")
     assert report.close and not any("by tolerance" in note for note in report.notes)
     with torch.no_grad():

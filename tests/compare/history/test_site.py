@@ -3,14 +3,12 @@
 import json
 import math
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from filch.compare import CompareError
 from filch.compare.history import _site
-from filch.compare.history._history import CellOutcome, History, history
+from filch.compare.history._history import CellOutcome, history
 from filch.compare.history._ledger_rows import read_ledgers
 from filch.compare.history._site import HEIGHT, as_site, streaks_of, timeline, write_site
 from support.faults.ledgers import MadeLedger, blame, run_name
@@ -40,14 +38,14 @@ CONTRASTS = """(() => {
 })()"""
 
 
-def history_of(made: MadeLedger, folder: Path) -> History:
+def history_of(made, folder):
     path = made.write(folder / "ledger.jsonl")
     rows, notes = read_ledgers([path])
     return history(rows, ledgers=[str(path)], notes=notes)
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory):
     """The site of a history with one regression, a flaky cell, a crash, and a regression that was fixed."""
     folder = tmp_path_factory.mktemp("site")
     made = MadeLedger()
@@ -65,7 +63,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def hostile_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def hostile_site(tmp_path_factory):
     """The site of a ledger in which each text is each of the hostile names."""
     folder = tmp_path_factory.mktemp("hostile")
     made = MadeLedger(runs=1)
@@ -84,13 +82,13 @@ def hostile_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Chromium]:
+def browser():
     """A browser for all pages."""
     with Chromium() as made:
         yield made
 
 
-def opened(browser: Chromium, page: Path) -> None:
+def opened(browser, page):
     """Open a page that has no script, after forgetting what was heard of others."""
     browser.heard()
     browser.log.clear()
@@ -100,7 +98,7 @@ def opened(browser: Chromium, page: Path) -> None:
 
 
 @needs_browser
-def test_the_page_opens_offline_with_the_regression_first(browser: Chromium, site: Path) -> None:
+def test_the_page_opens_offline_with_the_regression_first(browser, site):
     """No request but for the page, no message; the first card is the planted regression."""
     opened(browser, site / "index.html")
 
@@ -116,7 +114,7 @@ def test_the_page_opens_offline_with_the_regression_first(browser: Chromium, sit
 
 
 @needs_browser
-def test_the_grid_has_the_status_of_each_cell_as_text(browser: Chromium, site: Path) -> None:
+def test_the_grid_has_the_status_of_each_cell_as_text(browser, site):
     """Models are rows, backends and dtypes are columns; a link leads to the history of the cell."""
     opened(browser, site / "index.html")
 
@@ -139,7 +137,7 @@ def test_the_grid_has_the_status_of_each_cell_as_text(browser: Chromium, site: P
 
 
 @needs_browser
-def test_other_cells_are_listed_apart(browser: Chromium, site: Path) -> None:
+def test_other_cells_are_listed_apart(browser, site):
     """Flaky cells, those that crash, and regressions that were fixed are in sections of their own."""
     opened(browser, site / "index.html")
 
@@ -151,7 +149,7 @@ def test_other_cells_are_listed_apart(browser: Chromium, site: Path) -> None:
 
 @needs_browser
 @pytest.mark.parametrize("width", [1280, 768, 390])
-def test_the_page_fits_each_screen(browser: Chromium, site: Path, hostile_site: Path, width: int) -> None:
+def test_the_page_fits_each_screen(browser, site, hostile_site, width):
     """Only tables scroll sideways, whatever the names are."""
     browser.resize(width, 800)
     for page in (site, hostile_site):
@@ -162,7 +160,7 @@ def test_the_page_fits_each_screen(browser: Chromium, site: Path, hostile_site: 
 
 @needs_browser
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_each_text_is_readable(browser: Chromium, site: Path, dark: bool) -> None:
+def test_each_text_is_readable(browser, site, dark):
     """The contrast of each text with its background is at least 4.5, as WCAG 2.1 requires."""
     browser.dark(dark=dark)
     opened(browser, site / "index.html")
@@ -174,7 +172,7 @@ def test_each_text_is_readable(browser: Chromium, site: Path, dark: bool) -> Non
 
 
 @needs_browser
-def test_a_page_with_hostile_names_runs_nothing(browser: Chromium, hostile_site: Path) -> None:
+def test_a_page_with_hostile_names_runs_nothing(browser, hostile_site):
     """There is no dialog, message, request or element that comes from a name."""
     opened(browser, hostile_site / "index.html")
 
@@ -184,7 +182,7 @@ def test_a_page_with_hostile_names_runs_nothing(browser: Chromium, hostile_site:
     assert (elements, browser.log, len(browser.requests)) == (0, [], 1)
 
 
-def test_hostile_names_stay_text(hostile_site: Path) -> None:
+def test_hostile_names_stay_text(hostile_site):
     """The page has no elements but its own, no control characters, and no name in full if it is too long."""
     page = (hostile_site / "index.html").read_text("utf-8")
 
@@ -199,7 +197,7 @@ def test_hostile_names_stay_text(hostile_site: Path) -> None:
     assert json.loads((hostile_site / "history.json").read_text("utf-8"))["filch_history"] == 1
 
 
-def test_hostile_names_in_the_terminal_are_visible(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hostile_names_in_the_terminal_are_visible(tmp_path, capsys):
     """No control character reaches it, neither from names nor from messages."""
     made = MadeLedger(runs=2)
     for row, name in zip(made.of(first=1), TEXTS.values(), strict=False):
@@ -212,7 +210,7 @@ def test_hostile_names_in_the_terminal_are_visible(tmp_path: Path, capsys: pytes
         assert all(line.isprintable() for line in text.split("\n"))
 
 
-def test_the_json_beside_the_page_is_that_of_the_command(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_json_beside_the_page_is_that_of_the_command(site, capsys):
     """It has the same contents; only the suggested command is missing, as the site is written already."""
     assert run("history", str(site.parent / "ledger.jsonl"), "--json") == 1
 
@@ -221,7 +219,7 @@ def test_the_json_beside_the_page_is_that_of_the_command(site: Path, capsys: pyt
     assert sorted(file.name for file in site.iterdir()) == ["history.json", "index.html"]
 
 
-def test_a_site_follows_no_link(tmp_path: Path) -> None:
+def test_a_site_follows_no_link(tmp_path):
     """Somebody else may have prepared the folder."""
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "site").mkdir()
@@ -233,7 +231,7 @@ def test_a_site_follows_no_link(tmp_path: Path) -> None:
     assert (tmp_path / "secret").read_text() == "secret"
 
 
-def test_a_folder_that_is_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_a_file_is_refused(tmp_path, capsys):
     """With one sentence."""
     path = MadeLedger(runs=1).write(tmp_path / "ledger.jsonl")
 
@@ -241,7 +239,7 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path: Path, capsys: pytest.Captu
     assert f"can't write '{path}'" in capsys.readouterr().err
 
 
-def test_a_grid_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grid_that_is_too_large_is_refused(tmp_path, monkeypatch):
     """Each of many cells may be of a model and a backend of its own."""
     monkeypatch.setattr(_site, "_MAX_GRID", 11)
 
@@ -249,16 +247,16 @@ def test_a_grid_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest
         as_site(history_of(MadeLedger(runs=1), tmp_path))
 
 
-def outcomes(*errors: float | None) -> list[CellOutcome]:
+def outcomes(*errors):
     return [CellOutcome(run_name(at), "k", "close", error, "", None) for at, error in enumerate(errors)]
 
 
-def drawn(*errors: float | None):
+def drawn(*errors):
     made = outcomes(*errors)
     return timeline(made, {outcome.run: place for place, outcome in enumerate(made)})
 
 
-def test_the_scale_of_a_timeline_is_logarithmic() -> None:
+def test_the_scale_of_a_timeline_is_logarithmic():
     """Equal factors are equal distances; the scale ends at powers of ten."""
     found = drawn(1e-6, 1e-4, 1e-2)
 
@@ -269,7 +267,7 @@ def test_the_scale_of_a_timeline_is_logarithmic() -> None:
 
 
 @pytest.mark.parametrize("error", [0.0, math.inf, math.nan, -1.0, 5e-324, 1.7e308, 10**300, None])
-def test_a_timeline_has_any_error(error: float | None) -> None:
+def test_a_timeline_has_any_error(error):
     """What has no logarithm is at the bottom, inf and NaN are at the top; nothing is outside of the drawing."""
     found = drawn(1e-6, error, 1e-5)
 
@@ -279,7 +277,7 @@ def test_a_timeline_has_any_error(error: float | None) -> None:
         assert found.points[1][1] == min(top for _, top, _ in found.points)
 
 
-def test_streaks_are_of_one_status_and_one_blame(site: Path) -> None:
+def test_streaks_are_of_one_status_and_one_blame(site):
     """A cell that differs for another reason than before begins a new one."""
     made = MadeLedger(runs=9)
     cell = made.of("models.py:bert", "inductor", "float16")

@@ -1,7 +1,5 @@
 """Tests of layouts: they are solved for, and hold for all elements or not at all."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -12,11 +10,11 @@ from filch.compare.layouts._solve import have_same_rows, holds, solve
 GENERATOR = torch.Generator().manual_seed(0)
 
 
-def numbers(*shape: int) -> torch.Tensor:
+def numbers(*shape):
     return torch.randn(*shape, generator=GENERATOR, dtype=torch.float64)
 
 
-def solved(tensor: torch.Tensor, source: torch.Tensor) -> Layout | None:
+def solved(tensor, source):
     return solve(TensorNumbers(tensor), TensorNumbers(source))
 
 
@@ -47,7 +45,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_layout_selects_the_elements(name: str):
+def test_a_layout_selects_the_elements(name):
     """The elements that the layout selects are those of the tensor, in their order; it survives as text."""
     tensor, source = CASES[name]
     layout = solved(tensor.contiguous(), source)
@@ -57,7 +55,7 @@ def test_a_layout_selects_the_elements(name: str):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_one_wrong_element_is_enough(name: str):
+def test_one_wrong_element_is_enough(name):
     """No layout is returned if a single element differs by more than the tolerance."""
     tensor, source = CASES[name]
     wrong = tensor.clone().contiguous()
@@ -107,14 +105,14 @@ def test_a_layout_counts_from_the_beginning_of_a_view():
 
 
 @pytest.mark.parametrize("text", ["", "1+2", "1+2:3:4", "-1+2:1", "0+2:-1", "a+1:2"])
-def test_other_texts_are_no_layouts(text: str):
+def test_other_texts_are_no_layouts(text):
     """A layout that people have edited is checked."""
     with pytest.raises(ValueError, match=r"layout|int"):
         Layout.parse(text)
 
 
 @pytest.mark.parametrize("text", [f"0+{10**30}:0", f"{10**30}+1:1", f"0+2:{10**30}", "0+" + "·".join(["2:0"] * 200)])
-def test_a_layout_larger_than_any_tensor_is_refused(text: str):
+def test_a_layout_larger_than_any_tensor_is_refused(text):
     """PyTorch would raise errors of several types for such numbers from a file."""
     with pytest.raises(ValueError, match="no tensor has as many elements"):
         Layout.parse(text)

@@ -1,9 +1,6 @@
 """Tests of reading checkpoints in parts, as Hugging Face writes them, and of comparing a conversion of one."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -22,7 +19,7 @@ WEIGHTS = {
 PARTS = {name: f"model-{1 + index % 2:05}-of-00002" for index, name in enumerate(WEIGHTS)}
 
 
-def write_parts(folder: Path, suffix: str, *, indexed: bool = True) -> Path:
+def write_parts(folder, suffix, *, indexed=True):
     """Write the weights in two parts, and return the folder or the index."""
     folder.mkdir()
     stem = {".safetensors": "model", ".bin": "pytorch_model"}[suffix]
@@ -39,7 +36,7 @@ def write_parts(folder: Path, suffix: str, *, indexed: bool = True) -> Path:
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".bin"])
-def test_parts_are_read_by_their_index(tmp_path: Path, suffix: str):
+def test_parts_are_read_by_their_index(tmp_path, suffix):
     """All weights are there, in the order of the index; the folder is read likewise, and one without an index."""
     index = write_parts(tmp_path / "a", suffix)
     for path in (index, index.parent, write_parts(tmp_path / "b", suffix, indexed=False)):
@@ -49,7 +46,7 @@ def test_parts_are_read_by_their_index(tmp_path: Path, suffix: str):
     assert [*load_arrays(index)] == [*WEIGHTS]
 
 
-def test_a_conversion_of_a_checkpoint_in_parts_is_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_conversion_of_a_checkpoint_in_parts_is_verified(tmp_path, capsys):
     """Transposed weights are right; two that were swapped between parts are named."""
     folder = write_parts(tmp_path / "a", ".safetensors").parent
     converted = {name: weight.t().contiguous() for name, weight in WEIGHTS.items()}
@@ -65,7 +62,7 @@ def test_a_conversion_of_a_checkpoint_in_parts_is_verified(tmp_path: Path, capsy
     assert "layers.1.q.weight" in capsys.readouterr().out
 
 
-def test_a_checkpoint_without_parts_and_one_of_old_pytorch(tmp_path: Path):
+def test_a_checkpoint_without_parts_and_one_of_old_pytorch(tmp_path):
     """A folder may have a single file; files in the format before PyTorch 1.6 are not mapped, but read."""
     torch.save(WEIGHTS, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=False)
     assert {*load_arrays(tmp_path)} == {*WEIGHTS}
@@ -73,7 +70,7 @@ def test_a_checkpoint_without_parts_and_one_of_old_pytorch(tmp_path: Path):
     assert {*load_arrays(tmp_path)} == {"x"}
 
 
-def test_damaged_checkpoints_are_refused(tmp_path: Path):
+def test_damaged_checkpoints_are_refused(tmp_path):
     """The message says what is missing, and nothing outside of the folder is read."""
     index = write_parts(tmp_path / "a", ".safetensors")
     contents = json.loads(index.read_text())

@@ -1,9 +1,6 @@
 """Tests of GGUF files, written by the package `gguf`: a tiny Llama, converted as llama.cpp does."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +18,7 @@ Arrays = dict[str, np.ndarray]
 
 
 @pytest.fixture(scope="module")
-def model() -> dict[str, torch.Tensor]:
+def model():
     """Return the weights of a Llama, as transformers names them."""
     generator = torch.Generator().manual_seed(0)
     shapes = {"model.embed_tokens": (WORDS, WIDTH), "model.norm": (WIDTH,), "lm_head": (WORDS, WIDTH)}
@@ -54,14 +51,14 @@ NAMES = {
 }
 
 
-def permuted(weight: np.ndarray, heads: int) -> np.ndarray:
+def permuted(weight, heads):
     """Permute rows for rotary embeddings of neighbors, as `LlamaModel.permute` of llama.cpp does."""
     return (
         weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
     )
 
 
-def converted(model: Mapping[str, torch.Tensor], key_heads: Mapping[int, int] | None = None) -> Arrays:
+def converted(model, key_heads=None):
     """Return the weights by the names of GGUF; `key_heads` are wrong numbers of heads by layer."""
     found = {}
     for name, tensor in model.items():
@@ -76,7 +73,7 @@ def converted(model: Mapping[str, torch.Tensor], key_heads: Mapping[int, int] | 
     return found
 
 
-def write(path: Path, arrays: Arrays, kind: TYPES = TYPES.F32) -> Path:
+def write(path, arrays, kind=TYPES.F32):
     """Write a file in which the matrices have this type, and the norms float32."""
     writer = gguf.GGUFWriter(path, "llama")
     for name, array in arrays.items():
@@ -91,7 +88,7 @@ def write(path: Path, arrays: Arrays, kind: TYPES = TYPES.F32) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0"])
-def test_a_right_conversion_is_close(model: dict[str, torch.Tensor], tmp_path: Path, kind: str):
+def test_a_right_conversion_is_close(model, tmp_path, kind):
     """Heads are permuted, quantized or not, and the file says how it is quantized."""
     result = align(model, write(tmp_path / "b.gguf", converted(model), TYPES[kind]))
     assert result.close, result
@@ -106,7 +103,7 @@ def test_a_right_conversion_is_close(model: dict[str, torch.Tensor], tmp_path: P
 
 
 @pytest.mark.parametrize("kind", ["F16", "Q8_0", "Q4_0"])
-def test_a_wrong_permutation_is_named(model: dict[str, torch.Tensor], tmp_path: Path, kind: str):
+def test_a_wrong_permutation_is_named(model, tmp_path, kind):
     """In one layer it is another than in most; in all layers, heads of q and k have other sizes."""
     result = align(model, write(tmp_path / "b.gguf", converted(model, {1: HEADS}), TYPES[kind]))
     assert not result.close
@@ -117,7 +114,7 @@ def test_a_wrong_permutation_is_named(model: dict[str, torch.Tensor], tmp_path: 
 
 
 @pytest.mark.parametrize("kind", ["F32", "Q8_0", "Q4_0"])
-def test_wrong_numbers_are_named(model: dict[str, torch.Tensor], tmp_path: Path, kind: str):
+def test_wrong_numbers_are_named(model, tmp_path, kind):
     """A single number that quantization does not explain."""
     arrays = converted(model)
     changed = arrays["blk.2.ffn_gate.weight"].copy()
@@ -130,7 +127,7 @@ def test_wrong_numbers_are_named(model: dict[str, torch.Tensor], tmp_path: Path,
     assert f"1 of {INNER * WIDTH} numbers differ" in text
 
 
-def test_two_files_and_the_command(model: dict[str, torch.Tensor], tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_two_files_and_the_command(model, tmp_path, capsys):
     """A quantized file may be A, and is compared with the file that it was made of."""
     arrays = converted(model)
     paths = [str(write(tmp_path / f"{kind}.gguf", arrays, TYPES[kind])) for kind in ("F16", "Q8_0")]
@@ -147,7 +144,7 @@ def test_two_files_and_the_command(model: dict[str, torch.Tensor], tmp_path: Pat
 
 
 @pytest.mark.parametrize("wrong", [False, True])
-def test_scales_that_are_quantized_too(tmp_path: Path, wrong: bool):
+def test_scales_that_are_quantized_too(tmp_path, wrong):
     """The package can't write Q6_K: blocks of 256 numbers, of which 16 share a scale of 8 bits."""
     random = np.random.default_rng(0)
     codes = random.integers(0, 256, (64, 192), np.uint8)  # of 6 bits
@@ -168,7 +165,7 @@ def test_scales_that_are_quantized_too(tmp_path: Path, wrong: bool):
     assert result.close is not wrong, result
 
 
-def test_types_that_are_not_evenly_spaced_do_not_pass(tmp_path: Path):
+def test_types_that_are_not_evenly_spaced_do_not_pass(tmp_path):
     """What can't be judged is said, and is no match."""
     weight = np.linspace(-1, 1, 32 * 256, dtype=np.float32).reshape(32, 256)
     path = write(tmp_path / "b.gguf", {"w": weight}, TYPES.TQ1_0)
@@ -177,14 +174,14 @@ def test_types_that_are_not_evenly_spaced_do_not_pass(tmp_path: Path):
     assert "quantized as TQ1_0, whose numbers are not evenly spaced: they can't be judged" in result.remarks[0]
 
 
-def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
     """It is an optional dependency."""
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(CompareError, match=r"a\.gguf' needs gguf: pip install 'filch\[gguf\]'"):
         load_gguf(tmp_path / "a.gguf")
 
 
-def test_other_files_are_refused(tmp_path: Path):
+def test_other_files_are_refused(tmp_path):
     """The message says what is wrong."""
     (tmp_path / "a.gguf").write_bytes(b"GGUX" + bytes(100))
     with pytest.raises(CompareError, match=r"a\.gguf' can't be read as GGUF: GGUF magic invalid"):

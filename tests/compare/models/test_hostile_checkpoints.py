@@ -26,10 +26,10 @@ from filch.steal.files._kinds import budget_of
 Write = Callable[[Path], object]
 
 
-def saved(make: Callable[[], Any]) -> Write:
+def saved(make):
     """Return a function that saves a value."""
 
-    def write(path: Path) -> None:
+    def write(path):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of layouts that may change
             torch.save(make(), path)
@@ -37,7 +37,7 @@ def saved(make: Callable[[], Any]) -> Write:
     return write
 
 
-def nested_in_itself(levels: int) -> dict[str, Any]:
+def nested_in_itself(levels):
     """Return a small dictionary that is walked 2**levels times."""
     value: dict[str, Any] = {"w": torch.ones(1)}
     for _ in range(levels):
@@ -45,7 +45,7 @@ def nested_in_itself(levels: int) -> dict[str, Any]:
     return value
 
 
-def compressed(path: Path) -> None:
+def compressed(path):
     saved(lambda: {"w": torch.zeros(1000, 1000)})(path)
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
@@ -54,8 +54,8 @@ def compressed(path: Path) -> None:
             archive.writestr(name, contents)
 
 
-def pickled(contents: bytes) -> Write:
-    def write(path: Path) -> None:
+def pickled(contents):
+    def write(path):
         with zipfile.ZipFile(path, "w") as archive:
             for name, part in {"data.pkl": contents, "byteorder": b"little", "version": b"3\n"}.items():
                 archive.writestr(f"a/{name}", part)
@@ -63,17 +63,17 @@ def pickled(contents: bytes) -> Write:
     return write
 
 
-def tar(path: Path) -> None:
+def tar(path):
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
         archive.addfile(tarfile.TarInfo("pickle"), io.BytesIO())
 
 
-def safetensors(header: Any, contents: bytes = bytes(16)) -> Write:
+def safetensors(header, contents=bytes(16)):
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return lambda path: path.write_bytes(struct.pack("<Q", len(text)) + text + contents)
 
 
-def entry(dtype: str, shape: Any, start: Any, stop: Any) -> dict[str, Any]:
+def entry(dtype, shape, start, stop):
     return {"dtype": dtype, "shape": shape, "data_offsets": [start, stop]}
 
 
@@ -116,7 +116,7 @@ HOSTILE: dict[str, tuple[str, Write, str]] = {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_a_hostile_checkpoint_is_refused_with_one_sentence(tmp_path: Path, case: str) -> None:
+def test_a_hostile_checkpoint_is_refused_with_one_sentence(tmp_path, case):
     """It says what is wrong, before memory is taken."""
     name, write, message = HOSTILE[case]
     write(tmp_path / name)
@@ -125,7 +125,7 @@ def test_a_hostile_checkpoint_is_refused_with_one_sentence(tmp_path: Path, case:
     assert str(caught.value).isprintable()
 
 
-def test_a_hostile_gguf_file_is_refused_with_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hostile_gguf_file_is_refused_with_one_sentence(tmp_path, monkeypatch):
     """An array that is said to go on after the end of the file, and what is no regular file."""
     pytest.importorskip("gguf")
     path = tmp_path / "a.gguf"
@@ -144,7 +144,7 @@ def test_a_hostile_gguf_file_is_refused_with_one_sentence(tmp_path: Path, monkey
         load_gguf(path)
 
 
-def test_the_words_of_a_gguf_file_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_words_of_a_gguf_file_are_skipped(tmp_path, monkeypatch):
     """The package would read each of them, in 70 microseconds."""
     pytest.importorskip("gguf")
     words = struct.pack("<Q1sIIQ", 1, b"k", 9, 8, 300) + struct.pack("<Q3s", 3, b"one") * 300
@@ -156,7 +156,7 @@ def test_the_words_of_a_gguf_file_are_skipped(tmp_path: Path, monkeypatch: pytes
     assert load_gguf(tmp_path / "a.gguf").weights["w"].tolist() == [1.0, 2.0]
 
 
-def test_unpickling_is_counted_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unpickling_is_counted_in_steps(tmp_path, monkeypatch):
     """However fast the machine is, and whatever the pickle makes."""
     pickled(b"\x80\2" + b"]" * 10_000 + b".")(tmp_path / "a.pt")
     monkeypatch.setattr(_array_files, "budget_of", partial(budget_of, steps=1000))
@@ -164,7 +164,7 @@ def test_unpickling_is_counted_in_steps(tmp_path: Path, monkeypatch: pytest.Monk
         load_arrays(tmp_path / "a.pt")
 
 
-def kinds_of_tensors(numbers: torch.Tensor) -> dict[str, torch.Tensor]:
+def kinds_of_tensors(numbers):
     """Return the same numbers in each way in which a tensor can have them."""
     return {
         "sparse": numbers.to_sparse(),
@@ -174,7 +174,7 @@ def kinds_of_tensors(numbers: torch.Tensor) -> dict[str, torch.Tensor]:
     }
 
 
-def test_each_kind_of_tensor_is_read_as_its_numbers(tmp_path: Path) -> None:
+def test_each_kind_of_tensor_is_read_as_its_numbers(tmp_path):
     """Sparse, quantized and of eight bits; the rows of a nested tensor are tensors of their own."""
     numbers = torch.tensor([[0.0, 0.5], [1.5, 0.0]])
     saved(lambda: {**kinds_of_tensors(numbers), "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])})(
@@ -185,7 +185,7 @@ def test_each_kind_of_tensor_is_read_as_its_numbers(tmp_path: Path) -> None:
     assert all(torch.equal(found[name], numbers) for name in kinds_of_tensors(numbers))
 
 
-def test_numbers_of_four_and_eight_bits_in_safetensors_are_read(tmp_path: Path) -> None:
+def test_numbers_of_four_and_eight_bits_in_safetensors_are_read(tmp_path):
     """Two of four bits are in a byte, the first in its lower half."""
     header = {"a": entry("F4", [2, 2], 0, 2), "b": entry("F8_E4M3", [1], 2, 3), "c": entry("I8", [0], 3, 3)}
     safetensors(header, bytes((0x21, 0xF7, 0x38)))(tmp_path / "a.safetensors")
@@ -198,13 +198,13 @@ def test_numbers_of_four_and_eight_bits_in_safetensors_are_read(tmp_path: Path) 
 class Holding(torch.nn.Module):
     """A linear layer with a further buffer, of which the output may depend."""
 
-    def __init__(self, held: torch.Tensor, *, used: bool = False) -> None:
+    def __init__(self, held, *, used=False):
         super().__init__()
         torch.manual_seed(0)
         self.linear, self.used = torch.nn.Linear(8, 8), used
         self.register_buffer("held", held)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         y = self.linear(x).relu()
         return torch.sparse.mm(self.held, y) if self.used else y
 
@@ -222,14 +222,14 @@ HELD: dict[str, Callable[[], torch.Tensor]] = {
 
 @pytest.mark.filterwarnings("ignore:.*(prototype|beta state)")
 @pytest.mark.parametrize("kind", HELD)
-def test_a_module_with_a_tensor_that_is_not_dense_is_aligned(kind: str) -> None:
+def test_a_module_with_a_tensor_that_is_not_dense_is_aligned(kind):
     """By its values and by its weights alone."""
     own, other = Holding(HELD[kind]()), Holding(HELD[kind]())
     assert align(own, other, torch.randn(8, 8)).close
     assert align(own, other).close
 
 
-def test_a_wrong_sparse_buffer_is_found() -> None:
+def test_a_wrong_sparse_buffer_is_found():
     """By the outputs that are computed with it, and by its numbers; the same one is silent."""
     x, held = torch.randn(8, 8, generator=torch.Generator().manual_seed(0)), torch.eye(8)
     wrong = held.clone()
@@ -240,7 +240,7 @@ def test_a_wrong_sparse_buffer_is_found() -> None:
         assert not align(right, Holding(wrong.to_sparse(), used=True), *given).close
 
 
-def test_weights_without_numbers_are_refused() -> None:
+def test_weights_without_numbers_are_refused():
     """Those of a model on the device meta, which was never loaded."""
     model = Holding(torch.ones(3, device="meta"))
     with pytest.raises(CompareError, match="Holding has weights on the device meta, which have no numbers"):
@@ -249,7 +249,7 @@ def test_weights_without_numbers_are_refused() -> None:
         align(model, model)
 
 
-def test_integers_that_are_not_compared_are_reported() -> None:
+def test_integers_that_are_not_compared_are_reported():
     """Packed weights are left out of the comparison, which a remark says; equal ones are not mentioned."""
     weights = {"w": torch.randn(4, 4), "packed": torch.arange(6)}
     assert not align(weights, dict(weights), weights_only=True).remarks

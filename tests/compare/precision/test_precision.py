@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,26 +12,26 @@ from filch.compare import (
     Difference,
     Goal,
     OutputDifferences,
-    PrecisionReport,
     Tolerance,
     compare_tensors,
     keep_precise,
 )
 from filch.compare.cli._app import app, main
-from filch.export import BackendError, ExportError, Program, export, lower, optimize
+from filch.export import BackendError, ExportError, export, lower, optimize
 from filch.export.backends import get_backend
-from filch.steal import Capture, steal_forward
+from filch.steal import steal_forward
+from support.models.small import capture_of
 
 
 class RootMeanSquare(nn.Module):
     """A model in which only the squares of numbers around 300 overflow in float16."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first = nn.Linear(32, 64)
         self.last = nn.Linear(64, 16)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         hidden = self.first(x) * 300.0
         square = hidden * hidden
         return self.last(torch.relu(hidden * torch.rsqrt(square.mean(-1, keepdim=True) + 1e-6)))
@@ -41,7 +40,7 @@ class RootMeanSquare(nn.Module):
 class Outlier(nn.Module):
     """A model with one large, unused channel between two layers, which determines the quantization range."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first = nn.Linear(32, 32)
         self.second = nn.Linear(32, 32)
@@ -50,37 +49,36 @@ class Outlier(nn.Module):
             self.second.weight[0] *= 20000.0
             self.last.weight[:, 0] = 0.0
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return self.last(self.second(torch.tanh(self.first(x))))
 
 
-def subject(model: nn.Module, *args: torch.Tensor) -> tuple[Capture, Program]:
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(*args)
+def subject(model, *args):
+    capture = capture_of(model, *args)
     return capture, optimize(export(model, args))
 
 
 @pytest.fixture(scope="module")
-def inputs() -> torch.Tensor:
+def inputs():
     return torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.fixture(scope="module")
-def overflowing(inputs: torch.Tensor) -> tuple[Capture, Program]:
+def overflowing(inputs):
     torch.manual_seed(0)
     return subject(RootMeanSquare().eval(), inputs)
 
 
 @pytest.fixture(scope="module")
-def found(overflowing: tuple[Capture, Program]) -> PrecisionReport:
+def found(overflowing):
     return keep_precise(*overflowing, to="float16")
 
 
-def nodes_of(program: Program, *ops: str) -> list[str]:
+def nodes_of(program, *ops):
     return [node.name for node in program.graph.nodes if node.op in ops]
 
 
-def squares(program: Program) -> list[str]:
+def squares(program):
     """Return the names of the node that squares and the one that averages the squares."""
     return [
         node.name
@@ -89,7 +87,7 @@ def squares(program: Program) -> list[str]:
     ]
 
 
-def test_only_the_nodes_that_overflow_are_kept(overflowing: tuple[Capture, Program], found: PrecisionReport) -> None:
+def test_only_the_nodes_that_overflow_are_kept(overflowing, found):
     """These are the two with numbers beyond float16."""
     assert list(found.keep) == squares(overflowing[1])
     assert not found.close
@@ -98,7 +96,7 @@ def test_only_the_nodes_that_overflow_are_kept(overflowing: tuple[Capture, Progr
     assert found.after.error < found.before.error / 100
 
 
-def test_the_nodes_that_overflow_cost_most(overflowing: tuple[Capture, Program], found: PrecisionReport) -> None:
+def test_the_nodes_that_overflow_cost_most(overflowing, found):
     """They come first, and only they have overflowed elements."""
     assert {item.node for item in found.order[:2]} == set(squares(overflowing[1]))
     for item in found.order:
@@ -107,9 +105,7 @@ def test_the_nodes_that_overflow_cost_most(overflowing: tuple[Capture, Program],
     assert costs == sorted(costs)
 
 
-def test_overflows_of_a_node_are_counted_as_they_are(
-    overflowing: tuple[Capture, Program], found: PrecisionReport, inputs: torch.Tensor
-) -> None:
+def test_overflows_of_a_node_are_counted_as_they_are(overflowing, found, inputs):
     """The count equals the squares beyond 65504 of numbers rounded to float16."""
     name = squares(overflowing[1])[0]
     program = overflowing[1]
@@ -121,14 +117,12 @@ def test_overflows_of_a_node_are_counted_as_they_are(
     assert next(item for item in found.order if item.node == name).isolated.overflowed == expected > 0
 
 
-def test_the_errors_are_those_of_programs_that_anybody_can_make(
-    overflowing: tuple[Capture, Program], found: PrecisionReport, inputs: torch.Tensor
-) -> None:
+def test_the_errors_are_those_of_programs_that_anybody_can_make(overflowing, found, inputs):
     """`before`, `after` and `without` equal the errors of programs lowered and run here."""
     capture, program = overflowing
     expected = capture["", 0, "O"]
 
-    def error(*keep: str) -> float:
+    def error(*keep):
         engine = get_backend("onnxruntime-cpu")
         made = engine.compile(lower(program, "float16", keep=keep, simulate=True), optimize=True)
         output = engine.run(made, {program.graph.inputs[0]: inputs})[program.graph.outputs[0]]
@@ -141,19 +135,19 @@ def test_the_errors_are_those_of_programs_that_anybody_can_make(
         assert not outcome.passes
 
 
-def test_a_note_says_what_is_simulated(found: PrecisionReport) -> None:
+def test_a_note_says_what_is_simulated(found):
     """The note also has the outcome without simulation on the same backend."""
     assert any("float16 was simulated" in note and "error" in note for note in found.notes)
 
 
-def test_a_backend_that_rounds_is_not_simulated(overflowing: tuple[Capture, Program]) -> None:
+def test_a_backend_that_rounds_is_not_simulated(overflowing):
     """onnx.reference computes in float16 itself, and needs the same nodes in float32."""
     report = keep_precise(*overflowing, to="float16", backend="reference", measure=0)
     assert list(report.keep) == squares(overflowing[1])
     assert report.notes == ()
 
 
-def test_a_type_of_a_larger_range_needs_no_node(overflowing: tuple[Capture, Program]) -> None:
+def test_a_type_of_a_larger_range_needs_no_node(overflowing):
     """bfloat16 has the range of float32."""
     report = keep_precise(*overflowing, to="bfloat16", measure=2)
     assert report.close
@@ -162,7 +156,7 @@ def test_a_type_of_a_larger_range_needs_no_node(overflowing: tuple[Capture, Prog
     assert any("can't be run" in note for note in report.notes)
 
 
-def test_a_goal_that_float32_misses_has_no_list(overflowing: tuple[Capture, Program]) -> None:
+def test_a_goal_that_float32_misses_has_no_list(overflowing):
     """With tolerance 0 even the float32 program misses the goal."""
     report = keep_precise(*overflowing, to="float16", tolerance=0.0)
     assert (report.close, report.keep, report.after) == (False, (), None)
@@ -170,7 +164,7 @@ def test_a_goal_that_float32_misses_has_no_list(overflowing: tuple[Capture, Prog
     assert "the goal is missed with every node in float32, too" in str(report)
 
 
-def test_every_node_of_the_list_is_needed(overflowing: tuple[Capture, Program]) -> None:
+def test_every_node_of_the_list_is_needed(overflowing):
     """A stricter goal needs more nodes, and is missed without any one of them."""
     report = keep_precise(*overflowing, to="float16", tolerance=1e-4, measure=0)
     assert len(report.keep) > 2
@@ -179,7 +173,7 @@ def test_every_node_of_the_list_is_needed(overflowing: tuple[Capture, Program]) 
     assert not any(outcome.passes for outcome in report.without.values())
 
 
-def test_an_outlier_among_channels_is_found_in_int8(inputs: torch.Tensor) -> None:
+def test_an_outlier_among_channels_is_found_in_int8(inputs):
     """The layer that computes it or the one that reads it is kept; the first layer is not."""
     torch.manual_seed(0)
     capture, program = subject(Outlier().eval(), inputs)
@@ -191,7 +185,7 @@ def test_an_outlier_among_channels_is_found_in_int8(inputs: torch.Tensor) -> Non
     assert report.order[0].module in {"second", "last"}
 
 
-def test_a_layer_that_needs_more_than_4_bits_is_found(inputs: torch.Tensor) -> None:
+def test_a_layer_that_needs_more_than_4_bits_is_found(inputs):
     """Small weights vanish if one weight of their block is a hundred times larger."""
     torch.manual_seed(0)
     model = Outlier().eval()
@@ -207,13 +201,12 @@ def test_a_layer_that_needs_more_than_4_bits_is_found(inputs: torch.Tensor) -> N
     assert len(report.order) == 3
 
 
-def test_every_call_of_a_capture_has_to_pass(inputs: torch.Tensor) -> None:
+def test_every_call_of_a_capture_has_to_pass(inputs):
     """The second call overflows, the first does not."""
     torch.manual_seed(0)
     model = RootMeanSquare().eval()
     program = optimize(export(model, (inputs,)))
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(inputs / 1000)
+    capture = capture_of(model, inputs / 1000)
     assert keep_precise(capture, program, to="float16", measure=0).close
     with torch.no_grad(), steal_forward(model) as capture:
         model(inputs / 1000)
@@ -221,7 +214,7 @@ def test_every_call_of_a_capture_has_to_pass(inputs: torch.Tensor) -> None:
     assert list(keep_precise(capture, program, to="float16", measure=0).keep) == squares(program)
 
 
-def test_nan_and_missing_outputs_never_pass() -> None:
+def test_nan_and_missing_outputs_never_pass():
     """No goal accepts them."""
     expected = torch.ones(4)
     wrong = [torch.tensor([1.0, 1.0, 1.0, bad]) for bad in (math.nan, math.inf, -math.inf)]
@@ -234,7 +227,7 @@ def test_nan_and_missing_outputs_never_pass() -> None:
     assert not OutputDifferences.of([], Goal(snr=0.0)).passes
 
 
-def test_indices_have_to_be_exact_whatever_the_ratio() -> None:
+def test_indices_have_to_be_exact_whatever_the_ratio():
     """A wrong index fails although its SNR is high."""
     goal = Goal(snr=1.0)
     difference = goal.measure(torch.tensor([1000, 2001]), torch.tensor([1000, 2000]))
@@ -242,7 +235,7 @@ def test_indices_have_to_be_exact_whatever_the_ratio() -> None:
     assert not goal.met(difference)
 
 
-def test_the_worst_output_is_what_counts() -> None:
+def test_the_worst_output_is_what_counts():
     """An outcome has the largest error and the lowest ratio of all outputs."""
     goal = Goal(snr=10.0)
     limits = Tolerance(1e-3, 1e-1)
@@ -266,15 +259,13 @@ def test_the_worst_output_is_what_counts() -> None:
         ),
     ],
 )
-def test_invalid_options_are_refused(
-    overflowing: tuple[Capture, Program], options: dict[str, object], error: type[Exception], message: str
-) -> None:
+def test_invalid_options_are_refused(overflowing, options, error, message):
     """The error has the type and message of the option."""
     with pytest.raises(error, match=message):
         keep_precise(*overflowing, **options)
 
 
-def test_the_report_fits_in_80_columns(found: PrecisionReport) -> None:
+def test_the_report_fits_in_80_columns(found):
     """It has the table of costs, the names of the kept nodes, and the outcomes before and after."""
     text = str(found)
     assert max(map(len, text.splitlines())) <= 80
@@ -283,7 +274,7 @@ def test_the_report_fits_in_80_columns(found: PrecisionReport) -> None:
     assert all(name in text for name in found.keep)
 
 
-def test_the_report_is_json_too(found: PrecisionReport) -> None:
+def test_the_report_is_json_too(found):
     """JSON has the cost of every node."""
     held = json.loads(found.to_json())
     assert held["keep"] == list(found.keep)
@@ -315,9 +306,7 @@ def large():
         (["large", "--to", "float16", "--json"], 1, '"filch_precision": 1'),
     ],
 )
-def test_the_command_says_by_its_exit_code_whether_precision_matters(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
-) -> None:
+def test_the_command_says_by_its_exit_code_whether_precision_matters(tmp_path, capsys, arguments, code, message):
     """The code is 0 if the goal is met with every node lowered, and 1 if not."""
     (tmp_path / "model.py").write_text(FACTORY)
     with pytest.raises(SystemExit) as ended:
@@ -326,9 +315,7 @@ def test_the_command_says_by_its_exit_code_whether_precision_matters(
     assert message in capsys.readouterr().out
 
 
-def test_an_unknown_precision_exits_with_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_precision_exits_with_2(tmp_path, capsys, monkeypatch):
     """The error names it."""
     (tmp_path / "model.py").write_text(FACTORY)
     monkeypatch.setattr("sys.argv", ["filch", "precision", f"{tmp_path / 'model.py'}:small", "--to", "float12"])

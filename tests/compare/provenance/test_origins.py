@@ -1,4 +1,4 @@
-"""Which exported nodes a compiled node is said to compute, and which of them its error may come from."""
+"""Which exported nodes a compiled node is said to compute, and which nodes change nothing."""
 
 from dataclasses import replace
 
@@ -7,10 +7,13 @@ import torch
 from onnx import numpy_helper
 from onnx_ir import serde
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from filch.compare import compare, compiled_graph
+from filch.compare.provenance._redundant import RedundantNodes
 from filch.export import export
-from filch.steal import steal_forward
+from filch.export.graph._from_fx import graph_from_fx
+from support.models.small import capture_of, module_of
 
 
 class Block(nn.Module):
@@ -36,8 +39,7 @@ def block():
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         model, x = Block().eval().requires_grad_(requires_grad=False), torch.randn(4, 16)
-        with steal_forward(model, submodules=True) as capture:
-            model(x)
+        capture = capture_of(model, x, submodules=True)
     return capture, export(model, (x,))
 
 
@@ -78,20 +80,11 @@ def test_origins_of_sound_nodes_are_what_they_compute(block):
     assert rows == {name: drawn[name] for name in rows}
 
 
-class Sum(nn.Module):
-    """A sum that ONNX Runtime computes in float32; one cast of the input serves two nodes."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return self.linear(x) + x
-
-
 def test_a_cast_of_an_input_has_no_origins():
     """It computes no exported node; the cast of a result holds the value of the result's node."""
-    graph = compiled_graph(export(Sum().half().eval(), (torch.randn(2, 8).half(),)))
+    # A sum that ONNX Runtime computes in float32; one cast of the input serves two nodes.
+    model = module_of(lambda self, x: self.linear(x) + x, linear=nn.Linear(8, 8))
+    graph = compiled_graph(export(model.half().eval(), (torch.randn(2, 8).half(),)))
     origins = {
         node.outputs[0]: [graph.source_graph.producer[graph.source_graph.outputs[0]].name in node.origins, node.origins]
         for node in graph.nodes
@@ -99,3 +92,25 @@ def test_a_cast_of_an_input_has_no_origins():
     }
     assert origins["InsertedPrecisionFreeCast_x"] == [False, ()]
     assert origins["add"][0]
+
+
+def redundant(function, *args):
+    return RedundantNodes(graph_from_fx(make_fx(function)(*args).graph))
+
+
+def test_an_operand_that_is_a_number_is_no_input():
+    """PyTorch's nodes have numbers among their attributes, and the same input once."""
+    found = redundant(lambda x: (1 - (x + 1) * x**2 / 2).relu() * x, torch.ones(3))
+    assert found.no_ops == {}
+    assert found.duplicates == {}
+
+
+def test_a_copy_that_is_written_to_is_another_value():
+    """What is computed from the copy is not what is computed from the original."""
+
+    def function(x):
+        copy = x.clone()
+        copy.add_(1)
+        return copy.relu(), x.relu()
+
+    assert redundant(function, torch.ones(3)).duplicates == {}

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from pathlib import Path
 from types import SimpleNamespace
 from xml.sax.saxutils import quoteattr
 
@@ -23,12 +22,13 @@ from filch.compare.float64._verdict import RoundingVerdict
 from filch.compare.rendering._markdown import table
 from filch.compare.results._rows import ModelOperation, ModuleRow, NodeOutcome
 from filch.compare.testing._plugin import _record_property
-from filch.export import Program, export
-from filch.steal import Capture, FilchError, Key, steal_forward
+from filch.export import Program
+from filch.steal import FilchError, Key
 from filch.steal.text._markup import for_markdown
 from filch.steal.text._python import python_docstring, python_literal
 from filch.steal.text._visible import short_line, shortened, visible
 from support.hostile.graphs import TEXTS, hostile_graph
+from support.models.small import recorded
 from support.processes.commands import run
 from support.views.chromium import Chromium, missing
 
@@ -55,12 +55,10 @@ CALLS = {
 }
 
 
-def wrong_gelu(op: str, value: str) -> tuple[Capture, Program]:
+def wrong_gelu(op, value):
     """A capture of a Gelu, and a program in which a local function called `op` computes `value`, twice as large."""
     model, x = nn.GELU(), torch.linspace(-3, 3, 12).reshape(3, 4)
-    with steal_forward(model, submodules=True) as capture:
-        model(x)
-    program = export(model, (x,))
+    capture, program = recorded(model, x, submodules=True)
     graph = program.model.graph
     (node,) = graph
     read, made = ir.val("read"), ir.val("made", dtype=ir.DataType.FLOAT)
@@ -75,7 +73,7 @@ def wrong_gelu(op: str, value: str) -> tuple[Capture, Program]:
     return capture, Program(program.model)
 
 
-def test_names_in_a_repro_are_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_in_a_repro_are_text(tmp_path, monkeypatch):
     """An operator and a value are named like Python code; the script has these names only in string literals."""
     monkeypatch.chdir(tmp_path)
     text = f'E"""\nimport os; os.system("touch {CANARY}")\n"""\\"""; open("{CANARY}", "w") # {{compute}} {{0}} \''
@@ -91,8 +89,9 @@ def test_names_in_a_repro_are_text(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "\nimport" not in (made.folder / "README.md").read_text("utf-8")
 
 
-def hostile_report() -> Report:
-    """Return a report with two graphs, in which every field for a name has each of the hostile names."""
+@pytest.fixture(scope="module")
+def report():
+    """The report that is written in every format."""
     difference = compare_tensors(torch.zeros(2), torch.ones(2))
     rows = []
     for stage, kind in (("exported", "node"), ("compiled", "fused")):
@@ -122,18 +121,12 @@ def hostile_report() -> Report:
 
 
 @pytest.fixture(scope="module")
-def report() -> Report:
-    """The report that is written in every format."""
-    return hostile_report()
-
-
-@pytest.fixture(scope="module")
-def cells_of(report: Report) -> list[dict[str, str]]:
+def cells_of(report):
     """Return the rows of a report's CSV, by column title."""
     return [*csv.DictReader(io.StringIO(report.to_csv()))]
 
 
-def is_harmless(text: str) -> bool:
+def is_harmless(text):
     """Return whether a terminal shows each character and no line is too long; tables may have non-breaking spaces."""
     lines = text.replace("\N{NO-BREAK SPACE}", " ").split("\n")
     return all(line.isprintable() and len(line) < 30_000 for line in lines)
@@ -141,7 +134,7 @@ def is_harmless(text: str) -> bool:
 
 @pytest.mark.parametrize("view", ["nodes", "operators", "modules", "outcomes", "dynamo", "precision"])
 @pytest.mark.parametrize("wide", [False, True], ids=["narrow", "wide"])
-def test_no_table_has_a_control_character(report: Report, view: str, wide: bool) -> None:
+def test_no_table_has_a_control_character(report, view, wide):
     """Neither do the sentences around the tables, and rich does not interpret names as markup."""
     text = report.table(view, wide=wide, width=None if wide else 80)
 
@@ -150,7 +143,7 @@ def test_no_table_has_a_control_character(report: Report, view: str, wide: bool)
     assert not any(line.startswith(("import os", "lines", "# h1", "1. b")) for line in text.splitlines())
 
 
-def test_no_sentence_has_a_control_character(report: Report) -> None:
+def test_no_sentence_has_a_control_character(report):
     """The sentences are of rows, modules, reports, explanations, errors and progress bars."""
     diff = DumpDiff("a", "b", tuple(DiffRow(Key(text, 0, "O"), text, text, text) for text in NAMES.values()))
     told = [report.headline, str(report.explanation), diff.headline, str(diff), diff.first_divergence]
@@ -163,7 +156,7 @@ def test_no_sentence_has_a_control_character(report: Report) -> None:
     assert len(str(failed.value)) < 2_000_000 < len(NAMES["megabyte"]) * len(report.rows)
 
 
-def test_the_command_line_shows_no_control_character(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_command_line_shows_no_control_character(capsys, tmp_path):
     """The file is no report, and the name of its folder has control characters."""
     file = tmp_path / "\x1b[2J\u202e.json"
     file.write_text('{"filch_report": "\\u001b[31m\\n"}')
@@ -176,7 +169,7 @@ def test_the_command_line_shows_no_control_character(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("key", NAMES)
-def test_a_cell_of_csv_computes_nothing(cells_of: list[dict[str, str]], key: str) -> None:
+def test_a_cell_of_csv_computes_nothing(cells_of, key):
     """Cells that begin like a formula get an apostrophe in front, so that a spreadsheet reads them as text."""
     place = [*NAMES].index(key)
     cells = cells_of[place]
@@ -188,7 +181,7 @@ def test_a_cell_of_csv_computes_nothing(cells_of: list[dict[str, str]], key: str
     assert is_number(cells["error"])
 
 
-def is_number(cell: str) -> bool:
+def is_number(cell):
     """Return whether a spreadsheet reads a text as a number."""
     try:
         float(cell)
@@ -198,7 +191,7 @@ def is_number(cell: str) -> bool:
 
 
 @pytest.mark.parametrize("key", [key for key in NAMES if NAMES[key].strip()])
-def test_a_name_in_markdown_reads_as_it_is(key: str) -> None:
+def test_a_name_in_markdown_reads_as_it_is(key):
     """In cells and sentences, names form no link, image, heading, code or HTML, and stay on one line."""
     name = NAMES[key]
     parser = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
@@ -211,7 +204,7 @@ def test_a_name_in_markdown_reads_as_it_is(key: str) -> None:
     assert len(page.findall(".//td")) == 2
 
 
-def test_a_report_in_markdown_is_one_table(report: Report) -> None:
+def test_a_report_in_markdown_is_one_table(report):
     """The table has a row for each row of the report, and its heading; all other lines are sentences."""
     text = report.to_markdown()
 
@@ -220,7 +213,7 @@ def test_a_report_in_markdown_is_one_table(report: Report) -> None:
     assert text.startswith("DIFFERENT: ") and "Next, " in text
 
 
-def test_a_page_of_a_diff_has_no_elements_but_its_own() -> None:
+def test_a_page_of_a_diff_has_no_elements_but_its_own():
     """This holds for names of dumps, modules and paths in a record."""
     rows = tuple(DiffRow(Key(text, 0, "O"), text, text, text) for text in NAMES.values())
     page = DumpDiff(NAMES["script"], NAMES["image"], rows).to_html()
@@ -231,7 +224,7 @@ def test_a_page_of_a_diff_has_no_elements_but_its_own() -> None:
 
 
 @pytest.mark.parametrize("key", NAMES)
-def test_a_name_in_python_source_is_a_string(key: str) -> None:
+def test_a_name_in_python_source_is_a_string(key):
     """The literal evaluates to the name, alone and in containers, and a name does not end a docstring."""
     name = NAMES[key]
     held = {name: [name, (name,), -1.5, None, True], 1: {name}}
@@ -243,7 +236,7 @@ def test_a_name_in_python_source_is_a_string(key: str) -> None:
     assert is_harmless(python_docstring(name))
 
 
-def test_a_name_in_a_junit_file_is_legal_xml(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_in_a_junit_file_is_legal_xml(monkeypatch):
     """The plugin adds names to a test's properties, which pytest writes as XML attributes."""
     notes = SimpleNamespace(user_properties=[])
     for name in NAMES.values():
@@ -254,7 +247,7 @@ def test_a_name_in_a_junit_file_is_legal_xml(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
-def test_a_page_with_all_names_runs_no_script(report: Report, tmp_path: Path) -> None:
+def test_a_page_with_all_names_runs_no_script(report, tmp_path):
     """Opened in a browser, the page has no dialog, console message, request or element that comes from a name."""
     page = tmp_path / "report.html"
     report.to_html(page)
@@ -270,7 +263,7 @@ def test_a_page_with_all_names_runs_no_script(report: Report, tmp_path: Path) ->
     assert len(browser.requests) == 1
 
 
-def test_onnxruntime_is_imported_without_its_telemetry(tmp_path: Path) -> None:
+def test_onnxruntime_is_imported_without_its_telemetry(tmp_path):
     """Its telemetry would write files and start a thread at import."""
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
     homes = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME"), str(tmp_path))

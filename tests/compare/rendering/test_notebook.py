@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from filch.compare import compare, diff
-from filch.export import export
-from filch.steal import restore, steal_forward
+from filch.steal import restore
 from support.faults.fakes import WrongBackend
+from support.models.small import recorded
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J"
 
@@ -24,9 +24,7 @@ def results(tmp_path_factory):
     """A result of each kind, of a tiny model with one wrong node."""
     model, x = nn.Sequential(nn.Linear(3, 3), nn.ReLU()).eval(), torch.ones(1, 3)
     file = tmp_path_factory.mktemp("notebook") / "ref.onnx"
-    with torch.no_grad(), steal_forward(model, submodules=True, dump_file=file) as capture:
-        model(x)
-    program = export(model, (x,))
+    capture, program = recorded(model, x, submodules=True, dump_file=file)
     report = compare(capture, program, backend=WrongBackend({"linear": lambda t: t + 1}))
     return {
         "report": report,

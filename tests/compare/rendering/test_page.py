@@ -1,16 +1,13 @@
 """The page of a real report in a browser: each number on it is the report's."""
 
 import math
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import torch
 
-from filch.compare import Report, compare, tiny_llm
+from filch.compare import compare, tiny_llm
 from filch.export import export
-from filch.steal import steal_forward
 from support.faults.fakes import WrongBackend
+from support.models.small import capture_of, recorded
 from support.models.zoo import MODELS
 from support.views.chromium import Chromium, missing
 from support.views.pages import headers, table
@@ -19,15 +16,12 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
 @pytest.fixture(scope="module")
-def reports() -> dict[str, Report]:
+def reports():
     """The tiny language model on ONNX Runtime, and with a fault in its first norm; ResNet-18 on ONNX Runtime."""
     model, args = tiny_llm()
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(*args)
-    program = export(model, args)
+    capture, program = recorded(model, *args, submodules=True)
     resnet, pixels, _ = MODELS["ResNet-18"]()
-    with torch.no_grad(), steal_forward(resnet, submodules=True) as seen:
-        resnet(*pixels)
+    seen = capture_of(resnet, *pixels, submodules=True)
     wrong = WrongBackend({"layer_norm": lambda t: t * 1.01})
     return {
         "clean": compare(capture, program, statistics=True),
@@ -37,7 +31,7 @@ def reports() -> dict[str, Report]:
 
 
 @pytest.fixture(scope="module")
-def page() -> Iterator[Chromium]:
+def page():
     """Return a browser page that fails the test on any console message or network request."""
     with Chromium() as made:
         yield made
@@ -47,9 +41,7 @@ def page() -> Iterator[Chromium]:
 
 
 @pytest.mark.parametrize("name", ["clean", "wrong", "resnet"])
-def test_every_number_of_every_row_is_read_back(
-    page: Chromium, reports: dict[str, Report], name: str, tmp_path
-) -> None:
+def test_every_number_of_every_row_is_read_back(page, reports, name, tmp_path):
     """Status, error and measures are read from the table, which is scrolled to its end, for all rows of both graphs."""
     report = reports[name]
     page.open(report.view("html", tmp_path / "report.html"))
@@ -66,7 +58,7 @@ def test_every_number_of_every_row_is_read_back(
     assert page.text(".remarks").startswith(report.headline)
 
 
-def _told(row: dict[str, str]) -> tuple[object, ...]:
+def _told(row):
     numbers = (_number(row.get(name, "")) for name in MEASURED)
     return row.get("graph", ""), row["value"], row["status"], *numbers
 
@@ -74,17 +66,17 @@ def _told(row: dict[str, str]) -> tuple[object, ...]:
 MEASURED = ("error", "mean_error", "absolute", "relative", "scale", "snr", "mismatched", "count")
 
 
-def _measures(difference) -> tuple[float, ...]:
+def _measures(difference):
     if difference is None or difference.problem:
         return (-math.pi,) * len(MEASURED)  # stands for nothing, and can be sorted
     return tuple(float(difference.measures[name]) for name in MEASURED)
 
 
-def _number(text: str) -> float:
+def _number(text):
     return float(text.replace("Infinity", "inf")) if text else -math.pi
 
 
-def test_it_opens_at_the_first_divergence(page: Chromium, reports: dict[str, Report], tmp_path: Path) -> None:
+def test_it_opens_at_the_first_divergence(page, reports, tmp_path):
     """The page shows statistics of the value and of its reference; the page of a clean report selects nothing."""
     report = reports["wrong"]
     page.open(report.view("html", tmp_path / "wrong.html"))
@@ -99,9 +91,7 @@ def test_it_opens_at_the_first_divergence(page: Chromium, reports: dict[str, Rep
     assert "first divergence" not in page.text(".panel")
 
 
-def test_layers_of_resnet_18_are_opened_searched_and_sorted(
-    page: Chromium, reports: dict[str, Report], tmp_path
-) -> None:
+def test_layers_of_resnet_18_are_opened_searched_and_sorted(page, reports, tmp_path):
     """These are the first steps of a reader."""
     report = reports["resnet"]
     page.resize(1280, 1100)  # in a small picture, boxes are joined and can't be clicked

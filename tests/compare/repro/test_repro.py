@@ -16,8 +16,8 @@ from filch.compare.repro._fx_part import TorchParts
 from filch.export import Program, export, graph_from_fx
 from filch.export.backends import Compiled, Script, get_backend
 from filch.export.backends.onnxruntime._backend import OnnxRuntimeBackend
-from filch.steal import steal_forward
 from support.faults.fakes import WrongBackend
+from support.models.small import capture_of
 from support.processes.commands import run
 
 APPROXIMATE = {"session_config": "optimization.enable_gelu_approximation=1"}
@@ -54,8 +54,7 @@ def given(tmp_path_factory):
     torch.manual_seed(0)
     model, x = Block().eval(), 3 * torch.randn(4, 8, 16)
     dump = tmp_path_factory.mktemp("given") / "ref.onnx"
-    with steal_forward(model, submodules=True, dump_file=dump), torch.no_grad():
-        model(x)
+    capture_of(model, x, submodules=True, dump_file=dump)
     program = export(model, (x,))
     program.model.graph.opset_imports[""] = 18  # ONNX Runtime approximates its own Gelu, not that of opset 20
     return Given(str(dump), program)
@@ -267,7 +266,7 @@ def test_the_command_refuses_reports_without_what_it_needs(given, tmp_path, monk
     assert not (tmp_path / "out").exists()
 
 
-def test_a_value_with_the_name_of_a_builtin_keeps_it() -> None:
+def test_a_value_with_the_name_of_a_builtin_keeps_it():
     """The argument of a sequence is called `input`, and torch renames the node that reads it."""
     x = torch.ones(2, 4)
     program = export(nn.Sequential(nn.ReLU()), (x,)).exported_program

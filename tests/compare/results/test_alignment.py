@@ -1,27 +1,25 @@
 """Tests of the graphs of an alignment: what is said of each value of A and of B, and where it is in the other one."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
 import pytest
 
-from filch.compare import Alignment, align
-from filch.export import Finding, Graph, graph_from_json
-from filch.steal import steal_forward
+from filch.compare import align
+from filch.export import graph_from_json
+from support.models.small import capture_of
 
 from ...support.models.port import port
 
 
-def linked(result: Alignment) -> tuple[Graph, Graph]:
+def linked(result):
     """Return the graphs of A and of B with their findings."""
     other = result.graph
     assert other.reference_graph is not None
     return other.reference_graph, other
 
 
-def finding(graph: Graph, module: str, op: str) -> Finding:
+def finding(graph, module, op):
     """Return the first finding of an operator in a module."""
     (found, *_) = (
         graph.findings[name][0]
@@ -33,18 +31,18 @@ def finding(graph: Graph, module: str, op: str) -> Finding:
 
 
 @pytest.fixture(scope="module")
-def clean() -> Alignment:
+def clean():
     a, b, args = port()
     return align(a, b, args)
 
 
 @pytest.fixture(scope="module")
-def wrong() -> Alignment:
+def wrong():
     a, b, args = port({1: "epsilon"})
     return align(a, b, args)
 
 
-def test_values_of_a_correct_port_are_linked_in_both_directions(clean: Alignment):
+def test_values_of_a_correct_port_are_linked_in_both_directions(clean):
     """Each place is a value of the other graph, which names this one in turn; none diverges or is inherited."""
     own, other = linked(clean)
     for graph, beside in ((own, other), (other, own)):
@@ -68,7 +66,7 @@ def test_values_of_a_correct_port_are_linked_in_both_directions(clean: Alignment
     assert clean.graph.close is True
 
 
-def test_the_graphs_say_where_a_port_leaves_a_and_what_inherits_it(wrong: Alignment):
+def test_the_graphs_say_where_a_port_leaves_a_and_what_inherits_it(wrong):
     """The departure names the operation of A; what depends on it is inherited, but linked by its weights."""
     own, other = linked(wrong)
     (departure,) = wrong.departures
@@ -88,7 +86,7 @@ def test_the_graphs_say_where_a_port_leaves_a_and_what_inherits_it(wrong: Alignm
     assert other.close is False
 
 
-def test_weights_have_findings(clean: Alignment):
+def test_weights_have_findings(clean):
     """Transposed and joined ones name each other; the findings of weights alone say what is missing and unused."""
     own, other = linked(clean)
     assert own.findings["layers.1.up.weight"][0].places == {"blocks.1.w1": "transposed"}
@@ -107,15 +105,14 @@ def test_weights_have_findings(clean: Alignment):
 def test_named_arrays_have_findings():
     """The first wrong array leaves A, and those before it are linked."""
     a, b, args = port({1: "gelu"})
-    with steal_forward(b, submodules=True) as capture:
-        b(*args)
+    capture = capture_of(b, *args, submodules=True)
     own, other = linked(align(a, capture, args))
     assert other.findings["blocks.1"][0].status == "leaves A"
     (place,) = other.findings["blocks.0"][0].places
     assert own.producer[place].module == "layers.0"
 
 
-def test_rows_of_a_mapping_are_marked(clean: Alignment):
+def test_rows_of_a_mapping_are_marked(clean):
     """A given row says so; one with other numbers is contradicted, and names the wrong place."""
     changes = {"layers.0.norm_1": ("given", "blocks.0.ln1"), "layers.0.norm_2": ("contradicted", "blocks.1.ln2")}
     values = (
@@ -131,7 +128,7 @@ def test_rows_of_a_mapping_are_marked(clean: Alignment):
     assert contradicted.diverged
 
 
-def test_json_has_the_graphs_and_the_links(wrong: Alignment):
+def test_json_has_the_graphs_and_the_links(wrong):
     """Names in the links are values of the graphs, which can be read back."""
     record = json.loads(wrong.to_json())
     graphs = {side: graph_from_json(graph) for side, graph in record["graphs"].items()}

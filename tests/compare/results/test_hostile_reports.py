@@ -17,6 +17,7 @@ from filch.export.passes._profile import ProfileInstrument
 from filch.export.views import plot_legend, save
 from filch.steal import DumpError, recover, restore, steal_forward
 from support.hostile.reports import FILES, JOURNALS, PATHS, PLACES, REPORTS, SECRET, TABLES
+from support.models.small import capture_of
 from support.processes.commands import run
 
 _MEMORY = 500 * 2**10  # KiB, as `ru_maxrss` counts
@@ -26,8 +27,7 @@ _MEMORY = 500 * 2**10  # KiB, as `ru_maxrss` counts
 def report():
     """Return the JSON of a report."""
     model, x = nn.Linear(2, 2).eval(), torch.ones(1, 2)
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(x)
+    capture = capture_of(model, x)
     return compare(capture, export(model, (x,)), backend="reference")
 
 

@@ -1,9 +1,7 @@
 """Test the rule for outcomes: close is a proof, and what is needed and was not judged is named."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pytest
 import torch
@@ -24,7 +22,8 @@ from filch.compare.results._precision import Goal, OutputDifferences, PrecisionR
 from filch.compare.testing._artifacts import ArtifactStore
 from filch.compare.testing._checks import Checks
 from filch.export import export
-from filch.steal import Key, steal_forward
+from filch.steal import Key
+from support.models.small import capture_of
 from support.processes.commands import run
 
 
@@ -35,7 +34,7 @@ class Given(Result):
     given: Proof = field(default_factory=lambda: Proof(1, is_wrong=False))
 
     @property
-    def proof(self) -> Proof:
+    def proof(self):
         """Return the given proof."""
         return self.given
 
@@ -53,7 +52,7 @@ GAPS = (Gap("logits", "no reference for this value"), Gap("cache", "the backend 
         (Proof(0, is_wrong=True), "different"),
     ],
 )
-def test_an_outcome_follows_from_what_was_judged(proof: Proof, outcome: Outcome) -> None:
+def test_an_outcome_follows_from_what_was_judged(proof, outcome):
     """Without a judged value nothing is close, and what is wrong outweighs what is missing."""
     result = Given(given=proof)
 
@@ -72,7 +71,7 @@ def test_an_outcome_follows_from_what_was_judged(proof: Proof, outcome: Outcome)
         ({"logits": "drawn at random", "other": "no gap"}, False),
     ],
 )
-def test_an_incomplete_result_passes_only_if_each_gap_is_accepted(accepted: Mapping[str, str], passes: bool) -> None:
+def test_an_incomplete_result_passes_only_if_each_gap_is_accepted(accepted, passes):
     """It stays incomplete; the reason stands beside the value."""
     result = Given(given=Proof(3, is_wrong=False, gaps=GAPS), accepted=accepted)
 
@@ -80,7 +79,7 @@ def test_an_incomplete_result_passes_only_if_each_gap_is_accepted(accepted: Mapp
     assert any("accepted: drawn at random" in sentence for sentence in result.gap_sentences()) == bool(accepted)
 
 
-def test_acceptance_hides_nothing_that_is_wrong_or_was_never_judged() -> None:
+def test_acceptance_hides_nothing_that_is_wrong_or_was_never_judged():
     """A part of a comparison without a name, such as a stage that failed, can't be accepted."""
     accepted = {"logits": "a reason", "cache": "a reason", "": "a reason"}
     nameless = Gap("", "the compiled graph can't be run")
@@ -105,9 +104,7 @@ INCOMPLETE, IMPOSSIBLE = Proof(1, is_wrong=False, gaps=GAPS), Proof.impossible("
         ([], "incomplete", 2, 2),
     ],
 )
-def test_the_worst_of_several_outcomes_counts(
-    proofs: list[Proof], outcome: Outcome, code: int, if_accepted: int
-) -> None:
+def test_the_worst_of_several_outcomes_counts(proofs, outcome, code, if_accepted):
     """None at all is incomplete, and a comparison that could not be made is an error unless another one differs."""
     together = Proof.together(proofs)
 
@@ -115,52 +112,52 @@ def test_the_worst_of_several_outcomes_counts(
     assert together.without({gap.name: "a reason" for gap in GAPS}).exit_code == if_accepted
 
 
-def a_report(*statuses: str, **fields: Any) -> Report:
+def a_report(*statuses, **fields):
     """Return a report with an input that is the same, and outputs with these statuses."""
     given = Row(0, "exported", 0, "node", "n", "Relu", "x", status="same")
     rows = (Row(0, "exported", 1, "output", "n", "Relu", f"y{at}", status=item) for at, item in enumerate(statuses))
     return Report("eager", "reference", "program", (given, *rows), **fields)
 
 
-def a_diff(*same: bool | None, kind: str = "O") -> DumpDiff:
+def a_diff(*same, kind="O"):
     """Return the difference of two dumps with records that are equal, not equal or not stored."""
     rows = (DiffRow(Key(f"m{at}", 0, kind), "", "", reason="", same=item) for at, item in enumerate(same))
     return DumpDiff("a", "b", tuple(rows))
 
 
-def an_alignment(*problems: str, gaps: tuple[Gap, ...] = ()) -> Alignment:
+def an_alignment(*problems, gaps=()):
     """Return the alignment of outputs with these problems."""
     outputs = tuple(AlignedOutput(f"y{at}", "", problem=problem) for at, problem in enumerate(problems))
     return Alignment("a", "b", *[()] * 5, tuple(filter(None, problems)), outputs=outputs, gaps=gaps)
 
 
-def weights(*found: bool, gaps: tuple[Gap, ...] = ()) -> Alignment:
+def weights(*found, gaps=()):
     """Return the alignment of weights that are in A, or not."""
     rows = tuple(AlignedWeight(f"y{at}", (), ("w",) * item, "", complete=item) for at, item in enumerate(found))
     wrong = tuple(row.name for row in rows if not row.complete)
     return Alignment("a", "b", rows, *[()] * 4, wrong, compared="weights", gaps=gaps)
 
 
-def a_decoding(judged: int, *wrong: DecodeBreak, **fields: Any) -> Decoding:
+def a_decoding(judged, *wrong, **fields):
     """Return the result of decoding."""
     return Decoding(
         "m", "eager", "dynamic", "", 1, 2, (), wrong, (), (), judged, 9, 0.0, **{"consistent": True} | fields
     )
 
 
-def an_invariance(*verdicts: str) -> Invariance:
+def an_invariance(*verdicts):
     """Return the result of relations with these verdicts."""
     return Invariance("m", 1, 6, bitwise=False, rows=tuple(InvarianceRow("y0", item) for item in verdicts))
 
 
-def cells(*items: Cell | Report) -> CellTable:
+def cells(*items):
     """Return a table of comparisons."""
     return CellTable(
         tuple(run_cell({}, lambda item=item: item) if isinstance(item, Report) else item for item in items)
     )
 
 
-def a_history(*cells: Cell) -> Result:
+def a_history(*cells):
     """Return the history of cells in one run."""
     common = {"filch_ledger": 1, "key": "k", "run": "2026-01-01T00:00:00Z", "environment": {}, "blame": None}
     return history(
@@ -169,12 +166,12 @@ def a_history(*cells: Cell) -> Result:
     )
 
 
-def passes(*reports: Report | None) -> PassErrors:
+def passes(*reports):
     """Return the reports after passes; None is one after which the program can't be run."""
     return PassErrors(tuple(PassRow(at, f"p{at}", 1, report=report) for at, report in enumerate(reports)))
 
 
-def of_outputs(kind: str, *, are_close: bool) -> Result:
+def of_outputs(kind, *, are_close):
     """Return a bisection or a precision report of a program whose outputs are close or not."""
     before = OutputDifferences(passes=are_close, error=0.0, snr=0.0)
     if kind == "bisect":
@@ -240,7 +237,7 @@ OUTCOMES: dict[str, tuple[Result, Outcome, int]] = {
 
 
 @pytest.mark.parametrize("situation", OUTCOMES)
-def test_each_command_has_the_outcome_of_its_situation(situation: str) -> None:
+def test_each_command_has_the_outcome_of_its_situation(situation):
     """Text, JSON and exit code say the same; if values that were not judged are accepted, only named ones count."""
     result, outcome, code = OUTCOMES[situation]
     data = json.loads(result.to_json())
@@ -252,7 +249,7 @@ def test_each_command_has_the_outcome_of_its_situation(situation: str) -> None:
     assert accepted.passes == (outcome == "close" or (outcome == "incomplete" and "" not in names))
 
 
-def test_a_file_of_accepted_values_has_a_reason_for_each(tmp_path) -> None:
+def test_a_file_of_accepted_values_has_a_reason_for_each(tmp_path):
     """A name with dots is quoted; a table, a number or an empty reason is an error that shows the right line."""
     path = tmp_path / "accepted.toml"
     path.write_text('logits = "drawn at random"\n"layers.3/y" = "not used"\n')
@@ -265,7 +262,7 @@ def test_a_file_of_accepted_values_has_a_reason_for_each(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(("name", "outcome"), [("0", "close"), ("", "incomplete")])
-def test_a_value_that_was_not_stored_is_covered_by_the_output_of_its_model(name: str, outcome: str) -> None:
+def test_a_value_that_was_not_stored_is_covered_by_the_output_of_its_model(name, outcome):
     """An inner value is, if the outputs of the model were judged; the output itself is not, and is named."""
     stored = [DiffRow(Key(path, 0, kind), "", "float32[2]", same=True) for path in ("", "0") for kind in "IO"]
     rows = [replace(row, same=None, reason="too large") if row.key == (name, 0, "O") else row for row in stored]
@@ -284,7 +281,7 @@ def make():
 """
 
 
-def test_a_value_that_can_not_be_judged_is_named_and_can_be_accepted(tmp_path, monkeypatch, capsys) -> None:
+def test_a_value_that_can_not_be_judged_is_named_and_can_be_accepted(tmp_path, monkeypatch, capsys):
     """On the command line by an option or a file, in pytest by an argument or the setting for all tests."""
     (tmp_path / "draws.py").write_text(DRAWS)
     monkeypatch.chdir(tmp_path)
@@ -305,7 +302,7 @@ def test_a_value_that_can_not_be_judged_is_named_and_can_be_accepted(tmp_path, m
     assert "--accept is the name of a value and a reason" in capsys.readouterr().err
 
 
-def test_the_fixture_takes_reasons_of_a_test_and_of_all_tests(tmp_path) -> None:
+def test_the_fixture_takes_reasons_of_a_test_and_of_all_tests(tmp_path):
     """A report that is incomplete fails, unless one of both has a reason for each value."""
     model, x = nn.Dropout(0.5).train(), torch.ones(2, 3)
     recorded: dict[str, str] = {}
@@ -320,7 +317,6 @@ def test_the_fixture_takes_reasons_of_a_test_and_of_all_tests(tmp_path) -> None:
     Checks(replace(store, accepted={name: "drawn at random"})).check(model, (x,))
 
 
-def _proof_of(model: nn.Module, x: torch.Tensor) -> Proof:
-    with steal_forward(model) as capture:
-        model(x)
+def _proof_of(model, x):
+    capture = capture_of(model, x)
     return compare(capture, export(model, (x,))).proof

@@ -12,8 +12,9 @@ from filch.compare import CompareError
 from filch.compare.testing import _cause
 from filch.compare.testing._golden import Golden
 from filch.compare.testing._golden_file import KEY, GoldenRecord
-from filch.steal import add_properties, restore, steal_forward
+from filch.steal import add_properties, restore
 from filch.steal.files._untrusted import parse_json
+from support.models.small import capture_of, module_of
 
 X = torch.linspace(-1, 1, 24).reshape(2, 12)
 
@@ -95,14 +96,10 @@ def test_an_unchanged_model_passes(golden, model):
 def test_a_module_that_is_called_without_tensors_passes(tmp_path):
     """Its inputs have no rows, and are there nevertheless."""
 
-    class Table(nn.Module):
-        def forward(self):
-            return torch.arange(12.0)
-
     class Biased(nn.Module):
         def __init__(self):
             super().__init__()
-            self.table = Table()
+            self.table = module_of(lambda self: torch.arange(12.0))
 
         def forward(self, x):
             return x + self.table()
@@ -331,8 +328,7 @@ def test_without_a_float64_kernel_the_cause_is_unknown(tmp_path):
 def test_a_dump_of_an_older_version_is_compared_by_tolerance(tmp_path, model):
     """The message says why nothing is known of the cause, and an update adds the levels."""
     path, results = tmp_path / "model.onnx", []
-    with torch.no_grad(), steal_forward(model, submodules=True, dump_file=path):
-        model(X)
+    capture_of(model, X, submodules=True, dump_file=path)
     changed = copy.deepcopy(model)
     changed.act = nn.GELU("tanh")
     for subject in (model, changed):
@@ -440,8 +436,7 @@ def test_a_golden_dump_of_many_values_is_read_again(golden, monkeypatch):
 def test_a_golden_dump_with_its_levels_among_the_rest_is_read(tmp_path, model):
     """As Filch wrote them before."""
     path = tmp_path / "model.onnx"
-    with steal_forward(model, submodules=True, dump_file=path):
-        model(X)
+    capture_of(model, X, submodules=True, dump_file=path)
     level = [0.0] * 6 + [[0.0] * 8]
     add_properties(path, {KEY: json.dumps({"levels": {"a": level}, "weights": {}, "random": "", "problem": ""})})
 
@@ -452,8 +447,7 @@ def test_a_golden_dump_with_its_levels_among_the_rest_is_read(tmp_path, model):
 def test_a_damaged_golden_dump_is_refused(tmp_path, model, text):
     """The message names the file."""
     path = tmp_path / "model.onnx"
-    with steal_forward(model, submodules=True, dump_file=path):
-        model(X)
+    capture_of(model, X, submodules=True, dump_file=path)
     add_properties(path, {KEY: text})
 
     with pytest.raises(CompareError, match=r"'filch.golden' in .*model.onnx' is damaged"):

@@ -17,6 +17,7 @@ from filch.compare.testing._artifacts import ArtifactStore
 from filch.export import BackendError, export
 from filch.export.backends import _registry
 from filch.steal import steal_forward
+from support.models.small import capture_of
 from support.processes.forked import run_python
 
 pytest_plugins = "pytester"
@@ -512,8 +513,7 @@ def test_a_page_shows_each_row_and_marks_those_that_differ():
     models = [nn.Linear(2, 2), nn.Linear(2, 2)]
     captures = []
     for model in models:
-        with torch.no_grad(), steal_forward(model) as capture:
-            model(torch.ones(1, 2))
+        capture = capture_of(model, torch.ones(1, 2))
         captures.append(capture)
 
     text = diff(*captures).to_html()

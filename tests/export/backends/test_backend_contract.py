@@ -12,6 +12,7 @@ from torch import nn
 from filch.export import BackendError
 from filch.export.backends import CompiledVariant, Script, Switch, get_backend
 from filch.export.backends.testing import BackendContract
+from support.models.small import module_of
 from support.processes.gpu import ort_cuda
 
 EAGER, REFERENCE = get_backend("eager"), get_backend("reference")
@@ -91,25 +92,20 @@ class TestInductor(BackendContract):
         return get_backend("inductor")
 
 
-class Net(nn.Module):
+def net(self, ids, scale):
     """Several inputs and outputs of several dtypes, one of them an input, layers of other kinds."""
-
-    def __init__(self):
-        super().__init__()
-        self.embedding = nn.Embedding(16, 8)
-        self.conv = nn.Conv1d(8, 8, 3, padding=1)
-        self.norm = nn.LayerNorm(6)
-
-    def forward(self, ids, scale):
-        x = self.norm(self.conv(self.embedding(ids).transpose(1, 2))) * scale
-        return x.softmax(-1), x.argmax(-1), x > 0, scale
+    x = self.norm(self.conv(self.embedding(ids).transpose(1, 2))) * scale
+    return x.softmax(-1), x.argmax(-1), x > 0, scale
 
 
 class OfNet(BackendContract):
     def make_model(self):
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(0)
-            return Net().eval(), (torch.randint(16, (2, 6)), torch.rand(6))
+            model = module_of(
+                net, embedding=nn.Embedding(16, 8), conv=nn.Conv1d(8, 8, 3, padding=1), norm=nn.LayerNorm(6)
+            )
+            return model.eval(), (torch.randint(16, (2, 6)), torch.rand(6))
 
 
 class TestNetOnEager(OfNet, TestEager): ...
@@ -484,13 +480,6 @@ def test_what_a_backend_cannot_do_is_skipped():
             getattr(Contract(), test)()
 
 
-class Rounds(nn.Module):
-    """Returns its input in bfloat16, too."""
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return x * 3, x.bfloat16()
-
-
 @pytest.mark.parametrize("name", ["onnxruntime-cpu", "openvino", "reference"])
 def test_bfloat16_outputs_leave_scripts_and_other_interpreters(name):
     """NumPy has no bfloat16: scripts return such outputs as float32, and `run_in` converts them back."""
@@ -500,7 +489,8 @@ def test_bfloat16_outputs_leave_scripts_and_other_interpreters(name):
             return get_backend(name)
 
         def make_model(self):
-            return Rounds(), (torch.randn(2, 3),)
+            # Returns its input in bfloat16, too.
+            return module_of(lambda self, x: (x * 3, x.bfloat16())), (torch.randn(2, 3),)
 
     contract = Contract()
     contract.test_the_script_runs_without_filch()

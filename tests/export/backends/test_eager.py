@@ -1,4 +1,4 @@
-"""Eager PyTorch in another setting: what was asked for is what runs, and nothing else is changed."""
+"""The backends `eager` and `reference`."""
 
 import re
 from contextlib import redirect_stdout
@@ -6,6 +6,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
 import pytest
 import torch
 from torch import nn
@@ -13,33 +14,31 @@ from torch import nn
 from filch.compare import compare, diff
 from filch.export import BackendError, Program, export
 from filch.export.backends import get_backend
-from filch.steal import Capture, steal_forward
+from support.models.small import capture_of, module_of, onnx_model, recorded
 
 
 class Attention(nn.Module):
     """A projection, attention over it, another one."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.into = nn.Linear(8, 24)
         self.out = nn.Linear(8, 8)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         q, k, v = self.into(x).view(2, 5, 3, 2, 4).permute(2, 0, 3, 1, 4)
         mixed = nn.functional.scaled_dot_product_attention(q, k, v)
         return self.out(mixed.transpose(1, 2).reshape(2, 5, 8))
 
 
 @pytest.fixture(scope="module")
-def subject() -> tuple[Capture, Program]:
+def subject():
     torch.manual_seed(0)
     model, x = Attention().eval(), torch.randn(2, 5, 8)
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
-    return capture, export(model, (x,))
+    return recorded(model, x, submodules=True)
 
 
-def values_of(program: Program, **options: Any) -> dict[str, torch.Tensor]:
+def values_of(program, **options):
     backend = get_backend("eager", **options)
     made = backend.compile(program, optimize=False)
     x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(1))
@@ -47,7 +46,7 @@ def values_of(program: Program, **options: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "torch.float16", torch.float64])
-def test_another_dtype_is_what_is_computed_in(subject: tuple[Capture, Program], dtype: Any) -> None:
+def test_another_dtype_is_what_is_computed_in(subject, dtype):
     """Given as a dtype or as its name; the program's own weights stay as they are."""
     _, program = subject
     wanted = getattr(torch, str(dtype).removeprefix("torch."))
@@ -58,7 +57,7 @@ def test_another_dtype_is_what_is_computed_in(subject: tuple[Capture, Program], 
     assert {tensor.dtype for tensor in program.exported_program.state_dict.values()} == {torch.float32}
 
 
-def test_autocast_computes_matrix_products_in_its_type(subject: tuple[Capture, Program]) -> None:
+def test_autocast_computes_matrix_products_in_its_type(subject):
     """And is over after the run."""
     capture, program = subject
 
@@ -68,7 +67,7 @@ def test_autocast_computes_matrix_products_in_its_type(subject: tuple[Capture, P
     assert not torch.is_autocast_enabled("cpu")
 
 
-def test_another_attention_is_within_the_tolerance_and_not_the_same(subject: tuple[Capture, Program]) -> None:
+def test_another_attention_is_within_the_tolerance_and_not_the_same(subject):
     """The exact one and the fused one round differently; both are asked for by name."""
     capture, program = subject
     reports = {
@@ -80,20 +79,18 @@ def test_another_attention_is_within_the_tolerance_and_not_the_same(subject: tup
     assert any(not torch.equal(value, values["flash"][name]) for name, value in values["math"].items())
 
 
-def test_an_attention_that_this_device_does_not_have_is_an_error(subject: tuple[Capture, Program]) -> None:
+def test_an_attention_that_this_device_does_not_have_is_an_error(subject):
     """PyTorch would otherwise take another one."""
     with pytest.raises(BackendError, match="No viable backend for scaled_dot_product_attention"):
         values_of(subject[1], attention="cudnn")
 
 
 @pytest.mark.parametrize("deterministic", [True, "true"])
-def test_deterministic_algorithms_are_on_in_the_run_alone(
-    subject: tuple[Capture, Program], deterministic: bool | str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deterministic_algorithms_are_on_in_the_run_alone(subject, deterministic, monkeypatch):
     """Whatever the user had set is set again."""
     seen = []
 
-    def seeing(*args: Any, **how: Any) -> tuple[()]:
+    def seeing(*args, **how):
         seen.append(torch.are_deterministic_algorithms_enabled())
         return ()
 
@@ -117,7 +114,7 @@ def test_deterministic_algorithms_are_on_in_the_run_alone(
         ({"device": "toaster"}, "backend 'eager': torch has no device 'toaster'"),
     ],
 )
-def test_options_that_there_are_not_are_errors(options: dict[str, str], message: str) -> None:
+def test_options_that_there_are_not_are_errors(options, message):
     """With the value, and what to write instead."""
     with pytest.raises(BackendError, match=message):
         get_backend("eager", **options)
@@ -126,37 +123,25 @@ def test_options_that_there_are_not_are_errors(options: dict[str, str], message:
 class Through(nn.Module):
     """Returns what it is given, too."""
 
-    def __init__(self, extra: Any = None) -> None:
+    def __init__(self, extra=None):
         super().__init__()
         self.extra = extra
 
-    def forward(self, x: torch.Tensor) -> Any:
+    def forward(self, x):
         return x, x * 2, self.extra
 
 
-def test_an_input_that_is_returned_is_judged() -> None:
-    """No operation gives it."""
-    model, x = Through(), torch.randn(3)
-    with steal_forward(model) as capture:
-        model(x)
+@pytest.mark.parametrize("number", [None, 3])
+def test_an_input_that_is_returned_is_judged_and_a_number_is_left_out(number):
+    """No operation gives the input; the number is no tensor."""
+    model, x = Through(number), torch.randn(3)
 
-    report = compare(capture, export(model, (x,)), backend="eager")
-
-    assert report.close and all(row.judged for row in report.rows if row.kind == "output")
-
-
-def test_a_number_among_the_results_is_left_out() -> None:
-    """It is no tensor; the tensors beside it are judged."""
-    model, x = Through(3), torch.randn(3)
-    with steal_forward(model) as capture:
-        model(x)
-
-    report = compare(capture, export(model, (x,)), backend="eager")
+    report = compare(capture_of(model, x), export(model, (x,)), backend="eager")
 
     assert report.close and [row.judged for row in report.rows if row.kind == "output"] == [True, True]
 
 
-def test_a_device_that_is_not_there_is_an_error() -> None:
+def test_a_device_that_is_not_there_is_an_error():
     """Never the CPU instead."""
     device = f"cuda:{torch.cuda.device_count()}"
 
@@ -165,22 +150,17 @@ def test_a_device_that_is_not_there_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("options", [{"dtype": "float16"}, {"autocast": "bfloat16"}, {"attention": "math"}])
-def test_an_option_without_effect_on_the_program_is_an_error(options: dict[str, str]) -> None:
+def test_an_option_without_effect_on_the_program_is_an_error(options):
     """Nobody should believe that they compared what they did not."""
-
-    class Counts(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x + 1
-
     x = torch.arange(3)
-    program = export(Counts(), (x,))
+    program = export(module_of(lambda self, x: x + 1), (x,))
     backend = get_backend("eager", **options)
 
     with pytest.raises(BackendError, match="has no effect on"):
         backend.run(backend.compile(program, optimize=False), {"x": x})
 
 
-def test_the_same_model_in_two_settings_is_compared_without_an_export() -> None:
+def test_the_same_model_in_two_settings_is_compared_without_an_export():
     """Two captures and `diff`, as docs/guides/torch_compile.md shows it; a fault in one is found at its module."""
     docs = (Path(__file__).resolve().parents[3] / "docs" / "guides" / "torch_compile.md").read_text()
     (shown,) = (text for text in re.findall(r"```python\n(.*?)```", docs, re.DOTALL) if "diff(exact, fused)" in text)
@@ -191,8 +171,7 @@ def test_the_same_model_in_two_settings_is_compared_without_an_export() -> None:
         exec(shown, scope)  # noqa: S102  our own docs
     model = scope["attention"].requires_grad_(requires_grad=False)
     model.linear1.bias += 0.1
-    with steal_forward(model, submodules=True) as changed:
-        model(scope["tokens"])
+    changed = capture_of(model, scope["tokens"], submodules=True)
     found = diff(scope["fused"], changed)
 
     assert diff(scope["exact"], scope["fused"]).close
@@ -213,8 +192,25 @@ def test_an_input_and_weights_that_are_results_are_given_as_they_are():
 
     model, x = Given(), torch.arange(4.0)
     program = export(model, (x,))
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(x)
+    capture = capture_of(model, x)
     assert compare(capture, program, backend="eager").close
     found = get_backend("eager").run(get_backend("eager").compile(program, optimize=False), {"x": x})
     assert [found[name].tolist() for name in program.graph.outputs] == [[0, 2, 4, 6], [1] * 4, [0, 1, 2, 3], [0] * 3]
+
+
+def test_texts_are_no_values_of_the_reference_evaluator():
+    """An honest program may have a text in it, which nothing compares."""
+    text = '(float[2] x) => (float[2] y) { text = Constant<value_string = "a">() written = Cast<to=8>(x) y = Relu(x) }'
+    backend = get_backend("reference")
+    compiled = backend.compile(Program(ir.from_proto(onnx_model(text))), optimize=False)
+
+    found = backend.run(compiled, {"x": torch.tensor([-1.0, 2.0])}, ["text", "written"])
+
+    assert {name: value.tolist() for name, value in found.items()} == {"y": [0, 2]}
+
+
+def test_a_regular_expression_that_nothing_stops_is_refused():
+    model = onnx_model('(string[1] x) => (bool[1] y) { y = RegexFullMatch<pattern = "(a+)+$">(x) }')
+
+    with pytest.raises(BackendError, match="runs RegexFullMatch by Python's re, which no time limit stops"):
+        get_backend("reference").compile(Program(ir.from_proto(model)), optimize=False)

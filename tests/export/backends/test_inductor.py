@@ -18,6 +18,7 @@ from filch.export.backends.inductor._kernels import Kernel
 from filch.export.backends.inductor._options import InductorOptions
 from filch.export.backends.inductor._wrapper import instrument
 from filch.steal import steal_forward
+from support.models.small import capture_of, module_of, recorded
 from support.processes.compilers import needs_compiler
 
 pytestmark = needs_compiler
@@ -75,24 +76,17 @@ def test_a_clean_program_is_close(report):
     assert judged == {*_kernels(report), *(row.node for row in report.rows if row.kind == "output")}
 
 
-class Deviations(nn.Module):
+def deviations(self, x):
     """A deviation and a variance, which torch.onnx decomposes to a primitive that Inductor can't lower."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(8, 16)
-
-    def forward(self, x):
-        hidden = self.linear(x)
-        return hidden.std(-1), hidden.var(0, correction=0)
+    hidden = self.linear(x)
+    return hidden.std(-1), hidden.var(0, correction=0)
 
 
 def test_a_deviation_is_compiled():
     """As torch.compile does; all that is stored is judged."""
     torch.manual_seed(0)
-    model, x = Deviations().eval(), torch.randn(4, 8)
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
+    model, x = module_of(deviations, linear=nn.Linear(8, 16)).eval(), torch.randn(4, 8)
+    capture = capture_of(model, x, submodules=True)
 
     report = compare(capture, export(model, (x,)), backend="inductor")
 
@@ -113,8 +107,7 @@ class Items(nn.Module):
 def test_the_results_of_an_operation_with_several_are_judged_by_the_models():
     """Each of `topk` and `sort` is a buffer of a library call."""
     model, x = Items(), torch.randn(4, 8)
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
+    capture = capture_of(model, x, submodules=True)
 
     report = compare(capture, export(model, (x,)), backend="inductor")
 
@@ -168,9 +161,7 @@ def written():
 
     torch.manual_seed(0)
     model, inputs = Written().eval(), (torch.randn(5, 4), torch.tensor([1, 0, 1, 3, 1]))
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(*inputs)
-    program = export(model, inputs)
+    capture, program = recorded(model, *inputs, submodules=True)
     named = dict(zip(program.graph.inputs, inputs, strict=True))
     return capture, program, named, InductorPlants(program, named)
 
@@ -211,18 +202,12 @@ def test_a_fault_in_what_writes_over_a_buffer_is_named(kind, op):
     assert report.undisturbed
 
 
-class Optional(nn.Module):
-    """Returns nothing where a caller may ask for something, before and after what it returns."""
-
-    def forward(self, x):
-        return {"before": None, "sum": x.sum(1), "after": None, "product": x.prod(1)}
-
-
 def test_an_output_that_is_none_is_no_output():
     """The others are judged, each as itself."""
-    model, x = Optional().eval(), torch.randn(4, 8)
-    with torch.no_grad(), steal_forward(model) as capture:
-        model(x)
+    # Returns nothing where a caller may ask for something, before and after what it returns.
+    model = module_of(lambda self, x: {"before": None, "sum": x.sum(1), "after": None, "product": x.prod(1)}).eval()
+    x = torch.randn(4, 8)
+    capture = capture_of(model, x)
 
     report = compare(capture, export(model, (x,)), backend="inductor")
 
@@ -376,7 +361,7 @@ def call(args):
 """
 
 
-def test_kernels_in_front_of_a_block_are_observed_before_those_in_it(tmp_path: Path):
+def test_kernels_in_front_of_a_block_are_observed_before_those_in_it(tmp_path):
     """Code for a GPU computes what is on the CPU before it selects the device in a `with` statement."""
     kernels = SimpleNamespace(first=lambda: torch.ones(1), second=lambda x: x + 1, third=lambda x: x * 3)
     kernels.guard = contextlib.nullcontext

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, partial
 from random import Random
-from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -16,7 +15,7 @@ from torch import nn
 
 from faults.nodes.compiled import OrtPlants
 from filch.export import BackendError, Program, export, lower, optimize
-from filch.export.backends import Backend, Compiled, Isolates, backend_names, get_backend, isolate
+from filch.export.backends import Isolates, backend_names, get_backend, isolate
 from filch.export.backends._forms import Cast, Form, Permute, Reshape, Uint8ToInt8
 from filch.export.backends._nchwc import Unblock
 from filch.steal import ModuleInfo
@@ -52,13 +51,13 @@ parts (float[4,3] x) => (float[4,3] inner, float[4,3] last)
 class Convolutions(nn.Module):
     """Of 18 channels, which fill no block; the first output is read by what makes the second."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first = nn.Conv2d(3, 18, 3, padding=1)
         self.second = nn.Conv2d(18, 18, 3, padding=1)
         self.third = nn.Conv2d(18, 32, 3)
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, x):
         hidden = torch.relu(self.first(x))
         hidden = torch.sigmoid(self.second(hidden)) + hidden
         return hidden, nn.functional.max_pool2d(self.third(hidden), 2).mean((2, 3))
@@ -67,11 +66,11 @@ class Convolutions(nn.Module):
 class Recurrent(nn.Module):
     """A node with three outputs."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.lstm = nn.LSTM(8, 8, batch_first=True)
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, x):
         steps, (state, _) = self.lstm(x)
         return steps * 2, state
 
@@ -79,33 +78,33 @@ class Recurrent(nn.Module):
 class Small(nn.Module):
     """Two kernels of Inductor's own with a library's between, and a view of what is stored."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.norm = nn.LayerNorm(16)
         self.linear = nn.Linear(16, 16)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return torch.softmax(torch.tanh(self.linear(self.norm(x))).view(-1, 2, 8) * 0.5, -1)
 
 
-def exported(model: nn.Module, *args: torch.Tensor, **kwargs: torch.Tensor) -> tuple[Program, Values]:
+def exported(model, *args, **kwargs):
     program = export(model.eval(), args, kwargs)
     taken = argument_tensors(ModuleInfo.of(model).parameters, args, kwargs)
     return program, {value: taken[path] for value, path in program.inputs.items()}
 
 
-def control() -> tuple[Program, Values]:
+def control():
     made = parser.parse_model(CONTROL)
     onnx.checker.check_model(made)
     return Program(ir.from_proto(made)), {"x": torch.rand(4, 3)}
 
 
-def quantised() -> tuple[Program, Values]:
+def quantised():
     program, inputs = exported(Convolutions(), torch.randn(2, 3, 8, 8))
     return lower(optimize(program), "int8", calibration=[inputs]), inputs
 
 
-def of_zoo(name: str) -> tuple[Program, Values]:
+def of_zoo(name):
     model, args, kwargs = ZOO[name]()
     return exported(model, *args, **kwargs)
 
@@ -122,38 +121,36 @@ MODELS: dict[str, Callable[[], tuple[Program, Values]]] = {
 
 
 @cache
-def subject(name: str) -> tuple[Program, Values]:
+def subject(name):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return MODELS[name]()
 
 
-def observed(backend: Backend, made: Compiled, inputs: Values) -> Values:
+def observed(backend, made, inputs):
     """What is computed, each node on what those before it made."""
     found = backend.run(made, inputs, made.graph.producer)
     return {name: tensor.clone() for name, tensor in found.items() if name in made.graph.producer}
 
 
-def isolated(
-    backend: Backend, name: str, made: Compiled, given: Mapping[str, torch.Tensor], buffer: int = EVERYTHING
-) -> Values:
+def isolated(backend, name, made, given, buffer=EVERYTHING):
     program, inputs = subject(name)
     how = {"optimize": "compiled" in backend.stages, "buffer": buffer}
     found = isolate(backend, program, made, inputs, given.get, **how)
     return {name: tensor.clone() for name, tensor in found if name in made.graph.producer}
 
 
-def differing(one: Values, other: Values) -> set[str]:
+def differing(one, other):
     """The names of values of other bits."""
     assert one.keys() == other.keys()
     return {name for name, tensor in one.items() if bits(tensor) != bits(other[name])}
 
 
-def bits(tensor: torch.Tensor) -> tuple[torch.dtype, torch.Size, bytes]:
+def bits(tensor):
     return tensor.dtype, tensor.shape, tensor.contiguous().cpu().numpy().tobytes()
 
 
-def compiled(backend: Backend, name: str) -> Compiled:
+def compiled(backend, name):
     return backend.compile(subject(name)[0], optimize="compiled" in backend.stages)
 
 
@@ -172,7 +169,7 @@ def compiled(backend: Backend, name: str) -> Compiled:
         ("resnet", "all", 2**15),
     ],
 )
-def test_onnx_runtime_given_its_own_values_computes_the_same_bits(name: str, level: str, buffer: int) -> None:
+def test_onnx_runtime_given_its_own_values_computes_the_same_bits(name, level, buffer):
     """Fused nodes, blocked channels, integers, subgraphs, sequences and nodes of several outputs included."""
     backend = get_backend("onnxruntime-cpu", level=level)
     made = compiled(backend, name)
@@ -181,7 +178,7 @@ def test_onnx_runtime_given_its_own_values_computes_the_same_bits(name: str, lev
     assert not differing(isolated(backend, name, made, values, buffer), values)
 
 
-def test_blocked_channels_are_given() -> None:
+def test_blocked_channels_are_given():
     """Else the test above would show nothing of them."""
     backend = get_backend("onnxruntime-cpu", level="all")
     made = compiled(backend, "convolutions")
@@ -194,7 +191,7 @@ def test_blocked_channels_are_given() -> None:
 
 
 @pytest.mark.parametrize("buffer", [1, EVERYTHING])
-def test_values_are_given_in_the_shapes_of_each_run(buffer: int) -> None:
+def test_values_are_given_in_the_shapes_of_each_run(buffer):
     """Also the values of some nodes, after all were observed with fewer and with more rows."""
     rows = torch.export.Dim("rows")
     program = export(Small().eval(), (torch.randn(4, 16),), dynamic_shapes={"x": {0: rows}})
@@ -215,7 +212,7 @@ def test_values_are_given_in_the_shapes_of_each_run(buffer: int) -> None:
     ("name", "backend"),  # of a foreign file, eager has no exported program
     [*(("small", name) for name in AT_HAND), *(("control", name) for name in AT_HAND if name != "eager")],
 )
-def test_what_is_given_is_what_the_nodes_read_that_read_it_and_no_other(name: str, backend: str) -> None:
+def test_what_is_given_is_what_the_nodes_read_that_read_it_and_no_other(name, backend):
     """One value after the other is given wrong: those that are made of it directly change, subgraphs' too."""
     engine = get_backend(backend)
     made = compiled(engine, name)
@@ -233,13 +230,13 @@ def test_what_is_given_is_what_the_nodes_read_that_read_it_and_no_other(name: st
 
 
 @pytest.mark.parametrize("backend", AT_HAND)
-def test_what_does_not_fit_is_not_given(backend: str) -> None:
+def test_what_does_not_fit_is_not_given(backend):
     """Another type, another shape: what was computed stays."""
     engine = get_backend(backend)
     check_unfit(engine, compiled(engine, "small"))
 
 
-def check_unfit(backend: Backend, made: Compiled) -> None:
+def check_unfit(backend, made):
     values = observed(backend, made, subject("small")[1])
     wide = {name: 2 * tensor.double() for name, tensor in values.items()}
     more = {name: 2 * torch.stack([tensor]) for name, tensor in values.items()}
@@ -257,7 +254,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize("names", [[name] for name in STEPS] + [["blocked", "permuted"]])
-def test_what_turns_a_value_into_the_exported_form_has_a_way_back(names: list[str]) -> None:
+def test_what_turns_a_value_into_the_exported_form_has_a_way_back(names):
     """There and back again is where it was; several steps in their order."""
     held = STEPS[names[0]][1]
     steps = [STEPS[name][0] for name in names[:-1]] + [
@@ -273,34 +270,19 @@ def test_what_turns_a_value_into_the_exported_form_has_a_way_back(names: list[st
     assert bits(form.to_exported(back)) == bits(wanted)
 
 
-def test_numbers_that_would_be_rounded_have_no_way_back() -> None:
+def test_numbers_that_would_be_rounded_have_no_way_back():
     """A float32 value is not given where the graph holds it in float16."""
     assert Form("value", (Cast(torch.float32),)).to_compiled(torch.randn(3), (torch.float16, torch.Size([3]))) is None
 
 
-@pytest.mark.parametrize("buffer", [2**12, EVERYTHING])
-@pytest.mark.parametrize("kind", ["weight bit", "activation"])
-def test_a_wrong_node_of_the_graph_that_onnx_runtime_optimized_is_wrong_alone(kind: str, buffer: int) -> None:
-    """Given what a sound one computed; of what was handed on, others are wrong, too."""
-    program, inputs = subject("convolutions")
-    planter = OrtPlants(program, inputs, get_backend("onnxruntime-cpu", level="all"))
-    sound = observed(planter.clean, planter.clean.compile(program, optimize=True), inputs)
-    plant = planter.plant(kind, Random(0))  # noqa: S311  no secret
-    made = plant.backend.compile(program, optimize=True)
-    (own,) = (node.outputs for node in made.graph.nodes if node.name == plant.node)
-
-    assert {*own} < differing(observed(plant.backend, made, inputs), sound)
-    assert {*own} == differing(isolated(plant.backend, "convolutions", made, sound, buffer), sound)
-
-
-def sigmoid_for_tanh(wrong: bool, model: onnx.ModelProto) -> None:
+def sigmoid_for_tanh(wrong, model):
     """Make the Tanh of the model a Sigmoid, if it is to be wrong."""
     for node in model.graph.node if wrong else ():
         if node.op_type == "Tanh":
             node.op_type = "Sigmoid"
 
 
-def test_a_backend_that_cannot_isolate_is_given_the_program_cut() -> None:
+def test_a_backend_that_cannot_isolate_is_given_the_program_cut():
     """What it makes of that is wrong in the same node alone."""
     program, inputs = subject("small")
     sound, wrong = (PlantedBackend(partial(sigmoid_for_tanh, fault), BASIC) for fault in (False, True))
@@ -313,11 +295,11 @@ def test_a_backend_that_cannot_isolate_is_given_the_program_cut() -> None:
     assert {*own} == differing(isolated(wrong, "small", made, values), values)
 
 
-def test_a_backend_that_refuses_the_cut_program_says_so() -> None:
+def test_a_backend_that_refuses_the_cut_program_says_so():
     """In its own words."""
 
     class Refusing(PlantedBackend):
-        def compile(self, program: Program, *, optimize: bool) -> Compiled:
+        def compile(self, program, *, optimize):
             if any(value.name == "linear" for value in program.model.graph.inputs):
                 raise BackendError("this one takes no such program")
             return super().compile(program, optimize=optimize)
@@ -331,7 +313,7 @@ def test_a_backend_that_refuses_the_cut_program_says_so() -> None:
 
 
 @cache
-def inductor() -> Any:
+def inductor():
     """What plants faults in Inductor's kernels; it is imported once it is needed."""
     from faults.nodes.inductor import InductorPlants
 
@@ -339,7 +321,7 @@ def inductor() -> Any:
 
 
 @needs_compiler
-def test_inductors_kernels_read_what_is_given_in_their_buffers() -> None:
+def test_inductors_kernels_read_what_is_given_in_their_buffers():
     """Their own values change nothing, nor do those that do not fit; a wrong one changes what is made of it."""
     backend = inductor().clean
     made = compiled(backend, "small")
@@ -354,15 +336,30 @@ def test_inductors_kernels_read_what_is_given_in_their_buffers() -> None:
         assert changed <= {out for node in made.graph.consumers[value] for out in node.outputs}
 
 
-@needs_compiler
-def test_a_wrong_kernel_of_inductor_is_wrong_alone() -> None:
-    """The library's function in the middle: what is made of it is right again."""
-    program, inputs = subject("small")
-    planter = inductor()
+def ort_planter():
+    """What plants faults in a graph that ONNX Runtime optimized."""
+    return OrtPlants(*subject("convolutions"), get_backend("onnxruntime-cpu", level="all"))
+
+
+@pytest.mark.parametrize(
+    ("name", "planter_of", "kind", "buffer"),
+    [
+        *(
+            ("convolutions", ort_planter, kind, size)
+            for kind in ("weight bit", "activation")
+            for size in (2**12, EVERYTHING)
+        ),
+        pytest.param("small", inductor, "library call", EVERYTHING, marks=needs_compiler),
+    ],
+)
+def test_a_wrong_node_of_a_compiled_graph_is_wrong_alone(name, planter_of, kind, buffer):
+    """Given what a sound one computed, in ONNX Runtime or Inductor; of what was handed on, others are wrong, too."""
+    program, inputs = subject(name)
+    planter = planter_of()
     sound = observed(planter.clean, planter.clean.compile(program, optimize=True), inputs)
-    plant = planter.plant("library call", Random(0))  # noqa: S311  no secret
+    plant = planter.plant(kind, Random(0))  # noqa: S311  no secret
     made = plant.backend.compile(program, optimize=True)
     (own,) = (node.outputs for node in made.graph.nodes if node.name == plant.node)
 
     assert {*own} < differing(observed(plant.backend, made, inputs), sound)
-    assert {*own} == differing(isolated(plant.backend, "small", made, sound), sound)
+    assert {*own} == differing(isolated(plant.backend, name, made, sound, buffer), sound)

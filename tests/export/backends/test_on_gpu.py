@@ -11,6 +11,7 @@ from filch.export import export
 from filch.export.backends import get_backend
 from filch.export.backends.onnxruntime._run import feeds_of, run
 from filch.steal import steal_forward
+from support.models.small import capture_of
 from support.processes.compilers import needs_compiler
 from support.processes.gpu import needs_tf32, ort_cuda
 
@@ -135,8 +136,7 @@ def test_a_model_on_the_device_is_compared_with_programs_everywhere():
     """Its export names the device in the graph and has its weights there; captures are on the CPU."""
     case = Case()
     model, x = copy.deepcopy(case.model).cuda(), case.x.cuda()
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(x)
+    capture = capture_of(model, x, submodules=True)
     program = export(model, (x,))
 
     for backend in (get_backend("eager"), get_backend("eager", device="cuda"), get_backend("onnxruntime-cpu")):

@@ -1,4 +1,4 @@
-"""What ONNX Runtime is told by name arrives there, and what it would ignore is refused."""
+"""The options of ONNX Runtime and its providers, TensorRT among them: what they do, and what is refused."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ import torch
 from onnx_ir import serde
 from torch import nn
 
-from filch.export import BackendError, Program, export
+from filch.compare import compare
+from filch.export import BackendError, export
 from filch.export.backends import get_backend
 from filch.export.backends.onnxruntime import _options as _ort_options
 from filch.export.backends.onnxruntime._backend import OnnxRuntimeBackend
 from filch.export.backends.onnxruntime._run import feeds_of, run
 from filch.export.backends.onnxruntime._values import to_torch
+from support.models.small import capture_of
+from support.processes.forked import run_python
 
 CUDA = "CUDAExecutionProvider"
 
 
 @pytest.fixture(scope="module")
-def program() -> Program:
+def program():
     torch.manual_seed(0)
     return export(nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), (torch.randn(2, 3, 4),))
 
@@ -29,13 +32,13 @@ def program() -> Program:
 class Recorded:
     """Sessions as ONNX Runtime is asked for them: options, providers and keywords."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch):
         self.options: list[ort.SessionOptions] = []
         self.providers: list[Any] = []
         self.keywords: list[dict[str, Any]] = []
         real = ort.InferenceSession
 
-        def session(path: Any, options: ort.SessionOptions, *, providers: list[Any], **keywords: Any) -> Any:
+        def session(path, options, *, providers, **keywords):
             self.options.append(options)
             self.providers.append(providers)
             self.keywords.append(keywords)
@@ -47,11 +50,11 @@ class Recorded:
 
 
 @pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
+def recorded(monkeypatch):
     return Recorded(monkeypatch)
 
 
-def on_cuda(**options: Any) -> OnnxRuntimeBackend:
+def on_cuda(**options):
     """The CUDA backend as it is made where there is a device."""
     return OnnxRuntimeBackend("onnxruntime-cuda", CUDA, _ort_options.read_options("onnxruntime-cuda", CUDA, options))
 
@@ -66,14 +69,14 @@ def on_cuda(**options: Any) -> OnnxRuntimeBackend:
         ("all", "ORT_ENABLE_ALL"),
     ],
 )
-def test_a_level_arrives(program: Program, recorded: Recorded, level: str, asked: str) -> None:
+def test_a_level_arrives(program, recorded, level, asked):
     """Each of the five, at the session that optimizes."""
     get_backend("onnxruntime-cpu", level=level).compile(program, optimize=True)
 
     assert recorded.options[0].graph_optimization_level == getattr(ort.GraphOptimizationLevel, asked)
 
 
-def test_session_settings_arrive(program: Program) -> None:
+def test_session_settings_arrive(program):
     """Attributes, entries and threads, as values or as the text of a command line; seen at the session itself."""
     texts = {"threads": "2", "session_options": "execution_mode=ORT_PARALLEL,enable_mem_pattern=false"}
     texts["session_config"] = "session.disable_prepacking=1"
@@ -90,7 +93,7 @@ def test_session_settings_arrive(program: Program) -> None:
         assert held.get_session_config_entry("session.disable_prepacking") == "1"
 
 
-def test_a_disabled_optimizer_leaves_the_graph_as_it_is(program: Program) -> None:
+def test_a_disabled_optimizer_leaves_the_graph_as_it_is(program):
     """MatMul and Add stay two nodes where their fusion is off."""
     fused = get_backend("onnxruntime-cpu").compile(program, optimize=True).graph
     options = {"disabled_optimizers": "MatMulAddFusion"}
@@ -109,7 +112,7 @@ def test_a_disabled_optimizer_leaves_the_graph_as_it_is(program: Program) -> Non
         "TransposeOptimizer_CPUExecutionProvider",
     ],
 )
-def test_optimizers_without_a_text_of_their_own_are_known(name: str) -> None:
+def test_optimizers_without_a_text_of_their_own_are_known(name):
     """Of some names, the library holds no text that could be found."""
     assert get_backend("onnxruntime-cpu", disabled_optimizers=name).options.disabled_optimizers == (name,)
 
@@ -135,9 +138,7 @@ def test_optimizers_without_a_text_of_their_own_are_known(name: str) -> None:
         ({"provider_options": "sdpa_kernel=2"}, {"sdpa_kernel": "2"}),
     ],
 )
-def test_what_is_for_cuda_arrives_at_its_provider(
-    program: Program, recorded: Recorded, monkeypatch: pytest.MonkeyPatch, options: Any, told: dict[str, str]
-) -> None:
+def test_what_is_for_cuda_arrives_at_its_provider(program, recorded, monkeypatch, options, told):
     """At the first provider of the session that is asked for, the CPU behind it."""
     monkeypatch.setattr(_ort_options, "_is_known", lambda name: True)  # a build for the CPU lacks CUDA's names
 
@@ -148,9 +149,7 @@ def test_what_is_for_cuda_arrives_at_its_provider(
     assert told.items() <= given.items()
 
 
-def test_a_search_tunes_matrix_products_too(
-    program: Program, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_tunes_matrix_products_too(program, recorded, monkeypatch):
     """By an entry of the configuration, from 1 on."""
     monkeypatch.setattr(_ort_options, "_is_known", lambda name: True)
 
@@ -159,9 +158,7 @@ def test_a_search_tunes_matrix_products_too(
     assert recorded.options[0].get_session_config_entry("ep.cuda.enable_gemm_auto_tune") == "1"
 
 
-def test_an_observed_graph_is_not_recorded_as_a_cuda_graph(
-    program: Program, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_observed_graph_is_not_recorded_as_a_cuda_graph(program, recorded, monkeypatch):
     """Its outputs have no fixed addresses."""
     monkeypatch.setattr(_ort_options, "_is_known", lambda name: True)
     backend = on_cuda(use_cuda_graph=True)
@@ -192,7 +189,7 @@ def test_an_observed_graph_is_not_recorded_as_a_cuda_graph(
         ({"disabled_optimizers": ["MatmulBNFusion"]}, r"no optimizer 'MatmulBNFusion' and would ignore it"),
     ],
 )
-def test_what_is_not_known_is_refused_in_a_sentence(options: dict[str, Any], said: str) -> None:
+def test_what_is_not_known_is_refused_in_a_sentence(options, said):
     """Names, values, and names inside of values."""
     with pytest.raises(BackendError, match=said):
         get_backend("onnxruntime-cpu", **options)
@@ -206,13 +203,13 @@ def test_what_is_not_known_is_refused_in_a_sentence(options: dict[str, Any], sai
         ({"provider_options": {"use_tf23": 1}}, r"has no provider option 'use_tf23'"),
     ],
 )
-def test_what_cuda_does_not_know_is_refused_too(options: dict[str, Any], said: str) -> None:
+def test_what_cuda_does_not_know_is_refused_too(options, said):
     """Before a device is asked for."""
     with pytest.raises(BackendError, match=said):
         on_cuda(**options)
 
 
-def test_a_script_for_a_device_loads_its_libraries() -> None:
+def test_a_script_for_a_device_loads_its_libraries():
     """Without them, ONNX Runtime would use the CPU; on the CPU there are none."""
     if CUDA not in ort.get_available_providers():
         pytest.skip("needs onnxruntime-gpu, which knows the options of a device")
@@ -222,7 +219,7 @@ def test_a_script_for_a_device_loads_its_libraries() -> None:
     assert loads not in get_backend("onnxruntime-cpu").script(optimize=True).code
 
 
-def test_a_provider_that_does_not_start_is_no_cpu(program: Program) -> None:
+def test_a_provider_that_does_not_start_is_no_cpu(program):
     """ONNX Runtime would step back to the CPU without a word."""
     if CUDA not in ort.get_available_providers() or torch.cuda.is_available():
         pytest.skip("needs onnxruntime-gpu on a machine without a GPU")
@@ -232,7 +229,7 @@ def test_a_provider_that_does_not_start_is_no_cpu(program: Program) -> None:
 
 
 @pytest.mark.parametrize("replay", [False, True])
-def test_results_that_stay_on_their_device_are_the_same(program: Program, replay: bool) -> None:
+def test_results_that_stay_on_their_device_are_the_same(program, replay):
     """Bound to a device, and at fixed places as a CUDA graph needs them; here the device is the CPU."""
     x = torch.randn(2, 3, 4)
     content = serde.serialize_model(program.model).SerializeToString()
@@ -245,14 +242,14 @@ def test_results_that_stay_on_their_device_are_the_same(program: Program, replay
     assert all(torch.equal(to_torch(plain[name]), to_torch(bound[name])) for name in plain)
 
 
-def test_each_call_records_a_cuda_graph_of_its_own(program: Program) -> None:
+def test_each_call_records_a_cuda_graph_of_its_own(program):
     """A graph that was recorded for other inputs would be replayed with their addresses."""
     content = serde.serialize_model(program.model).SerializeToString()
     session = ort.InferenceSession(content, providers=["CPUExecutionProvider"])
     ids: list[int] = []
     run_bound = session.run_with_iobinding
 
-    def record(binding: ort.IOBinding, options: ort.RunOptions) -> None:
+    def record(binding, options):
         ids.append(int(options.get_run_config_entry("gpu_graph_id")))
         run_bound(binding, options)
 
@@ -263,3 +260,56 @@ def test_each_call_records_a_cuda_graph_of_its_own(program: Program) -> None:
     (first, recorded, replayed), (second, recorded_again, replayed_again) = ids[:3], ids[3:]
     assert first == second == -1  # without a graph
     assert 0 < recorded == replayed < recorded_again == replayed_again
+
+
+@pytest.fixture(scope="module")
+def subject():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh()).eval(), torch.randn(2, 4)
+    capture = capture_of(model, x, submodules=True)
+    return capture, export(model, (x,))
+
+
+def test_tensorrt_says_what_is_missing_and_falls_back_to_nothing():
+    """In a process of its own, as ONNX Runtime would print; where it is there, this is skipped."""
+    code = "from filch.export.backends import get_backend; get_backend('onnxruntime-tensorrt')"
+    done = run_python("-c", code)
+    if done.returncode == 0:
+        pytest.skip("TensorRT is there")
+
+    assert done.stdout == ""
+    last = done.stderr.strip().splitlines()[-1]
+    assert "BackendError: backend 'onnxruntime-tensorrt'" in last
+    assert "can't load lib" in last or "needs onnxruntime-gpu" in last
+
+
+def test_a_session_that_does_not_get_its_provider_is_refused(subject, monkeypatch):
+    """ONNX Runtime takes the next one, and only logs it."""
+    import onnxruntime as ort
+
+    from filch.export.backends.onnxruntime._backend import OnnxRuntimeBackend
+
+    class Fallen(ort.InferenceSession):
+        def get_providers(self):
+            return []
+
+    monkeypatch.setattr(ort, "InferenceSession", Fallen)
+    backend = OnnxRuntimeBackend("onnxruntime-cpu", "CPUExecutionProvider")
+
+    with pytest.raises(BackendError, match="ONNX Runtime can't start CPUExecutionProvider for this program"):
+        backend.compile(subject[1], optimize=False)
+
+
+@pytest.mark.gpu
+def test_tensorrt_runs_where_it_is(subject):
+    """Its nodes are whole subgraphs."""
+    capture, program = subject
+    try:
+        backend = get_backend("onnxruntime-tensorrt")
+    except BackendError as error:
+        pytest.skip(str(error))
+
+    report = compare(capture, program, backend=backend)
+
+    assert {row.stage for row in report.rows} == {"exported", "compiled"}
+    assert all(row.judged for row in report.rows if row.kind == "output")

@@ -2,21 +2,20 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from filch.compare import Report, compare, compiled_graph
+from filch.compare import compare, compiled_graph
 from filch.export import BackendError, Program, export
 from filch.export.backends import Compiled, Profiles, get_backend
-from filch.steal import Capture, steal_forward
+from filch.steal import steal_forward
+from support.models.small import module_of
 from support.models.zoo import exported
 from support.thorough import kept
 
@@ -27,7 +26,7 @@ FLOAT32 = {"INFERENCE_PRECISION_HINT": "f32"}
 class Block(nn.Module):
     """What OpenVINO fuses: a convolution with its norm and activation, a residual, a linear layer behind a view."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.conv = nn.Conv2d(3, 8, 3, padding=1)
         self.norm = nn.BatchNorm2d(8)
@@ -35,26 +34,26 @@ class Block(nn.Module):
         self.last = nn.Linear(8, 5)
         self.layer_norm = nn.LayerNorm(5)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         x = torch.relu(self.norm(self.conv(x)))
         x = torch.relu(self.again(x) + x)
         return self.layer_norm(torch.nn.functional.gelu(self.last(x.mean((2, 3)))))
 
 
-def subject(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[Capture, Program]:
+def subject(model, *args, **kwargs):
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
         model(*args, **kwargs)
     return capture, export(model, args, kwargs)
 
 
 @cache
-def block() -> tuple[Capture, Program]:
+def block():
     torch.manual_seed(0)
     return subject(Block().eval(), torch.randn(2, 3, 8, 8))
 
 
 @cache
-def judged(name: str) -> tuple[Program, Report]:
+def judged(name):
     model, args, kwargs, program = exported(name)
     with torch.no_grad(), steal_forward(model, submodules=True) as capture:
         model(*args, **kwargs)
@@ -65,7 +64,7 @@ NAMES = kept(["resnet", "llama"], "resnet")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_clean_model_is_silent_and_nearly_all_layers_are_judged(name: str) -> None:
+def test_a_clean_model_is_silent_and_nearly_all_layers_are_judged(name):
     """At least 95 % of the executed nodes have origins and an error, under 1e-4, and looking changed no bit."""
     _, report = judged(name)
     nodes = {row.node: row for row in report.rows if row.kind in ("node", "fused")}
@@ -79,7 +78,7 @@ def test_a_clean_model_is_silent_and_nearly_all_layers_are_judged(name: str) -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_exported_node_is_explained(name: str) -> None:
+def test_every_exported_node_is_explained(name):
     """It is among the origins of an executed node, or does not depend on the inputs."""
     program, report = judged(name)
     explained = {name for row in report.rows for name in row.origins}
@@ -89,7 +88,7 @@ def test_every_exported_node_is_explained(name: str) -> None:
     assert [node.name for node in computed if node.name not in explained] == []
 
 
-def test_every_value_of_the_graph_has_its_name_and_its_type() -> None:
+def test_every_value_of_the_graph_has_its_name_and_its_type():
     """Also what OpenVINO alone has, and names by nothing."""
     _, program = block()
 
@@ -100,7 +99,7 @@ def test_every_value_of_the_graph_has_its_name_and_its_type() -> None:
     assert made and all(graph.values[name].dtype for name in made)
 
 
-def test_a_result_that_is_copied_to_another_layout_is_made_once() -> None:
+def test_a_result_that_is_copied_to_another_layout_is_made_once():
     """The copy has its name: a value of two producers would be drawn as reading itself."""
     model = nn.Sequential(nn.ConvTranspose2d(4, 8, 4), nn.ReLU(), nn.ConvTranspose2d(8, 3, 4, 2, 1), nn.Tanh()).eval()
 
@@ -113,7 +112,7 @@ def test_a_result_that_is_copied_to_another_layout_is_made_once() -> None:
     assert report.close and all(row.judged for row in report.rows)
 
 
-def test_layers_say_what_was_fused_into_them_and_by_which_kernel_they_run() -> None:
+def test_layers_say_what_was_fused_into_them_and_by_which_kernel_they_run():
     """A convolution has the activation behind it."""
     _, report = judged("resnet")
     _, program = block()
@@ -126,12 +125,12 @@ def test_layers_say_what_was_fused_into_them_and_by_which_kernel_they_run() -> N
 
 
 @contextmanager
-def wrong_weight(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]) -> Iterator[None]:
+def wrong_weight(monkeypatch, shape):
     """OpenVINO reads a model in which the first weight of a shape is 1 % too large."""
     import openvino as ov
 
     class Core(ov.Core):
-        def read_model(self, *args: Any) -> ov.Model:
+        def read_model(self, *args):
             model = super().read_model(*args)
             constants = [op for op in model.get_ordered_ops() if op.get_type_name() == "Constant"]
             old = next(op for op in constants if tuple(op.output(0).get_partial_shape().to_shape()) == shape)
@@ -148,9 +147,7 @@ def wrong_weight(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]) -> Ite
 @pytest.mark.parametrize(
     ("shape", "module"), [((8, 3, 3, 3), "conv"), ((8, 8, 3, 3), "again"), ((5, 8), "last")], ids=str
 )
-def test_a_wrong_weight_is_found_at_its_layer(
-    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], module: str
-) -> None:
+def test_a_wrong_weight_is_found_at_its_layer(monkeypatch, shape, module):
     """The first row that differs computes the exported node that has the weight."""
     capture, program = block()
     owner = program.module_calls[module, 0].outputs[0].value
@@ -166,17 +163,17 @@ def test_a_wrong_weight_is_found_at_its_layer(
 class Attention(nn.Module):
     """Queries are scaled after they were transposed: OpenVINO scales what the linear layer makes instead."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.query, self.key, self.value = (nn.Linear(16, width) for width in (16, 16, 24))
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, x):
         query, key, value = (linear(x).view(2, 6, 4, -1) for linear in (self.query, self.key, self.value))
         scores = (query.transpose(1, 2) * 0.3) @ (key.permute(0, 2, 3, 1) * 0.4)
         return torch.softmax(scores, -1) @ value.transpose(1, 2), scores
 
 
-def test_a_factor_that_openvino_moved_is_in_no_value_s_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_factor_that_openvino_moved_is_in_no_value_s_way(monkeypatch):
     """What the linear layer makes is not exported with the factor in it; transposed it is, and is judged as that."""
     torch.manual_seed(0)
     capture, program = subject(Attention().eval(), torch.randn(2, 6, 16))
@@ -193,13 +190,13 @@ def test_a_factor_that_openvino_moved_is_in_no_value_s_way(monkeypatch: pytest.M
 class Rotated(nn.Module):
     """Rotates half of the channels, as GPT-NeoX does: OpenVINO makes one layer of it, with all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.query = nn.Linear(16, 16)
         angles = torch.arange(6.0)[:, None] * torch.tensor([1.0, 0.1, 1.0, 0.1])
         self.cos, self.sin = nn.Buffer(angles.cos()[None, None]), nn.Buffer(angles.sin()[None, None])
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         query = self.query(x).view(2, 6, 2, 8).transpose(1, 2)
         part, rest = query[..., :4], query[..., 4:]
         turned = torch.cat((-part[..., 2:], part[..., :2]), -1)
@@ -207,7 +204,7 @@ class Rotated(nn.Module):
         return query @ query.transpose(-1, -2)
 
 
-def test_a_layer_is_not_called_by_a_value_of_another_size() -> None:
+def test_a_layer_is_not_called_by_a_value_of_another_size():
     """Asked for the sum of the rotated channels, OpenVINO gives all of them under its name."""
     torch.manual_seed(0)
     report = compare(*subject(Rotated().eval(), torch.randn(2, 6, 16)), backend=get_backend("openvino", config=FLOAT32))
@@ -217,24 +214,18 @@ def test_a_layer_is_not_called_by_a_value_of_another_size() -> None:
     assert (row.shape, row.status) == ((2, 2, 6, 8), "same")
 
 
-class Unrolled(nn.Module):
+def unrolled(self, x):
     """A recurrent cell whose first state is zero: a product of constants, which OpenVINO adds to the other bias."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cell = nn.LSTMCell(4, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = cell = torch.zeros(2, 8)
-        for step in x.unbind(1):
-            hidden, cell = self.cell(step, (hidden, cell))
-        return hidden
+    hidden = cell = torch.zeros(2, 8)
+    for step in x.unbind(1):
+        hidden, cell = self.cell(step, (hidden, cell))
+    return hidden
 
 
-def test_what_is_asked_for_in_vain_changes_no_result() -> None:
+def test_what_is_asked_for_in_vain_changes_no_result():
     """Values inside of layers are asked for, not found, and then not asked for along with those that are."""
     torch.manual_seed(0)
-    capture, program = subject(Unrolled().eval(), torch.randn(2, 4, 4))
+    capture, program = subject(module_of(unrolled, cell=nn.LSTMCell(4, 8)).eval(), torch.randn(2, 4, 4))
 
     report = compare(capture, program, backend=get_backend("openvino", config=FLOAT32))
 
@@ -242,7 +233,7 @@ def test_what_is_asked_for_in_vain_changes_no_result() -> None:
     assert report.undisturbed, report.headline
 
 
-def test_a_large_model_is_compiled_for_each_run_instead_of_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_model_is_compiled_for_each_run_instead_of_kept(monkeypatch):
     """Each compiled model has a copy of the weights; the rows are those of models that are kept."""
     capture, program = block()
     kept = compare(capture, program, backend="openvino")
@@ -258,7 +249,7 @@ def test_a_large_model_is_compiled_for_each_run_instead_of_kept(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_compilation_that_observing_changed_is_left_out_or_told(alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compilation_that_observing_changed_is_left_out_or_told(alone, monkeypatch):
     """One that gives another result is believed only where there is no other; the report's first line says so then."""
     import openvino as ov
 
@@ -266,7 +257,7 @@ def test_a_compilation_that_observing_changed_is_left_out_or_told(alone: bool, m
     backend = get_backend("openvino", config=FLOAT32)
     real = type(backend).run
 
-    def disturbed(self: Any, compiled: Compiled, inputs: Any, watch: Any = ()) -> Any:
+    def disturbed(self, compiled, inputs, watch=()):
         changed = ov.Core()
         model = changed.read_model(program_file)
         bias = next(op for op in model.get_ordered_ops() if op.get_friendly_name() == "last.bias")
@@ -281,7 +272,7 @@ def test_a_compilation_that_observing_changed_is_left_out_or_told(alone: bool, m
     write = _files.write_model
     program_file = ""
 
-    def kept(model: Any, path: Any) -> Any:
+    def kept(model, path):
         nonlocal program_file
         program_file = str(write(model, path))
         return write(model, path)
@@ -297,16 +288,11 @@ def test_a_compilation_that_observing_changed_is_left_out_or_told(alone: bool, m
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool])
-def test_values_of_every_kind_go_in_and_out(dtype: torch.dtype) -> None:
+def test_values_of_every_kind_go_in_and_out(dtype):
     """With a dynamic dimension, of two sizes."""
-
-    class Picks(nn.Module):
-        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            return torch.where(mask, x, x.flip(1)), mask & mask.flip(1)
-
     shapes = {name: {0: torch.export.Dim.DYNAMIC} for name in ("x", "mask")}
     inputs = [(torch.randint(0, 2, (size, 4)).to(dtype), torch.rand(size, 4) > 0.5) for size in (3, 5)]
-    model = Picks()
+    model = module_of(lambda self, x, mask: (torch.where(mask, x, x.flip(1)), mask & mask.flip(1)))
     with steal_forward(model) as capture:
         for args in inputs:
             model(*args)
@@ -317,7 +303,7 @@ def test_values_of_every_kind_go_in_and_out(dtype: torch.dtype) -> None:
     assert report.calls == (2, 2)
 
 
-def test_doubles_that_are_computed_in_float32_are_said() -> None:
+def test_doubles_that_are_computed_in_float32_are_said():
     """They differ, as they have to."""
     capture, program = subject(nn.Linear(4, 3).double(), torch.randn(2, 4, dtype=torch.float64))
 
@@ -328,7 +314,7 @@ def test_doubles_that_are_computed_in_float32_are_said() -> None:
     assert not any("float64" in note for note in judged("resnet")[1].notes)
 
 
-def test_a_precision_other_than_openvinos_own_is_said() -> None:
+def test_a_precision_other_than_openvinos_own_is_said():
     """OpenVINO takes bfloat16 where the CPU has it; float32 is kept unless it is left alone, and either is said."""
     import openvino as ov
 
@@ -342,7 +328,7 @@ def test_a_precision_other_than_openvinos_own_is_said() -> None:
     assert any(f"computes in {own} here" in note for note in left.notes) == (own != "f32")
 
 
-def test_each_node_has_its_time() -> None:
+def test_each_node_has_its_time():
     """By the names of the compiled graph."""
     _, program = block()
     backend = get_backend("openvino")
@@ -364,7 +350,7 @@ def test_each_node_has_its_time() -> None:
         ({"nothing": 1}, "backend 'openvino' has no option 'nothing'; there are device, config, precision"),
     ],
 )
-def test_options_that_openvino_does_not_know_are_errors(options: dict[str, Any], message: str) -> None:
+def test_options_that_openvino_does_not_know_are_errors(options, message):
     """Each with a name, in one sentence."""
     _, program = block()
 
@@ -373,7 +359,7 @@ def test_options_that_openvino_does_not_know_are_errors(options: dict[str, Any],
     assert "\n" not in str(caught.value)
 
 
-def test_an_operator_that_openvino_does_not_have_is_named() -> None:
+def test_an_operator_that_openvino_does_not_have_is_named():
     """In one sentence, not in its traceback."""
     import onnx_ir as ir
 
@@ -387,7 +373,7 @@ def test_an_operator_that_openvino_does_not_have_is_named() -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_without_openvino_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_openvino_the_error_says_what_to_install(monkeypatch):
     """The library is an extra."""
     monkeypatch.setitem(sys.modules, "openvino", None)
     monkeypatch.delitem(sys.modules, "filch.export.backends.openvino._backend", raising=False)

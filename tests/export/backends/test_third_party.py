@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
@@ -36,13 +35,13 @@ print(wrong.close, wrong.first_divergence.op, wrong.first_divergence.module)
 """
 
 
-def block(language: str, holding: str) -> str:
+def block(language, holding):
     """The fenced block of docs/guides/write_a_backend.md that holds some text."""
     (found,) = (text for text in re.findall(rf"```{language}\n(.*?)```", DOCS, re.DOTALL) if holding in text)
     return found
 
 
-def test_the_backend_in_the_docs_is_installed_and_finds_its_own_fault(tmp_path: Path) -> None:
+def test_the_backend_in_the_docs_is_installed_and_finds_its_own_fault(tmp_path):
     """A package of the two blocks, as they are written; clean it is silent, and with a wrong ReLU that is found."""
     (tmp_path / "filch_tiny.py").write_text(block("python", "class Tiny"))
     (tmp_path / "pyproject.toml").write_text(block("toml", "filch.backends"))
@@ -58,7 +57,7 @@ def test_the_backend_in_the_docs_is_installed_and_finds_its_own_fault(tmp_path: 
     assert done.stdout.splitlines() == ["tiny True True {'same'}", "False Relu 1"]
 
 
-def test_the_backend_in_the_docs_passes_the_tests_in_the_docs(tmp_path: Path) -> None:
+def test_the_backend_in_the_docs_passes_the_tests_in_the_docs(tmp_path):
     """As they are written, in a project of its own."""
     (tmp_path / "filch_tiny.py").write_text(block("python", "class Tiny"))
     (tmp_path / "test_filch_tiny.py").write_text(block("python", "class TestTiny"))
@@ -69,7 +68,7 @@ def test_the_backend_in_the_docs_passes_the_tests_in_the_docs(tmp_path: Path) ->
     assert re.search(r"^1\d passed, \d skipped", done.stdout, re.MULTILINE), done.stdout
 
 
-def test_the_backend_in_the_docs_is_about_forty_lines() -> None:
+def test_the_backend_in_the_docs_is_about_forty_lines():
     """As is promised."""
     assert len(block("python", "class Tiny").splitlines()) <= 45
 
@@ -78,15 +77,15 @@ class Complete:
     name = "foreign"
     stages: Any = ("exported",)
 
-    def compile(self, program: Any, *, optimize: bool) -> None:
+    def compile(self, program, *, optimize):
         pass
 
-    def run(self, compiled: Any, inputs: Any, watch: Any = ()) -> None:
+    def run(self, compiled, inputs, watch=()):
         pass
 
 
 class Incomplete(Complete):
-    run = None  # type: ignore[assignment]
+    run = None
 
 
 class Strange(Complete):
@@ -98,21 +97,21 @@ class Nothing:
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def installed(monkeypatch):
     """Lets entry points be found that no package has."""
     module = ModuleType("foreign_backends")
     module.__dict__.update(Complete=Complete, Incomplete=Incomplete, Strange=Strange, Nothing=Nothing)
     monkeypatch.setitem(sys.modules, "foreign_backends", module)
     there: list[EntryPoint] = []
 
-    def found(*, group: str, name: str | None = None) -> list[EntryPoint]:
+    def found(*, group, name=None):
         return [entry for entry in there if entry.group == group and name in (None, entry.name)]
 
     monkeypatch.setattr("filch.export.common._extensions.entry_points", found)
     return lambda name, value: there.append(EntryPoint(name, value, "filch.backends"))
 
 
-def test_a_backend_of_another_package_is_made_by_its_name(installed: Callable[..., None]) -> None:
+def test_a_backend_of_another_package_is_made_by_its_name(installed):
     """Whatever class it is."""
     installed("foreign", "foreign_backends:Complete")
 
@@ -138,9 +137,7 @@ def test_a_backend_of_another_package_is_made_by_its_name(installed: Callable[..
         ),
     ],
 )
-def test_a_broken_backend_of_another_package_is_one_sentence(
-    installed: Callable[..., None], name: str, value: str, message: str
-) -> None:
+def test_a_broken_backend_of_another_package_is_one_sentence(installed, name, value, message):
     """It can't be imported, lacks something, or has a name that is taken."""
     installed(name, value)
 
@@ -149,7 +146,7 @@ def test_a_broken_backend_of_another_package_is_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_two_packages_with_one_name_are_told_apart(installed: Callable[..., None]) -> None:
+def test_two_packages_with_one_name_are_told_apart(installed):
     """Which of them would be taken is nobody's business."""
     installed("twice", "foreign_backends:Complete")
     installed("twice", "other_backends:Whole")

@@ -5,13 +5,10 @@ import threading
 import time
 from dataclasses import dataclass
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper
-from torch import nn
 
 from filch.compare import CompareInstrument, compare, keep_precise
 from filch.compare.cli._app import main
@@ -20,51 +17,31 @@ from filch.export.backends import Isolates, Observes, Switches, get_backend
 from filch.export.backends._limited import limit_backend
 from filch.export.common import _time_limit
 from filch.export.common._time_limit import TimeLimit, default_limit, end_process_if_stuck, limited, limited_steps
-from filch.steal import restore, steal_forward
+from filch.steal import restore
+from support.models.small import capture_of, module_of, onnx_model
 from support.processes.forked import run_python
-
-
-class Sine(nn.Module):
-    """The model whose dump the endless program is compared with."""
-
-    def forward(self, x):
-        """Return the sine."""
-        return x.sin()
 
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory):
     """Return the path of the model's dump."""
     path = tmp_path_factory.mktemp("limit") / "dump.onnx"
-    model = Sine()
-    with steal_forward(model, dump_file=path):
-        model(torch.ones(4))
+    # The model whose dump the endless program is compared with.
+    model = module_of(lambda self, x: x.sin())
+    capture_of(model, torch.ones(4), dump_file=path)
     return path
 
 
 @pytest.fixture(scope="module")
 def endless(tmp_path_factory):
     """Return the path of an ONNX file with a Loop that never ends."""
-    floats, flag = (helper.make_tensor_type_proto(kind, shape) for kind, shape in ((1, [4]), (9, [])))
-    body = helper.make_graph(
-        [helper.make_node("Identity", ["more"], ["again"]), helper.make_node("Sin", ["state"], ["next"])],
-        "body",
-        [
-            helper.make_tensor_value_info("number", TensorProto.INT64, []),
-            helper.make_value_info("more", flag),
-            helper.make_value_info("state", floats),
-        ],
-        [helper.make_value_info("again", flag), helper.make_value_info("next", floats)],
-    )
-    graph = helper.make_graph(
-        [helper.make_node("Loop", ["", "true", "x"], ["y"], body=body)],
-        "endless",
-        [helper.make_value_info("x", floats)],
-        [helper.make_value_info("y", floats)],
-        [numpy_helper.from_array(np.array(True), "true")],
-    )
     path = tmp_path_factory.mktemp("endless") / "endless.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    text = """(float[4] x) => (float[4] y) <bool true = {1}> { y = Loop(, true, x) <
+        body = step (int64 number, bool more, float[4] state) => (bool again, float[4] next) {
+            again = Identity(more) next = Sin(state)
+        }>
+    }"""
+    onnx.save(onnx_model(text, 18, ir_version=9), path)
     return path
 
 
@@ -148,10 +125,7 @@ class Slow:
 
 
 def _program():
-    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
-    end = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])
-    graph = helper.make_graph([helper.make_node("Sin", ["x"], ["y"])], "sine", [value], [end])
-    return Program(ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)))
+    return Program(ir.from_proto(onnx_model("(float[4] x) => (float[4] y) { y = Sin(x) }", 18)))
 
 
 def _spin():

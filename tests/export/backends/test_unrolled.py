@@ -1,7 +1,5 @@
 """Branches, loops and functions are replaced by the nodes that they run; what comes out stays the same."""
 
-from collections.abc import Mapping
-
 import onnx
 import onnx_ir as ir
 import pytest
@@ -115,30 +113,30 @@ KINDS = {
 }
 
 
-def model_of(text: str, version: int = 18) -> onnx.ModelProto:
+def model_of(text, version=18):
     """Return a model with this text as its nodes, in a version of ONNX's operators."""
     head = f'<ir_version: 8, opset_import: ["": {version}, "own": 1]>'
     graph = f"main (float[4,3] x, bool flag, int64 count) => (float[4,3] y) {HELD} {{{text}}}"
     return parser.parse_model(head + graph + (PICK if "own." in text else "").replace("18", str(version)))
 
 
-def inputs_of(*, flag: bool = True, count: int = 6) -> dict[str, torch.Tensor]:
+def inputs_of(*, flag=True, count=6):
     x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
     return {"x": x, "flag": torch.tensor(flag), "count": torch.tensor(count)}
 
 
-def program_of(model: onnx.ModelProto) -> Program:
+def program_of(model):
     return Program(ir.from_proto(model))
 
 
-def results_of(program: Program, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+def results_of(program, inputs):
     backend = get_backend("onnxruntime-cpu")
     return backend.run(backend.compile(program, optimize=False), inputs)["y"]
 
 
 @pytest.mark.parametrize("flag", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_nodes_that_run_compute_the_same(kind: str, flag: bool) -> None:
+def test_the_nodes_that_run_compute_the_same(kind, flag):
     program, inputs = program_of(model_of(KINDS[kind])), inputs_of(flag=flag)
 
     found, notes = unrolled(program, get_backend("onnxruntime-cpu"), [inputs])
@@ -151,7 +149,7 @@ def test_the_nodes_that_run_compute_the_same(kind: str, flag: bool) -> None:
 
 
 @pytest.mark.parametrize("version", [11, 13, 16])
-def test_older_versions_of_operators_are_unrolled(version: int) -> None:
+def test_older_versions_of_operators_are_unrolled(version):
     """They have other forms of what puts the results of iterations together."""
     text, inputs = (
         LOOP.replace("z = ReduceSum <keepdims = 0> (rows)", "z = ReduceMax <keepdims = 0> (rows)"),
@@ -165,7 +163,7 @@ def test_older_versions_of_operators_are_unrolled(version: int) -> None:
     assert torch.equal(results_of(found, inputs), results_of(program, inputs))
 
 
-def test_nodes_and_values_are_named_after_where_they_run() -> None:
+def test_nodes_and_values_are_named_after_where_they_run():
     """A value that is a result has the name of the output; iterations have numbers and share weights."""
     backend, inputs = get_backend("onnxruntime-cpu"), inputs_of(count=2)
 
@@ -184,7 +182,7 @@ def test_nodes_and_values_are_named_after_where_they_run() -> None:
     ]
 
 
-def test_the_given_model_is_not_changed() -> None:
+def test_the_given_model_is_not_changed():
     """Neither are the names of its weights, which belong to the file that the user has read."""
     model = model_of(IF)
     before = model.SerializeToString()
@@ -196,7 +194,7 @@ def test_the_given_model_is_not_changed() -> None:
 
 
 @pytest.mark.parametrize("kind", ["If", "Loop", "functions"])
-def test_what_runs_otherwise_in_another_call_stays(kind: str) -> None:
+def test_what_runs_otherwise_in_another_call_stays(kind):
     calls = inputs_of(flag=True, count=1), inputs_of(flag=False, count=2)
     program = program_of(model_of(KINDS[kind]))
 
@@ -206,7 +204,7 @@ def test_what_runs_otherwise_in_another_call_stays(kind: str) -> None:
     assert {"If", "Loop"} & {node.op for node in found.graph.nodes}
 
 
-def test_a_loop_of_too_many_nodes_stays_and_a_branch_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_of_too_many_nodes_stays_and_a_branch_does_not(monkeypatch):
     """Each node of the file has room once, however many it has."""
     monkeypatch.setattr(_unrolled, "_MOST_NODES", 0)
     backend, inputs = get_backend("onnxruntime-cpu"), inputs_of(count=50)
@@ -234,7 +232,7 @@ LONG = """
 """
 
 
-def test_a_loop_is_not_counted_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_is_not_counted_to_its_end(monkeypatch):
     """It may have none. What depends on what it computes is decided by all of its iterations."""
     monkeypatch.setattr(_unrolled, "_MOST_NODES", 2)
 
@@ -244,7 +242,7 @@ def test_a_loop_is_not_counted_to_its_end(monkeypatch: pytest.MonkeyPatch) -> No
     assert notes == ("Loop_0 (Loop) was judged as a whole: it runs too many nodes to judge each",)
 
 
-def test_iterations_that_need_too_much_memory_are_judged_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_iterations_that_need_too_much_memory_are_judged_as_a_whole(monkeypatch):
     monkeypatch.setattr(_unrolled, "_MOST_BYTES", 1000)
 
     found, notes = unrolled(program_of(model_of(IF_IN_LOOP)), get_backend("onnxruntime-cpu"), [inputs_of(count=50)])
@@ -253,7 +251,7 @@ def test_iterations_that_need_too_much_memory_are_judged_as_a_whole(monkeypatch:
     assert len(notes) == 1
 
 
-def test_loops_that_do_not_run_and_random_bodies_stay() -> None:
+def test_loops_that_do_not_run_and_random_bodies_stay():
     """The shape of what a loop without iterations returns is known to the runtime alone."""
     backend = get_backend("onnxruntime-cpu")
     noisy = program_of(model_of(IF.replace("Neg(x)", "RandomNormalLike(x)")))
@@ -263,7 +261,7 @@ def test_loops_that_do_not_run_and_random_bodies_stay() -> None:
     assert unrolled(idle, backend, [inputs_of(count=0)]) == (idle, ())
 
 
-def test_a_backend_that_runs_no_onnx_leaves_the_program() -> None:
+def test_a_backend_that_runs_no_onnx_leaves_the_program():
     """So does an input that is missing."""
     program = program_of(model_of(IF))
 

@@ -1,7 +1,5 @@
 """ONNX Runtime is given the weights of a program in memory, instead of a copy of them in a file."""
 
-from pathlib import Path
-
 import onnx_ir as ir
 import pytest
 import torch
@@ -10,7 +8,7 @@ from torch import nn
 from filch.compare import compare
 from filch.export import export
 from filch.export.backends import get_backend
-from filch.steal import steal_forward
+from support.models.small import capture_of
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -18,21 +16,21 @@ ort = pytest.importorskip("onnxruntime")
 class _Large(nn.Module):
     """A model with 20 MB of weights, which are read directly and transposed."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first = nn.Linear(2048, 1024)
         self.second = nn.Parameter(torch.randn(1024, 2048) / 32)
         self.embedding = nn.Embedding(1000, 1024)
 
-    def forward(self, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    def forward(self, x, index):
         return (self.first(x) + self.embedding(index)) @ self.second
 
 
-def _inputs() -> tuple[torch.Tensor, torch.Tensor]:
+def _inputs():
     return torch.randn(3, 2048, generator=torch.Generator().manual_seed(0)), torch.tensor([1, 5, 999])
 
 
-def test_unoptimized_sessions_share_the_memory_of_the_parameters() -> None:
+def test_unoptimized_sessions_share_the_memory_of_the_parameters():
     """The exported stage neither writes nor copies weights."""
     torch.manual_seed(0)
     model = _Large()
@@ -44,7 +42,7 @@ def test_unoptimized_sessions_share_the_memory_of_the_parameters() -> None:
     assert sum(file.stat().st_blocks for file in folder.iterdir()) * 512 < 100_000
 
 
-def test_both_stages_of_a_large_model_are_as_those_of_plain_onnx_runtime(tmp_path: Path) -> None:
+def test_both_stages_of_a_large_model_are_as_those_of_plain_onnx_runtime(tmp_path):
     """Weights given in memory and a session without prepacked weights change no value."""
     torch.manual_seed(0)
     model, inputs = _Large(), _inputs()
@@ -63,17 +61,16 @@ def test_both_stages_of_a_large_model_are_as_those_of_plain_onnx_runtime(tmp_pat
         (output,) = backend.run(compiled, feeds).values()
         assert torch.equal(output, torch.from_numpy(expected))
         for buffer in (2**20, 2**28):
-            observed = dict(backend.observe(compiled, feeds, buffer=buffer))  # type: ignore[attr-defined]
+            observed = dict(backend.observe(compiled, feeds, buffer=buffer))
             assert torch.equal(observed[program.graph.outputs[0]], output)
 
 
-def test_a_wrong_weight_of_a_large_model_is_found() -> None:
+def test_a_wrong_weight_of_a_large_model_is_found():
     """The weights that sessions are given are those of the graph, not those of the model."""
     torch.manual_seed(0)
     model, inputs = _Large(), _inputs()
     program = export(model, inputs)
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(*inputs)
+    capture = capture_of(model, *inputs, submodules=True)
     assert compare(capture, program, buffer=2**20).close
     wrong = model.first.weight.detach() * 1.01
     program.model.graph.initializers["first.weight"].const_value = ir.tensor(wrong.numpy(), name="first.weight")

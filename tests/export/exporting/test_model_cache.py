@@ -20,12 +20,12 @@ class Plain(nn.Module):
 
 
 class Old(nn.Module):
-    def forward(self, input_ids, past_key_values: tuple[torch.Tensor, ...] | None = None):
+    def forward(self, input_ids, past_key_values=None):
         return input_ids.double()
 
 
 class Two(nn.Module):
-    def forward(self, input_ids, state: DynamicCache | None = None, past_key_values: DynamicCache | None = None):
+    def forward(self, input_ids, state=None, past_key_values=None):
         return input_ids.double()
 
 

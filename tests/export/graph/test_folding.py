@@ -7,11 +7,12 @@ from torch import nn
 
 from filch.export import Graph, Node, Value, export, optimize
 from filch.export.graph._folding import Folding, fold
+from support.models.small import module_of
 from support.models.zoo import exported
 from support.thorough import kept
 
 
-def boxes_are_in_order(graph: Graph, folding: Folding) -> bool:
+def boxes_are_in_order(graph, folding):
     """Whether the boxes form no cycle at any level."""
     made = {name: place for place, node in enumerate(graph.nodes) for name in node.outputs if name}
     levels: dict[object, nx.DiGraph] = {}
@@ -24,7 +25,7 @@ def boxes_are_in_order(graph: Graph, folding: Folding) -> bool:
     return all(nx.is_directed_acyclic_graph(level) for level in levels.values())
 
 
-def _enclosing(folding: Folding, node: int) -> tuple[object, ...]:
+def _enclosing(folding, node):
     path: list[object] = [("node", node)]
     group = folding.node_groups[node]
     while group is not None:
@@ -33,8 +34,8 @@ def _enclosing(folding: Folding, node: int) -> tuple[object, ...]:
     return tuple(path)
 
 
-@pytest.mark.parametrize("name", kept(["llama", "albert", "swin"], "albert", "swin"))
-def test_boxes_form_no_cycle_whichever_are_open(name: str) -> None:
+@pytest.mark.parametrize("name", kept(["llama", "albert", "swin"], "albert"))
+def test_boxes_form_no_cycle_whichever_are_open(name):
     """Checked for models with shared layers and windows, as exported and optimized."""
     _, _, _, program = exported(name)
 
@@ -47,16 +48,16 @@ def test_boxes_form_no_cycle_whichever_are_open(name: str) -> None:
 class Twice(nn.Module):
     """Calls one layer again on its own output, with another layer in between."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layer = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
         self.between = nn.Sigmoid()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return self.layer(self.between(self.layer(x)))
 
 
-def test_a_module_called_again_on_its_own_output_has_two_boxes() -> None:
+def test_a_module_called_again_on_its_own_output_has_two_boxes():
     """One box would form a cycle with the sigmoid between its calls."""
     graph = export(Twice().eval(), (torch.zeros(1, 4),)).graph
 
@@ -66,7 +67,7 @@ def test_a_module_called_again_on_its_own_output_has_two_boxes() -> None:
     assert boxes_are_in_order(graph, folding)
 
 
-def test_the_check_of_the_order_detects_a_cycle() -> None:
+def test_the_check_of_the_order_detects_a_cycle():
     """The same graph, with one box for both calls, has a cycle."""
     graph = export(Twice().eval(), (torch.zeros(1, 4),)).graph
     right = fold(graph)
@@ -76,22 +77,14 @@ def test_the_check_of_the_order_detects_a_cycle() -> None:
     assert not boxes_are_in_order(graph, wrong)
 
 
-def _tops(folding: Folding) -> list[object]:
+def _tops(folding):
     return [_enclosing(folding, place)[0] for place in range(len(folding.node_groups))]
 
 
-def test_groups_are_named_relative_to_their_parent() -> None:
+def test_groups_are_named_relative_to_their_parent():
     """They have the module's class; an `nn.ModuleList`, which is never called, has no group."""
-
-    class Stack(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.ModuleList([nn.Sequential(nn.Linear(4, 4))])
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.layers[0](x)
-
-    groups = fold(export(nn.Sequential(Stack()).eval(), (torch.zeros(1, 4),)).graph).groups
+    model = module_of(lambda self, x: self.layers[0](x), layers=nn.ModuleList([nn.Sequential(nn.Linear(4, 4))]))
+    groups = fold(export(nn.Sequential(model).eval(), (torch.zeros(1, 4),)).graph).groups
 
     assert [(group.path, group.name) for group in groups] == [
         ("0", "0"),
@@ -101,7 +94,7 @@ def test_groups_are_named_relative_to_their_parent() -> None:
     assert groups[2].type == "torch.nn.modules.linear.Linear"
 
 
-def test_a_node_of_no_known_module_is_grouped_with_its_users() -> None:
+def test_a_node_of_no_known_module_is_grouped_with_its_users():
     """A node without users is grouped with the producers of its inputs."""
     nodes = (
         Node("cast", "Cast", ("x",), ("c",)),
@@ -121,7 +114,7 @@ def test_a_node_of_no_known_module_is_grouped_with_its_users() -> None:
     ]
 
 
-def test_a_kernel_of_several_modules_is_in_the_module_that_contains_them() -> None:
+def test_a_kernel_of_several_modules_is_in_the_module_that_contains_them():
     """Its own `module` is the last of them; a kernel whose operations belong to one module is in that module."""
     kinds = {name: Value(name) for name in "xaby"}
     before = (

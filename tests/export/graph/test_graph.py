@@ -1,26 +1,32 @@
-"""`Graph`: its text, its cones, and the fields of its nodes."""
+"""`Graph`: its text, its cones, the fields of its nodes, and the arguments of operator calls."""
 
+from collections import OrderedDict, namedtuple
 from dataclasses import replace
 
+import onnx
 import onnx_ir as ir
+import pytest
 import torch
-from torch import nn
+from onnx import TensorProto, helper
+from torch import fx, nn
+from torch.utils import _pytree as pytree
 
-from filch.export import Graph, Node, Value, export, load_program, optimize, read_graph
+from filch.export import Graph, Node, Program, Value, export, load_program, optimize, read_graph
+from filch.export.graph._arguments import leaves_of, map_leaves, written_arguments
 
 
 class Attention(nn.Module):
     """The self-attention of hidet's document, small."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.query = nn.Linear(8, 8)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return torch.softmax(self.query(x), dim=-1)
 
 
-def test_the_text_of_a_graph_has_a_line_for_each_constant_and_node() -> None:
+def test_the_text_of_a_graph_has_a_line_for_each_constant_and_node():
     """The format is hidet's: the inputs in the first line, then constants, then nodes, then the results."""
     graph = export(Attention().eval(), (torch.zeros(1, 2, 8),)).graph
 
@@ -39,7 +45,7 @@ def test_the_text_of_a_graph_has_a_line_for_each_constant_and_node() -> None:
     ]
 
 
-def test_modules_and_source_lines_are_written_on_request() -> None:
+def test_modules_and_source_lines_are_written_on_request():
     """They come from the metadata that the exporter recorded."""
     graph = export(Attention().eval(), (torch.zeros(1, 2, 8),)).graph
 
@@ -49,7 +55,7 @@ def test_modules_and_source_lines_are_written_on_request() -> None:
     assert "test_graph.py:" in lines[6]
 
 
-def test_symbolic_dimensions_are_written_by_name() -> None:
+def test_symbolic_dimensions_are_written_by_name():
     """A dynamic batch dimension has its name, not a number."""
     batch = torch.export.Dim("batch", min=1, max=9)
 
@@ -58,7 +64,7 @@ def test_symbolic_dimensions_are_written_by_name() -> None:
     assert str(graph.values[graph.inputs[0]]) == "float32[batch, 2, 8]"
 
 
-def chain() -> Graph:
+def chain():
     """Return a graph of n1 (a → b), n3 (w → d) and n2 (b, d → c)."""
     nodes = (
         Node("n1", "Relu", ("a",), ("b",)),
@@ -69,7 +75,7 @@ def chain() -> Graph:
     return Graph("chain", ("a",), ("c",), ("w",), ordered, {name: Value(name) for name in "abcdw"})
 
 
-def test_a_cone_ends_at_the_values_that_stop_it() -> None:
+def test_a_cone_ends_at_the_values_that_stop_it():
     """One node computes c from b and d; three compute it from the inputs."""
     graph = chain()
 
@@ -77,12 +83,12 @@ def test_a_cone_ends_at_the_values_that_stop_it() -> None:
     assert [node.name for node in graph.cone(["c"], frozenset())] == ["n3", "n1", "n2"]
 
 
-def test_constant_values_do_not_depend_on_the_inputs() -> None:
+def test_constant_values_do_not_depend_on_the_inputs():
     """They are the weights and the values computed from weights alone."""
     assert chain().constant_values == {"w", "d"}
 
 
-def test_a_node_reads_what_its_subgraphs_capture() -> None:
+def test_a_node_reads_what_its_subgraphs_capture():
     """A branch of an If that uses an outer value depends on it."""
     model = ir.from_onnx_text(
         """<ir_version: 10, opset_import: ["" : 18]>
@@ -102,7 +108,7 @@ def test_a_node_reads_what_its_subgraphs_capture() -> None:
     assert [node.op for node in graph.consumers["h"]] == ["If"]
 
 
-def test_nodes_without_names_are_given_unique_ones(tmp_path) -> None:
+def test_nodes_without_names_are_given_unique_ones(tmp_path):
     """Rows and mappings identify nodes by name."""
     model = ir.from_onnx_text("""<ir_version: 10, opset_import: ["" : 18]> g (float[2] x) => (float[2] z) { y = Relu(x)
         z = Relu(y) }""")
@@ -137,7 +143,7 @@ Twice <times: float = 1.0> (a, b, d) => (e) { f = Add(a, a) e = Mul(f, d) }
 """
 
 
-def test_a_graph_read_without_its_program_is_the_same(tmp_path) -> None:
+def test_a_graph_read_without_its_program_is_the_same(tmp_path):
     """Checked for exported files, external weights, and a file with branches, functions and sequences."""
     model, x = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.GELU()).eval(), torch.randn(2, 4)
     program = export(model, (x,))
@@ -150,3 +156,99 @@ def test_a_graph_read_without_its_program_is_the_same(tmp_path) -> None:
         graph = read_graph(path)
         assert graph == replace(load_program(path).graph, name=graph.name), path
     assert read_graph(tmp_path / "kinds.onnx").functions
+
+
+ONE = [1]
+
+
+OPSETS = [helper.make_opsetid("", 18), helper.make_opsetid("loc", 1)]
+
+
+def _model(nodes, inputs, outputs, functions=()):
+    values = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, ONE) for name in names]
+              for names in (inputs, outputs)]  # fmt: skip
+    graph = helper.make_graph(nodes, "g", *values)
+    return helper.make_model(graph, opset_imports=OPSETS, functions=functions)
+
+
+@pytest.fixture
+def dotted():
+    """Return a model of unnamed nodes, with value names that differ only in a dot."""
+    nodes = [
+        helper.make_node("Relu", ["input.1"], ["a.b"]),
+        helper.make_node("Neg", ["input_1"], ["a_b"]),
+        helper.make_node("Add", ["a.b", "a_b"], ["out.1"]),
+    ]
+    return _model(nodes, ["input.1", "input_1"], ["out.1"])
+
+
+def test_similar_names_stay_distinct_in_the_text(tmp_path, monkeypatch, dotted):
+    """Each value has its own name where it is computed and where it is read; no external program is needed."""
+    monkeypatch.setenv("PATH", "")
+    onnx.save(dotted, tmp_path / "m.onnx")
+
+    graph = load_program(tmp_path / "m.onnx").graph
+
+    assert graph.text().splitlines() == [
+        "Graph(input.1: float32[1], input_1: float32[1]){",
+        "  a.b: ?[?] = Relu(input.1)",
+        "  a_b: ?[?] = Neg(input_1)",
+        "  out.1: float32[1] = Add(a.b, a_b)",
+        "  return out.1",
+        "}",
+    ]
+    assert graph.known == {"input.1", "input_1", "a.b", "a_b", "out.1"}
+    assert all(name in graph.known for node in graph.nodes for name in node.reads)
+
+
+def test_printing_a_graph_does_not_change_the_model(dotted):
+    """Unnamed nodes stay unnamed; the graph has its own names for them."""
+    model = ir.from_proto(dotted)
+    before = ir.to_proto(model).SerializeToString()
+    program = Program(model)
+
+    names = [node.name for node in program.graph.nodes]
+    text = f"{program.graph} {program.graph.text(modules=True, sources=True)} {program}"
+
+    assert "a.b" in text
+    assert len({*names, ""}) == 4
+    assert [node.name or "" for node in model.graph] == ["", "", ""]
+    assert ir.to_proto(model).SerializeToString() == before
+
+
+def test_the_body_of_a_local_function_is_shown(tmp_path):
+    """The text contains the function's nodes, not only its name."""
+    function = helper.make_function("loc", "MyF", ["x"], ["y"], [helper.make_node("Relu", ["x"], ["y"])], OPSETS[:1])
+    nodes = [helper.make_node("MyF", ["x"], ["y"], domain="loc")]
+    onnx.save(_model(nodes, ["x"], ["y"], [function]), tmp_path / "m.onnx")
+
+    graph = load_program(tmp_path / "m.onnx").graph
+
+    assert "Relu(" in graph.text()
+
+
+Pair = namedtuple("Pair", ["first", "second"])  # noqa: PYI024  as operators return
+TREES = {
+    "a leaf": 1,
+    "nothing": None,
+    "empty": ([], (), {}),
+    "nested": [torch.ones(1), (2, [None, "text", torch.float32]), {"b": 3.0, "a": [True, 1j]}],
+    "other containers": [Pair(1, [2]), OrderedDict(x=3, y=(4,)), fx.immutable_collections.immutable_list([5, 6])],
+    "other leaves": [torch.memory_format, slice(1, 2), object],
+}
+
+
+@pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
+def test_leaves_are_those_of_pytree(tree):
+    """In the same order; what replaces them stands in containers of the same classes."""
+    assert [*map(id, leaves_of(tree))] == [*map(id, pytree.tree_leaves(tree))]
+    assert repr(map_leaves(lambda leaf: f"<{leaf}>", tree)) == repr(pytree.tree_map(lambda leaf: f"<{leaf}>", tree))
+
+
+def test_written_arguments_are_those_of_the_schema():
+    """Given by position or by name; a function without a schema is not known to write."""
+    aten, x, y = torch.ops.aten, torch.ones(2), torch.ones(2)
+    assert [*map(id, written_arguments(aten.add_.Tensor, (x, y), {}))] == [id(x)]
+    assert [*map(id, written_arguments(aten.add.out, (x, x), {"out": y}))] == [id(y)]
+    assert written_arguments(aten.add.Tensor, (x, y), {}) == []
+    assert written_arguments(torch.add, (x, y), {}) == []

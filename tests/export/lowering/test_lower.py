@@ -7,45 +7,46 @@ import torch
 from torch import nn
 
 from filch.compare import tiny_llm
-from filch.export import ExportError, Program, export, lower, optimize
+from filch.export import ExportError, export, lower, optimize
 from filch.export.backends import get_backend
+from support.models.small import module_of
 
 
 class Chain(nn.Module):
     """Two linear layers with a product between them."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first = nn.Linear(32, 64)
         self.last = nn.Linear(64, 32)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return self.last(torch.relu(self.first(x)) * 3.0)
 
 
 @pytest.fixture(scope="module")
-def inputs() -> torch.Tensor:
+def inputs():
     return torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.fixture(scope="module")
-def program(inputs: torch.Tensor) -> Program:
+def program(inputs):
     torch.manual_seed(0)
     return optimize(export(Chain().eval(), (inputs,)))
 
 
-def run(program: Program, inputs: torch.Tensor, backend: str = "onnxruntime-cpu") -> torch.Tensor:
+def run(program, inputs, backend="onnxruntime-cpu"):
     engine = get_backend(backend)
     made = engine.compile(program, optimize="compiled" in engine.stages)
     return engine.run(made, {program.graph.inputs[0]: inputs})[program.graph.outputs[0]]
 
 
-def named(program: Program, op: str) -> list[str]:
+def named(program, op):
     return [node.name for node in program.graph.nodes if node.op == op]
 
 
 @pytest.mark.parametrize("to", ["float16", "bfloat16"])
-def test_every_node_is_lowered_and_inputs_and_outputs_stay_float32(program: Program, to: str) -> None:
+def test_every_node_is_lowered_and_inputs_and_outputs_stay_float32(program, to):
     """The values keep their names, so that they can still be compared with their references."""
     lowered = lower(program, to).graph
     for name in program.graph.producer:
@@ -54,7 +55,7 @@ def test_every_node_is_lowered_and_inputs_and_outputs_stay_float32(program: Prog
     assert lowered.values[lowered.inputs[0]].dtype == "float32"
 
 
-def test_values_between_two_kept_nodes_are_not_rounded(program: Program) -> None:
+def test_values_between_two_kept_nodes_are_not_rounded(program):
     """Casts stand only between kept and lowered nodes."""
     relu, product = named(program, "Relu")[0], named(program, "Mul")[0]
     graph = lower(program, "float16", keep=[relu, product]).graph
@@ -65,22 +66,17 @@ def test_values_between_two_kept_nodes_are_not_rounded(program: Program) -> None
 
 
 @pytest.mark.parametrize("simulate", [False, True])
-def test_keeping_all_nodes_does_not_change_the_program(program: Program, inputs: torch.Tensor, simulate: bool) -> None:
+def test_keeping_all_nodes_does_not_change_the_program(program, inputs, simulate):
     """The graph is equal, and the outputs are equal bit for bit."""
     kept = lower(program, "float16", keep=[node.name for node in program.graph.nodes], simulate=simulate)
     assert kept.graph == program.graph
     assert torch.equal(run(kept, inputs), run(program, inputs))
 
 
-def test_simulation_rounds_the_inputs_and_outputs_of_each_node() -> None:
+def test_simulation_rounds_the_inputs_and_outputs_of_each_node():
     """A simulated float16 product is the rounded product of rounded numbers, and overflows like it."""
-
-    class Product(nn.Module):
-        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            return x * y
-
     x, y = torch.tensor([1.0001, 300.0, 1e-8, 3.0]), torch.tensor([3.0003, 300.0, 1.0, 1e-6])
-    program = export(Product(), (x, y))
+    program = export(module_of(lambda self, x, y: x * y), (x, y))
     engine = get_backend("onnxruntime-cpu")
     made = engine.compile(lower(program, "float16", simulate=True), optimize=True)
     found = engine.run(made, dict(zip(program.graph.inputs, (x, y), strict=True)))
@@ -89,9 +85,7 @@ def test_simulation_rounds_the_inputs_and_outputs_of_each_node() -> None:
     assert expected.isinf().sum() == 1
 
 
-def test_the_real_and_the_simulated_program_agree_on_a_backend_that_rounds(
-    program: Program, inputs: torch.Tensor
-) -> None:
+def test_the_real_and_the_simulated_program_agree_on_a_backend_that_rounds(program, inputs):
     """onnx.reference computes in float16: the two differ only by rounding inside of nodes."""
     real = run(lower(program, "float16"), inputs, "reference")
     simulated = run(lower(program, "float16", simulate=True), inputs, "reference")
@@ -100,28 +94,23 @@ def test_the_real_and_the_simulated_program_agree_on_a_backend_that_rounds(
 
 
 @pytest.mark.parametrize("simulate", [False, True])
-def test_weights_beyond_the_range_are_clipped(simulate: bool) -> None:
+def test_weights_beyond_the_range_are_clipped(simulate):
     """A mask of -3.4e38 becomes the lowest float16, not -inf."""
-
-    class Masked(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("mask", torch.tensor([0.0, torch.finfo(torch.float32).min, -float("inf")]))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.relu(x + self.mask)
-
-    lowered = lower(export(Masked().eval(), (torch.ones(3),)), "float16", simulate=simulate)
+    model = module_of(
+        lambda self, x: torch.relu(x + self.mask),
+        mask=torch.tensor([0.0, torch.finfo(torch.float32).min, -float("inf")]),
+    )
+    lowered = lower(export(model.eval(), (torch.ones(3),)), "float16", simulate=simulate)
     mask = lowered.constant("mask")
     assert mask is not None
     assert mask.tolist() == [0.0, torch.finfo(torch.float16).min, -float("inf")]
 
 
-def test_branches_stay_float32() -> None:
+def test_branches_stay_float32():
     """The nodes in an If, and the outer values that they read, keep their dtype."""
 
     class Branches(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             y = x * 2
             return torch.cond(x.sum() > 0, lambda y: y + 1.0, lambda y: y - 1.0, (y,)) * 3.0
 
@@ -132,11 +121,11 @@ def test_branches_stay_float32() -> None:
 
 
 @pytest.mark.parametrize("to", ["float16", "bfloat16"])
-def test_sequences_stay_float32(inputs: torch.Tensor, to: str) -> None:
+def test_sequences_stay_float32(inputs, to):
     """The exporter makes one of `split` where a size is dynamic, and no cast takes it."""
 
     class Halves(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             first, second = (x * 2).split([x.shape[1] - 2, 2], 1)
             return first.sum(1) * second.sum(1)
 
@@ -149,7 +138,7 @@ def test_sequences_stay_float32(inputs: torch.Tensor, to: str) -> None:
 
 
 @pytest.mark.parametrize("to", ["float16", "bfloat16"])
-def test_a_language_model_is_lowered_completely(to: str) -> None:
+def test_a_language_model_is_lowered_completely(to):
     """Gather, masks, slices and softmax are lowered; the reference evaluator runs the result."""
     model, args = tiny_llm()
     program = optimize(export(model, args))
@@ -157,7 +146,7 @@ def test_a_language_model_is_lowered_completely(to: str) -> None:
     assert 0 < float((exact - lowered).abs().max()) < 0.1
 
 
-def test_int8_quantizes_the_inputs_of_all_nodes_except_kept_ones(program: Program, inputs: torch.Tensor) -> None:
+def test_int8_quantizes_the_inputs_of_all_nodes_except_kept_ones(program, inputs):
     """A kept node reads the original values, not dequantized ones."""
     first, last = named(program, "MatMul")
     calibration = [{program.graph.inputs[0]: inputs}]
@@ -167,16 +156,14 @@ def test_int8_quantizes_the_inputs_of_all_nodes_except_kept_ones(program: Progra
     assert all(graph.producer[name].op == "DequantizeLinear" for name in nodes[last].inputs)
 
 
-def test_int4_packs_the_weights_of_all_products_except_kept_ones(program: Program, inputs: torch.Tensor) -> None:
+def test_int4_packs_the_weights_of_all_products_except_kept_ones(program, inputs):
     """MatMul with a weight becomes MatMulNBits."""
     first, _ = named(program, "MatMul")
     ops = [node.op for node in lower(program, "int4", keep=[first]).graph.nodes]
     assert (ops.count("com.microsoft::MatMulNBits"), ops.count("MatMul")) == (1, 1)
 
 
-def test_the_tools_of_onnx_runtime_do_not_change_the_logging(
-    program: Program, inputs: torch.Tensor, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_tools_of_onnx_runtime_do_not_change_the_logging(program, inputs, capsys, caplog):
     """They give the root logger a handler and a level, and write to it; all of that is undone."""
     root = logging.getLogger()
     before = (list(root.handlers), root.level, root.manager.disable)
@@ -186,7 +173,7 @@ def test_the_tools_of_onnx_runtime_do_not_change_the_logging(
     assert (caplog.records, capsys.readouterr()) == ([], ("", ""))
 
 
-def test_module_calls_and_the_original_survive(program: Program) -> None:
+def test_module_calls_and_the_original_survive(program):
     """A lowered program still has the values of its module calls."""
     lowered = lower(program, "float16", simulate=True)
     assert lowered.original is program.original
@@ -207,13 +194,13 @@ def test_module_calls_and_the_original_survive(program: Program) -> None:
         ({"to": "int4", "simulate": True}, r"only float16 and bfloat16 are simulated"),
     ],
 )
-def test_invalid_arguments_are_errors(program: Program, options: dict[str, object], message: str) -> None:
+def test_invalid_arguments_are_errors(program, options, message):
     """The message says what to write instead."""
     with pytest.raises(ExportError, match=message):
         lower(program, **options)
 
 
-def test_an_unoptimized_program_has_nothing_to_quantize(inputs: torch.Tensor) -> None:
+def test_an_unoptimized_program_has_nothing_to_quantize(inputs):
     """Without optimization, a Transpose stands between each weight and the node that uses it."""
     with pytest.raises(
         ExportError, match=r"no node of the program can be lowered to int4; .* optimize\(program\) first"

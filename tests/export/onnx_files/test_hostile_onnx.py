@@ -11,9 +11,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from filch.export import BackendError, ProgramError, load_program, read_graph
 from filch.export.backends import get_backend
+from filch.export.onnx_files._known_shapes import KnownShapes
 from filch.export.onnx_files._ranks import check_ranks
 from filch.export.views import draw
 from support.hostile.onnx_files import DIMENSIONS, LARGE, LOADED, NOTES, OUTSIDE, REFUSED, SECRET, write
+from support.models.small import onnx_model
 
 _MEMORY = 500 * 2**10  # KiB, as `ru_maxrss` counts
 _HANG = 100  # seconds: ten times the promised limit, because the machine may be busy
@@ -77,68 +79,43 @@ def test_an_odd_program_is_shown(case, tmp_path):
 
 
 @pytest.mark.usefixtures("limits")
-@pytest.mark.parametrize("backend", ["onnxruntime-cpu", "reference"])
-@pytest.mark.parametrize("case", LARGE)
-def test_a_value_of_terabytes_is_refused_before_anything_runs(case, backend, tmp_path):
-    """No backend folds it into a constant or computes it."""
-    program = load_program(write(LARGE[case], tmp_path / "in"))
+@pytest.mark.parametrize(
+    ("case", "backend"),
+    [
+        *((case, backend) for case in LARGE for backend in ("onnxruntime-cpu", "reference")),
+        *((case, backend) for case in DIMENSIONS for backend in ("onnxruntime-cpu", "openvino", "reference")),
+    ],
+)
+def test_a_value_of_terabytes_or_billions_of_dimensions_is_refused_before_anything_runs(case, backend, tmp_path):
+    """No backend folds it into a constant, computes it or infers its shape."""
+    program = load_program(write((LARGE | DIMENSIONS)[case], tmp_path / "in"))
 
-    with pytest.raises(BackendError, match=r"would take .* GiB, more than 64 times all weights and inputs"):
-        get_backend(backend).compile(program, optimize=True)
-
-
-@pytest.mark.usefixtures("limits")
-@pytest.mark.parametrize("backend", ["onnxruntime-cpu", "openvino", "reference"])
-@pytest.mark.parametrize("case", DIMENSIONS)
-def test_a_value_of_billions_of_dimensions_is_refused_before_any_is_inferred(case, backend, tmp_path):
-    program = load_program(write(DIMENSIONS[case], tmp_path / "in"))
-
-    with pytest.raises(BackendError, match=r"can't be run: .* would have (more than 1,000|millions of) dimensions"):
+    reason = "take .* GiB, more than 64 times all" if case in LARGE else "have (more than 1,000|millions of) dimensions"
+    with pytest.raises(BackendError, match=f"would {reason}"):
         get_backend(backend).compile(program, optimize=True)
 
 
 def test_dimensions_that_are_added_and_removed_do_not_add_up():
     """Models that are unrolled step by step do that."""
-    zero = numpy_helper.from_array(np.array([0]), "zero")
-    nodes = []
-    for step in range(2000):
-        nodes += [
-            helper.make_node("Unsqueeze", [f"v{step}", "zero"], [f"u{step}"]),
-            helper.make_node("Shape", [f"u{step}"], [f"s{step}"]),
-            helper.make_node("Slice", [f"s{step}", "zero", "zero"], [f"c{step}"]),
-            helper.make_node("Concat", [f"c{step}", f"s{step}"], [f"j{step}"], axis=0),
-            helper.make_node("Reshape", [f"u{step}", f"j{step}"], [f"r{step}"]),
-            helper.make_node("Squeeze", [f"r{step}", "zero"], [f"q{step}"]),
-            helper.make_node("ReduceSum", [f"u{step}", "zero"], [f"v{step + 1}"], keepdims=0),
-        ]
-    given = [helper.make_tensor_value_info("v0", TensorProto.FLOAT, [2, 8])]
-    graph = helper.make_graph(
-        nodes, "g", given, [helper.make_tensor_value_info("v2000", TensorProto.FLOAT, None)], [zero]
+    step = """u%d = Unsqueeze(v%d, zero) s%d = Shape(u%d) c%d = Slice(s%d, zero, zero) j%d = Concat<axis = 0>(c%d, s%d)
+        r%d = Reshape(u%d, j%d) q%d = Squeeze(r%d, zero)"""
+    nodes = "".join(
+        step.replace("%d", str(place)) + f" v{place + 1} = ReduceSum<keepdims = 0>(u{place}, zero) "
+        for place in range(2000)
     )
 
-    assert check_ranks(graph)
+    assert check_ranks(onnx_model(f"(float[2, 8] v0) => (float v2000) <int64[1] zero = {{0}}> {{ {nodes} }}").graph)
 
 
 def test_shapes_that_exporters_compute_are_known():
     """This includes `expand` with sizes of -1; a shape of a computed length is reported as unknown."""
-    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
-    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 8])]
-    given.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, ["n"]))
-    nodes = [
-        helper.make_node("Shape", ["x"], ["s"]),
-        helper.make_node("Concat", ["one", "s"], ["wanted"], axis=0),
-        helper.make_node("Shape", ["wanted"], ["length"]),
-        helper.make_node("ConstantOfShape", ["length"], ["ones"]),
-        helper.make_node("Mul", ["ones", "less"], ["unknown"]),
-        helper.make_node("Equal", ["wanted", "unknown"], ["keep"]),
-        helper.make_node("Where", ["keep", "ones", "wanted"], ["sizes"]),
-        helper.make_node("Expand", ["x", "sizes"], ["y"]),
-    ]
-    held = [numpy_helper.from_array(np.array(numbers), name) for name, numbers in (("one", [1]), ("less", -1))]
-    assert check_ranks(helper.make_graph(nodes, "g", given, made, held))
-
-    nodes = [helper.make_node("NonZero", ["z"], ["places"]), helper.make_node("Reshape", ["x", "places"], ["y"])]
-    assert not check_ranks(helper.make_graph(nodes, "g", given, made))
+    ends = "(float[2, 8] x, float[n] z) => (float y)"
+    known = """<int64[1] one = {1}, int64 less = {-1}> {
+        s = Shape(x) wanted = Concat<axis = 0>(one, s) length = Shape(wanted) ones = ConstantOfShape(length)
+        unknown = Mul(ones, less) keep = Equal(wanted, unknown) sizes = Where(keep, ones, wanted) y = Expand(x, sizes)
+    }"""
+    assert check_ranks(onnx_model(f"{ends} {known}").graph)
+    assert not check_ranks(onnx_model(f"{ends} {{ places = NonZero(z) y = Reshape(x, places) }}").graph)
 
 
 @pytest.mark.parametrize("operator", ["Shape", "Cast", "Gather", "Concat", "Expand", "Squeeze", "Range", "Unsqueeze"])
@@ -175,3 +152,130 @@ def test_fifos_devices_and_folders_are_refused(tmp_path):
 def test_there_are_forty():
     """The corpus does not shrink unnoticed."""
     assert len(REFUSED) + len(LOADED) >= 40
+
+
+node = helper.make_node
+SIZE = 1500  # its square exceeds the elements that all joined shapes may have
+INDICES = {
+    "a vector": np.arange(SIZE),
+    "a grid": np.zeros((SIZE, 2), np.int64),
+    "a large grid": np.zeros((SIZE, 700), np.int64),
+    "a place": np.zeros((1, 1), np.int64),
+    "its shape": np.array([SIZE, 2]),
+    "twice": np.array([1, 2]),
+    "the first axis": np.array([0]),
+    "margins": np.array([0, 0, 0, SIZE]),
+    "one": np.array(1),
+    "last": np.array([-1]),
+}
+# What exporters compute from indices: each ends with `made`, which is then joined with itself.
+COMPUTED = {
+    "expanded to its own shape": [node("Shape", ["a vector"], ["s"]), node("Expand", ["a vector", "s"], ["made"])],
+    "expanded to a larger shape": [node("Expand", ["a grid", "its shape"], ["made"])],
+    "the largest of several": [
+        node("Max", ["a grid", "one"], ["m"]),
+        node("Shape", ["m"], ["s"]),
+        node("Expand", ["a grid", "s"], ["made"]),
+    ],
+    "gathered rows": [node("Gather", ["a grid", "a vector"], ["made"])],
+    "gathered elements": [node("GatherElements", ["a grid", "a grid"], ["made"], axis=0)],
+    "gathered places": [node("GatherND", ["a grid", "a place"], ["made"])],
+    "scattered": [
+        node("Gather", ["a grid", "the first axis"], ["row"]),
+        node("ScatterND", ["a grid", "a place", "row"], ["made"]),
+    ],
+    "tiled": [node("Tile", ["a grid", "twice"], ["made"])],
+    "padded": [node("Pad", ["a grid", "margins"], ["made"])],
+    "compared and chosen": [
+        node("Less", ["a vector", "one"], ["c"]),
+        node("Where", ["c", "a vector", "one"], ["w"]),
+        node("Shape", ["w"], ["s"]),
+        node("Expand", ["w", "s"], ["made"]),
+    ],
+    "a large grid": [node("Identity", ["a large grid"], ["made"])],
+}
+
+
+def graph_of(nodes, inputs=()):
+    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    held = [numpy_helper.from_array(numbers, name) for name, numbers in INDICES.items()]
+    return helper.make_graph(nodes, "g", [*inputs], made, held)
+
+
+@pytest.mark.parametrize("case", COMPUTED)
+def test_indices_of_a_known_shape_are_not_taken_for_long_shapes(case):
+    """They are joined, and select from a table, as advanced indexing is exported."""
+    table = [helper.make_tensor_value_info("table", TensorProto.FLOAT, [None, 3])]
+    nodes = [
+        node("Unsqueeze", ["made", "last"], ["u"]),
+        node("Concat", ["u", "u"], ["indices"], axis=-1),
+        node("GatherND", ["table", "indices"], ["y"]),
+    ]
+
+    assert check_ranks(graph_of([*COMPUTED[case], *nodes], table))
+
+
+def test_dimensions_that_indices_replace_do_not_add_up():
+    """An unrolled model selects from what it has selected a thousand times."""
+    nodes = [node("GatherND", [f"v{step}", "a grid"], [f"v{step + 1}"]) for step in range(1000)]
+    given = [helper.make_tensor_value_info("v0", TensorProto.FLOAT, [None, None, 3])]
+
+    assert check_ranks(graph_of(nodes, given))
+
+
+@pytest.mark.parametrize("indices", ["a vector", "a grid"])
+def test_a_shape_of_known_length_is_refused_if_it_is_long(indices):
+    """The values that describe it are not many, but the dimensions are."""
+    nodes = [node("Reshape", [indices, "last"], ["s"]), node("Reshape", ["x", "s"], ["y"])]
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 8])]
+
+    with pytest.raises(ValueError, match="'y' would have more than 1,000 dimensions"):
+        check_ranks(graph_of(nodes, given))
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_joined_vectors_are_counted(flat):
+    """A matrix that becomes a vector again may be a shape."""
+    nodes = [node("Concat", ["a large grid"] * 2, ["joined"], axis=0)]
+    nodes += [node("Reshape", ["joined", "last"], ["y"])] if flat else []
+
+    if not flat:
+        assert check_ranks(graph_of(nodes))
+        return
+    with pytest.raises(ValueError, match="its values would have millions of dimensions"):
+        check_ranks(graph_of(nodes))
+
+
+def test_a_shape_is_forgotten_if_another_graph_has_a_value_of_its_name():
+    """Two branches may compute values of the same name."""
+    known = KnownShapes({"": 17})
+    known.add_constant("s", numpy_helper.from_array(np.array([2, 3])))
+
+    known.add_outputs(node("Identity", ["s"], ["a"]))
+    assert known.shape("a") == (2,)
+    known.add_outputs(node("NonZero", ["unknown"], ["a"]))
+    assert known.shape("a") is None
+
+
+@pytest.mark.parametrize(
+    ("made", "shape"),
+    [
+        (node("Shape", ["x"], ["s"]), (3,)),
+        (node("Shape", ["x"], ["s"], start=1), (2,)),
+        (node("Shape", ["x"], ["s"], start=-1, end=3), (1,)),
+        (node("Concat", ["n", "n"], ["s"], axis=0), (4,)),
+        (node("Concat", ["n", "x"], ["s"], axis=0), None),  # of numbers that are no integers
+        (node("Concat", ["n"], ["s"]), None),  # without the axis that it needs
+        (node("Invented", ["n"], ["s"]), None),
+        (node("Invented", ["n"], ["s"], domain="elsewhere"), None),
+    ],
+)
+def test_shapes_are_those_that_onnx_infers(made, shape):
+    """Nodes that are not valid have none."""
+    known = KnownShapes({"": 17})
+    known.add_input(helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 5, 6]))
+    known.add_constant("n", numpy_helper.from_array(np.array([2, 3])))
+
+    known.add_outputs(made)
+
+    assert known.shape("s") == shape

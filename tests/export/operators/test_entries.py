@@ -3,14 +3,12 @@
 import ast
 import operator
 import re
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import onnxruntime as ort
 import pytest
 import torch
 from onnx import defs
-from torch import fx
 from torch._inductor.decomposition import select_decomp_table
 
 from filch.export import export
@@ -34,17 +32,17 @@ TABLE = 3  # names from which on a list of them is one of operators
 MODELS_READ = ["mixtral", "deberta_v2", "mamba2", "segformer"]
 
 
-def _has_entry(target: str) -> bool:
+def _has_entry(target):
     return operator_of(target).torch != "" or operator_name(target) in PLAIN
 
 
-def _called(nodes: Iterable[fx.Node]) -> set[str]:
+def _called(nodes):
     """Return the operators of PyTorch that are called, without those that only take a result of several."""
     return {str(node.target) for node in nodes if node.op == "call_function" and node.target is not operator.getitem}
 
 
 @pytest.fixture(scope="module", params=MODELS_READ)
-def program(request: pytest.FixtureRequest):
+def program(request):
     """An exported model of the zoo."""
     model, args, kwargs = MODELS[request.param]()
     return export(model, args, kwargs)
@@ -81,7 +79,7 @@ def test_operators_without_an_entry_add():
 
 
 @pytest.mark.parametrize("op", ["custom::Cast", "my::Split", "lib::Sub", "x::max"])
-def test_an_operator_of_another_domain_may_mean_anything(op: str):
+def test_an_operator_of_another_domain_may_mean_anything(op):
     """Only runtimes use the names of ONNX for the same."""
     assert operator_of(op) == Operator(op.partition("::")[2])
 
@@ -119,7 +117,7 @@ def test_integers_of_onnxruntime_have_a_scale():
     assert {name for name, item in found.items() if item.quantization != "integers"} == set()
 
 
-def _tables(tree: ast.AST) -> Iterator[int]:
+def _tables(tree):
     """Yield the lines of lists and of keys that name several operators."""
     names = {item.name for item in defs.get_all_schemas()} - {"If", "Loop", "Scan"}  # those with graphs
     for node in ast.walk(tree):

@@ -19,26 +19,22 @@ from filch.export import Graph, PassError, Program, ViewError, export, lower, op
 from filch.export.common._quiet import quiet
 from filch.export.passes import Pass, PassContext, default_passes, get_pass, pass_names
 from filch.export.views import Drawing
+from support.models.small import module_of
 from support.models.zoo import exported
 from support.thorough import kept
 
 
-class Pixels(nn.Module):
+def pixels(self, x):
     """A batch norm to be folded into a convolution, a split, and an input that is a result."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv, self.norm, self.linear = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Linear(8, 8)
-
-    def forward(self, x):
-        first, second = self.linear(torch.relu(self.norm(self.conv(x))).mean((2, 3))).split(4, dim=1)
-        return x, first - 2 * second
+    first, second = self.linear(torch.relu(self.norm(self.conv(x))).mean((2, 3))).split(4, dim=1)
+    return x, first - 2 * second
 
 
 @pytest.fixture(scope="module")
 def program():
     torch.manual_seed(0)
-    return export(Pixels().eval(), (torch.randn(2, 3, 8, 8),))
+    model = module_of(pixels, conv=nn.Conv2d(3, 8, 3), norm=nn.BatchNorm2d(8), linear=nn.Linear(8, 8))
+    return export(model.eval(), (torch.randn(2, 3, 8, 8),))
 
 
 @pytest.fixture

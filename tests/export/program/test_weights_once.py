@@ -1,7 +1,6 @@
 """The weights of a saved program are on the disk once, and in memory once when it is loaded."""
 
 import json
-from pathlib import Path
 
 import onnx_ir as ir
 import pytest
@@ -9,23 +8,23 @@ import torch
 from torch import nn
 
 from filch.compare import compare
-from filch.export import ExportError, Program, export, load_program, optimize
+from filch.export import ExportError, export, load_program, optimize
 from filch.export.program import _original
 from filch.export.pt2_files._archive import StoredError
-from filch.steal import Capture, steal_forward
+from support.models.small import capture_of
 
 
 class _Model(nn.Module):
     """A model with 70 MB of weights, two of which are the same tensor."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.embedding = nn.Embedding(8000, 1024)
         self.inner = nn.Linear(1024, 9000)
         self.head = nn.Linear(1024, 8000, bias=False)
         self.head.weight = self.embedding.weight
 
-    def forward(self, index: torch.Tensor) -> torch.Tensor:
+    def forward(self, index):
         inner = self.inner(self.embedding(index))
         return self.head(inner[:, :1024].relu())
 
@@ -34,25 +33,23 @@ _INPUTS = (torch.tensor([1, 5, 999]),)
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[_Model, Path]:
+def saved(tmp_path_factory):
     torch.manual_seed(0)
     model, path = _Model(), tmp_path_factory.mktemp("saved") / "model.onnx"
     export(model, _INPUTS).save(path)
     return model, path
 
 
-def _capture(model: nn.Module) -> Capture:
-    with torch.no_grad(), steal_forward(model, submodules=True) as capture:
-        model(*_INPUTS)
-    return capture
+def _capture(model):
+    return capture_of(model, *_INPUTS, submodules=True)
 
 
-def _state(program: Program) -> dict[str, torch.Tensor]:
+def _state(program):
     assert program.original is not None
     return {**program.original.program.state_dict}
 
 
-def _addresses(model: ir.Model) -> dict[str, int]:
+def _addresses(model):
     return {
         name: value.const_value.numpy().__array_interface__["data"][0]
         for name, value in model.graph.initializers.items()
@@ -60,14 +57,14 @@ def _addresses(model: ir.Model) -> dict[str, int]:
     }
 
 
-def test_the_weights_are_written_once(saved: tuple[_Model, Path]) -> None:
+def test_the_weights_are_written_once(saved):
     """All files together take at most 5 % more than the weights."""
     model, path = saved
     weights = sum(parameter.nbytes for parameter in model.parameters())
     assert sum(file.stat().st_size for file in path.parent.iterdir()) <= 1.05 * weights
 
 
-def test_an_exported_program_shares_the_memory_of_the_parameters() -> None:
+def test_an_exported_program_shares_the_memory_of_the_parameters():
     """`export` copies no parameter."""
     model = nn.Linear(8, 8)
     program = export(model, (torch.ones(1, 8),))
@@ -76,7 +73,7 @@ def test_an_exported_program_shares_the_memory_of_the_parameters() -> None:
         assert _addresses(onnx_model)["weight"] == model.weight.data_ptr()
 
 
-def test_a_loaded_program_has_its_weights_in_memory_once(saved: tuple[_Model, Path]) -> None:
+def test_a_loaded_program_has_its_weights_in_memory_once(saved):
     """The graph, the exported graph and the exported program read the same mapped memory."""
     model, path = saved
     program = load_program(path)
@@ -91,7 +88,7 @@ def test_a_loaded_program_has_its_weights_in_memory_once(saved: tuple[_Model, Pa
     assert not program.is_changed()
 
 
-def test_a_comparison_of_the_files_is_that_of_the_model(saved: tuple[_Model, Path]) -> None:
+def test_a_comparison_of_the_files_is_that_of_the_model(saved):
     """Loading changes no row."""
     model, path = saved
     capture = _capture(model)
@@ -99,9 +96,7 @@ def test_a_comparison_of_the_files_is_that_of_the_model(saved: tuple[_Model, Pat
     assert rows[0] == rows[1]
 
 
-def test_weights_that_the_graph_no_longer_has_are_in_the_file_of_the_exported_program(
-    saved: tuple[_Model, Path], tmp_path: Path
-) -> None:
+def test_weights_that_the_graph_no_longer_has_are_in_the_file_of_the_exported_program(saved, tmp_path):
     """A changed weight of the graph is a fault, though the exported program's other weights are shared."""
     model, path = saved
     program = load_program(path)
@@ -114,7 +109,7 @@ def test_weights_that_the_graph_no_longer_has_are_in_the_file_of_the_exported_pr
     assert not compare(_capture(model), loaded).close
 
 
-def test_a_program_can_be_saved_over_its_own_file(saved: tuple[_Model, Path], tmp_path: Path) -> None:
+def test_a_program_can_be_saved_over_its_own_file(saved, tmp_path):
     """The mapped weights stay readable while their file is replaced, by the optimized ones, too."""
     model, path = saved
     load_program(path).save(tmp_path / "copy.onnx")
@@ -125,7 +120,7 @@ def test_a_program_can_be_saved_over_its_own_file(saved: tuple[_Model, Path], tm
         assert torch.equal(tensor, model.state_dict()[name])
 
 
-def test_weights_that_were_changed_in_their_file_are_no_reference(saved: tuple[_Model, Path], tmp_path: Path) -> None:
+def test_weights_that_were_changed_in_their_file_are_no_reference(saved, tmp_path):
     """Values are not compared with those of changed weights; the modules show the fault."""
     model, path = saved
     load_program(path).save(tmp_path / "model.onnx")
@@ -144,13 +139,13 @@ def test_weights_that_were_changed_in_their_file_are_no_reference(saved: tuple[_
 @pytest.mark.parametrize(
     "entry", [["inner.weight"], {"inner.weight": 1}, {"inner.weight": ["no such", 1]}, {"inner.weight": [[], 1]}]
 )
-def test_a_damaged_list_of_weights_is_refused(saved: tuple[_Model, Path], entry: object) -> None:
+def test_a_damaged_list_of_weights_is_refused(saved, entry):
     """An untrusted file gives a one-line error."""
     with pytest.raises(StoredError, match="damaged"):
         _original._read_elsewhere(json.dumps(entry).encode(), load_program(saved[1]).model)  # noqa: SLF001  unit under test
 
 
-def test_the_file_of_an_exported_program_with_all_weights_is_loaded(saved: tuple[_Model, Path], tmp_path: Path) -> None:
+def test_the_file_of_an_exported_program_with_all_weights_is_loaded(saved, tmp_path):
     """Earlier versions stored all weights in it."""
     model, path = saved
     program = load_program(path)

@@ -4,23 +4,21 @@ import contextlib
 import resource
 import signal
 import time
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 from filch.compare import compare
-from filch.export import ExportError, Original, Program, export, load_program
+from filch.export import ExportError, Original, export, load_program
 from filch.export.pt2_files import _expressions
 from filch.export.pt2_files._archive import Archive, StoredError
 from filch.export.pt2_files._load import load_program as load_stored
 from filch.export.pt2_files._targets import is_runnable
-from filch.steal import steal_forward
 from filch.steal.files._kinds import budget_of
-from support.hostile.pt2_files import ARCHIVES, HARMLESS, REFUSED, Files, canary, contents, write
+from support.hostile.pt2_files import ARCHIVES, HARMLESS, REFUSED, canary, contents, write
+from support.models.small import capture_of
 from support.processes.commands import run as command
 
 SECONDS, MEGABYTES = 10, 500  # of processor time, and of memory
@@ -28,16 +26,16 @@ HANGS = 60  # seconds after which nothing is waited for any more
 
 
 class Small(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first = nn.Linear(4, 3)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return torch.relu(self.first(x)) + 1
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Program, Path]:
+def saved(tmp_path_factory):
     torch.manual_seed(0)
     program = export(Small().eval(), (torch.ones(2, 4),))
     path = tmp_path_factory.mktemp("stored") / "m.onnx"
@@ -46,15 +44,15 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Program, Path]:
 
 
 @pytest.fixture(scope="module")
-def files(saved: tuple[Program, Path]) -> Files:
+def files(saved):
     return contents(saved[1].with_name("m.onnx.pt2"))
 
 
 @contextlib.contextmanager
-def bounded() -> Iterator[None]:
+def bounded():
     """Fail if the block takes too long, or too much memory."""
 
-    def late(*_: object) -> None:
+    def late(*_):
         pytest.fail("it hangs")
 
     began = time.process_time()
@@ -70,7 +68,7 @@ def bounded() -> Iterator[None]:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MEGABYTES * 1024
 
 
-def run(path: Path, identity: str) -> Original:
+def run(path, identity):
     """Load the original at `path` and run its program."""
     original = Original.at(path, identity)
     for _ in original.walk({"x": torch.ones(2, 4)}):
@@ -78,7 +76,7 @@ def run(path: Path, identity: str) -> Original:
     return original
 
 
-def view(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+def view(path, capsys):
     """Return what `filch view` writes to stderr: nothing, or one sentence if it refuses the program."""
     with bounded():
         code = command("view", str(path), "--as", "text")
@@ -88,9 +86,7 @@ def view(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_a_program_must_not_hold_is_refused(
-    saved: tuple[Program, Path], files: Files, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_program_must_not_hold_is_refused(saved, files, tmp_path, name, capsys):
     """No code of it runs, neither to run the program nor to show it."""
     change, told = REFUSED[name]
     hostile = dict(files)
@@ -108,15 +104,7 @@ def test_what_a_program_must_not_hold_is_refused(
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_what_nothing_needs_is_not_read(
-    saved: tuple[Program, Path],
-    files: Files,
-    tmp_path: Path,
-    name: str,
-    *,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_nothing_needs_is_not_read(saved, files, tmp_path, name, *, capsys, monkeypatch):
     """The program computes the same values, and no other code runs."""
     program, _ = saved
     hostile = dict(files)
@@ -139,9 +127,7 @@ def test_what_nothing_needs_is_not_read(
 
 
 @pytest.mark.parametrize("name", ARCHIVES)
-def test_an_archive_that_torch_does_not_write_is_refused(
-    saved: tuple[Program, Path], files: Files, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_archive_that_torch_does_not_write_is_refused(saved, files, tmp_path, name, capsys):
     """Checked for files that are not archives, compressed members, and invalid names and sizes."""
     make, told = ARCHIVES[name]
     path = tmp_path / "inside" / "m.onnx.pt2"
@@ -157,7 +143,7 @@ def test_an_archive_that_torch_does_not_write_is_refused(
     assert "\n" not in str(caught.value) and not canary(tmp_path).exists()
 
 
-def test_what_is_saved_holds_no_pickle_and_is_read_back_to_the_bit(saved: tuple[Program, Path], files: Files) -> None:
+def test_what_is_saved_holds_no_pickle_and_is_read_back_to_the_bit(saved, files):
     """Weights are bytes, the graph is JSON, and there are no examples."""
     program, path = saved
 
@@ -170,9 +156,7 @@ def test_what_is_saved_holds_no_pickle_and_is_read_back_to_the_bit(saved: tuple[
     assert [*before] == [*after] and all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_a_comparison_goes_on_without_a_program_that_is_refused(
-    saved: tuple[Program, Path], files: Files, tmp_path: Path
-) -> None:
+def test_a_comparison_goes_on_without_a_program_that_is_refused(saved, files, tmp_path):
     """A note gives the reason why only modules have reference values."""
     path = saved[1]
     hostile = dict(files)
@@ -181,8 +165,7 @@ def test_a_comparison_goes_on_without_a_program_that_is_refused(
     write(hostile, tmp_path / "m.onnx.pt2")
     torch.manual_seed(0)
     model = Small().eval()
-    with steal_forward(model) as captured:
-        model(torch.ones(2, 4))
+    captured = capture_of(model, torch.ones(2, 4))
 
     report = compare(captured, tmp_path / "m.onnx")
 
@@ -190,11 +173,11 @@ def test_a_comparison_goes_on_without_a_program_that_is_refused(
     assert not canary(tmp_path).exists()
 
 
-def test_sizes_of_an_exported_program_are_read_as_torch_wrote_them(tmp_path: Path) -> None:
+def test_sizes_of_an_exported_program_are_read_as_torch_wrote_them(tmp_path):
     """Checked for symbols, sums, products, quotients and powers."""
 
     class Sizes(nn.Module):
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        def forward(self, x):
             flat = x.reshape(-1)
             return flat[: (x.shape[0] * 3 + 1) // 2], torch.cat([flat, flat]), flat * x.shape[0] ** 2
 
@@ -213,7 +196,7 @@ def test_sizes_of_an_exported_program_are_read_as_torch_wrote_them(tmp_path: Pat
     assert all(map(torch.equal, expected, actual))
 
 
-def test_numbers_of_a_stored_program_stay_bounded(saved: tuple[Program, Path], files: Files, tmp_path: Path) -> None:
+def test_numbers_of_a_stored_program_stay_bounded(saved, files, tmp_path):
     """Repeated squares of a size would take all memory."""
     import json
 
@@ -232,7 +215,7 @@ def test_numbers_of_a_stored_program_stay_bounded(saved: tuple[Program, Path], f
         run(path, saved[0].original.identity)
 
 
-def test_the_symbolic_sizes_of_a_file_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_symbolic_sizes_of_a_file_are_counted_together(monkeypatch):
     """One after the other they may take days, as sympy compares all arguments of a maximum with each other."""
     symbols = [f"Symbol('s{index}')" for index in range(90)]
     texts = [f"Max({', '.join(symbols[first : first + 9])})" for first in range(0, 90, 9)]
@@ -259,14 +242,12 @@ def test_the_symbolic_sizes_of_a_file_are_counted_together(monkeypatch: pytest.M
         (print, False),
     ],
 )
-def test_only_functions_of_tensors_are_run_from_a_file(target: object, expected: bool) -> None:
+def test_only_functions_of_tensors_are_run_from_a_file(target, expected):
     """Operators that access files, work in place, do not check indices, or may not end are refused."""
     assert is_runnable(target) is expected
 
 
-def test_what_only_a_pickle_can_hold_is_not_saved(
-    saved: tuple[Program, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_only_a_pickle_can_hold_is_not_saved(saved, tmp_path, caplog, monkeypatch):
     """A warning is logged, and the ONNX file is written."""
     program = saved[0]
     monkeypatch.setitem(program.exported_program.constants, "object", object())

@@ -7,17 +7,18 @@ from torch import nn
 
 from filch.export import record_run
 from filch.export.tracing._replayable import TensorReference
+from support.models.small import module_of
 
 
 class InPlace(nn.Module):
     """Writes to a buffer and through a view, and calls a module twice."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layer = nn.Linear(4, 4)
         self.register_buffer("cache", torch.zeros(2, 4))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         self.cache.copy_(self.layer(x))
         y = self.layer(self.cache)
         y[:, 1:] += 1
@@ -42,13 +43,8 @@ def test_each_call_has_its_arguments_and_results():
 
 def test_a_tensor_that_is_given_twice_is_two_inputs():
     """Both of its values are visited."""
-
-    class Sum(nn.Module):
-        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            return x + y
-
     x, visited = torch.ones(3), []
-    run = record_run(Sum(), (x, x), {}, lambda name, _: visited.append(name))
+    run = record_run(module_of(lambda self, x, y: x + y), (x, x), {}, lambda name, _: visited.append(name))
     assert run.graph.inputs == ("x", "y")
     assert {"x", "y"} <= {*visited}
 

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from filch.export import TraceError, check_trace, load_trace, save_trace, trace, trace_graph
 from filch.export.views import draw
 from filch.export.views._trace import serialize
+from support.models.small import module_of
 from support.processes.compilers import needs_compiler
 
 DATA = Path(__file__).parents[2] / "data"
@@ -47,18 +48,13 @@ class Linear(nn.Module):
         return matmul(x, self.w) + self.b
 
 
-class Relu(nn.Module):
-    def forward(self, x):
-        return torch.maximum(x, torch.zeros(()))
-
-
 class Model(nn.Module):
     """The two layers of Jittor's document."""
 
     def __init__(self, inputs=1):
         super().__init__()
         self.linear1 = Linear(inputs, 10)
-        self.relu1 = Relu()
+        self.relu1 = module_of(lambda self, x: torch.maximum(x, torch.zeros(())))
         self.linear2 = Linear(10, 1)
 
     def forward(self, x):
@@ -372,24 +368,18 @@ def test_a_derivative_of_a_derivative_leads_back_to_both():
     assert check_trace(trace_of(graph)) == []
 
 
-class Overwriting(nn.Module):
+def overwriting(self, x):
     """Divides in place by what it is divided by, and writes to a part of what it made."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, x):
-        x = self.linear(x).sigmoid() + 1
-        x /= x.sum(-1, keepdim=True)
-        y = x.clone()
-        y[0] *= 3
-        return y
+    x = self.linear(x).sigmoid() + 1
+    x /= x.sum(-1, keepdim=True)
+    y = x.clone()
+    y[0] *= 3
+    return y
 
 
 def test_what_changes_in_place_has_its_derivatives():
     """Autograd notes some of it before a copy, and some behind the change."""
-    graph = trace_graph(Overwriting(), X, train=True, backend="eager")
+    graph = trace_graph(module_of(overwriting, linear=nn.Linear(4, 4)), X, train=True, backend="eager")
     backward = [node for node in graph.nodes if node.stack[0].path == "grad" and node.module != "linear"]
     assert all(node.gradient_of for node in backward if node.op != "detach")
     assert "div_" in {node.gradient_of for node in backward if node.op == "div"}
@@ -403,39 +393,25 @@ def test_what_the_user_has_compiled_is_traced_as_it_is_written():
     assert [node.op for node in graph.nodes].count("add") == 2
 
 
-def test_a_traced_model_is_let_go():
-    """Nothing that traced it holds it, nor what it computed."""
+@pytest.mark.parametrize(
+    "options", [{"train": True, "backend": "eager"}, pytest.param({}, marks=needs_compiler, id="compiled")]
+)
+def test_a_traced_model_is_let_go(options):
+    """Nothing that traced it holds it, nor what it computed; neither does Dynamo, nor what was compiled."""
     model = seeded(Model)
-    graph = trace_graph(model, torch.rand(10, 1), train=True, backend="eager")
+    graph = trace_graph(model, torch.rand(10, 1), **options)
     held = weakref.ref(model)
     del model
     gc.collect()
     assert graph.nodes and held() is None
 
 
-@needs_compiler
-def test_a_compiled_model_is_let_go():
-    """Neither does Dynamo keep it, nor what was compiled."""
-    model = seeded(Model)
-    trace(model, torch.rand(10, 1))
-    held = weakref.ref(model)
-    del model
-    gc.collect()
-    assert held() is None
-
-
 def test_what_a_checkpoint_computes_again_is_recorded_again():
     """The recomputation is part of the backward pass."""
-
-    class Checkpointed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(4, 4)
-
-        def forward(self, x):
-            return checkpoint(lambda y: self.linear(y).tanh(), x, use_reentrant=False)
-
-    graph = trace_graph(Checkpointed(), X, train=True, backend="eager")
+    model = module_of(
+        lambda self, x: checkpoint(lambda y: self.linear(y).tanh(), x, use_reentrant=False), linear=nn.Linear(4, 4)
+    )
+    graph = trace_graph(model, X, train=True, backend="eager")
     assert [node.stack[0].path for node in graph.nodes if node.op == "tanh"] == ["", "grad"]
     assert check_trace(trace_of(graph)) == []
 
@@ -771,12 +747,8 @@ def test_a_torch_that_does_not_tell_is_refused(monkeypatch):
 @needs_compiler
 def test_a_branch_is_one_operation_with_the_kernels_of_both_graphs():
     """Which of them runs is decided by the numbers."""
-
-    class Branching(nn.Module):
-        def forward(self, x):
-            return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
-
-    found = trace(Branching(), torch.ones(3))
+    model = module_of(lambda self, x: torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,)))
+    found = trace(model, torch.ones(3))
 
     (branch,) = (number for number, node in found["node_data"].items() if node["attrs"]["name"] == "cond")
     kernels = [item["jit_key"] for item in found["execute_op_info"].values() if branch in item["fused_ops"]]

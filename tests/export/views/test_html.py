@@ -7,7 +7,6 @@ import json
 import math
 import random
 import re
-from pathlib import Path
 
 import pytest
 
@@ -16,11 +15,11 @@ from filch.export.views import draw, plot_graph
 from support.views.pages import HOSTILE, compiled, finding, flat, judged, named
 
 
-def page(graph: Graph) -> str:
+def page(graph):
     return draw(graph, "html").content.decode()
 
 
-def data(text: str) -> dict:
+def data(text):
     (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     return json.loads(found)
 
@@ -28,7 +27,7 @@ def data(text: str) -> dict:
 class Reader:
     """Reads the page's data as `page/src/model.js` does, back to names and numbers."""
 
-    def __init__(self, raw: dict) -> None:
+    def __init__(self, raw):
         self.raw = raw
 
     def text(self, place):
@@ -88,7 +87,7 @@ class Reader:
         }
 
 
-def said(name: str, of) -> dict:
+def said(name, of):
     """A finding, as `Reader.finding` gives it."""
     fields = ("status", "kind", "call", "first", "error", "text", "evidence", "seconds")
     kinds = ("minimum", "maximum", "mean", "std", "nan", "inf")
@@ -104,7 +103,7 @@ def said(name: str, of) -> dict:
 
 
 @pytest.mark.parametrize("graph", [judged(flat(60)), compiled()], ids=["flat", "compiled"])
-def test_the_page_has_all_that_the_graph_has(graph: Graph) -> None:
+def test_the_page_has_all_that_the_graph_has(graph):
     """Every node, every value and the modules around them."""
     raw = data(page(graph))
     reader = Reader(raw)
@@ -125,7 +124,7 @@ def test_the_page_has_all_that_the_graph_has(graph: Graph) -> None:
         assert [names[place] for place in drawn["outputs"]] == [*given.outputs]
 
 
-def test_the_page_has_every_number_of_every_finding() -> None:
+def test_the_page_has_every_number_of_every_finding():
     """Not rounded: it reads back as the very same number."""
     rng = random.Random(7)
     numbers = {f"m{at}": rng.uniform(-1, 1) * 10.0 ** rng.randint(-300, 300) for at in range(50)}
@@ -144,7 +143,7 @@ def test_the_page_has_every_number_of_every_finding() -> None:
     assert [repr(sorted(each.items())) for each in read] == [repr(sorted(each.items())) for each in expected]
 
 
-def test_findings_of_values_that_the_graph_does_not_know_are_kept() -> None:
+def test_findings_of_values_that_the_graph_does_not_know_are_kept():
     """A report may know more than the graph that it is drawn on."""
     graph = dataclasses.replace(flat(3), findings={"elsewhere": (finding("not mapped", None),)})
 
@@ -154,7 +153,7 @@ def test_findings_of_values_that_the_graph_does_not_know_are_kept() -> None:
     assert Reader(raw).value(raw["graphs"][0]["values"][found[0]])[0] == "elsewhere"
 
 
-def test_functions_are_drawn_too() -> None:
+def test_functions_are_drawn_too():
     """Each is a graph of the page, under the operator that calls it."""
     graph = dataclasses.replace(flat(3), functions={"pkg::Gelu": flat(2)})
 
@@ -164,7 +163,7 @@ def test_functions_are_drawn_too() -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
-def test_no_name_leaves_its_place(name: str) -> None:
+def test_no_name_leaves_its_place(name):
     """The data are one script element that holds no `<`, `>` or `&`, and come back as they were."""
     text = page(named(name))
 
@@ -175,7 +174,7 @@ def test_no_name_leaves_its_place(name: str) -> None:
     assert text.count("<script") == 2 and text.count("</script>") == 2 and text.count("<style") == 1
 
 
-def test_the_policy_knows_our_script_and_our_style_alone() -> None:
+def test_the_policy_knows_our_script_and_our_style_alone():
     """A browser runs nothing else, and loads nothing."""
     text = page(flat(3))
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text).group(1).replace("&#39;", "'")
@@ -193,11 +192,11 @@ def test_the_policy_knows_our_script_and_our_style_alone() -> None:
     }
 
 
-def digest(text: str) -> str:
+def digest(text):
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def test_the_page_refers_to_nothing_outside_it() -> None:
+def test_the_page_refers_to_nothing_outside_it():
     """The one address in it is SVG's name; nothing has a source, and the style imports nothing."""
     text = page(flat(3))
 
@@ -205,12 +204,12 @@ def test_the_page_refers_to_nothing_outside_it() -> None:
     assert not re.search(r"""\b(?:src|href)\s*=|@import|url\(|fetch\(|XMLHttpRequest|import\s*\(|innerHTML""", text)
 
 
-def test_five_thousand_nodes_with_findings_fit_into_six_megabytes() -> None:
+def test_five_thousand_nodes_with_findings_fit_into_six_megabytes():
     """With statistics and a histogram of each."""
     assert len(draw(judged(flat(5000)), "html").content) < 6e6
 
 
-def test_long_attributes_are_cut_and_say_so() -> None:
+def test_long_attributes_are_cut_and_say_so():
     """A table of indices in an attribute would be most of the file."""
     graph = Graph("g", ("x",), ("y",), (), (Node("n", "Op", ("x",), ("y",), {"table": "7" * 10_000}),), {})
 
@@ -219,7 +218,7 @@ def test_long_attributes_are_cut_and_say_so() -> None:
     assert cut == "7" * 4000 + "… (10,000 characters)"
 
 
-def test_values_have_the_roles_of_aitemplate() -> None:
+def test_values_have_the_roles_of_aitemplate():
     """Input, output, weight, view of another value, and what is in between."""
     nodes = (
         Node("a", "MatMul", ("x", "w"), ("h",)),
@@ -234,7 +233,7 @@ def test_values_have_the_roles_of_aitemplate() -> None:
     assert roles == {"h": 0, "v": 1, "x": 2, "y": 3, "w": 4}
 
 
-def test_plot_graph_writes_what_the_suffix_says(tmp_path: Path) -> None:
+def test_plot_graph_writes_what_the_suffix_says(tmp_path):
     """`.html` is the page; another view's suffix, that view's file."""
     graph = flat(3)
 
@@ -244,14 +243,14 @@ def test_plot_graph_writes_what_the_suffix_says(tmp_path: Path) -> None:
     assert plot_graph(graph, tmp_path / "model.txt").read_text() == f"{graph}\n"
 
 
-def test_plot_graph_says_which_suffixes_there_are(tmp_path: Path) -> None:
+def test_plot_graph_says_which_suffixes_there_are(tmp_path):
     """A path without a suffix is refused, and nothing is written."""
     with pytest.raises(ViewError, match=r"no view writes files with the suffix of '.*model': use one of .*\.html"):
         plot_graph(flat(3), tmp_path / "model")
     assert not [*tmp_path.iterdir()]
 
 
-def test_plot_graph_does_not_choose_among_views(tmp_path: Path) -> None:
+def test_plot_graph_does_not_choose_among_views(tmp_path):
     """A suffix that several views write is the caller's to decide."""
     save = r"filch\.export\.views\.save\(graph, 'hidet', path\)"
     refused = rf"several views write \.json files, .* write {save}, or one of model-explorer, .*netron"
@@ -260,14 +259,14 @@ def test_plot_graph_does_not_choose_among_views(tmp_path: Path) -> None:
         plot_graph(flat(3), tmp_path / "model.json")
 
 
-def test_a_view_that_is_broken_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_view_that_is_broken_is_in_nobodys_way(tmp_path, monkeypatch):
     """Another package's fault is no reason not to draw."""
     monkeypatch.setattr("filch.export.views._plot.view_names", lambda: ["broken", "html"])
 
     assert plot_graph(flat(3), tmp_path / "model.html").exists()
 
 
-def test_compiled_graphs_fold_where_what_they_were_made_of_stood() -> None:
+def test_compiled_graphs_fold_where_what_they_were_made_of_stood():
     """A fused node, whose own calls nobody knows, is in the group that all its origins are in."""
     raw = data(page(compiled()))
     reader = Reader(raw)

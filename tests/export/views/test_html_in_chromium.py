@@ -3,9 +3,7 @@
 import dataclasses
 import re
 import time
-from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -14,10 +12,13 @@ import torch
 from filch.export import Graph, Node, Value, as_graph
 from filch.export.views import plot_graph
 from support.models.zoo import ZOO
-from support.views.chromium import Chromium, missing
+from support.views.chromium import missing
 from support.views.pages import FORWARD, HOSTILE, compiled, finding, flat, folded, headers, judged, named, table
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+pytestmark = [
+    pytest.mark.skipif(missing() is not None, reason=str(missing())),
+    pytest.mark.usefixtures("complains_of_nothing"),
+]
 SHOWN = "[...document.querySelectorAll('svg.graph .box:not(.far)')].map((box) => box.dataset)"
 OPENED = "document.querySelectorAll('.box.open').length"
 TITLE = ".panel h2"
@@ -25,28 +26,7 @@ FIRST = 24  # the node at which `deep` diverges
 
 
 @pytest.fixture(scope="module")
-def page() -> Iterator[Chromium]:
-    """A browser; each test opens its own file in it."""
-    with Chromium() as made:
-        yield made
-
-
-@pytest.fixture(autouse=True)
-def complains_of_nothing(page: Chromium) -> Iterator[None]:
-    """No error, no warning, no dialog, and nothing asked of a network, whatever a test does."""
-    page.heard()
-    page.log.clear()
-    page.requests.clear()
-    yield
-    page.heard()
-    assert page.log == []
-    assert all(url.startswith("file://") for url in page.requests) and len(page.requests) == 1
-    page.resize(1280, 800)
-    page.dark(dark=False)
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(tmp_path_factory):
     """The pages that several tests open."""
     folder = tmp_path_factory.mktemp("pages")
     graphs = {
@@ -62,36 +42,36 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def deep() -> Graph:
+def deep():
     return judged(flat(60, layers=3))
 
 
-def graph_keys(page: Chromium, *keys: str) -> None:
+def graph_keys(page, *keys):
     """Presses keys where the graph has the focus."""
     page.run("document.querySelector('svg.graph').focus()")
     for key in keys:
         page.press(key)
 
 
-def names(page: Chromium) -> list[str]:
+def names(page):
     """The lines of text of all boxes in sight."""
     return page.run("[...document.querySelectorAll('text.op')].map((text) => text.textContent)")
 
 
-def sort_by(page: Chromium, title: str) -> None:
+def sort_by(page, title):
     page.run(
         f"[...document.querySelectorAll('.rows th')].find((cell) => cell.dataset.name === '{title}').firstChild.click()"
     )
     page.settle()
 
 
-def choose(page: Chromium, label: str, option: str) -> None:
+def choose(page, label, option):
     element = f"document.querySelector('[aria-label=\"{label}\"]')"
     page.run(f"{element}.value = '{option}'; {element}.dispatchEvent(new Event('change'))")
     page.settle()
 
 
-def test_a_graph_is_drawn_from_disk(page: Chromium, files: Path) -> None:
+def test_a_graph_is_drawn_from_disk(page, files):
     """Boxes for the layers, a label for the input, and lines between them."""
     page.open(files / "plain.html")
 
@@ -100,7 +80,7 @@ def test_a_graph_is_drawn_from_disk(page: Chromium, files: Path) -> None:
     assert "60 operations" in page.text(".panel")
 
 
-def test_no_boxes_lie_upon_each_other(page: Chromium, files: Path) -> None:
+def test_no_boxes_lie_upon_each_other(page, files):
     """Neither folded nor opened, with and without values and weights: each is beside, around or inside another."""
     page.open(files / "plain.html")
     crossing = """(() => {
@@ -119,7 +99,7 @@ def test_no_boxes_lie_upon_each_other(page: Chromium, files: Path) -> None:
         assert page.run(crossing) == []
 
 
-def test_lines_go_around_boxes(page: Chromium, files: Path) -> None:
+def test_lines_go_around_boxes(page, files):
     """No line of a value runs through a box that does not read it."""
     page.open(files / "plain.html")
     through = """(() => {
@@ -143,7 +123,7 @@ def test_lines_go_around_boxes(page: Chromium, files: Path) -> None:
         assert page.run(through) == []
 
 
-def test_types_on_lines_do_not_run_into_each_other(page: Chromium, tmp_path: Path) -> None:
+def test_types_on_lines_do_not_run_into_each_other(page, tmp_path):
     """Of operations side by side, each type ends before the next one begins."""
     names = [f"y{at}" for at in range(6)]
     values = {name: Value(name, "float32", (1, 64, 112, 112)) for name in ("x", "z", *names)}
@@ -162,7 +142,7 @@ def test_types_on_lines_do_not_run_into_each_other(page: Chromium, tmp_path: Pat
     assert all(one[2] <= two[1] for one, two in beside)
 
 
-def test_a_double_click_opens_a_layer_and_closes_it(page: Chromium, files: Path) -> None:
+def test_a_double_click_opens_a_layer_and_closes_it(page, files):
     """What is in it is drawn, and gone again; so with its sign."""
     page.open(files / "plain.html")
     graph_keys(page, "c", "f")
@@ -176,7 +156,7 @@ def test_a_double_click_opens_a_layer_and_closes_it(page: Chromium, files: Path)
     assert page.run(OPENED) == before + 1
 
 
-def test_two_taps_open_a_layer(page: Chromium, files: Path) -> None:
+def test_two_taps_open_a_layer(page, files):
     """Where a browser does not count a finger's taps, too; two with a while between them only select."""
     page.open(files / "plain.html")
     graph_keys(page, "c", "f")
@@ -195,7 +175,7 @@ def test_two_taps_open_a_layer(page: Chromium, files: Path) -> None:
     assert page.run(OPENED) == 1
 
 
-def test_enter_opens_what_is_selected(page: Chromium, files: Path) -> None:
+def test_enter_opens_what_is_selected(page, files):
     """All that the mouse does, the keys do."""
     page.open(files / "plain.html")
     graph_keys(page, "c", "f")
@@ -206,7 +186,7 @@ def test_enter_opens_what_is_selected(page: Chromium, files: Path) -> None:
     assert page.run(OPENED) == 1
 
 
-def test_a_click_says_all_of_a_node(page: Chromium, files: Path) -> None:
+def test_a_click_says_all_of_a_node(page, files):
     """Operator, name, modules, attributes, source, inputs and outputs with their types."""
     page.open(files / "plain.html")
     graph_keys(page, "o", "o", "o")
@@ -223,7 +203,7 @@ def test_a_click_says_all_of_a_node(page: Chromium, files: Path) -> None:
     assert all(frame.path in told and frame.type in told for frame in given.stack)
 
 
-def test_inputs_lead_to_what_made_them(page: Chromium, files: Path) -> None:
+def test_inputs_lead_to_what_made_them(page, files):
     """Links of the panel select, and so do the keys that follow the data."""
     page.open(files / "plain.html")
     page.run("filch.select(filch.data.main.nodes[5], { move: true })")
@@ -237,7 +217,7 @@ def test_inputs_lead_to_what_made_them(page: Chromium, files: Path) -> None:
     assert page.text(TITLE) == "val_4"
 
 
-def test_searching_finds_and_opens(page: Chromium, files: Path) -> None:
+def test_searching_finds_and_opens(page, files):
     """Any part of a name, in any case; Enter goes there, through closed layers."""
     page.open(files / "plain.html")
     graph_keys(page, "c", "/")
@@ -259,7 +239,7 @@ def test_searching_finds_and_opens(page: Chromium, files: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [400, 700, 1000, 1280, 1920])
-def test_what_was_found_is_on_the_screen(page: Chromium, files: Path, width: int) -> None:
+def test_what_was_found_is_on_the_screen(page, files, width):
     """The list is wider than what is typed into, and cut off at no side of it."""
     page.open(files / "compiled.html")
     page.resize(width, 800)
@@ -272,7 +252,7 @@ def test_what_was_found_is_on_the_screen(page: Chromium, files: Path, width: int
     assert left + wide <= width
 
 
-def test_colors_follow_the_choice(page: Chromium, files: Path) -> None:
+def test_colors_follow_the_choice(page, files):
     """By operator, module, error, status and time, each with its legend."""
     page.open(files / "deep.html")
     assert page.run("filch.colors.mode") == "error"
@@ -285,7 +265,7 @@ def test_colors_follow_the_choice(page: Chromium, files: Path) -> None:
     assert len(seen) == 5
 
 
-def test_slow_nodes_have_aitemplates_classes(page: Chromium, tmp_path: Path) -> None:
+def test_slow_nodes_have_aitemplates_classes(page, tmp_path):
     """Over the 70th, the 90th and the 95th percentile of the times."""
     graph = flat(101)
     times = {node.outputs[0]: (finding("same", 0.0, seconds=(at + 1) / 1e3),) for at, node in enumerate(graph.nodes)}
@@ -299,7 +279,7 @@ def test_slow_nodes_have_aitemplates_classes(page: Chromium, tmp_path: Path) -> 
     assert "takes 71 ms" in page.text(".panel")
 
 
-def test_a_report_begins_at_the_first_divergence(page: Chromium, files: Path) -> None:
+def test_a_report_begins_at_the_first_divergence(page, files):
     """Its remarks on top, the way to it opened, and all that was measured beside it."""
     page.open(files / "deep.html")
     graph = deep()
@@ -318,7 +298,7 @@ def test_a_report_begins_at_the_first_divergence(page: Chromium, files: Path) ->
     assert page.run("document.querySelectorAll('.histogram path').length") == 2
 
 
-def test_the_path_goes_on_from_the_first_divergence(page: Chromium, files: Path) -> None:
+def test_the_path_goes_on_from_the_first_divergence(page, files):
     """What it reaches through values that are wrong or unknown is lit, the rest is dim."""
     page.open(files / "deep.html")
     graph_keys(page, "d", "p")
@@ -336,7 +316,7 @@ def test_the_path_goes_on_from_the_first_divergence(page: Chromium, files: Path)
     assert page.run("document.querySelectorAll('.dim').length") == 0
 
 
-def test_all_numbers_of_the_table_are_the_reports(page: Chromium, tmp_path: Path) -> None:
+def test_all_numbers_of_the_table_are_the_reports(page, tmp_path):
     """Each is read back from the page, by scrolling through all rows, and is the very number of its finding."""
     graph = judged(flat(1500, layers=8))
     page.resize(1280, 2000)
@@ -354,7 +334,7 @@ def test_all_numbers_of_the_table_are_the_reports(page: Chromium, tmp_path: Path
             assert (float(row[name]) == number) if number is not None else row[name] == ""
 
 
-def test_the_table_sorts_by_a_click(page: Chromium, files: Path) -> None:
+def test_the_table_sorts_by_a_click(page, files):
     """Numbers from the largest, then from the least; what has none is last."""
     page.open(files / "deep.html")
     column = headers(page).index("error")
@@ -372,7 +352,7 @@ def test_the_table_sorts_by_a_click(page: Chromium, files: Path) -> None:
     assert blanks and falling[-blanks:] == rising[-blanks:] == [""] * blanks
 
 
-def test_the_table_filters(page: Chromium, files: Path) -> None:
+def test_the_table_filters(page, files):
     """By text and by status; a click on a row selects what it is of."""
     page.open(files / "deep.html")
     page.run("document.querySelector('[aria-label=\"Filter rows\"]').focus()")
@@ -388,7 +368,7 @@ def test_the_table_filters(page: Chromium, files: Path) -> None:
     assert page.run("filch.selected.id") == int(wrong[0][headers(page).index("#")])
 
 
-def test_the_plot_of_errors_selects(page: Chromium, files: Path) -> None:
+def test_the_plot_of_errors_selects(page, files):
     """One dot for each finding; a click on one selects its node, hovering says what it is."""
     page.open(files / "deep.html")
 
@@ -402,7 +382,7 @@ def test_the_plot_of_errors_selects(page: Chromium, files: Path) -> None:
     assert page.run("filch.selected.id") == 50
 
 
-def test_headings_stand_above_their_graphs(page: Chromium, files: Path) -> None:
+def test_headings_stand_above_their_graphs(page, files):
     """Side by side, what a graph begins with is not under the name of its frame."""
     page.open(files / "compiled.html")
     page.press("Escape")
@@ -421,7 +401,7 @@ def test_headings_stand_above_their_graphs(page: Chromium, files: Path) -> None:
             assert top + height < highest
 
 
-def test_both_graphs_stand_side_by_side(page: Chromium, files: Path) -> None:
+def test_both_graphs_stand_side_by_side(page, files):
     """A fused node marks the two that it was made of, and each of these says what it became."""
     page.open(files / "compiled.html")
     graph_keys(page, "s")
@@ -437,7 +417,7 @@ def test_both_graphs_stand_side_by_side(page: Chromium, files: Path) -> None:
     assert page.run("document.querySelectorAll('svg.graph').length") == 1
 
 
-def test_values_and_weights_are_drawn_on_request(page: Chromium, tmp_path: Path) -> None:
+def test_values_and_weights_are_drawn_on_request(page, tmp_path):
     """In AITemplate's manner: tensors between operations, and what they read, in their roles."""
     page.resize(1280, 1600)
     page.open(plot_graph(FORWARD, tmp_path / "forward.html"))
@@ -462,7 +442,7 @@ def test_values_and_weights_are_drawn_on_request(page: Chromium, tmp_path: Path)
     assert len({*colors}) == 4
 
 
-def test_what_one_looks_at_stays_when_values_come(page: Chromium, files: Path) -> None:
+def test_what_one_looks_at_stays_when_values_come(page, files):
     """The graph grows around the operation in the middle of the frame, and shrinks so."""
     page.open(files / "plain.html")
     graph_keys(page, "o", "o", "o")
@@ -478,7 +458,7 @@ def test_what_one_looks_at_stays_when_values_come(page: Chromium, files: Path) -
         assert page.run(place) == pytest.approx(before)
 
 
-def test_wheel_drag_and_keys_move_the_graph(page: Chromium, files: Path) -> None:
+def test_wheel_drag_and_keys_move_the_graph(page, files):
     """The point under the mouse stays where it is while the wheel zooms."""
     page.open(files / "plain.html")
     view = "(({ k, x, y }) => [k, x, y])(filch.active.view)"
@@ -501,7 +481,7 @@ def test_wheel_drag_and_keys_move_the_graph(page: Chromium, files: Path) -> None
     assert page.run("filch.active.arrangement.height * filch.active.view.k < filch.active.view.height")
 
 
-def test_the_keys_reach_everything(page: Chromium, files: Path) -> None:
+def test_the_keys_reach_everything(page, files):
     """Tab goes from control to control, visibly, and `?` lists the keys."""
     page.open(files / "deep.html")
     focus, seen = "document.activeElement", []
@@ -518,7 +498,7 @@ def test_the_keys_reach_everything(page: Chromium, files: Path) -> None:
     assert not page.run("document.querySelector('dialog').open")
 
 
-def test_dark_and_light_follow_the_reader(page: Chromium, files: Path) -> None:
+def test_dark_and_light_follow_the_reader(page, files):
     """The system's choice, until the toggle says otherwise."""
     page.open(files / "plain.html")
     paper = "getComputedStyle(document.body).backgroundColor"
@@ -532,7 +512,7 @@ def test_dark_and_light_follow_the_reader(page: Chromium, files: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [400, 1280, 2400])
-def test_nothing_is_cut_off_at_any_width(page: Chromium, files: Path, width: int) -> None:
+def test_nothing_is_cut_off_at_any_width(page, files, width):
     """No part of the page is wider than the window; panes and panel find their place."""
     page.resize(width, 800)
     page.open(files / "compiled.html")
@@ -547,7 +527,7 @@ def test_nothing_is_cut_off_at_any_width(page: Chromium, files: Path, width: int
     assert frames[1]["top" if width == 400 else "left"] > frames[0]["top" if width == 400 else "left"]
 
 
-def test_paper_gets_the_graph_and_all_rows(page: Chromium, files: Path, tmp_path: Path) -> None:
+def test_paper_gets_the_graph_and_all_rows(page, files, tmp_path):
     """What is drawn is fitted onto a page; the table has all its rows; afterwards all is as before."""
     page.open(files / "deep.html")
     view = page.run("({ ...filch.active.view })")
@@ -565,7 +545,7 @@ def test_paper_gets_the_graph_and_all_rows(page: Chromium, files: Path, tmp_path
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_names_do_nothing(page: Chromium, tmp_path: Path, kind: str) -> None:
+def test_hostile_names_do_nothing(page, tmp_path, kind):
     """Whatever has such a name: it is shown as it is, nothing of it runs, and the page keeps its shape."""
     name = HOSTILE[kind]
     page.open(plot_graph(named(name), tmp_path / "hostile.html"))
@@ -592,7 +572,7 @@ def test_hostile_names_do_nothing(page: Chromium, tmp_path: Path, kind: str) -> 
 
 
 @pytest.mark.parametrize(("close", "status", "badge"), [(True, "same", "✓ close"), (False, "no value", "? not close")])
-def test_the_verdict_is_a_badge(page: Chromium, tmp_path: Path, close: bool, status: str, badge: str) -> None:
+def test_the_verdict_is_a_badge(page, tmp_path, close, status, badge):
     """In words and with a sign, not by color alone."""
     found = {"y": (finding(status, 0.0 if close else None),)}
     page.open(plot_graph(dataclasses.replace(FORWARD, findings=found, close=close), tmp_path / "judged.html"))
@@ -600,7 +580,7 @@ def test_the_verdict_is_a_badge(page: Chromium, tmp_path: Path, close: bool, sta
     assert page.text(".verdict") == badge
 
 
-def test_without_a_comparison_there_is_no_verdict(page: Chromium, files: Path) -> None:
+def test_without_a_comparison_there_is_no_verdict(page, files):
     """And no room for it."""
     page.open(files / "plain.html")
 
@@ -608,7 +588,7 @@ def test_without_a_comparison_there_is_no_verdict(page: Chromium, files: Path) -
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_the_badge_can_be_read(page: Chromium, files: Path, dark: bool) -> None:
+def test_the_badge_can_be_read(page, files, dark):
     """Its text has a contrast of at least 4.5 in light and in dark."""
     page.dark(dark=dark)
     page.open(files / "deep.html")
@@ -621,7 +601,7 @@ def test_the_badge_can_be_read(page: Chromium, files: Path, dark: bool) -> None:
     assert page.text(".badge") == "✗ different"
 
 
-def test_the_first_divergence_is_a_link(page: Chromium, files: Path) -> None:
+def test_the_first_divergence_is_a_link(page, files):
     """It selects the node and brings it into sight, wherever the reader is, in whichever graph."""
     page.open(files / "deep.html")
     graph_keys(page, "Escape", "c", "f")
@@ -634,7 +614,7 @@ def test_the_first_divergence_is_a_link(page: Chromium, files: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [390, 820, 1280])
-def test_a_long_headline_is_shown_whole(page: Chromium, tmp_path: Path, width: int) -> None:
+def test_a_long_headline_is_shown_whole(page, tmp_path, width):
     """And the other remarks on request, if they are cut."""
     headline = "; ".join(f"judged {at} of {at} exported values" for at in range(8))
     remarks = (headline, *("The exported graph is already wrong. " * 9 for _ in range(2)))
@@ -651,7 +631,7 @@ def test_a_long_headline_is_shown_whole(page: Chromium, tmp_path: Path, width: i
     assert not page.run(cut % ".others")
 
 
-def test_keys_of_the_panel_do_not_break_within_words(page: Chromium, files: Path) -> None:
+def test_keys_of_the_panel_do_not_break_within_words(page, files):
     """Each is as high as one line, next to a long content."""
     page.open(files / "compiled.html")
     page.run("filch.select(filch.data.main.nodes[1])")
@@ -666,7 +646,7 @@ def test_keys_of_the_panel_do_not_break_within_words(page: Chromium, files: Path
     assert broken == []
 
 
-def test_the_minimap_moves_the_view(page: Chromium, files: Path) -> None:
+def test_the_minimap_moves_the_view(page, files):
     """A click moves there, a drag goes on; the frame is where the view is; it is gone while all is visible."""
     page.open(files / "large.html")
     graph_keys(page, "o")
@@ -688,7 +668,7 @@ def test_the_minimap_moves_the_view(page: Chromium, files: Path) -> None:
     assert page.run("getComputedStyle(document.querySelector('.minimap')).display") == "none"
 
 
-def test_the_minimap_stays_in_its_pane(page: Chromium, files: Path) -> None:
+def test_the_minimap_stays_in_its_pane(page, files):
     """Above the buttons, also side by side; where there is no room for it, there is no minimap."""
     page.open(files / "compiled.html", "#graph=0&both")
     parts = "[minimap.element, tools, svg].map((each) => each.getBoundingClientRect())"
@@ -710,7 +690,7 @@ def test_the_minimap_stays_in_its_pane(page: Chromium, files: Path) -> None:
     assert {*shown} == {False, True}
 
 
-def test_all_that_is_visible_is_drawn_while_the_graph_moves(page: Chromium, files: Path) -> None:
+def test_all_that_is_visible_is_drawn_while_the_graph_moves(page, files):
     """In small steps and in large ones, near and far; far away, names of groups move with their groups."""
     page.open(files / "plain.html")
     graph_keys(page, "o", "o", "o")
@@ -739,7 +719,7 @@ def test_all_that_is_visible_is_drawn_while_the_graph_moves(page: Chromium, file
     assert page.run(f"{drawn}[0] === first")
 
 
-def test_the_steps_of_a_scale_stay_in_one_line(page: Chromium, files: Path) -> None:
+def test_the_steps_of_a_scale_stay_in_one_line(page, files):
     """In the legend, whole and inside of it, also side by side."""
     page.open(files / "compiled.html", "#graph=0&both")
     rects = ".map((each) => each.getBoundingClientRect())"
@@ -759,7 +739,7 @@ def test_the_steps_of_a_scale_stay_in_one_line(page: Chromium, files: Path) -> N
             assert all(legend_left <= left and right <= legend_left + width for left, right, _ in scale)
 
 
-def test_the_minimap_shows_findings(page: Chromium, files: Path) -> None:
+def test_the_minimap_shows_findings(page, files):
     """The part that differs has other colors than the part that does not."""
     page.open(files / "large.html")
     warm = """(() => {
@@ -775,7 +755,7 @@ def test_the_minimap_shows_findings(page: Chromium, files: Path) -> None:
     assert not any(rows[:begin]) and sum(rows[2 * begin :]) > begin
 
 
-def test_the_legend_covers_neither_of_two_graphs(page: Chromium, files: Path) -> None:
+def test_the_legend_covers_neither_of_two_graphs(page, files):
     """On a small screen, where one graph is above the other, it is below both."""
     page.open(files / "compiled.html", "#graph=0&both")
     for size in ((768, 1024), (390, 844)):
@@ -790,7 +770,7 @@ def test_the_legend_covers_neither_of_two_graphs(page: Chromium, files: Path) ->
 
 
 @pytest.mark.parametrize("size", [(1280, 800), (820, 1180), (390, 844)])
-def test_the_whole_graph_is_beside_what_lies_upon_it(page: Chromium, files: Path, size: tuple[int, int]) -> None:
+def test_the_whole_graph_is_beside_what_lies_upon_it(page, files, size):
     """Fitted, no box is under the legend or the buttons."""
     page.resize(*size)
     page.open(files / "deep.html")
@@ -804,7 +784,7 @@ def test_the_whole_graph_is_beside_what_lies_upon_it(page: Chromium, files: Path
     assert frame_left + beside <= page.box(".zoom")[0]
 
 
-def test_what_is_shown_as_a_whole_stays_whole(page: Chromium, files: Path) -> None:
+def test_what_is_shown_as_a_whole_stays_whole(page, files):
     """When values come, the graph is larger, and is fitted again; a selected node that was in sight stays there."""
     page.open(files / "plain.html")
     graph_keys(page, "o", "o", "o", "f")
@@ -820,7 +800,7 @@ def test_what_is_shown_as_a_whole_stays_whole(page: Chromium, files: Path) -> No
     assert 0 < left < left + width < 910 and 50 < top < top + height < 560
 
 
-def test_constants_are_inputs_of_what_reads_them(page: Chromium, files: Path) -> None:
+def test_constants_are_inputs_of_what_reads_them(page, files):
     """Not boxes; the panel lists them with their value, search finds them, and a toggle shows them."""
     page.open(files / "folded.html")
     page.run("filch.chooseGraph('1')")
@@ -842,7 +822,7 @@ def test_constants_are_inputs_of_what_reads_them(page: Chromium, files: Path) ->
     assert {"shape", "cast"} < {*page.run(boxes)}
 
 
-def test_search_says_which_graph_each_hit_is_in(page: Chromium, files: Path) -> None:
+def test_search_says_which_graph_each_hit_is_in(page, files):
     """Hits of the graph that is shown come first."""
     page.open(files / "compiled.html")
     tags = "[...document.querySelectorAll('.found [role=option] .tag')].map((tag) => tag.textContent)"
@@ -854,7 +834,7 @@ def test_search_says_which_graph_each_hit_is_in(page: Chromium, files: Path) -> 
         assert page.run(tags) == titles
 
 
-def test_side_by_side_follows_a_folded_node(page: Chromium, files: Path) -> None:
+def test_side_by_side_follows_a_folded_node(page, files):
     """To the node that reads its result in the other graph, and the panel says so."""
     page.open(files / "folded.html")
     graph_keys(page, "s")
@@ -867,7 +847,7 @@ def test_side_by_side_follows_a_folded_node(page: Chromium, files: Path) -> None
     assert page.run(marked) == ["1"]
 
 
-def test_metrics_have_units_and_say_what_they_mean(page: Chromium, files: Path) -> None:
+def test_metrics_have_units_and_say_what_they_mean(page, files):
     """In the panel and in the heads of the table."""
     page.open(files / "deep.html")
 
@@ -883,7 +863,7 @@ def test_metrics_have_units_and_say_what_they_mean(page: Chromium, files: Path) 
     assert "run time" in heads["seconds s"]
 
 
-def test_error_and_module_come_first_and_whole(page: Chromium, files: Path) -> None:
+def test_error_and_module_come_first_and_whole(page, files):
     """On a phone and on a small screen; the table has only the visible rows, and no number is cut."""
     page.resize(390, 844)
     page.open(files / "large.html")
@@ -900,13 +880,13 @@ def test_error_and_module_come_first_and_whole(page: Chromium, files: Path) -> N
         assert page.run(f"{numbers}.filter((cell) => cell.scrollWidth > cell.clientWidth).length") == 0
 
 
-def address(page: Chromium) -> str:
+def address(page):
     """Wait until the page has written its address, and return the part after `#`."""
     page.run("new Promise((done) => setTimeout(done, 250))")
     return page.run("location.hash")
 
 
-def test_the_address_says_what_is_shown(page: Chromium, files: Path) -> None:
+def test_the_address_says_what_is_shown(page, files):
     """Selecting changes it, and the back button goes back, to the beginning at last."""
     page.open(files / "compiled.html")
     page.call("Page.resetNavigationHistory")  # full after 50 pages, it would lose entries that no click has made
@@ -927,7 +907,7 @@ COPY = '[title="Copy a link to what is shown"]'
 
 
 @pytest.mark.parametrize("clipboard", ["navigator.clipboard", "no navigator.clipboard"])
-def test_a_button_copies_the_link(page: Chromium, files: Path, clipboard: str) -> None:
+def test_a_button_copies_the_link(page, files, clipboard):
     """Into the clipboard, and says so for a moment; also where a page has no `navigator.clipboard`."""
     page.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
     page.open(files / "compiled.html")
@@ -947,7 +927,7 @@ def test_a_button_copies_the_link(page: Chromium, files: Path, clipboard: str) -
     page.wait(f"document.querySelector('{COPY}').innerText === '{label}'")
 
 
-def test_a_link_that_cannot_be_copied_is_in_the_address_bar(page: Chromium, files: Path) -> None:
+def test_a_link_that_cannot_be_copied_is_in_the_address_bar(page, files):
     """Where the browser refuses to copy, the button says where the link is, and it is there."""
     page.open(files / "compiled.html")
     page.run("filch.select(filch.data.before.nodes[1], { move: true })")
@@ -960,14 +940,14 @@ def test_a_link_that_cannot_be_copied_is_in_the_address_bar(page: Chromium, file
     assert page.run("location.hash") == "#graph=1&node=sum&open=0-1"
 
 
-def test_a_wrong_address_shows_the_beginning(page: Chromium, files: Path) -> None:
+def test_a_wrong_address_shows_the_beginning(page, files):
     """Of another report, for example."""
     page.open(files / "deep.html", "#graph=7&node=missing")
 
     assert page.run("filch.selected.id") == FIRST
 
 
-def test_a_link_shows_the_same_again(page: Chromium, files: Path) -> None:
+def test_a_link_shows_the_same_again(page, files):
     """Both graphs, what was selected, and the opened groups."""
     page.open(files / "compiled.html", "#graph=1&both&group=block&open=0")
 
@@ -976,7 +956,7 @@ def test_a_link_shows_the_same_again(page: Chromium, files: Path) -> None:
     assert page.run("filch.history.address") == "#graph=1&both&group=block&open=0"
 
 
-def test_the_visible_part_is_saved_as_a_picture(page: Chromium, files: Path) -> None:
+def test_the_visible_part_is_saved_as_a_picture(page, files):
     """As SVG with its own colors: it needs no style sheet, and has what is drawn."""
     page.open(files / "deep.html")
     page.run("window.saved = []; URL.createObjectURL = (blob) => { window.saved.push(blob); return '#'; }")
@@ -994,7 +974,7 @@ def test_the_visible_part_is_saved_as_a_picture(page: Chromium, files: Path) -> 
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_larger_errors_stand_out_more(page: Chromium, files: Path, dark: bool) -> None:
+def test_larger_errors_stand_out_more(page, files, dark):
     """The contrast with the paper grows with the error, in light and in dark, and text on each color can be read."""
     page.dark(dark=dark)
     page.open(files / "deep.html")
@@ -1019,20 +999,20 @@ def test_larger_errors_stand_out_more(page: Chromium, files: Path, dark: bool) -
     assert [step for step in steps if contrast(*step) < 4.5] == []
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(one, other):
     """Return the contrast of two colors, as the WCAG defines it."""
     light, dark = sorted(map(luminance, (one, other)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
 
-def luminance(color: str) -> float:
+def luminance(color):
     parts = [int(part) / 255 for part in re.findall(r"\d+", color)[:3]]
     linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 @pytest.mark.parametrize("name", ["large", "flat"])
-def test_five_thousand_nodes_are_drawn_in_three_seconds(page: Chromium, files: Path, name: str) -> None:
+def test_five_thousand_nodes_are_drawn_in_three_seconds(page, files, name):
     """In layers, and in no module at all; opened whole, moving about stays quick."""
     page.open(files / f"{name}.html")
 
@@ -1051,7 +1031,7 @@ def test_five_thousand_nodes_are_drawn_in_three_seconds(page: Chromium, files: P
     assert page.run(frame) < 50
 
 
-def test_a_llama_of_32_layers_opens(page: Chromium, tmp_path: Path) -> None:
+def test_a_llama_of_32_layers_opens(page, tmp_path):
     """With its modules: one box a layer, and whole within seconds."""
     model, args, kwargs = ZOO["llama"]()
     model.model.layers.extend(type(model.model.layers[0])(model.config, at % 2) for at in range(30))
@@ -1067,7 +1047,7 @@ def test_a_llama_of_32_layers_opens(page: Chromium, tmp_path: Path) -> None:
     assert shown > len(graph.nodes) / 3 > 500
 
 
-def test_an_empty_graph_is_a_page(page: Chromium, tmp_path: Path) -> None:
+def test_an_empty_graph_is_a_page(page, tmp_path):
     """Nothing to draw is no error."""
     page.open(plot_graph(Graph("", (), (), (), (), {}), tmp_path / "empty.html"))
     graph_keys(page, "o", "f", "v", "w", "d", "p", "s")
@@ -1075,7 +1055,7 @@ def test_an_empty_graph_is_a_page(page: Chromium, tmp_path: Path) -> None:
     assert "0 operations" in page.text(".panel")
 
 
-def test_an_input_that_is_returned_is_drawn_twice(page: Chromium, tmp_path: Path) -> None:
+def test_an_input_that_is_returned_is_drawn_twice(page, tmp_path):
     """As an input and as an output; a finding of it is found."""
     graph = Graph(
         "same", ("x",), ("x",), (), (), {"x": Value("x")}, findings={"x": (finding("different", 0.5, first=True),)}
@@ -1086,7 +1066,7 @@ def test_an_input_that_is_returned_is_drawn_twice(page: Chromium, tmp_path: Path
     assert page.text(TITLE) == "x"
 
 
-def test_nodes_that_wait_for_each_other_are_drawn(page: Chromium, tmp_path: Path) -> None:
+def test_nodes_that_wait_for_each_other_are_drawn(page, tmp_path):
     """No runtime would run them, but a file can say so; names are there twice, too."""
     nodes = (
         Node("a", "Add", ("x", "q"), ("p",)),

@@ -2,7 +2,6 @@
 
 import re
 import time
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
         ("new Image().src = 'https://example.org/pixel.png'", "Refused|Content Security Policy"),
     ],
 )
-def test_whoever_listens_hears_what_a_page_complains_of(tmp_path: Path, script: str, said: str) -> None:
+def test_whoever_listens_hears_what_a_page_complains_of(tmp_path, script, said):
     """The check around each test in the browser is shown what it is to find, and a page that is in order."""
     with Chromium() as other:
         other.open(plot_graph(flat(5), tmp_path / "plain.html"))

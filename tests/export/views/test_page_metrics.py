@@ -15,7 +15,7 @@ STATISTICS = ("what", "minimum", "maximum", "mean", "std", "nan", "inf")
 @pytest.mark.parametrize(
     ("of", "name"), [*((Difference, name) for name in MEASURES), *((Statistics, name) for name in STATISTICS)]
 )
-def test_each_metric_is_explained_in_the_words_of_its_docstring(of: type, name: str) -> None:
+def test_each_metric_is_explained_in_the_words_of_its_docstring(of, name):
     """What the page says is a part of the attribute's description, word by word."""
     described = dict(
         re.findall(r"^        (\w+): (.*?)(?=^        \w+: |\Z)", of.__doc__ or "", re.MULTILINE | re.DOTALL)

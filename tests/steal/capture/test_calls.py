@@ -1,4 +1,4 @@
-"""Every call of a captured module is recorded, as an iteration of its own."""
+"""Every call of a captured module is recorded, and captures and dumps are mappings of these records."""
 
 import functools
 import threading
@@ -8,7 +8,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from filch.steal import is_stealing, restore, steal_forward
+from filch.steal import Capture, Key, ModuleInfo, Origin, is_stealing, restore, steal_forward
+from filch.steal.values._arguments import argument_tensors
+from support.models.small import module_of
 
 
 def test_two_unnamed_modules_are_recorded_separately(steal):
@@ -22,115 +24,37 @@ def test_two_unnamed_modules_are_recorded_separately(steal):
     assert torch.equal(records["1", 0, "O"], second(first(x)))
 
 
-class Countdown(nn.Module):
-    """Calls itself `left` times; doubles its input before and adds one after each call."""
-
-    def forward(self, x, left):
-        return self(x * 2, left - 1) + 1 if left else x
+# Calls itself `left` times; doubles its input before and adds one after each call.
+recursive = module_of(lambda self, x, left: self(x * 2, left - 1) + 1 if left else x)
 
 
 def test_recursive_calls_are_separate_iterations(steal):
-    """Each of four recursive calls has its own input and output."""
-    module = Countdown()
+    """Each of four recursive calls has its own input and output; the outermost begins first and ends last."""
+    records = steal(("r", recursive), lambda: recursive(torch.ones(1), 3))
 
-    records = steal(("r", module), lambda: module(torch.ones(1), 3))
-
+    assert list(records) == [*(("r", index, "I") for index in range(4)), *(("r", 3 - index, "O") for index in range(4))]
     assert [records["r", index, "I"][0][0].item() for index in range(4)] == [1, 2, 4, 8]
     assert [records["r", index, "O"].item() for index in range(4)] == [11, 10, 9, 8]
+    origins = [records.records[Key("r", index, "O")].origin for index in range(4)]
+    assert origins == [Origin("", 0, index) for index in range(4)]
+
+
+def test_one_module_under_two_names_has_two_records_per_call(steal):
+    """Both have the same values and origin, at each depth of a recursion."""
+    records = steal([("a", recursive), ("b", recursive)], lambda: recursive(torch.ones(1), 1))
+
+    assert [tuple(key) for key in records if key.kind == "I"] == [
+        (name, index, "I") for index in (0, 1) for name in "ab"
+    ]
     assert len(records) == 8
-
-
-def test_concurrent_calls_keep_their_own_inputs_and_outputs(steal):
-    """Eight threads inside one module give eight iterations."""
-    barrier = threading.Barrier(8)
-
-    class Meeting(nn.Module):
-        def forward(self, x):
-            barrier.wait(timeout=20)
-            return x + 1
-
-    module = Meeting()
-
-    def run():
-        threads = [threading.Thread(target=module, args=(torch.full((1,), float(index)),)) for index in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-    records = steal(("m", module), run)
-
-    pairs = [(records["m", index, "I"][0][0].item(), records["m", index, "O"].item()) for index in range(8)]
-    assert sorted(pairs) == [(value, value + 1) for value in range(8)]
-    assert len(records) == 16
-
-
-class Fragile(nn.Module):
-    """Raises on a negative input, after its submodule ran."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Identity()
-
-    def forward(self, x):
-        if self.inner(x).item() < 0:
-            raise ValueError("boom")
-        return x
-
-
-def test_a_failed_call_keeps_its_iteration_and_its_exception(steal):
-    """The next call is a new iteration, and `failed` has the exception of the failed one."""
-    module = Fragile()
-
-    def run():
-        with pytest.raises(ValueError, match="boom"):
-            module(-torch.ones(1))
-        module(torch.ones(1))
-
-    records = steal(("m", module), run)
-
-    assert list(records) == [("m", 0, "I"), ("m", 1, "I"), ("m", 1, "O")]
-    assert [records["m", index, "I"][0][0].item() for index in range(2)] == [-1, 1]
-    assert dict(records.failed) == {("m", 0, "O"): "ValueError: boom"}
-
-
-def test_an_exception_that_ends_the_block_is_stored_in_the_dump(tmp_path):
-    """Only the module that raised has failed, not its submodule."""
-    module, path = Fragile(), tmp_path / "dump.onnx"
-
-    with pytest.raises(ValueError, match="boom"), steal_forward(("m", module), submodules=True, dump_file=path):
-        module(-torch.ones(1))
-
-    dump = restore(path)
-    assert list(dump) == [("m", 0, "I"), ("m.inner", 0, "I"), ("m.inner", 0, "O")]
-    assert dict(dump.failed) == {("m", 0, "O"): "ValueError: boom"}
-
-
-def test_the_recorded_output_includes_changes_by_other_hooks(steal):
-    """A forward hook registered earlier replaces the output."""
-    module = nn.Linear(2, 2, bias=False)
-    module.register_forward_hook(lambda _, __, output: output * 1000)
-    outputs = []
-
-    records = steal(("m", module), lambda: outputs.append(module(torch.ones(1, 2))))
-
-    assert torch.equal(records["m", 0, "O"], outputs[0])
-    assert torch.equal(records["m", 0, "O"], module.weight.sum(dim=1)[None] * 1000)
-
-
-def test_the_recorded_input_includes_changes_by_other_hooks(steal):
-    """A forward pre-hook registered earlier replaces the input."""
-    module = nn.Identity()
-    module.register_forward_pre_hook(lambda _, args: (args[0] * 7,))
-
-    records = steal(("m", module), lambda: module(torch.ones(1)))
-
-    assert records["m", 0, "I"][0][0].item() == records["m", 0, "O"].item() == 7
+    for index, answer in ((0, 3.0), (1, 2.0)):
+        assert records["a", index, "O"] == records["b", index, "O"] == answer
+        assert [records.records[Key(name, index, "O")].origin for name in "ab"] == [Origin("", 0, index)] * 2
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])
 def test_recomputed_calls_of_a_checkpointed_model_are_not_recorded(steal, use_reentrant):
-    """Each training step adds one iteration per module."""
+    """Checkpointing runs modules again in the backward pass; each training step adds one iteration per module."""
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
 
     def run():
@@ -144,6 +68,8 @@ def test_recomputed_calls_of_a_checkpointed_model_are_not_recorded(steal, use_re
     assert [(key.name, key.iteration) for key in records] == [(name, step) for step in range(2) for name in names]
     assert torch.equal(records["m.0", 1, "O"], records["m.1", 1, "I"][0][0])
     assert not records.failed
+    assert {record.origin.call for record in records.records.values()} == {0, 1}
+    assert not isinstance(records, Capture) or records.totals.recomputed >= 4
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])
@@ -184,19 +110,6 @@ class Tied(nn.Module):
 
     def forward(self, x):
         return self.b(self.a(x))
-
-
-def test_a_module_listed_under_two_names_is_recorded_under_both(steal):
-    """Both calls of the module are recorded under each name."""
-    model, x = Tied(), torch.ones(1, 2)
-
-    records = steal([("a", model.a), ("b", model.b)], lambda: model(x))
-
-    assert len(records) == 8
-    for name in "ab":
-        assert torch.equal(records[name, 0, "I"][0][0], x)
-        assert torch.equal(records[name, 0, "O"], records[name, 1, "I"][0][0])
-        assert torch.equal(records[name, 1, "O"], model(x))
 
 
 def test_a_shared_submodule_can_be_included_by_its_second_name(steal):
@@ -253,3 +166,156 @@ def test_captures_in_two_threads_are_independent(tmp_path):
         dump = restore(tmp_path / f"{index}.onnx")
         assert len(dump) == 2
         assert dump["m", 0, "O"].item() == index
+
+
+class Signature(nn.Module):
+    def forward(self, x, mask=None, *rest, scale=1.0, **options):
+        return x
+
+
+@pytest.fixture(params=["memory", "dump"])
+def records(request, tmp_path):
+    """Return the records of two calls of a named module, in memory or restored."""
+    module, path = nn.Identity(), tmp_path / "dump.onnx"
+    with steal_forward(("m", module), dump_file=path if request.param == "dump" else None) as capture:
+        module(torch.zeros(2))
+        module(torch.ones(2))
+    return restore(path) if request.param == "dump" else capture
+
+
+def test_records_are_a_mapping_in_the_order_of_the_run(records):
+    """Keys are equal to plain tuples and print like them."""
+    assert list(records) == [("m", 0, "I"), ("m", 0, "O"), ("m", 1, "I"), ("m", 1, "O")]
+    assert len(records) == 4
+    assert isinstance(next(iter(records)), Key)
+    assert [key.label for key in records][:2] == ["m#0.I", "m#0.O"]
+    assert Key("", 3, "O").label == "(root)#3.O"
+    assert str(Key("a", 3, "O")) == "('a', 3, 'O')"
+    assert torch.equal(records[Key("m", 1, "O")], records["m", 1, "O"])
+    assert [value.tolist() for key, value in records.items() if key.kind == "O"] == [[0, 0], [1, 1]]
+
+
+def test_a_missing_key_raises_a_key_error(records):
+    """As with any mapping."""
+    assert ("m", 2, "O") not in records
+    assert "m" not in records
+    assert records.get(("m", 2, "O"), "nothing") == "nothing"
+    with pytest.raises(KeyError, match=r"\('m', 2, 'O'\)"):
+        records["m", 2, "O"]
+
+
+def test_testing_for_a_key_reads_no_value(records, monkeypatch):
+    """The index is sufficient."""
+    monkeypatch.setattr(records, "tensor_source", None)
+
+    assert ("m", 0, "O") in records
+
+
+def test_a_description_has_a_line_for_each_record(records):
+    """The key as a tuple, and the description of its value."""
+    assert records.describe().splitlines() == [
+        "('m', 0, 'I') -- ((f32[2],), {})",
+        "('m', 0, 'O') -- f32[2]",
+        "('m', 1, 'I') -- ((f32[2],), {})",
+        "('m', 1, 'O') -- f32[2]",
+    ]
+
+
+def test_the_repr_of_records_names_their_source(tmp_path):
+    """Memory, or the path of a file."""
+    with steal_forward(nn.Identity(), dump_file=tmp_path / "dump.onnx"), steal_forward(nn.Identity()) as capture:
+        pass
+
+    assert repr(capture) == "<Capture of 0 values in memory>"
+    assert repr(restore(tmp_path / "dump.onnx")) == f"<Dump of 0 values in {tmp_path / 'dump.onnx'}>"
+
+
+def test_records_have_class_and_parameters_of_each_module(tmp_path):
+    """Variadic parameters are marked, and modules that never ran are included."""
+    modules = [("s", Signature()), ("linear", nn.Linear(2, 2))]
+
+    with steal_forward(modules, dump_file=tmp_path / "dump.onnx") as capture:
+        pass
+
+    expected = {
+        "s": ModuleInfo(f"{__name__}:Signature", ("x", "mask", "*rest", "scale", "**options")),
+        "linear": ModuleInfo("torch.nn.modules.linear:Linear", ("input",)),
+    }
+    assert capture.modules == restore(tmp_path / "dump.onnx").modules == expected
+
+
+def test_a_forward_without_a_signature_has_no_parameters():
+    """As with functions written in C; the class is known."""
+
+    class Opaque:
+        __signature__ = 5  # `inspect` raises, as for some C functions
+
+        def __call__(self, x):
+            return x
+
+    module = nn.Identity()
+    module.forward = Opaque()
+
+    with steal_forward(("m", module)) as capture:
+        module(torch.ones(1))
+
+    assert capture.modules["m"] == ModuleInfo("torch.nn.modules.linear:Identity", ())
+    assert capture["m", 0, "O"] == 1
+
+
+def test_the_size_of_a_record_is_known_without_reading_it(tmp_path, echo, monkeypatch):
+    """The bytes of all its tensors, in any nesting."""
+    module = echo()
+    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"):
+        module(
+            torch.zeros(3), {"c": torch.zeros(2, dtype=torch.complex64)}, torch.zeros(0), torch.zeros(2).numpy(), "text"
+        )
+    dump = restore(tmp_path / "dump.onnx")
+    monkeypatch.setattr(dump.tensor_source, "get", None)
+
+    assert dump.nbytes(("m", 0, "I")) == 12 + 16 + 0 + 8
+    assert dump.nbytes(("m", 0, "O")) == 0
+
+
+def test_a_dump_contains_the_environment_of_its_run(tmp_path):
+    """Versions, processor, settings and time, for comparing two runs; of transformers, if it is loaded."""
+    with steal_forward(nn.Identity(), dump_file=tmp_path / "dump.onnx"):
+        pass
+
+    found = restore(tmp_path / "dump.onnx").environment
+    versions = ["torch", "numpy", "onnx", "python"]
+    expected = [*versions, "blas", "cpu_capability", "processor", "threads", "settings", "platform", "device", "time"]
+    assert [name for name in found if name != "transformers"] == expected
+    assert found["torch"] == torch.__version__
+    assert len(found["time"]) == len("2025-01-01T00:00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "names"),
+    [
+        ((1,), {}, ["x"]),
+        ((1, 2), {}, ["x", "mask"]),
+        ((1,), {"mask": 2}, ["x", "mask"]),
+        ((), {"mask": 2, "x": 1}, ["mask", "x"]),
+        ((1, 2, 3, 4), {"scale": 5, "other": 6}, ["x", "mask", "*rest[0]", "*rest[1]", "scale", "other"]),
+    ],
+)
+def test_arguments_are_named_by_parameter(args, kwargs, names):
+    """Whether they were passed by position or by keyword."""
+    parameters = ModuleInfo.of(Signature()).parameters
+
+    found = argument_tensors(
+        parameters,
+        [torch.tensor(value) for value in args],
+        {name: torch.tensor(value) for name, value in kwargs.items()},
+    )
+
+    assert list(found) == names
+    assert [tensor.item() for tensor in found.values()] == [*args, *kwargs.values()]
+
+
+def test_arguments_without_a_signature_are_named_by_position():
+    """So their tensors are still distinguishable."""
+    found = argument_tensors((), [torch.tensor(0), [torch.tensor(1), None]], {"a": {"b": torch.tensor(2)}})
+
+    assert {name: tensor.item() for name, tensor in found.items()} == {"*args[0]": 0, "*args[1][0]": 1, "a['b']": 2}

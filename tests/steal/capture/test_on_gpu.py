@@ -9,6 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 from filch.steal import restore, steal_forward
 from filch.steal.dump._stream import Stream
+from support.models.small import module_of
 
 pytestmark = pytest.mark.gpu
 CYCLES = 2_000_000_000  # about a second
@@ -97,17 +98,11 @@ def test_blocks_are_pinned(copies):
     copies.stream.close()
 
 
-class InPlace(nn.Module):
+def in_place(self, x):
     """Writes over the result of each of its layers."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(256, 256) for _ in range(6))
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = layer(x).mul_(0.5).relu_()
-        return x
+    for layer in self.layers:
+        x = layer(x).mul_(0.5).relu_()
+    return x
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64], ids=str)
@@ -130,7 +125,8 @@ def test_a_dump_has_the_bits_at_the_moment_of_each_call(tmp_path, differ, dtype)
 def test_a_capture_changes_no_result(tmp_path, differ, dumped):
     """Outputs and gradients have the same bits; those that are recorded are those of autograd."""
     torch.manual_seed(0)
-    model, x = InPlace().cuda(), torch.randn(64, 256, device="cuda", requires_grad=True)
+    model = module_of(in_place, layers=nn.ModuleList(nn.Linear(256, 256) for _ in range(6))).cuda()
+    x = torch.randn(64, 256, device="cuda", requires_grad=True)
 
     def run():
         x.grad = None

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from filch.steal import DumpError, FilchError, Skipped, Statistics, describe, restore, steal_forward
+from support.models.small import module_of
 
 
 def _kept(**options):
@@ -49,15 +50,17 @@ def test_only_the_selected_kinds_are_recorded(kinds, kept):
 
 
 def test_the_total_limit_applies_to_all_stored_tensors(tmp_path):
-    """A shared tensor costs nothing; others beyond the limit are skipped, also in the dump."""
+    """A shared tensor costs nothing; others beyond the limit are skipped in all later calls, also in the dump."""
     with steal_forward(nn.Identity(), total_limit=0) as nothing:
         pass
     capture = _kept(total_limit=40, dump_file=tmp_path / "dump.onnx")
 
     dump = restore(tmp_path / "dump.onnx")
     assert [isinstance(dump["m", index, "O"], torch.Tensor) for index in range(6)] == [True, True] + [False] * 4
-    assert dump["m", 2, "O"] == Skipped("f32[4]", "its 16 bytes would exceed the total limit of 40")
+    for index in range(2, 6):
+        assert dump["m", index, "I"][0][0] == Skipped("f32[4]", "its 16 bytes would exceed the total limit of 40")
     assert capture.totals.nbytes == capture.totals.shared == 32
+    assert len(dump) == 12
     assert len(nothing) == 0
 
 
@@ -212,54 +215,27 @@ def test_an_error_while_printing_does_not_lose_records(monkeypatch, caplog):
     ]
 
 
-class Summing(nn.Module):
-    def forward(self, x):
-        return x.sum()
+@pytest.mark.parametrize(("limit", "kept"), [(23, False), (24, True), (None, True), (0, False)])
+def test_the_storage_limit_applies_to_each_tensor(steal, limit, kept):
+    """At the limit a tensor is stored; above, it is skipped with dtype, shape and reason, as input and as output."""
+    module, x = nn.Identity(), torch.arange(6.0).reshape(2, 3)
 
-
-def test_the_storage_limit_applies_to_inputs(steal):
-    """A large input is skipped although the output is small."""
-    module = Summing()
-
-    records = steal(("m", module), lambda: module(torch.ones(1_000_000)), storage_limit=100)
-
-    assert isinstance(records["m", 0, "I"][0][0], Skipped)
-    assert records["m", 0, "O"].item() == 1_000_000
-
-
-@pytest.mark.parametrize(("limit", "kept"), [(99, False), (100, True), (101, True)])
-def test_a_tensor_of_exactly_the_storage_limit_is_stored(steal, limit, kept):
-    """As an input and as an output."""
-    module = nn.Identity()
-
-    records = steal(("m", module), lambda: module(torch.ones(25)), storage_limit=limit)
+    records = steal(("m", module), lambda: module(x), storage_limit=limit)
 
     for value in (records["m", 0, "I"][0][0], records["m", 0, "O"]):
-        assert isinstance(value, torch.Tensor if kept else Skipped)
+        if kept:
+            assert torch.equal(value, x)
+        else:
+            assert value == Skipped("f32[2, 3]", f"its 24 bytes exceed the storage limit of {limit}")
 
 
-def test_a_skipped_tensor_has_a_description_and_a_reason(steal):
-    """The record has its dtype, shape and the reason."""
-    module = nn.Identity()
+def test_the_storage_limit_skips_tensors_not_records(steal):
+    """A small tensor beside a large one is stored, and so is a small output."""
+    module = module_of(lambda self, x, small: x.sum())
 
-    records = steal(("m", module), lambda: module(torch.ones(1_000_000)), storage_limit=100)
+    records = steal(("m", module), lambda: module(torch.ones(100), small=torch.ones(2)), storage_limit=8)
 
-    for value in (records["m", 0, "I"][0][0], records["m", 0, "O"]):
-        assert value.what == "f32[1000000]"
-        assert "limit" in value.reason
-
-
-def test_the_total_limit_applies_to_the_whole_capture(tmp_path):
-    """Once it is used up, tensors of all later calls are skipped."""
-    module, path = Summing(), tmp_path / "dump.onnx"
-
-    with steal_forward(("m", module), dump_file=path, total_limit=10_000):
-        for _ in range(100):
-            module(torch.rand(1000))
-
-    dump = restore(path)
-    inputs = [dump["m", index, "I"][0][0] for index in range(100)]
-    assert [isinstance(value, Skipped) for value in inputs] == [False] * 2 + [True] * 98
-    assert sum(dump.nbytes(key) for key in dump) <= 10_000
-    assert all(value.what == "f32[1000]" and "limit" in value.reason for value in inputs[2:])
-    assert len(dump) == 200
+    (large,), kwargs = records["m", 0, "I"]
+    assert isinstance(large, Skipped)
+    assert torch.equal(kwargs["small"], torch.ones(2))
+    assert records["m", 0, "O"].item() == 100

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from filch.steal import DumpError, Key, Origin, Skipped, restore, steal_forward
+from filch.steal import DumpError, Key, Origin, restore, steal_forward
+from support.models.small import module_of
 
 
 class Attention(nn.Module):
@@ -165,14 +166,16 @@ def test_verbose_1_prints_skipped_tensors_and_failed_calls(capsys):
     )
 
 
-def test_verbose_0_prints_nothing(llm, tmp_path, capfd):
-    """Neither to stdout nor to stderr, with skipped tensors and failed calls."""
+def test_nothing_is_printed_by_default(llm, steal, capfd):
+    """Neither to stdout nor to stderr, in memory and on disk, with skipped tensors and failed calls."""
     model, modules, ids = llm
 
-    with steal_forward(modules, dump_file=tmp_path / "llm.onnx", storage_limit=100):
+    def run():
         model(ids)
         with pytest.raises(TypeError):
             model("no tensor")
+
+    steal(modules, run, storage_limit=100)
 
     assert capfd.readouterr() == ("", "")
 
@@ -192,27 +195,16 @@ def test_each_call_of_a_model_is_an_iteration():
         assert torch.equal(capture["m", index, "I"][0][0], x)
         assert torch.equal(capture["m", index, "O"], output)
         assert capture.records[Key("m.0", index, "O")].origin == Origin("0", index, 0)
-    assert [(call.index, call.name, len(call.keys)) for call in capture.calls()] == [
-        (0, "m", 4),
-        (1, "m", 4),
-        (2, "m", 4),
-    ]
-
-
-class Twice(nn.Module):
-    """Runs one module twice in a forward, under its own name."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.ModuleDict({"linear": nn.Linear(2, 2)})
-
-    def forward(self, x):
-        return self.inner["linear"](self.inner["linear"](x))
+    calls = [(call.index, call.name, [key.name for key in call.keys]) for call in capture.calls()]
+    assert calls == [(index, "m", ["m", "m.0", "m.0", "m"]) for index in range(3)]
 
 
 def test_a_module_used_twice_in_one_forward_has_two_iterations_within_its_call():
     """The key counts over the capture, the origin within the call of the outermost module."""
-    model = Twice()
+    # Runs one module twice in a forward, under its own name.
+    model = module_of(
+        lambda self, x: self.inner["linear"](self.inner["linear"](x)), inner=nn.ModuleDict({"linear": nn.Linear(2, 2)})
+    )
 
     with steal_forward(model, submodules=True) as capture:
         model(torch.ones(1, 2))
@@ -269,85 +261,6 @@ def test_a_module_outside_of_the_model_has_no_path():
     assert len(capture.calls()) == 1
 
 
-class Countdown(nn.Module):
-    """Calls itself until its second argument is zero."""
-
-    def forward(self, x, left):
-        return self(x + 1, left - 1) if left else x
-
-
-def test_recursive_calls_are_recorded_separately():
-    """The outermost call begins first and ends last."""
-    model = Countdown()
-
-    with steal_forward(("m", model)) as capture:
-        model(torch.zeros(1), 2)
-
-    assert list(capture) == [("m", 0, "I"), ("m", 1, "I"), ("m", 2, "I"), ("m", 2, "O"), ("m", 1, "O"), ("m", 0, "O")]
-    assert [capture["m", index, "I"][0][1] for index in range(3)] == [2, 1, 0]
-    assert [capture.records[Key("m", index, "O")].origin for index in range(3)] == [
-        Origin("", 0, index) for index in range(3)
-    ]
-
-
-def test_one_module_under_two_names_has_two_records_per_call():
-    """Both have the same values and origin, at each depth of a recursion."""
-    model = Countdown()
-
-    with steal_forward([("a", model), ("b", model)]) as capture:
-        model(torch.zeros(1), 1)
-
-    assert [tuple(key) for key in capture if key.kind == "I"] == [
-        ("a", 0, "I"),
-        ("b", 0, "I"),
-        ("a", 1, "I"),
-        ("b", 1, "I"),
-    ]
-    for index, answer in ((0, 1.0), (1, 1.0)):
-        assert capture["a", index, "O"] == capture["b", index, "O"] == answer
-        assert [capture.records[Key(name, index, "O")].origin for name in "ab"] == [Origin("", 0, index)] * 2
-
-
-@pytest.mark.parametrize(
-    ("args", "kwargs"),
-    [
-        ((torch.ones(1), None, torch.zeros(1)), {}),
-        ((torch.ones(1), None), {}),
-        ((torch.ones(1),), {"b": torch.zeros(1), "a": None}),
-        ((), {"x": torch.ones(1), "flag": True}),
-        ((), {}),
-    ],
-)
-def test_arguments_are_recorded_as_passed(echo, tmp_path, differ, args, kwargs):
-    """Positions, keywords, their order and None are kept."""
-    module = echo()
-
-    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"):
-        module(*args, **kwargs)
-
-    assert differ(restore(tmp_path / "dump.onnx")["m", 0, "I"], (args, kwargs)) is None
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        None,
-        (torch.ones(2), None),
-        {"logits": torch.ones(2), "loss": None, "states": [torch.zeros(1), {"deep": torch.ones(1)}]},
-        5,
-        (),
-    ],
-)
-def test_outputs_of_any_nesting_are_recorded(echo, tmp_path, differ, answer):
-    """An output of None is an output, and no None is omitted."""
-    module = echo(answer)
-
-    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"):
-        module()
-
-    assert differ(restore(tmp_path / "dump.onnx")["m", 0, "O"], answer) is None
-
-
 def test_an_output_of_none_is_recorded_inside_an_exception_handler(echo):
     """An exception that the caller has caught is not a failure of the module."""
     module = echo(None)
@@ -362,23 +275,17 @@ def test_an_output_of_none_is_recorded_inside_an_exception_handler(echo):
     assert capture["m", 0, "O"] is None
 
 
-class InPlace(nn.Module):
+def in_place(self, x):
     """Changes its input and its submodule's output in place."""
-
-    def __init__(self):
-        super().__init__()
-        self.identity, self.relu = nn.Identity(), nn.ReLU(inplace=True)
-
-    def forward(self, x):
-        y = self.identity(x)
-        y += 1
-        return self.relu(y)
+    y = self.identity(x)
+    y += 1
+    return self.relu(y)
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_later_in_place_changes_do_not_affect_a_capture(tmp_path, on_disk):
     """By the model or by its caller."""
-    model, x = InPlace(), torch.tensor([-3.0, 3.0])
+    model, x = module_of(in_place, identity=nn.Identity(), relu=nn.ReLU(inplace=True)), torch.tensor([-3.0, 3.0])
 
     with steal_forward(("m", model), submodules=True, dump_file=tmp_path / "d.onnx" if on_disk else None) as capture:
         output = model(x)
@@ -389,52 +296,6 @@ def test_later_in_place_changes_do_not_affect_a_capture(tmp_path, on_disk):
     assert capture["m.identity", 0, "O"].tolist() == [-3, 3]
     assert capture["m.relu", 0, "I"][0][0].tolist() == [-2, 4]
     assert capture["m", 0, "O"].tolist() == [0, 4]
-
-
-@pytest.mark.parametrize(("limit", "kept"), [(23, False), (24, True), (None, True), (0, False)])
-def test_the_storage_limit_applies_to_each_tensor(tmp_path, limit, kept):
-    """At the limit a tensor is stored; above, it is skipped with dtype, shape and reason."""
-    module = nn.Identity()
-    x = torch.arange(6.0).reshape(2, 3)
-
-    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx", storage_limit=limit):
-        module(x)
-
-    dump = restore(tmp_path / "dump.onnx")
-    for value in (dump["m", 0, "I"][0][0], dump["m", 0, "O"]):
-        if kept:
-            assert torch.equal(value, x)
-        else:
-            assert value == Skipped("f32[2, 3]", f"its 24 bytes exceed the storage limit of {limit}")
-
-
-def test_the_storage_limit_skips_tensors_not_records(echo):
-    """A small tensor beside a large one is stored."""
-    module = echo()
-
-    with steal_forward(("m", module), storage_limit=8) as capture:
-        module(torch.zeros(100), small=torch.ones(2))
-
-    (large,), kwargs = capture["m", 0, "I"]
-    assert isinstance(large, Skipped)
-    assert torch.equal(kwargs["small"], torch.ones(2))
-
-
-@pytest.mark.parametrize(
-    "name", ["0", "a,b", "True", "a___b", "a.b", "", "ö 'quoted' \"twice\"", "(root)#0.I", "../x", "\ud800"]
-)
-def test_any_name_is_restored(tmp_path, name):
-    """Names are not parsed, so no character has a meaning."""
-    module = nn.Identity()
-
-    with steal_forward((name, module), dump_file=tmp_path / "dump.onnx") as capture:
-        module(torch.ones(1))
-        module(torch.ones(2))
-
-    dump = restore(tmp_path / "dump.onnx")
-    assert list(dump) == list(capture) == [(name, 0, "I"), (name, 0, "O"), (name, 1, "I"), (name, 1, "O")]
-    assert torch.equal(dump[name, 1, "O"], torch.ones(2))
-    assert list(dump.modules) == [name]
 
 
 def test_keys_with_equal_labels_have_different_onnx_names(tmp_path):

@@ -5,22 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import onnx
 import pytest
 import torch
 from torch import nn
 
 from filch.steal import Skipped, restore, steal_forward
-from filch.steal.values._arguments import argument_tensors
+from support.models.small import module_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta state:UserWarning")
-
-
-class Passing(nn.Module):
-    """Returns its only argument, or all arguments."""
-
-    def forward(self, *args, **kwargs):
-        return args[0] if len(args) == 1 and not kwargs else (args, kwargs)
 
 
 class Opaque:
@@ -47,7 +39,9 @@ MAY_BE_SKIPPED = {"set", "sparse", "sparse rows", "meta", "object"}
 @pytest.mark.parametrize("name", ODD)
 def test_unusual_values_do_not_affect_the_dump_or_the_users_exception(tmp_path, differ, comparable, name):
     """The block ends with the user's exception, and the dump contains all records before it."""
-    module, value, path, error = Passing(), ODD[name](), tmp_path / "dump.onnx", RuntimeError("the user's own")
+    # Returns its only argument, or all arguments.
+    model = module_of(lambda self, *args, **kwargs: args[0] if len(args) == 1 and not kwargs else (args, kwargs))
+    module, value, path, error = model, ODD[name](), tmp_path / "dump.onnx", RuntimeError("the user's own")
 
     with pytest.raises(RuntimeError) as caught, steal_forward(("m", module), dump_file=path):  # noqa: PT012
         module(torch.ones(1))
@@ -65,25 +59,6 @@ def test_unusual_values_do_not_affect_the_dump_or_the_users_exception(tmp_path, 
         assert kwargs["mode"].reason
     else:
         assert differ(comparable(kwargs["mode"]), comparable(value)) is None
-
-
-ONE = torch.ones(1)
-
-
-@pytest.mark.parametrize(
-    ("args", "output"),
-    [((ONE, None), ONE), ((ONE,), None), ((ONE,), (ONE, None)), ((None,), None), ((ONE, [None]), {"a": None})],
-)
-def test_values_that_end_with_none_are_restored(echo, tmp_path, differ, args, output):
-    """As the last argument, as an output, and as the last item of an output."""
-    module, path = echo(output), tmp_path / "dump.onnx"
-
-    with steal_forward(("m", module), dump_file=path):
-        module(*args)
-
-    dump = restore(path)
-    assert differ(dump["m", 0, "I"], (args, {})) is None
-    assert differ(dump["m", 0, "O"], output) is None
 
 
 def _resident():
@@ -130,39 +105,3 @@ def test_restoring_bfloat16_needs_no_runtime(tmp_path):
     found = restore(path)["m", 0, "O"]
     assert found.dtype == torch.bfloat16
     assert torch.equal(found, value)
-
-
-def test_a_dump_has_modules_calls_and_environment(tmp_path):
-    """Classes, parameter names, the order and nesting of calls, and versions of the run."""
-    model, path = nn.Sequential(nn.Sequential(nn.Linear(2, 2))), tmp_path / "dump.onnx"
-    with steal_forward(("m", model), submodules=True, dump_file=path):
-        for _ in range(2):
-            model(torch.ones(1, 2))
-
-    dump = restore(path)
-    found = onnx.load(path)
-
-    assert dump.modules["m.0.0"].type_name == "torch.nn.modules.linear:Linear"
-    assert dump.modules["m.0.0"].parameters == ("input",)
-    assert [(call.index, call.name) for call in dump.calls()] == [(0, "m"), (1, "m")]
-    assert [key.name for key in dump.calls()[1].keys] == ["m", "m.0", "m.0.0", "m.0.0", "m.0", "m"]
-    origins = [dump.records[key].origin for key in dump if key.kind == "I"]
-    assert [(origin.path, origin.call) for origin in origins[:4]] == [("", 0), ("0", 0), ("0.0", 0), ("", 1)]
-    assert {"torch", "onnx", "python", "platform", "device", "time"} <= dump.environment.keys()
-    assert found.producer_name == "filch"
-    assert found.metadata_props
-
-
-def test_arguments_are_named_alike_by_position_and_by_keyword(tmp_path):
-    """How they were passed is stored as well."""
-    module, x = nn.Linear(2, 2), torch.ones(1, 2)
-    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"):
-        module(x)
-        module(input=x)
-
-    dump = restore(tmp_path / "dump.onnx")
-    inputs = [dump["m", step, "I"] for step in range(2)]
-    named = [argument_tensors(dump.modules["m"].parameters, *value) for value in inputs]
-
-    assert [list(arguments) for arguments in named] == [["input"], ["input"]]
-    assert [(len(args), list(kwargs)) for args, kwargs in inputs] == [(1, []), (0, ["input"])]

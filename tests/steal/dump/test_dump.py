@@ -13,7 +13,8 @@ from onnx.reference import ReferenceEvaluator
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from filch.steal import describe, restore, steal_forward
+from filch.steal import DumpError, add_properties, describe, environment, restore, steal_forward
+from filch.steal.dump._stream import BLOCK, _BlockWriter
 from filch.steal.values._dtypes import CARRIERS
 from support.processes.forked import run_python
 
@@ -39,13 +40,6 @@ def _dump(path, *values):
 
 def _names(folder):
     return sorted(path.name for path in folder.iterdir())
-
-
-def _places(path):
-    """Return offset and length of each tensor in the data file."""
-    protos = [node.attribute[0].t for node in onnx.load(path, load_external_data=False).graph.node]
-    entries = [{entry.key: entry.value for entry in proto.external_data} for proto in protos]
-    return [(int(entry["offset"]), int(entry["length"])) for entry in entries if entry]
 
 
 def test_a_dump_can_be_run_as_an_onnx_model(tmp_path, external):
@@ -114,10 +108,11 @@ def test_the_index_is_json_in_the_metadata(tmp_path):
     """Programs can read it without Filch."""
     _dump(tmp_path / "dump.onnx", (torch.ones(2, dtype=torch.complex64), None))
 
-    props = {entry.key: json.loads(entry.value) for entry in onnx.load(tmp_path / "dump.onnx").metadata_props}
+    model = onnx.load(tmp_path / "dump.onnx")
+    props = {entry.key: json.loads(entry.value) for entry in model.metadata_props}
 
     keys = {f"filch.{key}" for key in ("dump", "tensors", "grown", "records", "failed", "modules", "environment")}
-    assert set(props) == keys
+    assert (model.producer_name, set(props)) == ("filch", keys)
     assert props["filch.dump"] == 2
     assert props["filch.tensors"] == [["m#0.I.args[0][0]", "complex64", [2]]]
     assert props["filch.records"][1] == ["m", 0, "O", {"tuple": [[0, {"tensor": 0}], [1, None]]}, "", 0, 0]
@@ -176,7 +171,9 @@ def test_tensors_in_the_data_file_are_aligned(tmp_path, monkeypatch):
     tensors = [torch.full((size,), index, dtype=torch.uint8) for index, size in enumerate(sizes)]
     _dump(tmp_path / "dump.onnx", tensors)
 
-    places = _places(tmp_path / "dump.onnx")
+    protos = [node.attribute[0].t for node in onnx.load((tmp_path / "dump.onnx"), load_external_data=False).graph.node]
+    entries = [{entry.key: entry.value for entry in proto.external_data} for proto in protos]
+    places = [(int(entry["offset"]), int(entry["length"])) for entry in entries if entry]
 
     assert [length for _, length in places] == [size for size in sizes if size]
     assert all(offset % 64 == 0 for offset, _ in places)
@@ -407,3 +404,70 @@ def test_files_of_others_are_not_changed(tmp_path, monkeypatch, size, place):
         assert restore("sub/x.onnx")["m", 0, "O"][-1] == value
 
     assert (tmp_path / place).read_text() == "precious"
+
+
+@pytest.fixture
+def dump(tmp_path):
+    model = torch.nn.Linear(3, 2)
+    with steal_forward(model, dump_file=tmp_path / "dump.onnx"):
+        model(torch.ones(1, 3))
+    return tmp_path / "dump.onnx"
+
+
+def test_an_added_property_is_read_and_changes_nothing_else(dump):
+    """The file is still an ONNX model with the same tensors."""
+    before = {key: restore(dump)[key] for key in restore(dump)}
+
+    add_properties(dump, {"filch.note": "é", "filch.other": ""})
+
+    found = restore(dump)
+    assert found.properties == {"filch.note": "é", "filch.other": ""}
+    assert found.keys() == before.keys()
+    assert torch.equal(found["", 0, "O"], before["", 0, "O"])
+    onnx.checker.check_model(onnx.load(dump), full_check=True)
+
+
+@pytest.mark.parametrize("key", ["filch.records", "filch.note", "note"])
+def test_a_property_must_be_new_and_named_for_filch(dump, key):
+    """A dump with a key twice could not be read."""
+    add_properties(dump, {"filch.note": "one"})
+    before = dump.read_bytes()
+
+    with pytest.raises(DumpError, match=r"must begin with 'filch\.' and be new"):
+        add_properties(dump, {key: "two"})
+    assert dump.read_bytes() == before
+
+
+def test_the_environment_has_what_rounding_depends_on(dump, monkeypatch):
+    """Versions, libraries, instruction set, threads and settings; and the packages that define the modules."""
+    found = restore(dump).environment
+
+    assert found["numpy"] == np.__version__
+    assert found["threads"] == str(torch.get_num_threads())
+    assert found["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
+    assert found["blas"] and found["processor"]
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    changed = environment(["onnx.helper:Thing", "nowhere:Thing"])
+    assert "MKL_CBWR=COMPATIBLE" in changed["settings"] and "MKL_CBWR" not in found["settings"]
+    assert changed["onnx"] == onnx.__version__ and "nowhere" not in changed
+
+
+@pytest.mark.parametrize(("max_slowdown", "is_direct"), [(5, True), (1, False)])
+def test_direct_writes_may_be_slower_by_a_factor(tmp_path, monkeypatch, max_slowdown, is_direct):
+    """A model on the CPU needs the processor that they spare; one on a GPU waits for the disk alone."""
+    with (tmp_path / "cached").open("wb") as cached, (tmp_path / "direct").open("wb") as direct:
+        writer = _BlockWriter(cached.fileno(), direct.fileno())
+        writer.max_slowdown = max_slowdown
+        clock, written = [0.0], []
+
+        def write(handle, view, start):
+            written.append(handle == direct.fileno())
+            clock[0] += 2.0 if written[-1] else 1.0
+            return len(view)
+
+        monkeypatch.setattr(os, "pwrite", write)
+        monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+        for index in range(20):
+            writer.write(memoryview(bytes(16)), index * BLOCK)
+    assert {*written[:2]} == {False, True}
+    assert {*written[2:]} == {is_direct}

@@ -31,6 +31,7 @@ from torch.masked import masked_tensor
 
 from filch.steal import DumpError, restore, steal_append, steal_forward, tensors
 from filch.steal.values._structure import structure
+from support.models.small import module_of
 
 CASES = int(os.environ.get("FILCH_FUZZ_CASES", "300"))
 SECONDS = 2
@@ -189,19 +190,9 @@ def _touch(value, seen):
 # ---- real dumps
 
 
-class Pair(nn.Module):
-    """Two layers, of which the second one's inputs come from the first."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
-
-    def forward(self, x):
-        return self.second(self.first(x).relu())
-
-
 def _model(folder, **options):
-    module = Pair()
+    # Two layers, of which the second one's inputs come from the first.
+    module = module_of(lambda self, x: self.second(self.first(x).relu()), first=nn.Linear(3, 4), second=nn.Linear(4, 2))
     with steal_forward(("pair", module), submodules=True, dump_file=folder / "dump.onnx", **options):
         module(torch.ones(2, 3))
         module(torch.zeros(1, 3))

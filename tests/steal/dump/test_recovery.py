@@ -1,15 +1,21 @@
-"""`recover` makes a dump of the draft files that a killed capture left."""
+"""Captures that are killed, drafts of which `recover` makes a dump, and several processes that use one path."""
 
 import json
+import multiprocessing
 import os
 import shutil
 import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import onnx
 import pytest
 import torch
+from torch import nn
 
-from filch.steal import DumpError, recover, restore
+from filch.steal import DumpError, recover, restore, steal_forward
+from support.processes import kills as kills_script
 from support.processes.forked import run_python
 
 KILLED = """
@@ -126,3 +132,172 @@ def test_recovery_does_not_read_a_journal_that_is_too_large(tmp_path):
         os.truncate(tmp_path / ".s.onnx.00000000.journal", size)
         with pytest.raises(DumpError, match=f"the journal .* is damaged: it {message}"):
             recover(tmp_path / "s.onnx")
+
+
+KILLS = 100
+
+
+@pytest.fixture(scope="module")
+def kills(tmp_path_factory):
+    base = tmp_path_factory.mktemp("kills")
+    script = Path(kills_script.__file__)
+    done = run_python(script, base, KILLS, 0)
+    assert done.returncode == 0, done.stderr
+    return [(base, json.loads(line)) for line in done.stdout.splitlines()]
+
+
+def _left_of(folder):
+    """Return the dump or the recovered dump, and which of the two it is."""
+    path = folder / "dump.onnx"
+    if path.exists():
+        return restore(path), "finished"
+    try:
+        return recover(path), "recovered"
+    except DumpError as error:
+        assert "nothing to recover" in str(error)  # noqa: PT017  one of two valid outcomes
+        return {}, "nothing"
+
+
+def test_all_complete_records_survive_a_kill(kills):
+    """Killed during the run, inside the writer's system calls, and between the steps of publishing the dump."""
+    outcomes = set()
+    for base, kill in kills:
+        dump, outcome = _left_of(base / kill["folder"])
+        outcomes.add((kill["place"], outcome))
+
+        assert len(dump) >= kill["reported"], kill
+        assert list(dump) == [("m", index // 2, "IO"[index % 2]) for index in range(len(dump))]
+        for key, found in dump.items():
+            tensor = found[0][0] if key.kind == "I" else found
+            assert torch.equal(tensor, kills_script.value(key.iteration)), (kill, key)
+
+    assert len(kills) == KILLS
+    assert {("run", "recovered"), ("write", "recovered"), ("publish", "recovered"), ("publish", "finished")} <= outcomes
+
+
+def test_nothing_but_the_dump_is_left_after_a_recovery(kills):
+    """No draft files, and no unused data file."""
+    for base, kill in kills:
+        dump, outcome = _left_of(base / kill["folder"])
+        if outcome == "recovered":
+            names = sorted(path.name for path in (base / kill["folder"]).iterdir())
+            assert names in (["dump.onnx"], ["dump.onnx", "dump.onnx.data"])
+            assert len(dump) == len(restore(base / kill["folder"] / "dump.onnx"))
+
+
+WRITERS = """
+import os, sys, torch
+import filch.steal.dump._format as form
+from filch.steal import steal_forward
+form.INLINE_LIMIT = int(sys.argv[2])
+other = os.fork()
+module = torch.nn.Identity()
+for turn in range(40):
+    with steal_forward(("m", module), dump_file=sys.argv[1]):
+        for index in range(8):
+            module(torch.full((1000 + index,), 1.0 if other else 2.0))
+if not other:
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]))
+"""
+
+
+def _whole(path):
+    """Return the value of all tensors in the dump, each of which has its own length."""
+    dump = restore(path)
+    found = [dump["m", index, "O"] for index in range(8)]
+    assert [len(tensor) for tensor in found] == [1000 + index for index in range(8)]
+    numbers = {number for tensor in found for number in tensor.tolist()}
+    assert len(numbers) == 1
+    return numbers.pop()
+
+
+@pytest.mark.parametrize("limit", [0, 2**30], ids=["external", "inline"])
+def test_two_processes_writing_one_path_leave_one_complete_dump(tmp_path, limit):
+    """The last one to finish wins, and a reader finds one of the two dumps at any time."""
+    path = tmp_path / "dump.onnx"
+    seen = []
+    with ThreadPoolExecutor() as pool:
+        writing = pool.submit(run_python, "-c", WRITERS, path, limit)
+        while not writing.done():
+            if path.exists():
+                seen.append(_whole(path))
+            else:
+                time.sleep(0.001)
+
+    assert writing.result().returncode == 0, writing.result().stderr
+    assert _whole(path) in (1, 2)
+    assert {1.0, 2.0} >= set(seen)
+    assert len(seen) > 10
+    assert [name for name in os.listdir(tmp_path) if name.startswith(".")] == []
+    assert len(os.listdir(tmp_path)) == (1 if limit else 2)
+
+
+def test_a_running_capture_is_not_recovered(tmp_path):
+    """Neither in its process nor in another; reading the missing dump says that the capture still runs."""
+    module = nn.Identity()
+
+    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx"):
+        module(torch.ones(3))
+        with pytest.raises(DumpError, match="still runs; recover it only after it has ended"):
+            recover(tmp_path / "dump.onnx")
+        with pytest.raises(DumpError, match=r"there is no file '.*dump.onnx': a capture to it still runs"):
+            restore(tmp_path / "dump.onnx")
+
+    assert restore(tmp_path / "dump.onnx")["m", 0, "O"].tolist() == [1, 1, 1]
+    with pytest.raises(
+        DumpError, match=r"there is nothing to recover of '.*dump.onnx': no capture to it was interrupted"
+    ):
+        recover(tmp_path / "dump.onnx")
+
+
+CUT_SHORT = """
+import os, sys, torch
+from filch.steal import steal_forward
+module = torch.nn.Identity()
+with steal_forward(("m", module), dump_file=sys.argv[1]) as capture:
+    for index in range(3):
+        module(torch.full((4,), float(index)))
+    capture.flush()
+    os._exit(1)
+"""
+
+
+def test_reading_the_dump_of_an_interrupted_capture_says_how_to_recover_it(tmp_path):
+    """A dump that existed before is kept, so recovery needs another name."""
+    path = tmp_path / "dump.onnx"
+    run_python("-c", CUT_SHORT, path)
+
+    with pytest.raises(DumpError, match=r"there is no file '.*': a capture to it was interrupted: `filch recover .*`"):
+        restore(path)
+    assert recover(path)["m", 2, "O"].tolist() == [2] * 4
+
+    run_python("-c", CUT_SHORT, path)
+    with pytest.raises(DumpError, match="exists already; name another file"):
+        recover(path)
+    with pytest.raises(DumpError, match=r"can't recover '.*dump.onnx' to another folder: '.*other.onnx'"):
+        recover(path, tmp_path.parent / "other.onnx")
+    assert len(recover(path, tmp_path / "other.onnx")) == 6
+    assert len(restore(path)) == 6
+    assert sorted(os.listdir(tmp_path)) == ["dump.onnx", "other.onnx"]
+
+
+def test_a_forked_process_does_not_record(tmp_path):
+    """It has the hooks but not the writer thread; its calls are not recorded, and it ends."""
+    module = nn.Identity()
+
+    with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx", buffer=2**14) as capture:
+        module(torch.ones(2))
+        child = multiprocessing.get_context("fork").Process(target=_run, args=(module,))
+        child.start()
+        child.join(20)
+        module(torch.full((2,), 2.0))
+
+    assert child.exitcode == 0
+    assert restore(tmp_path / "dump.onnx")["m", 1, "O"].tolist() == [2, 2]
+    assert len(capture) == 4
+
+
+def _run(module):
+    for _ in range(100):
+        module(torch.ones(1000))

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 from filch.steal import Key, Origin, Skipped, restore, steal_forward
+from support.models.small import module_of
 
 
 class Scale(nn.Module):
@@ -19,20 +20,6 @@ class Scale(nn.Module):
 
     def forward(self, x):
         return x * 3
-
-
-class InPlace(nn.Module):
-    """Multiplies its input by three in place."""
-
-    def forward(self, x):
-        return x.mul_(3)
-
-
-class Several(nn.Module):
-    """Takes and returns nested values."""
-
-    def forward(self, pair, *, more):
-        return {"sum": pair[0] + pair[1], "rest": [more["x"] * 2, None, 5]}
 
 
 def _both(run):
@@ -83,19 +70,26 @@ def test_gradients_equal_those_of_autograd_and_are_stored_in_a_dump(tmp_path):
     assert dump.records[Key("m.0", 1, "GI")].origin == Origin("0", 1, 0)
 
 
-def test_gradient_records_have_the_nesting_of_the_values():
-    """With None for tensors without a gradient, and for other values."""
-    module, leaf = Several(), torch.ones(2, requires_grad=True)
+def test_gradient_records_have_the_nesting_of_the_values(steal):
+    """Of arguments, keyword arguments and outputs; with None for tensors without a gradient, and for other values."""
+    module = module_of(
+        lambda self, pair, *, more: {"sum": pair[0] * more["scale"] + pair[1], "rest": [more["x"] * 2, None, 5]}
+    )
+    leaf, scale = torch.ones(2, requires_grad=True), torch.full((2,), 5.0, requires_grad=True)
 
-    with steal_forward(("m", module), gradients=True) as capture:
-        output = module((leaf, torch.ones(2)), more={"x": leaf * 1, "scale": 0.5})
+    def run():
+        output = module((leaf, torch.ones(2)), more={"x": leaf * 1, "scale": scale, "note": 0.5})
         output["sum"].sum().backward()
 
-    (pair,), kwargs = capture["m", 0, "GI"]
-    assert pair[0].tolist() == [1, 1] and pair[1] is None
-    assert kwargs == {"more": {"x": None, "scale": None}}
-    assert capture["m", 0, "GO"]["sum"].tolist() == [1, 1]
-    assert capture["m", 0, "GO"]["rest"] == [None, None, None]
+    records = steal(("m", module), run, gradients=True)
+
+    (pair,), kwargs = records["m", 0, "GI"]
+    assert pair[0].tolist() == [5, 5] and pair[1] is None
+    assert kwargs["more"].pop("scale").tolist() == [1, 1]
+    assert kwargs == {"more": {"x": None, "note": None}}
+    assert records["m", 0, "GO"]["sum"].tolist() == [1, 1]
+    assert records["m", 0, "GO"]["rest"] == [None, None, None]
+    assert {key.kind for key in records} == {"I", "O", "GO", "GI"}
 
 
 def test_accumulating_calls_have_separate_gradients():
@@ -126,7 +120,8 @@ def test_an_output_that_is_the_input_has_its_gradient(leaf):
 
 def test_an_in_place_module_has_separate_gradients_of_input_and_output():
     """Although both are the same tensor."""
-    module, x = InPlace(), torch.ones(1, requires_grad=True)
+    # Multiplies its input by three in place.
+    module, x = module_of(lambda self, x: x.mul_(3)), torch.ones(1, requires_grad=True)
 
     with steal_forward(("m", module), gradients=True) as capture:
         (module(x * 1).mul_(10) * 2).backward()
@@ -357,46 +352,3 @@ def test_gradients_of_torch_func_are_not_affected():
 
     assert torch.equal(gradient, module.weight[0])
     assert not any(key.kind in ("GI", "GO") for key in capture)
-
-
-def test_each_call_has_its_own_gradients(steal):
-    """One backward pass goes through two calls of a module."""
-    module, x = nn.Linear(3, 3, bias=False), torch.randn(2, 3, requires_grad=True)
-    passed = []
-
-    def run():
-        first = module(x)
-        second = module(first)
-        passed.extend([first.detach(), second.detach()])
-        second.pow(2).sum().backward()
-
-    records = steal(("m", module), run, gradients=True)
-
-    weight, last = module.weight.detach(), 2 * passed[1]
-    torch.testing.assert_close(records["m", 1, "GO"], last)
-    torch.testing.assert_close(records["m", 1, "GI"], ((last @ weight,), {}))
-    torch.testing.assert_close(records["m", 0, "GO"], last @ weight)
-    torch.testing.assert_close(records["m", 0, "GI"], ((x.grad,), {}))
-    assert {key.kind for key in records} == {"I", "O", "GO", "GI"}
-
-
-def test_gradients_of_keyword_arguments_and_nested_outputs_are_recorded(steal):
-    """In the same nesting as the values."""
-
-    class Nested(nn.Module):
-        def forward(self, x, *, scale):
-            return {"a": x * scale, "b": [x * 3]}
-
-    module, x, scale = Nested(), torch.ones(2, requires_grad=True), torch.full((2,), 5.0, requires_grad=True)
-
-    def run():
-        found = module(x, scale=scale)
-        (found["a"].sum() + 2 * found["b"][0].sum()).backward()
-
-    records = steal(("m", module), run, gradients=True)
-
-    (of_x,), of_keywords = records["m", 0, "GI"]
-    assert of_x.tolist() == [11, 11]
-    assert of_keywords["scale"].tolist() == [1, 1]
-    assert records["m", 0, "GO"]["a"].tolist() == [1, 1]
-    assert records["m", 0, "GO"]["b"][0].tolist() == [2, 2]

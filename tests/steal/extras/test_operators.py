@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from filch.steal import FilchError, Key, Origin, Skipped, restore, steal_forward
+from support.models.small import module_of
 
 
 class Mixed(nn.Module):
@@ -88,12 +89,7 @@ def test_values_of_aten_calls_are_recorded_before_later_changes():
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
 def test_uninitialized_memory_is_skipped(context):
     """Until something is written to it."""
-
-    class Fill(nn.Module):
-        def forward(self, x):
-            return torch.empty_like(x).t().copy_(x)
-
-    module = Fill()
+    module = module_of(lambda self, x: torch.empty_like(x).t().copy_(x))
     with context(), steal_forward(("m", module), operators="**copy_**", strict=True) as capture:
         module(torch.ones(2, 2))
     with context(), steal_forward(("all", module), operators=True, strict=True) as everything:
@@ -212,12 +208,8 @@ def test_results_inside_other_contexts_are_bitwise_equal(context):
 
 def test_a_module_that_uses_torch_func_has_the_same_results():
     """Forward calls of torch.func are recorded; those of the gradient belong to a backward pass."""
-
-    class Jacobian(nn.Module):
-        def forward(self, x):
-            return torch.func.vmap(torch.func.grad(lambda row: row.sin().sum()))(x)
-
-    module, x = Jacobian(), torch.randn(3, 2)
+    module = module_of(lambda self, x: torch.func.vmap(torch.func.grad(lambda row: row.sin().sum()))(x))
+    x = torch.randn(3, 2)
 
     with steal_forward(("m", module), operators=True, strict=True) as capture:
         output = module(x)
@@ -273,12 +265,7 @@ def test_aten_calls_inside_compiled_code_are_not_recorded(whole):
 
 def test_higher_order_operators_run():
     """`torch.cond` refuses modes that don't declare support for it."""
-
-    class Branch(nn.Module):
-        def forward(self, x):
-            return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
-
-    module = Branch()
+    module = module_of(lambda self, x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)))
     with torch.no_grad(), steal_forward(("m", module), operators=True, strict=True):
         output = module(torch.ones(2))
 
@@ -287,12 +274,7 @@ def test_higher_order_operators_run():
 
 def test_an_exception_leaves_no_mode_behind():
     """The failed call has inputs but no output, and the exception is that of the model."""
-
-    class Failing(nn.Module):
-        def forward(self, x):
-            return x @ x
-
-    module = Failing()
+    module = module_of(lambda self, x: x @ x)
     stealing = steal_forward(("m", module), operators=True)
     with pytest.raises(RuntimeError, match="cannot be multiplied"), stealing as capture:
         module(torch.ones(2, 3))

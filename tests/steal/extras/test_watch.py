@@ -70,25 +70,22 @@ def test_each_nonfinite_output_can_be_reported_instead():
     assert "were not all finite" in str(found[1])
 
 
-@pytest.mark.parametrize("options", [{}, {"statistics_only": True}, {"storage_limit": 0}, {"kinds": "O"}])
-def test_inputs_are_described_whatever_is_recorded_of_them(options):
-    """As recorded if possible, else as they are at the end of the call."""
-    module, found = Fault(lambda x: x * 2), []
+@pytest.mark.parametrize(
+    ("fault", "number", "finite", "options"),
+    [
+        *((lambda x: x * 2, torch.nan, False, options)
+          for options in ({}, {"statistics_only": True}, {"storage_limit": 0}, {"kinds": "O"})),
+        (lambda x: x.mul_(torch.nan), 1.0, True, {}),
+    ],
+)  # fmt: skip
+def test_inputs_are_described_whatever_is_recorded_of_them(fault, number, finite, options):
+    """As they were before the call, which may change them, if possible; else as they are at its end."""
+    module, found = Fault(fault), []
 
     with steal_forward(("m", module), watch="nan", on_nonfinite=found.append, strict=True, **options):
-        module(torch.tensor([torch.nan]))
+        module(torch.tensor([number]))
 
-    assert [item.finite_inputs for item in found] == [False]
-
-
-def test_inputs_are_described_as_they_were_before_the_call():
-    """The module may have changed them in place."""
-    module, found = Fault(lambda x: x.mul_(torch.nan)), []
-
-    with steal_forward(("m", module), watch="nan", on_nonfinite=found.append, strict=True):
-        module(torch.ones(2))
-
-    assert [item.finite_inputs for item in found] == [True]
+    assert [item.finite_inputs for item in found] == [finite]
 
 
 def test_watch_nan_ignores_infinities():

@@ -5,7 +5,7 @@ import inspect
 import pytest
 import torch
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, MistralConfig, StaticCache
-from transformers.cache_utils import DynamicLayer, EncoderDecoderCache
+from transformers.cache_utils import EncoderDecoderCache
 
 from filch.export.exporting._model_cache import is_cache
 from filch.steal import describe, restore, steal_forward, tensors
@@ -90,34 +90,6 @@ def test_a_static_cache_is_recorded_as_it_was(llama, ids, tmp_path):
     assert type(after) is StaticCache
 
 
-def test_an_encoder_decoder_cache_is_restored(restored, differ):
-    """It contains two caches and which layers were updated."""
-    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-    cache.self_attention_cache.update(torch.ones(1, 1, 2, 4), torch.zeros(1, 1, 2, 4), 0)
-
-    found = restored(cache)
-
-    assert differ(found, cache) is None
-    assert found.self_attention_cache.layer_class_to_replicate is DynamicLayer
-
-
-def _made(name):
-    """Return an empty cache of this class."""
-    sliding = MistralConfig(num_hidden_layers=2, sliding_window=4, hidden_size=16, num_attention_heads=2)
-    plain = LlamaConfig(num_hidden_layers=2, hidden_size=16, num_attention_heads=2)
-    return {
-        "dynamic": DynamicCache,
-        "dynamic of a configuration": lambda: DynamicCache(config=plain),
-        "sliding": lambda: DynamicCache(config=sliding),
-        "static": lambda: StaticCache(config=plain, max_cache_len=8),
-        "static and sliding": lambda: StaticCache(config=sliding, max_cache_len=8),
-        "pair": lambda: EncoderDecoderCache(DynamicCache(), DynamicCache(config=sliding)),
-        "pair of static ones": lambda: EncoderDecoderCache(
-            StaticCache(config=plain, max_cache_len=8), StaticCache(config=plain, max_cache_len=8)
-        ),
-    }[name]()
-
-
 def _updated(cache, step, layer):
     return getattr(cache, "self_attention_cache", cache).update(step, -step, layer)
 
@@ -129,7 +101,19 @@ def _updated(cache, step, layer):
 )
 def test_a_restored_cache_of_any_class_can_be_updated(restored, captured, differ, name, filled):
     """The results of one more step are bitwise equal, for empty and filled caches."""
-    cache = _made(name)
+    sliding = MistralConfig(num_hidden_layers=2, sliding_window=4, hidden_size=16, num_attention_heads=2)
+    plain = LlamaConfig(num_hidden_layers=2, hidden_size=16, num_attention_heads=2)
+    cache = {
+        "dynamic": DynamicCache,
+        "dynamic of a configuration": lambda: DynamicCache(config=plain),
+        "sliding": lambda: DynamicCache(config=sliding),
+        "static": lambda: StaticCache(config=plain, max_cache_len=8),
+        "static and sliding": lambda: StaticCache(config=sliding, max_cache_len=8),
+        "pair": lambda: EncoderDecoderCache(DynamicCache(), DynamicCache(config=sliding)),
+        "pair of static ones": lambda: EncoderDecoderCache(
+            StaticCache(config=plain, max_cache_len=8), StaticCache(config=plain, max_cache_len=8)
+        ),
+    }[name]()
     step = torch.arange(48.0).reshape(1, 2, 3, 8)
     if filled:
         _updated(cache, step, 0)

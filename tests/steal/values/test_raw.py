@@ -12,6 +12,7 @@ from filch.steal import recover, restore, steal_forward
 from filch.steal.dump import _format
 from filch.steal.values import _sharing
 from filch.steal.values._raw import checksum, copy
+from support.models.small import module_of
 from support.processes.forked import run_python
 
 SIZES = [1, 1000, 2**14, 2**14 + 11, 2**20, 2**20 + 1, 5 * 2**20 + 4099]
@@ -178,17 +179,6 @@ def test_a_model_over_the_protobuf_limit_keeps_the_records_that_fit(tmp_path, mo
     assert kept["m", 0, "O"].tolist() == [0, 0, 0]
 
 
-class _Grows(nn.Module):
-    """Returns its input, and has a large constant outside of any transformation."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("constant", torch.ones(2**19))
-
-    def forward(self, x):
-        return self.inner(self.constant).sum() * x.sum()
-
-
 @pytest.mark.parametrize(
     "transformed",
     [torch.func.functionalize, torch.func.grad, lambda call: lambda x: torch.func.vjp(call, x)[0]],
@@ -197,7 +187,8 @@ class _Grows(nn.Module):
 @pytest.mark.parametrize("file", [None, "dump.onnx"])
 def test_large_tensors_inside_torch_func_are_copied_unchanged(transformed, file, tmp_path):
     """Torch would apply the transformation to our copies."""
-    model = _Grows()
+    # Returns its input, and has a large constant outside of any transformation.
+    model = module_of(lambda self, x: self.inner(self.constant).sum() * x.sum(), constant=torch.ones(2**19))
     model.inner = nn.Identity()
     with steal_forward(("inner", model.inner), dump_file=file and tmp_path / file, strict=True) as capture:
         transformed(model)(torch.randn(3))

@@ -31,6 +31,7 @@ def run_captured(request, tmp_path):
         file = tmp_path / "dump.onnx" if request.param == "dump" else None
         with steal_forward(model, include="*", dump_file=file) as capture:
             model(x)
+        assert sum(path.stat().st_size for path in tmp_path.iterdir()) < capture.totals.nbytes + 2**16
         return (restore(file) if file else capture), capture.totals
 
     return run

@@ -8,6 +8,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from support.models.small import onnx_model
+
 SECRET = b"SECRET-that-no-program-may-read!" * 2
 _VARIABLE = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 8])
 _RESULT = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
@@ -18,6 +20,11 @@ def model_of(nodes, initializers=(), functions=(), outputs=(_RESULT,)) -> onnx.M
     """Return a model with the input `x`, float32 of 2 by 8."""
     graph = helper.make_graph(nodes, "g", [_VARIABLE], list(outputs), list(initializers))
     return helper.make_model(graph, opset_imports=_OPSETS, ir_version=10, functions=list(functions))
+
+
+def _written(body):
+    """Return such a model from the text of its initializers and nodes."""
+    return onnx_model(f"(float[2, 8] x) => (float y) {body}", 18)
 
 
 def _relu(source, target, name=""):
@@ -178,11 +185,10 @@ def _long_cycle():
 
 
 def _cycle_through_branch():
-    then = helper.make_graph([_relu("b", "o")], "then", [], [_named("o")])
-    other = helper.make_graph([_relu("x", "p")], "else", [], [_named("p")])
-    node = helper.make_node("If", ["c"], ["a"], "if", then_branch=then, else_branch=other)
-    true = numpy_helper.from_array(np.array(True), "c")
-    return model_of([node, _relu("a", "b", "back"), _relu("b", "y")], [true])
+    return _written("""<bool c = {1}> {
+        [if] a = If(c) <then_branch = t () => (float o) {o = Relu(b)}, else_branch = e () => (float p) {p = Relu(x)}>
+        [back] b = Relu(a) y = Relu(b)
+    }""")
 
 
 def _attribute(attribute):
@@ -369,18 +375,9 @@ LOADED: dict[str, Make] = {
 
 
 def _endless():
-    body = helper.make_graph(
-        [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Identity", ["v"], ["w"])],
-        "body",
-        [
-            helper.make_tensor_value_info("i", TensorProto.INT64, []),
-            helper.make_tensor_value_info("c", TensorProto.BOOL, []),
-            _named("v"),
-        ],
-        [helper.make_tensor_value_info("d", TensorProto.BOOL, []), _named("w")],
-    )
-    true = numpy_helper.from_array(np.array(True), "t")
-    return model_of([helper.make_node("Loop", ["", "t", "x"], ["y"], "loop", body=body)], [true])
+    return _written("""<bool t = {1}> { [loop] y = Loop(, t, x)
+        <body = step (int64 i, bool c, float v) => (bool d, float w) { d = Identity(c) w = Identity(v) }>
+    }""")
 
 
 def _sized(sizes, operator, *inputs, **attributes):
@@ -396,13 +393,10 @@ def _sized(sizes, operator, *inputs, **attributes):
 
 
 def _sized_in_function():
-    body = [
-        helper.make_node("Constant", [], ["s"], value_ints=[200_000, 200_000]),
-        helper.make_node("ConstantOfShape", ["s"], ["large"]),
-        helper.make_node("ReduceSum", ["large"], ["sum"], keepdims=0),
-        helper.make_node("Add", ["a", "sum"], ["b"]),
-    ]
-    return _calling(helper.make_function("local", "F", ["a"], ["b"], body, _OPSETS))
+    return _written("""{ y = own.F(x) } <domain: "own", opset_import: ["": 18]> F(a) => (b) {
+        s = Constant<value_ints = [200000, 200000]>() large = ConstantOfShape(s)
+        sum = ReduceSum<keepdims = 0>(large) b = Add(a, sum)
+    }""")
 
 
 def _sized_and_denied():

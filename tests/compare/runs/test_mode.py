@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+import gc
+from collections.abc import Mapping
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from filch.compare.float64._noise import unit_of
-from filch.compare.float64._verdict import Float64Value
 from filch.compare.runs._mode import float64_values
+from support.models.small import module_of
 
 HALF, SINGLE = unit_of(torch.float16), unit_of(torch.float32)
 
 
-def value_of(run: Callable[[], torch.Tensor]) -> Float64Value:
+def value_of(run):
     """Return the float64 value of one tensor."""
     values = float64_values(lambda: {"it": run()})
     assert not values.problem
@@ -25,25 +26,19 @@ def value_of(run: Callable[[], torch.Tensor]) -> Float64Value:
     return value
 
 
-def test_in_place_operations_and_views_have_the_same_effect_as_in_a_float64_model() -> None:
+def test_in_place_operations_and_views_have_the_same_effect_as_in_a_float64_model():
     """Slices, expanded gradients, complex numbers and a memory format; forward and backward."""
 
-    class Written(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.linear = nn.Conv2d(2, 4, 3), nn.Linear(4, 4)
-            self.register_buffer("seen", torch.zeros(4))
+    def written(self, x):
+        y = self.conv(x).to(memory_format=torch.channels_last).mean((2, 3))
+        self.seen.mul_(0.5).add_(y.detach().amax(0))
+        z = torch.zeros_like(y)
+        z[:, 1:] = self.linear(y)[:, :-1]
+        z[:, 0] += self.seen[1]
+        turned = torch.polar(z.abs() + 1, z.transpose(0, 1).contiguous().t())
+        return torch.view_as_real(turned * turned.conj() * 1j).flatten(1)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = self.conv(x).to(memory_format=torch.channels_last).mean((2, 3))
-            self.seen.mul_(0.5).add_(y.detach().amax(0))
-            z = torch.zeros_like(y)
-            z[:, 1:] = self.linear(y)[:, :-1]
-            z[:, 0] += self.seen[1]
-            turned = torch.polar(z.abs() + 1, z.transpose(0, 1).contiguous().t())
-            return torch.view_as_real(turned * turned.conj() * 1j).flatten(1)
-
-    def run(model: nn.Module, x: torch.Tensor) -> Mapping[str, torch.Tensor]:
+    def run(model, x):
         model = copy.deepcopy(model)
         result = model(x)
         result.square().sum().backward()
@@ -51,7 +46,8 @@ def test_in_place_operations_and_views_have_the_same_effect_as_in_a_float64_mode
         return {"result": result.detach(), "seen": model.seen, **gradients}
 
     torch.manual_seed(0)
-    model, x = Written(), torch.randn(3, 2, 6, 6)
+    model = module_of(written, conv=nn.Conv2d(2, 4, 3), linear=nn.Linear(4, 4), seen=torch.zeros(4))
+    x = torch.randn(3, 2, 6, 6)
     values = float64_values(lambda: run(model, x))
     for name, expected in run(model.double(), x.double()).items():
         value = values.get(name)
@@ -61,7 +57,7 @@ def test_in_place_operations_and_views_have_the_same_effect_as_in_a_float64_mode
         assert 1e-9 < error < 1e-5, name
 
 
-def test_random_numbers_are_those_of_the_run() -> None:
+def test_random_numbers_are_those_of_the_run():
     """A dropout has the same mask; the random number state is unchanged."""
     torch.manual_seed(0)
     x = torch.randn(50)
@@ -74,14 +70,14 @@ def test_random_numbers_are_those_of_the_run() -> None:
     torch.testing.assert_close(value.value, dropped.double() * torch.rand(50).double())
 
 
-def test_a_run_takes_the_branches_of_its_own_dtype() -> None:
+def test_a_run_takes_the_branches_of_its_own_dtype():
     """Code that asks for a dtype gets the model's; the result is in float64 nevertheless."""
     x = torch.tensor([0.1])
     value = value_of(lambda: x * 3 if x.dtype == torch.float32 else x)
     assert value.value.item() == x.double().item() * 3
 
 
-def test_the_noise_is_that_of_the_dtype_of_each_value() -> None:
+def test_the_noise_is_that_of_the_dtype_of_each_value():
     """A cast to float16 within a float32 model rounds; a float16 weight that is only cast to float32 is exact."""
     torch.manual_seed(0)
     x, weight = torch.randn(1000), torch.randn(1000).half()
@@ -97,7 +93,7 @@ def test_the_noise_is_that_of_the_dtype_of_each_value() -> None:
     torch.testing.assert_close(through_half.value, x.double(), rtol=1e-15, atol=0.0)
 
 
-def test_numbers_that_are_only_moved_have_the_noise_of_one_rounding() -> None:
+def test_numbers_that_are_only_moved_have_the_noise_of_one_rounding():
     """Gathering, concatenating and transposing round nothing."""
     x = torch.randn(64, generator=torch.Generator().manual_seed(0))
     value = value_of(lambda: torch.cat([x[torch.arange(63, -1, -1)], x]).view(2, 64).t().contiguous())
@@ -105,7 +101,7 @@ def test_numbers_that_are_only_moved_have_the_noise_of_one_rounding() -> None:
     assert 0 < noise < 1.75 * SINGLE
 
 
-def test_a_sum_that_cancels_has_the_noise_of_its_partial_sums() -> None:
+def test_a_sum_that_cancels_has_the_noise_of_its_partial_sums():
     """Ones and then minus ones: the sum is exact, and its kernel may not be."""
     x = torch.cat([torch.full((512,), 0.1), torch.full((512,), -0.1)])
     value = value_of(x.sum)
@@ -114,7 +110,7 @@ def test_a_sum_that_cancels_has_the_noise_of_its_partial_sums() -> None:
     assert abs(value.noisy.item()) > 10 * abs(few.noisy.item())
 
 
-def test_what_depends_on_an_operation_without_float64_is_nan() -> None:
+def test_what_depends_on_an_operation_without_float64_is_nan():
     """Everything else has its value, and the problem names the operation."""
 
     @torch.library.custom_op("filch_tests::needs_float32", mutates_args=())
@@ -132,10 +128,10 @@ def test_what_depends_on_an_operation_without_float64_is_nan() -> None:
     assert values.problem == "filch_tests.needs_float32.default in float64: expected float32"
 
 
-def test_code_that_can_not_run_has_no_values() -> None:
+def test_code_that_can_not_run_has_no_values():
     """The problem is the error's first line."""
 
-    def fail() -> Mapping[str, torch.Tensor]:
+    def fail():
         raise RuntimeError("no such thing\nmore")
 
     values = float64_values(fail)
@@ -144,7 +140,7 @@ def test_code_that_can_not_run_has_no_values() -> None:
     assert values.unit("it") == 0.0
 
 
-def test_the_negative_bit_of_a_view_is_followed() -> None:
+def test_the_negative_bit_of_a_view_is_followed():
     """The imaginary part of a conjugate is a view of the imaginary part with this bit."""
     torch.manual_seed(0)
     z = torch.randn(8, dtype=torch.complex64)
@@ -154,7 +150,7 @@ def test_the_negative_bit_of_a_view_is_followed() -> None:
     torch.testing.assert_close(value.value, (z.to(torch.complex128) * 1j).conj().imag * 2)
 
 
-def test_sums_of_integers_of_nothing_and_of_complex_numbers_have_float64_values() -> None:
+def test_sums_of_integers_of_nothing_and_of_complex_numbers_have_float64_values():
     """Their partial sums round like those of any sum, or not at all."""
     torch.manual_seed(0)
     mask, z = torch.rand(4, 300) < 0.5, torch.randn(4, 300, dtype=torch.complex64)
@@ -169,28 +165,47 @@ def test_sums_of_integers_of_nothing_and_of_complex_numbers_have_float64_values(
     assert not torch.equal(sums.noisy, sums.value)
 
 
-def test_numbers_that_are_added_at_indices_are_rounded() -> None:
+def test_numbers_that_are_added_at_indices_are_rounded():
     """The gradient of an indexed table is a sum, although `index_put` often only moves numbers."""
     torch.manual_seed(0)
     table, indices = torch.zeros(2), torch.zeros(1000, dtype=torch.int64)
     terms = torch.rand(1000)
 
-    def run(*, accumulate: bool) -> torch.Tensor:
+    def run(*, accumulate):
         result = torch.ops.aten.index_put(table, [indices], terms, accumulate)
         return result * 1  # a value gets its noise when it is read
 
     added, put = value_of(lambda: run(accumulate=True)), value_of(lambda: run(accumulate=False))
 
     # The noise of the terms, and of the sum and the product.
-    def units(value: Float64Value) -> float:
+    def units(value):
         return float((value.noisy - value.value)[0].abs() / value.value[0] / SINGLE)
 
     assert units(added) > 0.2
     assert units(put) < 2 * 3**0.5 + 1e-6
 
 
-def test_dropout_of_everything_is_zero() -> None:
+def test_dropout_of_everything_is_zero():
     """Not 0 / 0."""
     value = value_of(lambda: functional.dropout(torch.ones(8), 1.0, training=True))
 
     assert value.value.tolist() == [0.0] * 8
+
+
+def test_noise_takes_no_second_copy_of_a_weight() -> None:
+    """It is added where the weight is read; what is computed or written to has both numbers."""
+    weight, counts = torch.randn(2**17), []
+
+    def count() -> None:
+        alive = (item for item in gc.get_objects() if isinstance(item, torch.Tensor))
+        counts.append(sum(item.dtype == torch.float64 and item.numel() == weight.numel() for item in alive))
+
+    def run() -> Mapping[str, torch.Tensor]:
+        total = (weight * 2).sum()
+        count()
+        doubled = weight * 2
+        count()
+        return {"it": doubled + total}
+
+    assert float64_values(run).get("it") is not None
+    assert counts == [1, 3]
