@@ -91,7 +91,8 @@ def _alone(
         raise CompareError(f"its output was not stored: {reason_not_stored(missing[0])}")
     rerun = Rerun(key.name, module)
     capturing = steal_forward((key.name, module), on_error="raise", strict=True)
-    with torch.random.fork_rng(), preserved_buffers(module.buffers()), capturing as here:
+    forked = torch.random.fork_rng(devices=range(torch.cuda.device_count()))
+    with forked, preserved_buffers(module.buffers()), capturing as here:
         repeat_call(module, actual, key)
         rerun.finish(lambda: repeat_call(module, actual, key))
     if rerun.draws_random:
