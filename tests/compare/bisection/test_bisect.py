@@ -18,18 +18,15 @@ from filch.compare import CompareError, bisect
 from filch.compare.bisection._criterion import Criterion
 from filch.compare.common._delta_debugging import minimize, minimize_by_removal
 from filch.compare.metrics._limits import Limits
-from filch.export import BackendError, Graph, Program, export, fingerprint
+from filch.export import BackendError, Graph, export, fingerprint
 from filch.export.backends import Switch, get_backend
 from filch.export.backends.inductor._options import InductorOptions
 from filch.export.backends.inductor._switches import switches_of as inductor_switches
 from filch.export.backends.inductor._switches import without as inductor_without
 from filch.export.backends.onnxruntime._options import CUDA, OrtOptions
 from filch.export.backends.onnxruntime._switches import switches_of, without
-from filch.steal import Capture
 from support.models.small import capture_of, recorded
 from support.processes import commands
-
-Subject = tuple[Capture, Program]
 
 
 class Small(nn.Module):

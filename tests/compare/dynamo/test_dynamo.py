@@ -43,12 +43,6 @@ class Broken(Sum):
         return torch.tanh(y)
 
 
-@pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()  # noqa: SLF001  torch documents it
-    torch.manual_seed(0)
-
-
 def _eager(module, inputs):
     return module.forward
 

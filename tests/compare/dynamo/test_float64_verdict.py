@@ -123,12 +123,6 @@ MODELS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()  # noqa: SLF001  torch documents it
-    torch.manual_seed(0)
-
-
 def _checked(model, x, **options):
     """Return the report of one call without gradients."""
     reports = []

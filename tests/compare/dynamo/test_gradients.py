@@ -11,8 +11,6 @@ from support.processes.compilers import needs_compiler
 
 @pytest.fixture
 def model():
-    torch._dynamo.reset()  # noqa: SLF001  torch documents it
-    torch.manual_seed(0)
     # Its backward pass has an operation that its forward pass lacks: the sign of the input of abs.
     return module_of(
         lambda self, x: self.second(self.norm(self.first(x)).abs()),
@@ -83,8 +81,6 @@ def test_a_wrong_backward_lowering_is_found_in_its_kernel(model, monkeypatch):
 @needs_compiler
 def test_what_ends_in_a_norm_has_gradients_to_compare():
     """The sum of a norm's outputs is compared with its rounding level; a dropout draws the same numbers twice."""
-    torch._dynamo.reset()  # noqa: SLF001  torch documents it
-    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Dropout(0.25), nn.LayerNorm(16))
 
     report = compare_gradients(model, (torch.randn(3, 8),))
@@ -99,9 +95,6 @@ def test_what_ends_in_a_norm_has_gradients_to_compare():
 @needs_compiler
 def test_what_the_backward_pass_is_given_keeps_its_strides():
     """BERT's pooler reads the first token of each sequence: a strided slice, whose copy would be contiguous."""
-    torch._dynamo.reset()  # noqa: SLF001  torch documents it
-    torch.manual_seed(0)
-
     model = module_of(lambda self, x: self.pool(self.norm(x)[:, 0]).tanh(), norm=nn.LayerNorm(8), pool=nn.Linear(8, 8))
     report = compare_gradients(model, (torch.randn(2, 5, 8),), loss=_squared)
 
@@ -146,8 +139,6 @@ def test_the_report_draws_forward_and_backward_as_one_graph():
 @pytest.mark.parametrize("tolerance", [None, "default"])
 def test_gradients_that_cancel_are_close(tolerance):
     """The sum of a batch norm is 0, whatever its input: the kernels and eager PyTorch compute other rounding errors."""
-    torch._dynamo.reset()  # noqa: SLF001  torch documents it
-    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16))
     report = compare_gradients(model, (torch.randn(32, 16),), loss=torch.sum, tolerance=tolerance)
     assert report.close, report

@@ -1,6 +1,5 @@
 """What plain `torch.compile` runs is also judged: constants, branches, vmap, arguments that share memory."""
 
-import pytest
 import torch
 from torch import nn
 
@@ -15,12 +14,6 @@ def writes(self, x):
     y[:, 1:4] = 7
     y = y * torch.tensor([1.0, 2, 3, 4, 5, 6])
     return torch.cond(y.sum() > 0, lambda z: z * torch.tensor(3.0), lambda z: z.cos(), (y,)) + 1
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()  # noqa: SLF001  torch documents it
-    torch.manual_seed(0)
 
 
 def _report(function, *args, **options):

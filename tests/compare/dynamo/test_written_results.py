@@ -196,8 +196,6 @@ class Written(nn.Module):
 @pytest.mark.parametrize("wrong", [False, True])
 def test_gradients_of_a_model_that_returns_what_it_writes(wrong, monkeypatch):
     """Its result is judged at the end of the call, and its gradients as always."""
-    torch._dynamo.reset()  # noqa: SLF001  as above
-    torch.manual_seed(0)
     if wrong:
         _plant(monkeypatch)
     report = compare_gradients(Written(), (torch.randn(4, 6),))

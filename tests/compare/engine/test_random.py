@@ -14,11 +14,8 @@ from filch.compare.engine._random import NESTED, distance_of_distributions
 from filch.export import Program
 from filch.export.backends import get_backend
 from filch.export.backends.inductor._backend import _with_eager_random
-from filch.steal import Capture
 from support.models.small import module_of, recorded
 from support.thorough import kept
-
-Case = tuple[Capture, Program]
 
 
 class Reserving(nn.Module):

@@ -2,14 +2,13 @@
 
 import json
 import os
-from collections.abc import Callable
 from functools import partial
 
 import pytest
 
 from filch.compare import CompareError
 from filch.compare.history import _ledger_rows
-from filch.compare.history._history import History, history
+from filch.compare.history._history import history
 from filch.compare.history._ledger_rows import read_ledgers
 from filch.compare.history._regressions import Change, without_layers
 from filch.steal.files._kinds import budget_of
@@ -17,7 +16,6 @@ from support.faults.ledgers import MadeLedger, run_name
 from support.hostile.reports import FILES, LEDGERS, SECRET
 from support.processes.commands import run
 
-Read = Callable[[MadeLedger], History]
 TORCH = Change("torch", "2.12.0", "2.13.0")
 
 

@@ -14,7 +14,6 @@ from support.processes.commands import run
 gguf = pytest.importorskip("gguf")
 HEADS, KEY_HEADS, HEAD, WIDTH, INNER, LAYERS, WORDS = 4, 2, 16, 64, 96, 3, 50
 TYPES = gguf.GGMLQuantizationType
-Arrays = dict[str, np.ndarray]
 
 
 @pytest.fixture(scope="module")

@@ -74,10 +74,6 @@ def found(overflowing):
     return keep_precise(*overflowing, to="float16")
 
 
-def nodes_of(program, *ops):
-    return [node.name for node in program.graph.nodes if node.op in ops]
-
-
 def squares(program):
     """Return the names of the node that squares and the one that averages the squares."""
     return [

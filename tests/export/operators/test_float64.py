@@ -121,7 +121,6 @@ def test_what_is_not_known_has_no_value():
 
 RANDOM = np.random.default_rng(0)
 MICROSOFT = "com.microsoft"
-Array = np.ndarray
 
 
 def numbers(*shape):
