@@ -30,7 +30,7 @@ from .alignment._arrays import NamedArrays, as_tensors
 from .alignment._divergence import DivergenceSearch
 from .alignment._parts import Parts, with_parts
 from .alignment._result import alignment
-from .alignment._tables import computed_tables, exact_tables, own_tables, tables_of
+from .alignment._tables import computed_tables, exact_tables, plausible_tables, tables_of
 from .alignment._value_map import ValueMap, load_value_map
 from .alignment._weight_verdict import other_weights
 from .common._errors import CompareError
@@ -332,7 +332,7 @@ def _align_runs(own: Runnable, other: Runnable, given: ValueMap, parts: Parts) -
         tables = tables_of(first, weights.unused)
         exact = {**exact_tables(second, weights.missing, tables), **weights.exact}
         others = {item.name for item in other_weights(weights, first.weights, second.weights)}
-        weights = replace(weights, tables=own_tables(second, {*weights.missing} - others, tables))
+        weights = replace(weights, tables=plausible_tables(second, {*weights.missing} - others, tables))
         second = second.with_numbers(computed_tables(second, tables), exact)
         if second_again is not None:
             second_again = second_again.with_numbers(computed_tables(second_again, tables), exact)
@@ -367,11 +367,13 @@ def _step_by_step(
         weights: the weights of B with the numbers of A; see `Execution.with_numbers`.
     """
     count = 0
-    while pairs.outputs.problems and count < len(pairs.found) and pairs.other.execution.run_again is not None:
-        count = len(pairs.found)
-        reference, second = pairs.reference, pairs.other.execution
+    while pairs.outputs.problems and count < len(pairs.found_in_reference):
+        if pairs.actual.execution.run_again is None:
+            break
+        count = len(pairs.found_in_reference)
+        reference, second = pairs.reference, pairs.actual.execution
         again = None
-        if reference.second is not None and pairs.other.second is not None:
+        if reference.second is not None and pairs.actual.second is not None:
             first_again, again = run(_on_other_numbers(own)), run(_on_other_numbers(other))
             again = again.with_numbers(computed_tables(again, tables), weights)
             again = _compact(again.with_numbers(pairs.exact_values(first_again.values, again.values)))
@@ -407,7 +409,7 @@ def _compact(execution: Execution | None) -> Execution | None:
 
 
 def _remarks(pairs: Correspondence) -> Iterator[str]:
-    sides = {"A": pairs.reference, "B": pairs.other}
+    sides = {"A": pairs.reference, "B": pairs.actual}
     unsure = [name for name, side in sides.items() if side.second is None]
     if unsure:
         yield f"values were matched on one input only: {' and '.join(unsure)} ran other operations on a second one"
@@ -415,7 +417,7 @@ def _remarks(pairs: Correspondence) -> Iterator[str]:
     if None not in dtypes and dtypes[0] != dtypes[1]:
         text = " and ".join(f"{name} in {str(dtype)[6:]}" for name, dtype in zip(sides, dtypes, strict=True))
         yield f"the weights are rounded to other precisions, {text}: give both in the same, as values differ otherwise"
-    others = [name for name in pairs.other.execution.graph.inputs if not pairs.owners.get(name)]
+    others = [name for name in pairs.actual.execution.graph.inputs if not pairs.owners.get(name)]
     if others:
         yield f"the input {others[0]!r} of B has numbers that no input of A has: give both the same ones"
     ties = [

@@ -50,33 +50,33 @@ Runnable = Subject | ProgramSource
 Source = Runnable | NamedArrays
 
 
-def align_weights(own: Source, other: Source) -> Alignment:
+def align_weights(reference: Source, actual: Source) -> Alignment:
     """Return which weights of two implementations correspond; see `align`."""
-    first, second = weights_of(own), weights_of(other)
-    first, rounded = _without_rounding(own, first, second)
-    second, other_rounded = _without_rounding(other, second, first)
+    reference_weights, actual_weights = weights_of(reference), weights_of(actual)
+    reference_weights, reference_rounded = _without_rounding(reference, reference_weights, actual_weights)
+    actual_weights, actual_rounded = _without_rounding(actual, actual_weights, reference_weights)
     with phase("matching weights"):
-        weights = match_weights(first, second)
+        weights = match_weights(reference_weights, actual_weights)
         release_memory()
-    wrong = [*_wrong_weights(weights, first, second, complete=True)]
+    wrong = [*_wrong_weights(weights, reference_weights, actual_weights, complete=True)]
     aligned = []
     for match in weights.matches:
-        weight, how = aligned_weight(first, match), other_rounded.get(match.weight)
+        weight, how = aligned_weight(reference_weights, match), actual_rounded.get(match.weight)
         rounding = f", quantized as {how.type}" if how is not None and match.parts else ""
         aligned.append(replace(weight, arrangement=weight.arrangement + rounding))
-    remarks = [*_remarks_on_rounding("A", rounded), *_remarks_on_rounding("B", other_rounded)]
-    remarks += [*permuted_blocks(weights), *irregular_orders(weights), *not_compared(first, second)]
+    remarks = [*_remarks_on_rounding("A", reference_rounded), *_remarks_on_rounding("B", actual_rounded)]
+    remarks += [*permuted_blocks(weights), *irregular_orders(weights), *not_compared(reference_weights, actual_weights)]
     return Alignment(
-        name_of(own),
-        name_of(other),
+        name_of(reference),
+        name_of(actual),
         (*aligned,),
         weights.unused,
         *((), (), ()),
         wrong_outputs=(*wrong,),
         remarks=(*remarks,),
         compared="weights",
-        gaps=() if wrong else (*lone_changes(weights, first),),
-        graphs={"A": _graph_of(name_of(own), first), "B": _graph_of(name_of(other), second)},
+        gaps=() if wrong else (*lone_changes(weights, reference_weights),),
+        graphs={"A": _graph_of(name_of(reference), reference_weights), "B": _graph_of(name_of(actual), actual_weights)},
     )
 
 
@@ -124,60 +124,64 @@ def name_of(source: Source) -> str:
     return type(source.model).__name__ if isinstance(source, Subject) else source.name
 
 
-def _wrong_weights(weights: WeightMap, own: Tensors, other: Tensors, *, complete: bool) -> Iterator[str]:
+def _wrong_weights(weights: WeightMap, reference: Tensors, actual: Tensors, *, complete: bool) -> Iterator[str]:
     """Yield a sentence for each weight that is wrong.
 
     Args:
         weights: which weights correspond.
-        own: the weights of A.
-        other: those of B.
+        reference: the weights of A.
+        actual: those of B.
         complete: whether B has to have all weights of A, arranged alike in all layers.
     """
-    others = other_weights(weights, own, other)
-    yield from map(str, others)
-    known = {item.name for item in others}
+    changed = other_weights(weights, reference, actual)
+    yield from map(str, changed)
+    known = {item.name for item in changed}
     yield from (f"the weight {name!r} of B is no weight of A" for name in weights.missing if name not in known)
     if complete:
-        used = {item.counterpart for item in others}
+        used = {item.counterpart for item in changed}
         yield from (f"the weight {name!r} of A is not in B" for name in weights.unused if name not in used)
-        yield from (odd := [*odd_weights(weights, own)])
-        yield from (text for name, text in incomplete_weights(weights, own) if not any(name in item for item in odd))
+        yield from (odd := [*odd_weights(weights, reference)])
+        incomplete = incomplete_weights(weights, reference)
+        yield from (text for name, text in incomplete if not any(name in item for item in odd))
         if not weights.matches:
             yield "B has no weights"
 
 
-def align_arrays(own: Source, other: Source, given: ValueMap, parts: Parts) -> Alignment:
+def align_arrays(reference: Source, actual: Source, given: ValueMap, parts: Parts) -> Alignment:
     """Return which named arrays are values and weights of the other implementation; see `align`.
 
     Args:
-        own: implementation A.
-        other: implementation B; at least one of the two is `NamedArrays`.
+        reference: implementation A.
+        actual: implementation B; at least one of the two is `NamedArrays`.
         given: where people say that values of A are in B.
         parts: what the arrays of B have of outputs of A; see `align`.
     """
-    if parts and isinstance(own, NamedArrays):
+    if parts and isinstance(reference, NamedArrays):
         raise CompareError("parts are those of what A returns: give a module or a program as A")
-    first, second, weights = _sides(own, other, parts)
-    are_of_b = isinstance(other, NamedArrays)
-    arrays = second if are_of_b else first
+    reference_side, actual_side, weights = _sides(reference, actual, parts)
+    are_of_b = isinstance(actual, NamedArrays)
+    arrays = actual_side if are_of_b else reference_side
     if not arrays.execution.values:  # weights alone
-        return align_weights(own, other)
+        return align_weights(reference, actual)
     with phase("matching values"):
-        pairs = Correspondence(first, second, weights)
+        pairs = Correspondence(reference_side, actual_side, weights)
         result = alignment(pairs, (), (), (), given)
     if are_of_b:
-        left = leaving(second, pairs.found, first, pairs.found_in_other, pairs.owners)
+        left = leaving(actual_side, pairs.found_in_reference, reference_side, pairs.found_in_actual, pairs.owners)
     else:
-        left = leaving(first, pairs.found_in_other, second, pairs.found, _inverse(pairs.owners))
-    wrong = [*_wrong_weights(weights, first.execution.weights, second.execution.weights, complete=False)]
+        left = leaving(
+            reference_side, pairs.found_in_actual, actual_side, pairs.found_in_reference, _inverse(pairs.owners)
+        )
+    wrong = [*_wrong_weights(weights, reference_side.execution.weights, actual_side.execution.weights, complete=False)]
     wrong += _wrong_arrays(left, *("BA" if are_of_b else "AB"))
-    judged = _judged_outputs(own, other, first, second)
-    accounted = pairs.found if are_of_b else pairs.found_in_other
-    lost = [item.own for item in judged.judged if item.problem] if are_of_b and _are_unsaved(judged, pairs) else []
-    gaps = [*gaps_of(judged, second.execution)]
+    judged = _judged_outputs(reference, actual, reference_side, actual_side)
+    accounted = pairs.found_in_reference if are_of_b else pairs.found_in_actual
+    are_unsaved = are_of_b and _are_unsaved(judged, pairs)
+    lost = [item.reference for item in judged.judged if item.problem] if are_unsaved else []
+    gaps = [*gaps_of(judged, actual_side.execution)]
     gaps += [Gap(output_name(item), "no array of B has its numbers") for item in lost]
     wrong += [] if wrong or lost else judged.problems
-    are_two = isinstance(own, NamedArrays) and isinstance(other, NamedArrays)
+    are_two = isinstance(reference, NamedArrays) and isinstance(actual, NamedArrays)
     if are_two and not wrong and accounted.isdisjoint(arrays.recognizable):
         wrong.append("no array has enough different numbers to be compared")
     departures = () if left.first is None else (_departure(left),)
@@ -188,7 +192,7 @@ def align_arrays(own: Source, other: Source, given: ValueMap, parts: Parts) -> A
         wrong_outputs=(*wrong,),
         remarks=(*_remarks(left, arrays), *remarks_on(judged, with_further=False)),
         compared="arrays",
-        outputs=(*outputs_of(judged, first.execution, second.execution),),
+        outputs=(*outputs_of(judged, reference_side.execution, actual_side.execution),),
         gaps=(*gaps,),
         arrays=(*_arrays(pairs),) if are_of_b else (),
     )
@@ -197,12 +201,14 @@ def align_arrays(own: Source, other: Source, given: ValueMap, parts: Parts) -> A
 def _are_unsaved(judged: JudgedOutputs, pairs: Correspondence) -> bool:
     """Whether no array of B may be one of the outputs of A that are not among them: each is another value of A."""
     roots = pairs.reference.execution.roots
-    lost = {roots.get(item.own.result.value, "") for item in judged.judged if item.problem}
-    arrays = pairs.other.execution.values
-    return all(name in pairs.found and not pairs.owners.get(name, frozenset()) & lost for name in arrays)
+    lost = {roots.get(item.reference.result.value, "") for item in judged.judged if item.problem}
+    arrays = pairs.actual.execution.values
+    return all(name in pairs.found_in_reference and not pairs.owners.get(name, frozenset()) & lost for name in arrays)
 
 
-def _judged_outputs(own: Source, other: Source, first: ValueSide, second: ValueSide) -> JudgedOutputs:
+def _judged_outputs(
+    reference: Source, actual: Source, reference_side: ValueSide, actual_side: ValueSide
+) -> JudgedOutputs:
     """Return what is said of the outputs of A, as far as it is known which of its arrays are outputs.
 
     Else the last array is one, and so are those that are outputs of B.
@@ -210,7 +216,7 @@ def _judged_outputs(own: Source, other: Source, first: ValueSide, second: ValueS
 
     def equal(output: Output, array: Output, layout: Layout) -> bool:
         names = output.result, array.result
-        side, whole = (first, True) if first.levels is not None else (second, False)
+        side, whole = (reference_side, True) if reference_side.levels is not None else (actual_side, False)
         value, name = names if whole else names[::-1]
         key = value.value if value.value in side.execution.graph.inputs else value.key
         numbers = array.tensor.reshape(-1), in_order(layout, output.tensor)
@@ -219,32 +225,33 @@ def _judged_outputs(own: Source, other: Source, first: ValueSide, second: ValueS
             return have_equal_numbers(*numbers)
         return have_same_kinds(*numbers) and side.levels.explain(key, name.value, layout, whole_array=whole)
 
-    judged = judge_outputs(first.execution, second.execution, equal=equal)
-    if not isinstance(own, NamedArrays) or own.has_results:
+    judged = judge_outputs(reference_side.execution, actual_side.execution, equal=equal)
+    if not isinstance(reference, NamedArrays) or reference.has_results:
         return judged
     right = [item for item in judged.judged if not item.problem]
-    is_needed = isinstance(other, NamedArrays) or not right
+    is_needed = isinstance(actual, NamedArrays) or not right
     last = [item for item in judged.judged[-1:] if item.problem and is_needed]
     return replace(judged, judged=(*right, *last))
 
 
-def _sides(own: Source, other: Source, parts: Parts) -> tuple[ValueSide, ValueSide, WeightMap]:
+def _sides(reference: Source, actual: Source, parts: Parts) -> tuple[ValueSide, ValueSide, WeightMap]:
     """Return the two sides, and which weights correspond."""
-    if not isinstance(own, NamedArrays):
-        if not isinstance(other, NamedArrays):
+    if not isinstance(reference, NamedArrays):
+        if not isinstance(actual, NamedArrays):
             raise TypeError("two modules are compared by their operations")
-        run = _run(own)
-        weights = other.weights_among(run)
-        arrays = other.execution(weights.by_weight)
-        return _measured(run, other, arrays, parts=parts), ValueSide(arrays), weights
-    if not isinstance(other, NamedArrays):
-        run = _run(other)
-        arrays = own.execution(own.weights_among(run).by_weight)
-        side = _measured(run, own, arrays)
+        run = _run(reference)
+        weights = actual.weights_among(run)
+        arrays = actual.execution(weights.by_weight)
+        return _measured(run, actual, arrays, parts=parts), ValueSide(arrays), weights
+    if not isinstance(actual, NamedArrays):
+        run = _run(actual)
+        arrays = reference.execution(reference.weights_among(run).by_weight)
+        side = _measured(run, reference, arrays)
         weights = match_weights(arrays.weights, run.weights) if arrays.weights else WeightMap(())
         return ValueSide(arrays), side, weights
-    first, second = own.execution(own.weights), other.execution(other.weights)
-    levels = RoundingLevels(assumed(first.values), second.values, other.units(second.values), own.units(first.values))
+    first, second = reference.execution(reference.weights), actual.execution(actual.weights)
+    units = actual.units(second.values), reference.units(first.values)
+    levels = RoundingLevels(assumed(first.values), second.values, *units)
     return ValueSide(first, levels=levels), ValueSide(second), match_weights(first.weights, second.weights)
 
 
@@ -297,7 +304,7 @@ def _inverse(owners: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
 
 
 def _wrong_arrays(left: Leaving, side: str, other: str) -> Iterator[str]:
-    """Yield a sentence if arrays are no values of the other implementation."""
+    """Yield a sentence if arrays of a side, `"A"` or `"B"`, have numbers that no value of the other side has."""
     if left.first is not None:
         later = len(left.wrong) - 1
         rest = f"; so are {later} later ones, which may inherit it" if later else ""
@@ -329,8 +336,9 @@ def _listed(names: Sequence[str]) -> str:
 
 def _arrays(pairs: Correspondence) -> Iterator[AlignedArray]:
     """Yield the arrays of B, with where they are in A."""
-    own, other = pairs.reference.execution, pairs.other
-    for name in other.execution.values:
-        owners = sorted(pairs.owners.get(name, ())) if name in pairs.found or name not in other.recognizable else ()
-        places = tuple(dict.fromkeys(label_of(own, item) for item in owners))
-        yield AlignedArray(name, str(other.execution.graph.values[name]), places, name in other.recognizable)
+    reference, actual = pairs.reference.execution, pairs.actual
+    for name in actual.execution.values:
+        is_known = name in pairs.found_in_reference or name not in actual.recognizable
+        owners = sorted(pairs.owners.get(name, ())) if is_known else ()
+        places = tuple(dict.fromkeys(label_of(reference, item) for item in owners))
+        yield AlignedArray(name, str(actual.execution.graph.values[name]), places, name in actual.recognizable)

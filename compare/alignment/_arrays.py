@@ -100,17 +100,17 @@ class NamedArrays:
         Args:
             weights: the names of those that are weights.
         """
-        own = [name for name in self.arrays if name in weights]
-        values = {name: tensor for name, tensor in self.arrays.items() if name not in own}
+        weight_names = [name for name in self.arrays if name in weights]
+        values = {name: tensor for name, tensor in self.arrays.items() if name not in weight_names}
         places = self.places or {}
         returned = {name: path for name, (module, path) in places.items() if not module and name in values}
         returned = returned or dict(zip(values, values, strict=True))
         described = {name: Value(name, str(item.dtype)[6:], tuple(item.shape)) for name, item in self.arrays.items()}
         return Execution(
             self.name,
-            Graph(self.name, tuple(values), (), tuple(own), (), described),
+            Graph(self.name, tuple(values), (), tuple(weight_names), (), described),
             {name: in_float64(complex_as_real(tensor)) for name, tensor in values.items()},
-            {name: self.arrays[name] for name in own},
+            {name: self.arrays[name] for name in weight_names},
             tuple(ModuleOutput(*places.get(name, (name, "")), name) for name in values),
             outputs=tuple(
                 Output(RunResult("returned", path, name), in_float64(complex_as_real(values[name])))
@@ -141,14 +141,14 @@ def _unit(tensor: torch.Tensor) -> float:
     if not tensor.is_floating_point() and not tensor.is_complex():
         return 0.0
     numbers = complex_as_real(tensor).detach().reshape(-1)
-    own = torch.finfo(numbers.dtype).eps / 2
+    unit = torch.finfo(numbers.dtype).eps / 2
     sample = numbers[:: max(1, numbers.numel() // 2**12)]
     if len(torch.unique(sample)) < _VARIED:
-        return own if numbers.dtype.itemsize <= 2 else 0.0
+        return unit if numbers.dtype.itemsize <= 2 else 0.0
     for dtype in _PRECISIONS:
-        if torch.finfo(dtype).eps / 2 > own and torch.equal(sample.to(dtype).to(sample.dtype), sample):
+        if torch.finfo(dtype).eps / 2 > unit and torch.equal(sample.to(dtype).to(sample.dtype), sample):
             return torch.finfo(dtype).eps / 2
-    return own
+    return unit
 
 
 def _flat(arrays: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, torch.Tensor]]:

@@ -22,25 +22,25 @@ def coarser_operations(pairs: Correspondence, owners: Mapping[str, frozenset[str
         pairs: the runs of both.
         owners: the values of A that have numbers of each value of B, by its name.
     """
-    own, other = pairs.reference.execution, pairs.other.execution
-    usual = max((own.units.get(name, 0.0) for name in own.graph.outputs), default=0.0)
-    units = {name: unit_of(tensor.dtype) for name, tensor in other.weights.items() if tensor.is_floating_point()}
-    units |= other.units
+    reference, actual = pairs.reference.execution, pairs.actual.execution
+    usual = max((reference.units.get(name, 0.0) for name in reference.graph.outputs), default=0.0)
+    units = {name: unit_of(tensor.dtype) for name, tensor in actual.weights.items() if tensor.is_floating_point()}
+    units |= actual.units
     origins: dict[str, Node] = {}  # the operation that rounds each value to its dtype
     found: dict[tuple[str, str | None], Suspect] = {}  # one for each line of code
-    for node in other.graph.nodes:
+    for node in actual.graph.nodes:
         before = max(node.reads, key=lambda read: units.get(read, 0.0), default="")
         for name in node.outputs:
             origin = node if units.get(name, 0.0) > units.get(before, 0.0) else origins.get(before)
             if origin is not None:
                 origins[name] = origin
-            items = sorted(item for item in owners.get(other.roots[name], ()) if item in own.units)
-            is_judged = moved_value(node) is None or name in other.graph.outputs
+            items = sorted(item for item in owners.get(actual.roots[name], ()) if item in reference.units)
+            is_judged = moved_value(node) is None or name in actual.graph.outputs
             if origin is None or code_of(origin) in found or not items or not is_judged:
                 continue
-            finest = max(items, key=own.units.__getitem__)
-            if units[name] > _FACTOR * max(own.units[finest], usual):
-                coarse, fine = other.graph.values[origin.outputs[0]].dtype, own.graph.values[finest].dtype
+            finest = max(items, key=reference.units.__getitem__)
+            if units[name] > _FACTOR * max(reference.units[finest], usual):
+                coarse, fine = actual.graph.values[origin.outputs[0]].dtype, reference.graph.values[finest].dtype
                 note = f"rounds to {coarse}, where A has {fine}"
-                found[code_of(origin)] = Suspect(origin, origin, own.graph.producer.get(finest), note)
+                found[code_of(origin)] = Suspect(origin, origin, reference.graph.producer.get(finest), note)
     return [*found.values()]

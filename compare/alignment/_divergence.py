@@ -42,7 +42,7 @@ class DivergenceSearch:
 
     def __init__(self, pairs: Correspondence) -> None:
         self._pairs = pairs
-        self._own, self._other = pairs.reference.execution, pairs.other.execution
+        self._reference, self._actual = pairs.reference.execution, pairs.actual.execution
         self._run = PatchedRun(pairs)
         self._counterparts = Counterparts(self._run)
         self._operands = Operands(pairs)
@@ -53,13 +53,13 @@ class DivergenceSearch:
         if not wrong:
             return [*self._last_steps(), *self._misplacing()]
         before = self._run.found
-        if self._other.run_again is not None:
+        if self._actual.run_again is not None:
             self._force_operands()
             self._force_residual_sums()  # now most layers are right
         steps = self._other_steps()
-        first = self._likeliest(self._other.first_wrong(wrong, judged=steps.recognizable, found=before))
+        first = self._likeliest(self._actual.first_wrong(wrong, judged=steps.recognizable, found=before))
         found = {node.name: self._suspect(node, steps) for node in first}
-        if self._other.run_again is not None:
+        if self._actual.run_again is not None:
             for item in found.values():
                 self._force_result(item)
             while (suspect := self._next(self._run.run_again(), found)) is not None and len(found) < _MOST:
@@ -67,7 +67,7 @@ class DivergenceSearch:
                 self._force_result(suspect)
             operands = Operands(self._pairs, self._run.found, self._run.operands)
             found = {name: self._explained(suspect, operands) for name, suspect in found.items()}
-        indices = self._other.graph.node_indices
+        indices = self._actual.graph.node_indices
         ordered = self._still_wrong(sorted(found.values(), key=lambda suspect: indices[suspect.node.name]))
         places = {suspect.place.name: suspect for suspect in reversed(self._without_further_readers(ordered))}
         return [*[*places.values()][::-1], *self._misplacing()]
@@ -83,48 +83,48 @@ class DivergenceSearch:
         """Return the operations of A whose results B lacks, although B has what they are computed from."""
         if not self._pairs.outputs.problems:
             return []
-        found = {*self._pairs.found_in_other}
-        outputs = dict.fromkeys(self._own.roots[name] for name in self._own.graph.outputs)
+        found = {*self._pairs.found_in_actual}
+        outputs = dict.fromkeys(self._reference.roots[name] for name in self._reference.graph.outputs)
         seeds = [name for name in outputs if name in self._pairs.reference.recognizable and name not in found]
         steps = OtherSteps(self._pairs.reference, found, frozenset(), self._counterparts.peers_of_reference)
-        return self._own.first_wrong(seeds, judged=steps.recognizable, found=found)
+        return self._reference.first_wrong(seeds, judged=steps.recognizable, found=found)
 
     def _last_steps(self) -> Iterator[Suspect]:
         """Yield the operations whose results B returns, and with which A goes on."""
         for name in self._pairs.unfinished_outputs:
-            node, steps = self._other.graph.producer.get(name), self._next_in_own(name)
+            node, steps = self._actual.graph.producer.get(name), self._next_in_reference(name)
             if node is not None and steps:
-                what = label_of(self._own, steps[0].outputs[0])
+                what = label_of(self._reference, steps[0].outputs[0])
                 yield Suspect(node, node, note=f"is an output, where A goes on with {what}")
 
     def _misplacing(self) -> Iterator[Suspect]:
         """Yield the operations that take a part of A's numbers for an output, or move them."""
         for output in self._pairs.misplaced_outputs:
             name = output.result.value
-            root = self._other.roots[name]
+            root = self._actual.roots[name]
             if name == root and root not in self._pairs.unfinished_outputs:
                 yield from self._taking_a_part(root)
             moves = []
-            while (node := self._other.graph.producer.get(name)) is not None and name != root:
+            while (node := self._actual.graph.producer.get(name)) is not None and name != root:
                 moves.append(node)
                 name = moved_value(node) or root
-            sizes = [size_of(self._other, node.outputs[0]) for node in moves]
+            sizes = [size_of(self._actual, node.outputs[0]) for node in moves]
             if moves:  # the one that leaves as few numbers as the last one
                 node = moves[max(index for index, size in enumerate(sizes) if size == sizes[0])]
                 yield Suspect(node, node)
 
     def _taking_a_part(self, name: str) -> Iterator[Suspect]:
         """Yield the first operation whose result is a part of what A computes, and leads to a value of B."""
-        while (node := self._other.graph.producer.get(name)) is not None:
+        while (node := self._actual.graph.producer.get(name)) is not None:
             steps = [
-                self._own.graph.producer[item]
-                for item in sorted(self._run.owners_of(name) & self._own.graph.producer.keys())
+                self._reference.graph.producer[item]
+                for item in sorted(self._run.owners_of(name) & self._reference.graph.producer.keys())
             ]
             parts = [
                 root
                 for root in self._run.roots(node)
-                for item in {root for step in steps for root in map(self._own.roots.__getitem__, step.reads)}
-                if item in self._run.owners_of(root) and size_of(self._own, item) > size_of(self._other, root)
+                for item in {root for step in steps for root in map(self._reference.roots.__getitem__, step.reads)}
+                if item in self._run.owners_of(root) and size_of(self._reference, item) > size_of(self._actual, root)
             ]
             if not parts:
                 same = [step for step in steps if step.operator.kind == node.operator.kind]
@@ -132,10 +132,10 @@ class DivergenceSearch:
                 return
             name = parts[0]
 
-    def _next_in_own(self, name: str) -> list[Node]:
+    def _next_in_reference(self, name: str) -> list[Node]:
         """Return the operations of A that read what a value of B is."""
         owners = sorted(self._run.owners.get(name, ()))
-        return [user for item in owners for user in self._own.readers.get(item, ())]
+        return [user for item in owners for user in self._reference.readers.get(item, ())]
 
     def _force_operands(self) -> None:
         """Let each operation that reads a weight of A read A's operand, where B's is not known to be right."""
@@ -151,7 +151,7 @@ class DivergenceSearch:
             if number is not None and anchor.operand not in run.forced:
                 run.forced[anchor.operand] = number
                 if self._operands.is_guessed(anchor):
-                    run.guessed[anchor.operand] = self._operands.own[anchor.reference_operand]
+                    run.guessed[anchor.operand] = self._operands.reference[anchor.reference_operand]
 
     def _force_residual_sums(self) -> None:
         """Put A's numbers in place of the sums from which B computes operands, and run B.
@@ -162,15 +162,16 @@ class DivergenceSearch:
         run = self._run
         sums: dict[str, list[Anchor]] = {}
         for anchor in self._pairs.anchors:
-            own, other = residual_sum(self._own, anchor.reference_operand), residual_sum(self._other, anchor.operand)
-            if own is None or other is None or run.is_right(other) or run.is_right(anchor.operand):
+            reference = residual_sum(self._reference, anchor.reference_operand)
+            actual = residual_sum(self._actual, anchor.operand)
+            if reference is None or actual is None or run.is_right(actual) or run.is_right(anchor.operand):
                 continue
-            number = None if other in run.forced else self._operands.in_order_of(own, other)
+            number = None if actual in run.forced else self._operands.in_order_of(reference, actual)
             if number is not None:
-                run.forced[other] = number
-                sums[other] = []
-            if other in sums:
-                sums[other].append(anchor)
+                run.forced[actual] = number
+                sums[actual] = []
+            if actual in sums:
+                sums[actual].append(anchor)
         run.run_again()
         wrong = [name for name, anchors in sums.items() if not any(map(self._is_right_with_operand, anchors))]
         for name in wrong:
@@ -202,21 +203,21 @@ class DivergenceSearch:
             node: the operation of B.
             reference: that of A; None if it is not known.
         """
-        own = None if reference is None else self._own.values.get(reference.outputs[0])
+        result = None if reference is None else self._reference.values.get(reference.outputs[0])
         value = self._run.values.get(node.outputs[0])
-        if own is None or value is None or node.outputs[0] in self._run.routed:
+        if result is None or value is None or node.outputs[0] in self._run.routed:
             return None
         peers = (peer.outputs[0] for peer in self._counterparts.peers[node.name])
         for layout in (match.layout for peer in peers for match in self._run.matches.get(peer, ())):
-            if layout is not None and layout.numel == value.numel() and layout.last < own.numel() == value.numel():
-                return layout.select(own).reshape(value.shape).clone()
-        return arranged(own, value, {})
+            if layout is not None and layout.numel == value.numel() and layout.last < result.numel() == value.numel():
+                return layout.select(result).reshape(value.shape).clone()
+        return arranged(result, value, {})
 
     def _next(self, wrong: Collection[str], found: Collection[str]) -> Suspect | None:
         """Return the first suspect that explains a wrong value which those that were found do not explain."""
-        order, steps, run = self._other.graph.node_indices, self._other_steps(), self._run
-        for name in sorted(wrong, key=lambda name: order[self._other.graph.producer[name].name]):
-            first = self._other.first_wrong([name], judged=steps.recognizable, found=run.found, forced=run.forced)
+        order, steps, run = self._actual.graph.node_indices, self._other_steps(), self._run
+        for name in sorted(wrong, key=lambda name: order[self._actual.graph.producer[name].name]):
+            first = self._actual.first_wrong([name], judged=steps.recognizable, found=run.found, forced=run.forced)
             if any(node.name in found for node in first):  # which may explain it; others need evidence of their own
                 lines = {code_of(node) for node in first if node.name in found}
                 first = [
@@ -263,41 +264,41 @@ class DivergenceSearch:
             place, note = idle, difference_of(self._pairs, operands, owners, idle, self._counterparts.of(idle))
         elif misplacing is None and (copied := copy_in_place_of_step(self._pairs, node)) is not None:
             place, step = copied
-            note = f"copies what it reads, where A goes on with {label_of(self._own, step.outputs[0])}"
+            note = f"copies what it reads, where A goes on with {label_of(self._reference, step.outputs[0])}"
         return replace(suspect, place=place, note=note)
 
     def _other_steps(self) -> OtherSteps:
         run = self._run
         sure = [anchor.operand for anchor in self._pairs.anchors if self._has_right_operand(anchor)]
         sure += [node.outputs[0] for node in self._products if all(map(run.is_right, run.roots(node)))]
-        return OtherSteps(self._pairs.other, run.found, run.forced, self._counterparts.peers, sure, self._lacking)
+        return OtherSteps(self._pairs.actual, run.found, run.forced, self._counterparts.peers, sure, self._lacking)
 
     @cached_property
     def _lacking(self) -> frozenset[str]:
         """The results of B that are not A's because B lacks a weight that A reads for them."""
-        own, unused = self._own, self._pairs.weights.unused
+        reference, unused = self._reference, self._pairs.weights.unused
         return frozenset(
             anchor.node.outputs[0]
             for anchor in self._pairs.anchors
-            if not self._pairs.found_in_other.issuperset(anchor.reference.outputs[:1])
-            and any(own.roots[read] in unused for read in anchor.reference.reads)
+            if not self._pairs.found_in_actual.issuperset(anchor.reference.outputs[:1])
+            and any(reference.roots[read] in unused for read in anchor.reference.reads)
         )
 
     def _has_right_operand(self, anchor: Anchor) -> bool:
         """Whether an operation returns numbers of A from which all numbers of its operand follow."""
-        names = self._other.roots[anchor.operand], anchor.operand, anchor.node.outputs[0]
+        names = self._actual.roots[anchor.operand], anchor.operand, anchor.node.outputs[0]
         if not anchor.node.operator.is_linear or anchor.operand in self._run.forced:
             return False
-        whole, read, returned = (size_of(self._other, name) for name in names)
+        whole, read, returned = (size_of(self._actual, name) for name in names)
         return whole == read <= returned and any(map(self._run.is_right, self._with_bias(anchor.node)))
 
     def _with_bias(self, node: Node) -> Iterator[str]:
         """Yield the result of an operation of B, and those of sums with weights that read it."""
-        result, other = node.outputs[0], self._other
+        result, actual = node.outputs[0], self._actual
         yield result
-        for user in other.readers.get(result, ()):
+        for user in actual.readers.get(result, ()):
             if user.operator.rounding == "addition" and all(
-                root in (result, *other.weights) for root in self._run.roots(user)
+                root in (result, *actual.weights) for root in self._run.roots(user)
             ):
                 yield user.outputs[0]
 
@@ -305,8 +306,8 @@ class DivergenceSearch:
     def _products(self) -> Sequence[Node]:
         """The operations of B that read a product of weights of A, so that A does not compute their results."""
         matches = [match for match in self._pairs.weights.matches if match.parts and len(match.shape) > 1]
-        products = {match.weight for match in matches if match.parts[0].weight not in self._own.weights}
-        nodes = (node for node in self._other.graph.nodes if node.operator.is_linear)
+        products = {match.weight for match in matches if match.parts[0].weight not in self._reference.weights}
+        nodes = (node for node in self._actual.graph.nodes if node.operator.is_linear)
         return [node for node in nodes if not products.isdisjoint(self._run.roots(node))]
 
     def _still_wrong(self, suspects: Sequence[Suspect]) -> list[Suspect]:
@@ -357,7 +358,7 @@ class DivergenceSearch:
             if name in operands:
                 forced[name] = operands[name]
                 continue
-            users = [user for output in item.node.outputs for user in self._other.graph.consumers.get(output, ())]
+            users = [user for output in item.node.outputs for user in self._actual.graph.consumers.get(output, ())]
             users = [user for user in users if _layer(user) == _layer(suspect.node) and user.name not in seen]
             pending += [Suspect(user, user, self._counterparts.in_layer(user)) for user in users]
             seen.update(user.name for user in users)
@@ -368,12 +369,12 @@ class DivergenceSearch:
         found = [*suspects]
         for root in dict.fromkeys(root for suspect in suspects for root in self._run.roots(suspect.node)):
             readers = [suspect for suspect in found if root in self._run.roots(suspect.node)]
-            every = self._next_in_own(root) if root in self._other.graph.producer else []
+            every = self._next_in_reference(root) if root in self._actual.graph.producer else []
             steps = [step for step in every if not self._run.is_known(step.outputs[0])]
             is_one = len(steps) == len(every) or len({code_of(reader.node) for reader in readers}) == 1
             if len(readers) < 2 or not steps or not is_one:  # parts of a joined value may go on otherwise
                 continue
-            before, after = label_of(self._other, root), label_of(self._own, steps[0].outputs[0])
+            before, after = label_of(self._actual, root), label_of(self._reference, steps[0].outputs[0])
             note = f"reads {before}, where A goes on with {after}, which B lacks"
             found[found.index(readers[0])] = replace(readers[0], reference=steps[0], note=note)
             found = [suspect for suspect in found if suspect not in readers[1:]]

@@ -32,7 +32,7 @@ def difference_of(pairs: Correspondence, operands: Operands, owners: Owners, nod
     notes = []
     anchor = _anchor(pairs, node)
     if anchor is not None and operands.is_misplaced(anchor):
-        notes.append(f"gives the numbers of A to {label_of(pairs.other.execution, node.outputs[0])} in another order")
+        notes.append(f"gives the numbers of A to {label_of(pairs.actual.execution, node.outputs[0])} in another order")
     if anchor is not None and _has_other_arrangement(pairs, anchor):
         notes.append("its weight is arranged in another way than in the other layers")
     notes += _other_weights(pairs, node)
@@ -49,7 +49,7 @@ def difference_of(pairs: Correspondence, operands: Operands, owners: Owners, nod
 
 def _other_weights(pairs: Correspondence, node: Node) -> Iterator[str]:
     """Yield which weights that an operation of B reads are not A's."""
-    roots = dict.fromkeys(pairs.other.execution.roots[read] for read in node.reads)
+    roots = dict.fromkeys(pairs.actual.execution.roots[read] for read in node.reads)
     for name in (root for root in roots if root in pairs.weights.missing and root not in pairs.weights.tables):
         yield f"reads {name}, whose numbers are not all in weights of A"
 
@@ -64,11 +64,11 @@ def _lacking_weights(pairs: Correspondence, node: Node) -> Iterator[str]:
 
 def _weights_of_others(pairs: Correspondence, owners: Owners, node: Node, reference: Node) -> Iterator[str]:
     """Yield which weights that an operation of B reads are A's, but not those of the same operation of A."""
-    own, other = pairs.reference.execution, pairs.other.execution
-    wanted = {root for root in map(own.roots.__getitem__, reference.reads) if root in own.weights}
-    for name in dict.fromkeys(map(other.roots.__getitem__, node.reads)):
-        items = owners.get(name, frozenset()) & own.weights.keys()
-        if name in other.weights and items and not items & wanted:
+    reference_run, actual_run = pairs.reference.execution, pairs.actual.execution
+    wanted = {root for root in map(reference_run.roots.__getitem__, reference.reads) if root in reference_run.weights}
+    for name in dict.fromkeys(map(actual_run.roots.__getitem__, node.reads)):
+        items = owners.get(name, frozenset()) & reference_run.weights.keys()
+        if name in actual_run.weights and items and not items & wanted:
             yield f"reads {name}, which is {min(items)} of A"
 
 
@@ -77,13 +77,13 @@ def weight_of_other_layer(pairs: Correspondence, node: Node) -> tuple[str, str] 
 
     It is one if A has as many weights in the same place of its layers as B, and B lacks the one of this layer.
     """
-    own, other = pairs.reference.execution, pairs.other.execution
-    for name in dict.fromkeys(other.roots[read] for read in node.reads):
-        for item in sorted(pairs.owners.get(name, frozenset()) & own.weights.keys()):
-            places, places_of_own = _same_place(name, other.weights), _same_place(item, own.weights)
-            if name not in places or len(places) != len(places_of_own):
+    reference_run, actual_run = pairs.reference.execution, pairs.actual.execution
+    for name in dict.fromkeys(actual_run.roots[read] for read in node.reads):
+        for item in sorted(pairs.owners.get(name, frozenset()) & reference_run.weights.keys()):
+            places, reference_places = _same_place(name, actual_run.weights), _same_place(item, reference_run.weights)
+            if name not in places or len(places) != len(reference_places):
                 continue
-            if (expected := places_of_own[places.index(name)]) != item and expected in pairs.weights.unused:
+            if (expected := reference_places[places.index(name)]) != item and expected in pairs.weights.unused:
                 return name, item
     return None
 
@@ -97,15 +97,15 @@ def _same_place(name: str, weights: Collection[str]) -> list[str]:
 
 def other_settings(node: Node, reference: Node) -> Iterator[str]:
     """Yield which settings of an operation of B are not those of an operation of A."""
-    own = _named(reference)
+    reference_settings = _named(reference)
     for name, value in _named(node).items():
-        other = own.get(name)
+        setting = reference_settings.get(name)
         if (
             isinstance(value, bool | int | float | str | list)
             and name not in _OTHER_SETTINGS
-            and other not in (None, value)
+            and setting not in (None, value)
         ):
-            yield f"{name} is {value}, {other} in A"
+            yield f"{name} is {value}, {setting} in A"
 
 
 def _named(node: Node) -> Mapping[str, object]:
@@ -115,13 +115,14 @@ def _named(node: Node) -> Mapping[str, object]:
 
 def _reads(pairs: Correspondence, owners: Owners, node: Node, reference: Node) -> Iterator[str]:
     """Yield what an operation reads in place of what the other one reads."""
-    own, other = pairs.reference.execution, pairs.other.execution
-    wanted = [root for root in map(own.roots.__getitem__, reference.reads) if root in pairs.reference.recognizable]
-    read = [root for root in map(other.roots.__getitem__, node.reads) if owners.get(root)]
+    reference_run, actual_run = pairs.reference.execution, pairs.actual.execution
+    reference_reads = map(reference_run.roots.__getitem__, reference.reads)
+    wanted = [root for root in reference_reads if root in pairs.reference.recognizable]
+    read = [root for root in map(actual_run.roots.__getitem__, node.reads) if owners.get(root)]
     lacking = [root for root in wanted if not any(root in owners[name] for name in read)]
-    wrong = [name for name in read if name in pairs.other.recognizable and not owners[name] & {*wanted}]
+    wrong = [name for name in read if name in pairs.actual.recognizable and not owners[name] & {*wanted}]
     if len(lacking) == len(wrong) == 1:
-        yield f"reads {label_of(other, wrong[0])}, where A reads {label_of(own, lacking[0])}"
+        yield f"reads {label_of(actual_run, wrong[0])}, where A reads {label_of(reference_run, lacking[0])}"
 
 
 def misplacing_node(pairs: Correspondence, operands: Operands, node: Node) -> Node | None:
@@ -129,7 +130,7 @@ def misplacing_node(pairs: Correspondence, operands: Operands, node: Node) -> No
     anchor = _anchor(pairs, node)
     if anchor is None or not operands.is_misplaced(anchor):
         return None
-    graph = pairs.other.execution.graph
+    graph = pairs.actual.execution.graph
     name, last = anchor.operand, None
     while (producer := graph.producer.get(name)) is not None and (before := moved_value(producer)) is not None:
         last = producer
@@ -141,7 +142,7 @@ def misplacing_node(pairs: Correspondence, operands: Operands, node: Node) -> No
 
 def odd_weight(pairs: Correspondence, node: Node) -> Anchor | None:
     """Return the operation whose result a node reads, if its weight is arranged unlike that of the other layers."""
-    roots = pairs.other.execution.roots
+    roots = pairs.actual.execution.roots
     results = {roots[read] for read in node.reads}
     return next(
         (item for item in pairs.anchors if item.node.outputs[0] in results and _has_other_arrangement(pairs, item)),
@@ -154,11 +155,11 @@ def idle_node(pairs: Correspondence, node: Node) -> Node | None:
 
     A weight that was not loaded may have the numbers with which it was made: a gain of ones, or a bias of zeros.
     """
-    other, unknown = pairs.other.execution, pairs.weights.missing
-    for root in dict.fromkeys(map(other.roots.__getitem__, node.reads)):
-        producer = other.graph.producer.get(root)
-        reads = [] if producer is None else [other.roots[read] for read in producer.reads]
-        if any(read in unknown and read in other.weights for read in reads) and any(
+    actual_run, unknown = pairs.actual.execution, pairs.weights.missing
+    for root in dict.fromkeys(map(actual_run.roots.__getitem__, node.reads)):
+        producer = actual_run.graph.producer.get(root)
+        reads = [] if producer is None else [actual_run.roots[read] for read in producer.reads]
+        if any(read in unknown and read in actual_run.weights for read in reads) and any(
             pairs.owners.get(root, frozenset()) & pairs.owners.get(read, frozenset()) for read in reads
         ):
             return producer
@@ -171,18 +172,17 @@ def copy_in_place_of_step(pairs: Correspondence, node: Node) -> tuple[Node, Node
     It is one if the node computes a value of A from A's result in place of the copy. Steps of A are tried that read the
     copied value, and the one that computes a value of the same name, as two ONNX programs may have it.
     """
-    own, other = pairs.reference.execution, pairs.other.execution
-    for name, copy in _copies(other, node):
-        steps = [
-            user for owner in sorted(pairs.owners.get(other.roots[name], ())) for user in own.readers.get(owner, ())
-        ]
-        steps += [own.graph.producer[name]] if name in own.graph.producer else []
+    reference_run, actual_run = pairs.reference.execution, pairs.actual.execution
+    for name, copy in _copies(actual_run, node):
+        owners = sorted(pairs.owners.get(actual_run.roots[name], ()))
+        steps = [user for owner in owners for user in reference_run.readers.get(owner, ())]
+        steps += [reference_run.graph.producer[name]] if name in reference_run.graph.producer else []
         for step in steps:
-            number, output = own.values.get(step.outputs[0]), node.outputs[0]
-            if number is None or other.run_again is None or number.numel() != size_of(other, name):
+            number, output = reference_run.values.get(step.outputs[0]), node.outputs[0]
+            if number is None or actual_run.run_again is None or number.numel() != size_of(actual_run, name):
                 continue
-            result = other.run_again({name: number}, {output}).get(output)
-            if result is not None and match_values(pairs.other, pairs.reference, {output: TensorNumbers(result)}):
+            result = actual_run.run_again({name: number}, {output}).get(output)
+            if result is not None and match_values(pairs.actual, pairs.reference, {output: TensorNumbers(result)}):
                 return copy, step
     return None
 
@@ -203,19 +203,19 @@ def _anchor(pairs: Correspondence, node: Node) -> Anchor | None:
 
 def _has_other_arrangement(pairs: Correspondence, anchor: Anchor) -> bool:
     """Whether weights in the same place of other layers are arranged in another way, and most of them alike."""
-    matches = {name: match for name, match in pairs.weights.by_weight.items() if match.parts}
+    matches = {name: item for name, item in pairs.weights.by_weight.items() if item.parts}
     place = _without_layer(anchor.weight)
-    own = matches.get(anchor.weight)
-    peers = [match for name, match in matches.items() if _without_layer(name) == place and match is not own]
-    counts = Counter(_made_of(match) for match in peers)
-    if own is None or not counts:
+    match = matches.get(anchor.weight)
+    peers = [item for name, item in matches.items() if _without_layer(name) == place and item is not match]
+    counts = Counter(_made_of(item) for item in peers)
+    if match is None or not counts:
         return False
     usual, count = counts.most_common(1)[0]
-    mine = _made_of(own)
-    if 2 * count <= len(peers) or own.shape != usual[0] or mine == usual:
+    making = _made_of(match)
+    if 2 * count <= len(peers) or match.shape != usual[0] or making == usual:
         return False
     # The last norm has no counterpart in the layers.
-    return mine[-1] == usual[-1] or sum(_made_of(match)[-1] == mine[-1] for match in matches.values()) > 1
+    return making[-1] == usual[-1] or sum(_made_of(item)[-1] == making[-1] for item in matches.values()) > 1
 
 
 def _made_of(match: WeightMatch) -> tuple[Shape, Arrangement, Layout, tuple[int, ...], str]:

@@ -29,30 +29,30 @@ class Operands:
     Args:
         pairs: the executions with their anchors.
         found: the values of B whose numbers are those of A; None for those of the run itself.
-        others: the operands of B by name, as computed in another run; None for those of the run itself.
+        actual: the operands of B by name, as computed in another run; None for those of the run itself.
     """
 
     def __init__(
         self,
         pairs: Correspondence,
         found: Collection[str] | None = None,
-        others: Mapping[str, torch.Tensor] | None = None,
+        actual: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
         self._pairs = pairs
-        self._found = pairs.found if found is None else found
-        if others is not None:
-            self.others = others
+        self._found = pairs.found_in_reference if found is None else found
+        if actual is not None:
+            self.actual = actual
 
     @cached_property
-    def own(self) -> Mapping[str, torch.Tensor]:
+    def reference(self) -> Mapping[str, torch.Tensor]:
         """The operands of A, by name; empty if A can't run again."""
         run_again = self._pairs.reference.execution.run_again
         return {} if run_again is None else run_again({}, {item.reference_operand for item in self._pairs.anchors})
 
     @cached_property
-    def others(self) -> Mapping[str, torch.Tensor]:
+    def actual(self) -> Mapping[str, torch.Tensor]:
         """The operands of B, by name; empty if B can't run again."""
-        run_again = self._pairs.other.execution.run_again
+        run_again = self._pairs.actual.execution.run_again
         return {} if run_again is None else run_again({}, {item.operand for item in self._pairs.anchors})
 
     @cached_property
@@ -65,7 +65,7 @@ class Operands:
     def _seen(self) -> Mapping[Key, Counter[Layout]]:
         """How many operands of the anchors at which B is right are arranged in each way."""
         seen: dict[Key, dict[str, Layout]] = {}
-        roots = self._pairs.other.execution.roots
+        roots = self._pairs.actual.execution.roots
         for anchor in self._pairs.anchors:
             pair = self._pair(anchor)
             if pair is None or not all(name in self._found for name in (roots[anchor.operand], anchor.node.outputs[0])):
@@ -90,23 +90,33 @@ class Operands:
 
     def _has_wrong_result(self, anchor: Anchor) -> bool:
         """Whether an operation of B computes something else than A from A's numbers, which may be in another order."""
-        roots = self._pairs.other.execution.roots
+        roots = self._pairs.actual.execution.roots
         return roots[anchor.operand] in self._found and anchor.node.outputs[0] not in self._found
 
-    def in_order_of(self, own: str, other: str) -> torch.Tensor | None:
+    def in_order_of(self, reference: str, actual: str) -> torch.Tensor | None:
         """Return the numbers of a value of A in the shape of a value of B; None if their order is not known."""
-        reference, execution = self._pairs.reference.execution, self._pairs.other.execution
-        value, shaped = reference.values.get(reference.roots[own]), execution.values.get(execution.roots[other])
+        reference_run, actual_run = self._pairs.reference.execution, self._pairs.actual.execution
+        value = reference_run.values.get(reference_run.roots[reference])
+        shaped = actual_run.values.get(actual_run.roots[actual])
         return None if value is None or shaped is None else arranged(value, shaped, self.orders)
 
     def _moved(self, anchor: Anchor, operand: torch.Tensor) -> torch.Tensor | None:
-        """Return the value of A that is read, as B moves its own; None if the sizes do not tell how it is arranged."""
-        sides = self._pairs.reference.execution, self._pairs.other.execution
-        names = anchor.reference_operand, anchor.operand
-        own, other = (side.values.get(side.roots[name]) for side, name in zip(sides, names, strict=True))
-        if own is None or other is None:
+        """Return the operand of A in the order that B's movements, such as reshape or transpose, give to its operand.
+
+        Args:
+            anchor: the operations that read the operands.
+            operand: the operand of B, as it is read.
+
+        Returns:
+            A's value behind the operand, moved like B's; None if the sizes do not tell how it is arranged.
+        """
+        reference_run, actual_run = self._pairs.reference.execution, self._pairs.actual.execution
+        reference = reference_run.values.get(reference_run.roots[anchor.reference_operand])
+        actual = actual_run.values.get(actual_run.roots[anchor.operand])
+        if reference is None or actual is None:
             return None
-        ordered, layout = _with_sizes(own, tuple(other.shape)), solve(TensorNumbers(operand), TensorNumbers(other))
+        ordered = _with_sizes(reference, tuple(actual.shape))
+        layout = solve(TensorNumbers(operand), TensorNumbers(actual))
         return None if ordered is None or layout is None else layout.select(ordered).reshape(operand.shape).clone()
 
     def is_guessed(self, anchor: Anchor) -> bool:
@@ -120,33 +130,33 @@ class Operands:
         expected = self.expected(anchor)
         if expected is None:
             return False
-        own = self.others[anchor.operand]
+        actual = self.actual[anchor.operand]
         closeness = TensorNumbers(expected).closeness(RELATIVE)
         if (
-            closeness.holds(own.reshape(-1), expected.reshape(-1))
-            or solve(TensorNumbers(own), TensorNumbers(expected)) is None
+            closeness.holds(actual.reshape(-1), expected.reshape(-1))
+            or solve(TensorNumbers(actual), TensorNumbers(expected)) is None
         ):
             return False
         return not self.is_guessed(anchor) or self._is_right_with(anchor, expected)
 
     def _is_right_with(self, anchor: Anchor, operand: torch.Tensor) -> bool:
         """Whether the operation of B computes A's result from an operand."""
-        run_again, output = self._pairs.other.execution.run_again, anchor.node.outputs[0]
-        own = self._pairs.reference.execution.values.get(anchor.reference.outputs[0])
-        shape = self.others[anchor.operand].shape
-        if run_again is None or own is None or not anchor.whole or operand.shape != shape:
+        run_again, output = self._pairs.actual.execution.run_again, anchor.node.outputs[0]
+        reference = self._pairs.reference.execution.values.get(anchor.reference.outputs[0])
+        shape = self.actual[anchor.operand].shape
+        if run_again is None or reference is None or not anchor.whole or operand.shape != shape:
             return False
         result = run_again({anchor.operand: operand}, {output}).get(output)
-        return result is not None and solve(TensorNumbers(result), TensorNumbers(own)) is not None
+        return result is not None and solve(TensorNumbers(result), TensorNumbers(reference)) is not None
 
     def _pair(self, anchor: Anchor) -> tuple[torch.Tensor, torch.Tensor] | None:
-        own, other = self.own.get(anchor.reference_operand), self.others.get(anchor.operand)
-        if own is None or other is None or not own.is_floating_point():
+        reference, actual = self.reference.get(anchor.reference_operand), self.actual.get(anchor.operand)
+        if reference is None or actual is None or not reference.is_floating_point():
             return None
-        return own, other
+        return reference, actual
 
-    def _keys(self, anchor: Anchor, own: torch.Tensor, other: torch.Tensor) -> list[Key]:
-        return [(place, tuple(own.shape), tuple(other.shape)) for place in (place_of(anchor.weight), "")]
+    def _keys(self, anchor: Anchor, reference: torch.Tensor, actual: torch.Tensor) -> list[Key]:
+        return [(place, tuple(reference.shape), tuple(actual.shape)) for place in (place_of(anchor.weight), "")]
 
 
 def _with_sizes(tensor: torch.Tensor, shape: Shape) -> torch.Tensor | None:
@@ -166,16 +176,16 @@ def _ends(sizes: Shape) -> set[int]:
     return {*itertools.accumulate(reversed(sizes), operator.mul)}
 
 
-def arranged(own: torch.Tensor, other: torch.Tensor, orders: Orders, place: str = "") -> torch.Tensor | None:
+def arranged(reference: torch.Tensor, actual: torch.Tensor, orders: Orders, place: str = "") -> torch.Tensor | None:
     """Return the numbers of a value of A in the shape of a value of B; None if their order is not known."""
-    if own.numel() != other.numel():
+    if reference.numel() != actual.numel():
         return None
-    shapes = tuple(own.shape), tuple(other.shape)
+    shapes = tuple(reference.shape), tuple(actual.shape)
     for key in ((place, *shapes), ("", *shapes)):
         if key in orders:
             layout = orders[key]
-            return None if layout is None else layout.select(own).reshape(other.shape).clone()
-    return _with_sizes(own, tuple(other.shape))
+            return None if layout is None else layout.select(reference).reshape(actual.shape).clone()
+    return _with_sizes(reference, tuple(actual.shape))
 
 
 def residual_sum(execution: Execution, name: str) -> str | None:

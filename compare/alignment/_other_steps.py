@@ -58,8 +58,8 @@ class OtherSteps:
         """
         names = set()
         for node in self.execution.graph.nodes:
-            others = [name for peer in self.peers[node.name] for name in peer.outputs]
-            in_layers = any(name in self.harmless for name in others) and not any(map(self._is_right, others))
+            of_peers = [name for peer in self.peers[node.name] for name in peer.outputs]
+            in_layers = any(name in self.harmless for name in of_peers) and not any(map(self._is_right, of_peers))
             for name in node.outputs:
                 is_table = name in self.harmless and name not in self._weighted
                 if (in_layers or is_table or name in self._before_sure) and not self._is_right(name):

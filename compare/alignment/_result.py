@@ -57,54 +57,54 @@ def alignment(
         given: where people say that values of A are in B.
         coarser: the operations of B that round to a coarser dtype than A does.
     """
-    own, other = pairs.reference.execution, pairs.other.execution
+    reference, actual = pairs.reference.execution, pairs.actual.execution
     return Alignment(
-        own.name,
-        other.name,
-        tuple(aligned_weight(own.weights, match) for match in pairs.weights.matches),
+        reference.name,
+        actual.name,
+        tuple(aligned_weight(reference.weights, match) for match in pairs.weights.matches),
         pairs.weights.unused,
         tuple(_values(pairs, given)),
         tuple(_departure(suspect) for suspect in (*suspects, *coarser)),
         tuple(_departure(Suspect(node, node)) for node in missing),
         pairs.outputs.problems or ((_COARSER,) if coarser else ()),
         (*remarks, *remarks_on(pairs.outputs)),
-        outputs=tuple(outputs_of(pairs.outputs, own, other)),
-        graphs={"A": own.graph, "B": other.graph},
+        outputs=tuple(outputs_of(pairs.outputs, reference, actual)),
+        graphs={"A": reference.graph, "B": actual.graph},
         linked=_linked(pairs),
-        gaps=tuple(gaps_of(pairs.outputs, other)),
+        gaps=tuple(gaps_of(pairs.outputs, actual)),
     )
 
 
-def gaps_of(judged: JudgedOutputs, other: Execution) -> Iterator[Gap]:
+def gaps_of(judged: JudgedOutputs, actual: Execution) -> Iterator[Gap]:
     """Yield the outputs of A that B does not leave to its caller although nothing shows that it is wrong."""
     for item in judged.judged:
         if item.inner:
-            place = label_of(other, item.inner)
-            yield Gap(output_name(item.own), f"B computes it, as {place}, but returns another value alone")
+            place = label_of(actual, item.inner)
+            yield Gap(output_name(item.reference), f"B computes it, as {place}, but returns another value alone")
     yield from (Gap(name, "A also returns a cache, of which B has nothing") for name in judged.cache_names)
 
 
-def outputs_of(judged: JudgedOutputs, own: Execution, other: Execution) -> Iterator[AlignedOutput]:
+def outputs_of(judged: JudgedOutputs, reference: Execution, actual: Execution) -> Iterator[AlignedOutput]:
     """Yield the outputs of A for people.
 
     Args:
         judged: what is said of them.
-        own: the run of A.
-        other: the run of B.
+        reference: the run of A.
+        actual: the run of B.
     """
-    orders = [[item.result.key for item in side.outputs] for side in (own, other)]
+    orders = [[item.result.key for item in side.outputs] for side in (reference, actual)]
     for item in judged.judged:
-        dtype = (item.own.tensor if item.own.native is None else item.own.native).dtype
-        what = f"{str(dtype).removeprefix('torch.')}[{', '.join(map(str, item.own.tensor.shape))}]"
+        dtype = (item.reference.tensor if item.reference.native is None else item.reference.native).dtype
+        what = f"{str(dtype).removeprefix('torch.')}[{', '.join(map(str, item.reference.tensor.shape))}]"
         place, is_elsewhere = "", bool(item.order or item.inner)
         if item.inner:
-            place = f"(inside) {label_of(other, item.inner)}"
-        elif item.other is not None and not item.problem:
-            keys = item.own.result.key, item.other.result.key
+            place = f"(inside) {label_of(actual, item.inner)}"
+        elif item.actual is not None and not item.problem:
+            keys = item.reference.result.key, item.actual.result.key
             indices = [order.index(key) for order, key in zip(orders, keys, strict=True)]
             is_elsewhere |= keys[0] != keys[1] and indices[0] != indices[1]
-            place = output_name(item.other)
-        yield AlignedOutput(output_name(item.own), what, place, item.order, item.problem, is_elsewhere)
+            place = output_name(item.actual)
+        yield AlignedOutput(output_name(item.reference), what, place, item.order, item.problem, is_elsewhere)
 
 
 def remarks_on(judged: JudgedOutputs, *, with_further: bool = True) -> Iterator[str]:
@@ -116,7 +116,7 @@ def remarks_on(judged: JudgedOutputs, *, with_further: bool = True) -> Iterator[
     """
     for item in judged.judged:
         if item.is_native:
-            yield f"{output_name(item.own)} was judged by tolerance: float64 has no numbers of it"
+            yield f"{output_name(item.reference)} was judged by tolerance: float64 has no numbers of it"
     if judged.further and with_further:
         yield f"B also returns {', '.join(map(output_name, judged.further))}, which A does not: not judged"
 
@@ -136,16 +136,16 @@ def _departure(suspect: Suspect) -> Departure:
     )
 
 
-def aligned_weight(own: Tensors, match: WeightMatch) -> AlignedWeight:
+def aligned_weight(reference: Tensors, match: WeightMatch) -> AlignedWeight:
     """Return a weight of B for people.
 
     Args:
-        own: the weights of A by name.
+        reference: the weights of A by name.
         match: what the weight was made of.
     """
     texts = []
     for part in match.parts:
-        inner, outer = match.shape, tuple(own[part.weight].shape) if part.weight in own else match.shape
+        inner, outer = match.shape, tuple(reference[part.weight].shape) if part.weight in reference else match.shape
         if part.arrangement == "holds":
             inner, outer = outer, inner
         text = described(part.layout, inner, outer)
@@ -166,28 +166,28 @@ def aligned_weight(own: Tensors, match: WeightMatch) -> AlignedWeight:
 
 
 def _values(pairs: Correspondence, given: ValueMap) -> Iterator[AlignedValue]:
-    own, other = pairs.reference.execution, pairs.other.execution
-    returned = _returned(own), _returned(other)
-    places = {name: item for item in other.modules for name in (f"{item.module}{item.path}", item.name)}
-    known = {
-        name: f"{item.module}{item.path}" for item in own.modules for name in (f"{item.module}{item.path}", item.name)
-    }
+    reference, actual = pairs.reference.execution, pairs.actual.execution
+    returned = _returned(reference), _returned(actual)
+    places = {name: item for item in actual.modules for name in (f"{item.module}{item.path}", item.name)}
+    known: dict[str, str] = {}
+    for item in reference.modules:
+        known |= dict.fromkeys((f"{item.module}{item.path}", item.name), f"{item.module}{item.path}")
     _check_names(given, known, places)
     rows = {known[name]: row for name, row in given.values.items()}
-    for output in own.modules:
-        root = own.roots.get(output.value, output.value)
+    for output in reference.modules:
+        root = reference.roots.get(output.value, output.value)
         if root not in pairs.reference.recognizable:
             continue
         evidence: Evidence
         evidence, names = pairs.evidence(root)
-        relative = max([pairs.reference.relative(root), *map(pairs.other.relative, names[:1])])
-        modules = [item for name in names[:_SHOWN] for item in other.modules_by_value.get(name, ())]
+        relative = max([pairs.reference.relative(root), *map(pairs.actual.relative, names[:1])])
+        modules = [item for name in names[:_SHOWN] for item in actual.modules_by_value.get(name, ())]
         row = rows.get(f"{output.module}{output.path}")
         if row is not None:
             place = places[row.place]
             is_confirmed = _is_there(returned, output, place, row.layout, relative)
             evidence = "given" if is_confirmed else "contradicted"
-            names, modules = (other.roots[place.value],), [place]
+            names, modules = (actual.roots[place.value],), [place]
         layouts = ((item, _layout_in(returned, output, item)) for item in modules)
         found = [(item, *layout) for item, layout in layouts if layout is not None]
         found.sort(key=lambda item: bool(item[2]))  # those in the same order first
@@ -200,9 +200,9 @@ def _values(pairs: Correspondence, given: ValueMap) -> Iterator[AlignedValue]:
         yield AlignedValue(
             output.module,
             output.path,
-            str(own.graph.values[output.value]),
+            str(reference.graph.values[output.value]),
             evidence,
-            tuple(dict.fromkeys(label_of(other, name) for name in names)),
+            tuple(dict.fromkeys(label_of(actual, name) for name in names)),
             text,
             written,
             tuple(dict.fromkeys(ordered)),
@@ -230,11 +230,11 @@ def _layout_in(
     returned: tuple[Mapping[str, TensorNumbers], Mapping[str, TensorNumbers]], output: ModuleOutput, place: ModuleOutput
 ) -> tuple[Layout, str] | None:
     """Return where the elements of what a module of A returned are in what one of B returned, and that in words."""
-    own, other = returned[0].get(output.value), returned[1].get(place.value)
-    layout = None if own is None or other is None else solve(own, other)
-    if layout is None or own is None or other is None:
+    reference, actual = returned[0].get(output.value), returned[1].get(place.value)
+    layout = None if reference is None or actual is None else solve(reference, actual)
+    if layout is None or reference is None or actual is None:
         return None
-    text = described(layout, tuple(own.tensor.shape), tuple(other.tensor.shape))
+    text = described(layout, tuple(reference.tensor.shape), tuple(actual.tensor.shape))
     return layout, "" if text == "same" else text
 
 
@@ -246,16 +246,16 @@ def _is_there(
     relative: float,
 ) -> bool:
     """Whether what a module of A returned is in what one of B returned, in a layout or in the same order."""
-    own, other = returned[0].get(output.value), returned[1].get(place.value)
-    if own is None or other is None:
+    reference, actual = returned[0].get(output.value), returned[1].get(place.value)
+    if reference is None or actual is None:
         return False
-    return holds(layout or Layout.of(0, [(own.tensor.numel(), 1)]), own, other, relative)
+    return holds(layout or Layout.of(0, [(reference.tensor.numel(), 1)]), reference, actual, relative)
 
 
 def _linked(pairs: Correspondence) -> dict[SideName, tuple[LinkedValue, ...]]:
     """Return the recognizable values of A and of B, with those of the other one that have their numbers."""
-    own, other = pairs.reference.recognizable, pairs.other.recognizable
-    evidence = {value: pairs.evidence(value) for value in own}
+    reference, actual = pairs.reference.recognizable, pairs.actual.recognizable
+    evidence = {value: pairs.evidence(value) for value in reference}
     found: dict[str, dict[str, Evidence]] = {}
     for value, (kind, names) in evidence.items():
         for name in names:
@@ -265,22 +265,24 @@ def _linked(pairs: Correspondence) -> dict[SideName, tuple[LinkedValue, ...]]:
         value, name = anchor.reference.outputs[0], anchor.node.outputs[0]
         anchored["A"].setdefault(value, []).append(name)
         anchored["B"].setdefault(name, []).append(value)
-    of_own, of_other = [], []
+    of_reference, of_actual = [], []
     for value, (kind, names) in evidence.items():
         if names:
-            of_own.append(LinkedValue(value, kind, names, tuple(_order(pairs, value, name) for name in names)))
+            of_reference.append(LinkedValue(value, kind, names, tuple(_order(pairs, value, name) for name in names)))
         else:
-            of_own.append(_unlinked(value, anchored["A"].get(value, ())))
-    for name in other:
-        values = found.get(name) or {item: "by value" for item in sorted(pairs.owners.get(name, ())) if item in own}
+            of_reference.append(_unlinked(value, anchored["A"].get(value, ())))
+    for name in actual:
+        owners = sorted(pairs.owners.get(name, ()))
+        values = found.get(name) or {item: "by value" for item in owners if item in reference}
         if values:
             strongest = min(values.values(), key=_STRENGTH.index)
             places = tuple(value for value, kind in values.items() if kind == strongest)
             orders = tuple(_order(pairs, value, name) for value in places)
-            of_other.append(LinkedValue(name, strongest if name in pairs.found else "in part", places, orders))
+            is_whole = name in pairs.found_in_reference
+            of_actual.append(LinkedValue(name, strongest if is_whole else "in part", places, orders))
         else:
-            of_other.append(_unlinked(name, anchored["B"].get(name, ())))
-    return {"A": tuple(of_own), "B": tuple(of_other)}
+            of_actual.append(_unlinked(name, anchored["B"].get(name, ())))
+    return {"A": tuple(of_reference), "B": tuple(of_actual)}
 
 
 def _unlinked(name: str, anchored: Sequence[str]) -> LinkedValue:
@@ -291,10 +293,10 @@ def _unlinked(name: str, anchored: Sequence[str]) -> LinkedValue:
 
 def _order(pairs: Correspondence, value: str, name: str) -> str:
     """Say how a value of A is arranged in one of B, or that of B in that of A, as far as a match says so."""
-    own, other = pairs.reference, pairs.other
+    reference, actual = pairs.reference.execution.values.get(value), pairs.actual.execution.values.get(name)
     for side, matches, first, second in (
-        ("B", pairs.from_other.get(value, ()), own.execution.values.get(value), other.execution.values.get(name)),
-        ("A", pairs.from_reference.get(name, ()), other.execution.values.get(name), own.execution.values.get(value)),
+        ("B", pairs.from_actual.get(value, ()), reference, actual),
+        ("A", pairs.from_reference.get(name, ()), actual, reference),
     ):
         wanted = name if side == "B" else value
         for match in matches:

@@ -49,7 +49,7 @@ def exact_tables(
     return found
 
 
-def own_tables(execution: Execution, missing: Collection[str], tables: Sequence[TensorNumbers]) -> frozenset[str]:
+def plausible_tables(execution: Execution, missing: Collection[str], tables: Sequence[TensorNumbers]) -> frozenset[str]:
     """Return the weights of B that A does not have, and of which nothing shows that they are wrong.
 
     They are tables that A computes, or has in a form of its own: what B reads of them is a table of A, or no table of A
@@ -63,9 +63,9 @@ def own_tables(execution: Execution, missing: Collection[str], tables: Sequence[
     sizes = {table.tensor.numel() for table in tables}
     read: dict[str, bool] = {}
     for name, _, part in _parts(execution, missing):
-        is_own = part.numel() not in sizes or _found_in(TensorNumbers(part), tables) is not None
-        read[name] = read.get(name, True) and is_own
-    return frozenset(name for name, is_own in read.items() if is_own)
+        is_plausible = part.numel() not in sizes or _found_in(TensorNumbers(part), tables) is not None
+        read[name] = read.get(name, True) and is_plausible
+    return frozenset(name for name, is_plausible in read.items() if is_plausible)
 
 
 def _parts(execution: Execution, names: Collection[str]) -> Iterator[tuple[str, int, torch.Tensor]]:

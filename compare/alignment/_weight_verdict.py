@@ -43,33 +43,33 @@ class OtherWeight:
         return f"the weight {self.name!r} of B has other numbers than {self.counterpart!r} of A: {text}"
 
 
-def other_weights(weights: WeightMap, reference: Tensors, other: Tensors) -> list[OtherWeight]:
+def other_weights(weights: WeightMap, reference: Tensors, actual: Tensors) -> list[OtherWeight]:
     """Return the weights of B that have the shape of an unused weight of A, but other numbers.
 
     Args:
         weights: which weights correspond.
         reference: the weights of A.
-        other: the weights of B.
+        actual: the weights of B.
     """
     free = [*weights.unused]
     pairs = [
         (SequenceMatcher(None, name.lower(), item.lower()).ratio(), name, item)
         for name in weights.missing
         for item in free
-        if sorted(reference[item].shape) == sorted(other[name].shape)
+        if sorted(reference[item].shape) == sorted(actual[name].shape)
     ]
     found: dict[str, OtherWeight] = {}
     taken: set[str] = set()
     for _, name, item in sorted(pairs, key=lambda pair: -pair[0]):
         if name not in found and item not in taken:
             taken.add(item)
-            found[name] = _difference(name, item, other[name], reference[item])
+            found[name] = _difference(name, item, actual[name], reference[item])
     return [found[name] for name in weights.missing if name in found]
 
 
-def _difference(name: str, counterpart: str, weight: torch.Tensor, own: torch.Tensor) -> OtherWeight:
-    coarser = max((weight.dtype, own.dtype), key=lambda dtype: torch.finfo(dtype).eps)
-    first, second = (item.detach().to(coarser).double() for item in (weight, own))
+def _difference(name: str, counterpart: str, weight: torch.Tensor, reference: torch.Tensor) -> OtherWeight:
+    coarser = max((weight.dtype, reference.dtype), key=lambda dtype: torch.finfo(dtype).eps)
+    first, second = (item.detach().to(coarser).double() for item in (weight, reference))
     ways = [item for item in (second, second.T if second.dim() == 2 else second) if item.shape == first.shape]
     errors = min(((first - item).abs() for item in ways or [second.reshape(first.shape)]), key=_count)
     return OtherWeight(name, counterpart, _count(errors), first.numel(), float(errors.max()))
@@ -141,7 +141,7 @@ def lone_changes(weights: WeightMap, reference: Tensors) -> Iterator[Gap]:
         weights: which weights correspond.
         reference: the weights of A.
     """
-    changes = {match: change for match in weights.matches if (change := _own_change(match, reference))}
+    changes = {match: change for match in weights.matches if (change := _lone_change(match, reference))}
     counts = Counter(changes.values())
     for match, change in changes.items():
         if counts[change] == 1:
@@ -149,7 +149,7 @@ def lone_changes(weights: WeightMap, reference: Tensors) -> Iterator[Gap]:
             yield Gap(match.weight, f"it is {sources} of A, {change}, as no other weight is: run both to judge it")
 
 
-def _own_change(match: WeightMatch, reference: Tensors) -> str:
+def _lone_change(match: WeightMatch, reference: Tensors) -> str:
     """Return how a weight was changed though its shape is that of A's, or by numbers that no weight has; or `""`."""
     factors = [part.factor for part in match.parts if _NUMERIC_CHANGE.fullmatch(part.factor)]
     if factors:
@@ -192,20 +192,20 @@ def _of_other_layers(matches: Sequence[WeightMatch]) -> Iterator[str]:
     applied earlier.
     """
     layers = {match.weight: (_layer(match.weight), _layer(match.parts[0].weight)) for match in matches}
-    pairs = {name: (own, other) for name, (own, other) in layers.items() if own is not None and other is not None}
-    others: dict[int, Counter[int]] = {}
+    pairs = {name: (at, source) for name, (at, source) in layers.items() if at is not None and source is not None}
+    source_layers: dict[int, Counter[int]] = {}
     steps: dict[str, Counter[int]] = {}
-    for name, (own, other) in pairs.items():
-        others.setdefault(own, Counter())[other] += 1
-        steps.setdefault(_NUMBER.sub("#", name), Counter())[other - own] += 1
+    for name, (layer, source_layer) in pairs.items():
+        source_layers.setdefault(layer, Counter())[source_layer] += 1
+        steps.setdefault(_NUMBER.sub("#", name), Counter())[source_layer - layer] += 1
     sources = {(_NUMBER.sub("#", match.weight), match.parts[0].weight) for match in matches}
     for match in matches:
         if (pair := pairs.get(match.weight)) is None:
             continue
-        own, other = pair
-        (usual, count), place = others[own].most_common(1)[0], _NUMBER.sub("#", match.weight)
-        is_odd = other != usual and 2 * count > others[own].total()
-        if is_odd and 2 * steps[place][other - own] <= steps[place].total():
+        layer, source_layer = pair
+        (usual, count), place = source_layers[layer].most_common(1)[0], _NUMBER.sub("#", match.weight)
+        is_odd = source_layer != usual and 2 * count > source_layers[layer].total()
+        if is_odd and 2 * steps[place][source_layer - layer] <= steps[place].total():
             source = match.parts[0].weight
             expected = _NUMBER.sub(str(usual), source, count=1)
             kinds = {_NUMBER.sub("#", item) for name, item in sources if name == place}
@@ -226,7 +226,7 @@ def _making(match: WeightMatch, group: Sequence[WeightMatch]) -> str:
         match: the weight.
         group: those of the same place in all layers. A number is that of the layer if it is so in most of them.
     """
-    own = _NUMBER.findall(match.weight)
+    digits = _NUMBER.findall(match.weight)
     peers = [item for item in group if _kinds(item) == _kinds(match)]
     names = []
     for index, part in enumerate(match.parts):
@@ -234,7 +234,7 @@ def _making(match: WeightMatch, group: Sequence[WeightMatch]) -> str:
 
         def replaced(found: re.Match[str], index: int = index, places: Iterator[int] = places) -> str:
             place = next(places)
-            linked = (position for position, number in enumerate(own) if number == found[0])
+            linked = (position for position, number in enumerate(digits) if number == found[0])
             return "#" if any(_are_linked(peers, position, index, place) for position in linked) else found[0]
 
         names.append(_NUMBER.sub(replaced, part.weight))
@@ -244,7 +244,7 @@ def _making(match: WeightMatch, group: Sequence[WeightMatch]) -> str:
 def _are_linked(group: Sequence[WeightMatch], position: int, index: int, place: int) -> bool:
     """Whether a number in the names of weights of B is one in the names of their parts, in most layers."""
     numbers = [(_NUMBER.findall(item.weight), _NUMBER.findall(item.parts[index].weight)) for item in group]
-    return 2 * [own[position] == other[place] for own, other in numbers].count(True) > len(group)
+    return 2 * [of_weight[position] == of_part[place] for of_weight, of_part in numbers].count(True) > len(group)
 
 
 def _arrangement(match: WeightMatch, reference: Tensors) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 import torch
 
@@ -42,18 +43,21 @@ class TensorIndex:
     Args:
         tensors: by name.
         relative: the largest difference of equal numbers; see `TensorNumbers.closeness`.
-        own: the same for some of the tensors, where it is another one.
+        exceptions: the same for the tensors for which it is another one, by name.
     """
 
     def __init__(
-        self, tensors: Mapping[str, TensorNumbers], relative: float = RELATIVE, own: Mapping[str, float] | None = None
+        self,
+        tensors: Mapping[str, TensorNumbers],
+        relative: float = RELATIVE,
+        exceptions: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self._tensors = tensors
         self._relative = relative
-        self._own = own or {}
+        self._exceptions = exceptions
 
     def _relative_of(self, name: str) -> float:
-        return self._own.get(name, self._relative)
+        return self._exceptions.get(name, self._relative)
 
     @cached_property
     def _by_size(self) -> Mapping[int, tuple[list[str], torch.Tensor]]:

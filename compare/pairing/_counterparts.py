@@ -19,7 +19,8 @@ class Counterparts:
     """
 
     def __init__(self, run: PatchedRun) -> None:
-        self._run, self._own, self._other = run, run.own, run.other
+        self._run, self._reference, self._actual = run, run.reference, run.actual
+        self._producers = self._reference.graph.producer
 
     @cached_property
     def peers(self) -> Mapping[str, list[Node]]:
@@ -29,15 +30,15 @@ class Counterparts:
     @cached_property
     def peers_of_reference(self) -> Mapping[str, list[Node]]:
         """The same of the operations of A."""
-        return {name: [node for node in group if node.name != name] for name, group in self._own_groups.items()}
+        return {name: [node for node in group if node.name != name] for name, group in self._reference_groups.items()}
 
     @cached_property
     def _groups(self) -> Mapping[str, Sequence[Node]]:
-        return same_operations(self._other.graph)
+        return same_operations(self._actual.graph)
 
     @cached_property
-    def _own_groups(self) -> Mapping[str, Sequence[Node]]:
-        return same_operations(self._own.graph)
+    def _reference_groups(self) -> Mapping[str, Sequence[Node]]:
+        return same_operations(self._reference.graph)
 
     def has_right_peer(self, node: Node) -> bool:
         """Whether the same operation of another layer computes a value of A."""
@@ -62,19 +63,19 @@ class Counterparts:
         found: Counter[str] = Counter()
         for peer in right:
             owners = self._run.owners_of(peer.outputs[0])
-            producers = [self._own.graph.producer[item] for item in owners if item in self._own.graph.producer]
-            groups = {tuple(item.outputs[0] for item in self._own_groups[producer.name]) for producer in producers}
+            producers = [self._producers[owner] for owner in owners if owner in self._producers]
+            groups = {tuple(node.outputs[0] for node in self._reference_groups[item.name]) for item in producers}
             groups = {names for names in groups if len(names) == len(group) and names[index[peer.name]] in owners}
             found.update(names[index[node.name]] for names in groups)
         names = [name for name, count in found.items() if count == len(right)]
-        return self._own.graph.producer[names[0]] if len(names) == 1 else None
+        return self._producers[names[0]] if len(names) == 1 else None
 
     def _as_in_peers(self, node: Node, reference: Node | None) -> Node | None:
         """Return the operation of A, or the later one whose result the same operation of other layers computes."""
         owners = {item for peer in self.peers[node.name] for item in self._run.owners_of(peer.outputs[0])}
-        kinds = {self._own.graph.producer[item].operator.kind for item in owners if item in self._own.graph.producer}
+        kinds = {self._producers[owner].operator.kind for owner in owners if owner in self._producers}
         while reference is not None and kinds and reference.operator.kind not in kinds:
-            users = self._own.readers.get(reference.outputs[0], [])
+            users = self._reference.readers.get(reference.outputs[0], [])
             reference = users[0] if len(users) == 1 else None
         return reference
 
@@ -96,7 +97,7 @@ class Counterparts:
 
     def _after_factor(self, node: Node) -> Node:
         """Return the operation of A that applies a factor to a result; the one that computes it if there is none."""
-        users = self._own.readers.get(node.outputs[0], ())
+        users = self._reference.readers.get(node.outputs[0], ())
         return users[0] if len(users) == 1 else node
 
     def is_odd(self, anchor: Anchor) -> bool:
@@ -123,13 +124,13 @@ class Counterparts:
     def _with_other_weights(self, anchor: Anchor) -> Node | None:
         """Return the operation of A that reads what that of B reads, if the one with the same weights does not."""
         owners = self._run.owners_of(anchor.operand)
-        is_usual = not owners or self._own.roots[anchor.reference_operand] in owners
+        is_usual = not owners or self._reference.roots[anchor.reference_operand] in owners
         return None if is_usual else self._by_operands(anchor.node)
 
     def _by_operands(self, node: Node) -> Node | None:
         """Return the operation of A that computes the same from the same values, with whatever weights."""
         owned = [self._run.owners_of(read) for read in node.reads]
-        users = [user for items in owned for item in items for user in self._own.readers.get(item, ())]
+        users = [user for items in owned for item in items for user in self._reference.readers.get(item, ())]
         candidates = [
             user
             for user in {user.name: user for user in users if user.operator.kind == node.operator.kind}.values()
@@ -141,24 +142,24 @@ class Counterparts:
         if len(candidates) != 1:
             return None
         norm = self._after_factor(candidates[0])
-        weights = (root for root in self._own_roots(norm) if root in self._own.weights)
+        weights = (root for root in self._reference_roots(norm) if root in self._reference.weights)
         is_folded = norm.operator.kind == "batch_norm" and not any(map(self._run.is_known, weights))
         return norm if is_folded else candidates[0]
 
     def _has_size_of(self, node: Node, reference: Node) -> bool:
-        value, own = self._run.values.get(node.outputs[0]), self._own.values.get(reference.outputs[0])
-        return own is not None and own.numel() == (0 if value is None else value.numel())
+        actual, expected = self._run.values.get(node.outputs[0]), self._reference.values.get(reference.outputs[0])
+        return expected is not None and expected.numel() == (0 if actual is None else actual.numel())
 
     def _reads_only(self, reference: Node, owned: Sequence[frozenset[str]]) -> bool:
         """Whether an operation of A reads no values besides these that B has as well."""
-        values = (root for root in self._own_roots(reference) if root not in self._own.weights)
+        values = (root for root in self._reference_roots(reference) if root not in self._reference.weights)
         return all(any(root in items for items in owned) or not self._run.is_known(root) for root in values)
 
-    def _own_roots(self, node: Node) -> Iterator[str]:
+    def _reference_roots(self, node: Node) -> Iterator[str]:
         """Yield the values and weights that an operation of A reads, in whatever order of their elements."""
-        return map(self._own.roots.__getitem__, node.reads)
+        return map(self._reference.roots.__getitem__, node.reads)
 
     @cached_property
     def _before_bias(self) -> Mapping[str, Anchor]:
         """The values of B to which A adds a bias in one operation."""
-        return self._run.pairs.without_bias(self._run.pairs.other.recognizable)
+        return self._run.pairs.without_bias(self._run.pairs.actual.recognizable)

@@ -63,8 +63,8 @@ def _products(execution: Execution) -> Iterator[tuple[str, FoldedWeight]]:
             continue
         summands, sources = [execution.weights[bias].double() for bias in biases], [*biases]
         parts = torch.split(matrix.double(), sizes, 1)
-        for (own, factor, vectors), (_, added), part in zip(layers, before, parts, strict=True):
-            yield f"{name} of {own}", FoldedWeight(part @ factor.double(), (name, own))
+        for (earlier, factor, vectors), (_, added), part in zip(layers, before, parts, strict=True):
+            yield f"{name} of {earlier}", FoldedWeight(part @ factor.double(), (name, earlier))
             fitting = [bias for bias in (*vectors, *added) if len(execution.weights[bias]) == len(factor)]
             summands += [part @ execution.weights[bias].double() for bias in fitting]
             sources += [name, *fitting]
@@ -107,13 +107,13 @@ def _layers_before(execution: Execution, name: str) -> Iterator[tuple[str, Seque
             yield "", biases
             continue
         moved, weights = moved_value(node), _weights_of(execution, node, 1)
-        others = [read for read in node.reads if execution.roots[read] not in weights]
+        summands = [read for read in node.reads if execution.roots[read] not in weights]
         if node.operator.kind == "cat" and not biases:
             pending += [(read, ()) for read in reversed(node.reads)]
         elif moved is not None or node.operator.resamples:
             pending.append((moved or node.reads[0], biases))
-        elif node.operator.kind == "add" and len(weights) == len(others) == 1:
-            pending.append((others[0], (*biases, *weights)))
+        elif node.operator.kind == "add" and len(weights) == len(summands) == 1:
+            pending.append((summands[0], (*biases, *weights)))
         else:
             yield node.name, biases
 

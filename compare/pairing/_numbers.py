@@ -108,10 +108,12 @@ class SameNumbers:
         pairing, values = self._pairing, self._reference.values
         for node in self._actual.graph.nodes:
             name = node.outputs[0]
-            other = self._reference.graph.producer.get(pairing.source(name) or "")
-            if other is None or pairing.evidence(name) == "numbers" or not pairing.have_same_weight(node, other):
+            reference = self._reference.graph.producer.get(pairing.source(name) or "")
+            if reference is None or not pairing.have_same_weight(node, reference):
                 continue
-            read, source = node.inputs[0], other.inputs[0]
+            if pairing.evidence(name) == "numbers":
+                continue
+            read, source = node.inputs[0], reference.inputs[0]
             paired = values.get(pairing.source(read) or "")
             if pairing.evidence(read) == "numbers" and _equal(paired, values.get(source)):
                 pairing.add(PairedValue(read, (source,), "operands", pairing.pairs[read].shape))

@@ -37,14 +37,14 @@ class SameOperands:
 
     def exact(self, node: Node, index: int, name: str) -> PairedValue | None:
         """Pair a value of other numbers that the same node computes: also its name, or attributes and constants are."""
-        for other, source in self._outputs(node, index):
+        for reference, source in self._outputs(node, index):
             if self._pairing.have_same_kind(name, source):
-                attributes = self._actual.attributes(node) == self._reference.attributes(other)
-                if source == name or (attributes and self._read_same_constants(node, other)):
+                attributes = self._actual.attributes(node) == self._reference.attributes(reference)
+                if source == name or (attributes and self._read_same_constants(node, reference)):
                     return PairedValue(name, (source,), "operands")
         return None
 
-    def other(self, node: Node, index: int, name: str) -> PairedValue | None:
+    def wrong(self, node: Node, index: int, name: str) -> PairedValue | None:
         """Pair a wrong value that the same operator computes, with whatever attributes and constants."""
         pairing = self._pairing
         sources = [source for _, source in self._outputs(node, index) if pairing.is_free(source)]
@@ -86,7 +86,7 @@ class SameOperands:
             node: the node of the program to judge.
             part: the value that is read in place of a joined one; None if none is read.
         """
-        if node.op == "Constant" or (node.op == "Identity" and self._is_other(node.outputs[0])):
+        if node.op == "Constant" or (node.op == "Identity" and self._has_other_numbers(node.outputs[0])):
             return []  # all constants read the same, and a copy may stand where a value was computed
         op, operands = self._operation(node, part)
         if None in operands:
@@ -95,15 +95,15 @@ class SameOperands:
         relaxed = self._relaxed.get(_key(op, map(_any_constant, operands)), [])
         return [*exact, *(item for item in relaxed if item not in exact)]
 
-    def _is_other(self, name: str) -> bool:
+    def _has_other_numbers(self, name: str) -> bool:
         """Whether the reference computes a value of this name and shape, with other numbers."""
         pairing = self._pairing
         is_known = name in self._reference.graph.producer and pairing.have_same_shape(name, name)
         return is_known and not pairing.similarity(name, name).close
 
-    def _read_same_constants(self, node: Node, other: Node) -> bool:
+    def _read_same_constants(self, node: Node, reference: Node) -> bool:
         """Whether the constants that two nodes read are equal."""
-        sides = ((self._actual, node), (self._reference, other))
+        sides = ((self._actual, node), (self._reference, reference))
         first, second = ([side.constants.get(name) for name in item.reads] for side, item in sides)
         return first == second
 

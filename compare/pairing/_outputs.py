@@ -29,16 +29,16 @@ class JudgedOutput:
     """An output of A, and that of B.
 
     Attributes:
-        own: the output of A.
-        other: the output of B that it is; if it is none, the one in its place; None if there is none.
+        reference: the output of A.
+        actual: the output of B that it is; if it is none, the one in its place; None if there is none.
         order: in which shape and order B has the numbers; `""` if in those of A.
         problem: what is wrong with the output of B; `""` if it is that of A.
         is_native: whether float64 has no numbers of it, and those of both implementations were judged by tolerance.
         inner: the value of B that has the numbers, if B computes them and returns one tensor without a name; else `""`.
     """
 
-    own: Output
-    other: Output | None
+    reference: Output
+    actual: Output | None
     order: str = ""
     problem: str = ""
     is_native: bool = False
@@ -47,7 +47,7 @@ class JudgedOutput:
     @property
     def has_name(self) -> bool:
         """Whether A returns it by name."""
-        return self.own.result.kind == "returned" and not _is_position(bare_name(self.own))
+        return self.reference.result.kind == "returned" and not _is_position(bare_name(self.reference))
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class JudgedOutputs:
     @property
     def wrong(self) -> tuple[Output, ...]:
         """The outputs of B that are wrong."""
-        return (*(item.other for item in self.judged if item.problem and item.other is not None), *self.changed)
+        return (*(item.actual for item in self.judged if item.problem and item.actual is not None), *self.changed)
 
     @property
     def cache_names(self) -> tuple[str, ...]:
@@ -89,10 +89,10 @@ Equal = Callable[[Output, Output, Layout], bool]
 
 
 def judge_outputs(
-    own: Execution,
-    other: Execution,
-    own_again: Execution | None = None,
-    other_again: Execution | None = None,
+    reference: Execution,
+    actual: Execution,
+    reference_again: Execution | None = None,
+    actual_again: Execution | None = None,
     equal: Equal | None = None,
 ) -> JudgedOutputs:
     """Return what is said of the outputs of B.
@@ -101,24 +101,25 @@ def judge_outputs(
     between them. Arguments and buffers that A changes may be those of B with any names, or outputs.
 
     Args:
-        own: a run of A.
-        other: a run of B.
-        own_again: a run of A on other inputs; None if there is none.
-        other_again: likewise of B.
+        reference: a run of A.
+        actual: a run of B.
+        reference_again: a run of A on other inputs; None if there is none.
+        actual_again: likewise of B.
         equal: whether the numbers of an output of A are those of one of B, which says where they are in A; None
             compares runs in float64.
     """
-    again = (
-        (_by_key(own_again), _by_key(other_again)) if own_again is not None and other_again is not None else ({}, {})
-    )
-    judge = _OutputPairing(own, other, again, equal)
-    found = {item.result.key: judge.place_of(item) for item in own.outputs}
+    again: tuple[_Outputs, _Outputs] = ({}, {})
+    if reference_again is not None and actual_again is not None:
+        again = _by_key(reference_again), _by_key(actual_again)
+    judge = _OutputPairing(reference, actual, again, equal)
+    found = {item.result.key: judge.place_of(item) for item in reference.outputs}
     judge.refuse_other_order(found)
-    has_cache = any(map(_is_of_cache, other.outputs)) or all(map(_is_of_cache, own.outputs))
-    caches = [item for item in own.outputs if not has_cache and found[item.result.key] is None and _is_of_cache(item)]
-    judged = tuple(judge.judged(item, found[item.result.key]) for item in own.outputs if item not in caches)
-    taken = {item.other.result.key for item in judged if item.other is not None}
-    left = [item for item in other.outputs if item.result.key not in taken]
+    has_cache = any(map(_is_of_cache, actual.outputs)) or all(map(_is_of_cache, reference.outputs))
+    lacking = [item for item in reference.outputs if found[item.result.key] is None]
+    caches = [] if has_cache else [item for item in lacking if _is_of_cache(item)]
+    judged = tuple(judge.judged(item, found[item.result.key]) for item in reference.outputs if item not in caches)
+    taken = {item.actual.result.key for item in judged if item.actual is not None}
+    left = [item for item in actual.outputs if item.result.key not in taken]
     return JudgedOutputs(
         judged,
         tuple(item for item in left if item.result.kind == "returned"),
@@ -134,111 +135,117 @@ def _by_key(execution: Execution) -> Mapping[str, Output]:
 class _OutputPairing:
     """Finds the outputs of B that are those of A; see `judge_outputs`."""
 
-    def __init__(self, own: Execution, other: Execution, again: tuple[_Outputs, _Outputs], equal: Equal | None) -> None:
-        self._own, self._other, self._again, self._equal = own, other, again, equal
+    def __init__(
+        self, reference: Execution, actual: Execution, again: tuple[_Outputs, _Outputs], equal: Equal | None
+    ) -> None:
+        self._reference, self._actual, self._again, self._equal = reference, actual, again, equal
         self._taken: set[str] = set()
 
-    def place_of(self, own: Output) -> JudgedOutput | None:
+    def place_of(self, reference: Output) -> JudgedOutput | None:
         """Return an output of A with that of B that it is; None if there is none."""
-        for other in self._candidates(own):
-            is_taken = other.result.key in self._taken and own.result.kind == other.result.kind
-            found = None if is_taken else self._pair(own, other)
+        for actual in self._candidates(reference):
+            is_taken = actual.result.key in self._taken and reference.result.kind == actual.result.kind
+            found = None if is_taken else self._pair(reference, actual)
             if found is not None:
-                self._taken.add(other.result.key)
+                self._taken.add(actual.result.key)
                 return found
         return None
 
-    def _candidates(self, own: Output) -> list[Output]:
+    def _candidates(self, reference: Output) -> list[Output]:
         """Return the outputs of B, the likeliest ones first: with the same name, and then of the same kind."""
-        name, kind = bare_name(own), own.result.kind
-        named = [item for item in self._other.outputs if item.result.kind == kind and bare_name(item) == name]
+        name, kind = bare_name(reference), reference.result.kind
+        named = [item for item in self._actual.outputs if item.result.kind == kind and bare_name(item) == name]
         if named and kind == "returned" and not _is_position(name):
             return named
-        order = {item.result.key: index for index, item in enumerate(self._other.outputs)}
+        order = {item.result.key: index for index, item in enumerate(self._actual.outputs)}
         return sorted(
-            self._other.outputs,
+            self._actual.outputs,
             key=lambda item: (item not in named, item.result.kind != kind, order[item.result.key]),
         )
 
-    def _pair(self, own: Output, other: Output) -> JudgedOutput | None:
-        if _class_problem(own, other):
+    def _pair(self, reference: Output, actual: Output) -> JudgedOutput | None:
+        if _class_problem(reference, actual):
             return None
-        shape, other_shape = tuple(own.tensor.shape), tuple(other.tensor.shape)
-        for layout in output_orders(shape, other_shape):
-            is_native = not (_has_float64(own) and _has_float64(other))
-            if (self._equal or (self._are_close if is_native else self._are_equal))(own, other, layout):
-                return JudgedOutput(own, other, order_text(layout, shape, other_shape), is_native=is_native)
+        shape, actual_shape = tuple(reference.tensor.shape), tuple(actual.tensor.shape)
+        for layout in output_orders(shape, actual_shape):
+            is_native = not (_has_float64(reference) and _has_float64(actual))
+            if (self._equal or (self._are_close if is_native else self._are_equal))(reference, actual, layout):
+                return JudgedOutput(reference, actual, order_text(layout, shape, actual_shape), is_native=is_native)
         return None
 
-    def _are_equal(self, own: Output, other: Output, layout: Layout) -> bool:
+    def _are_equal(self, reference: Output, actual: Output, layout: Layout) -> bool:
         """Whether two outputs are equal in float64, on both inputs, and finite or not in their own dtypes alike."""
-        if not have_equal_numbers(other.tensor.reshape(-1), in_order(layout, own.tensor)):
+        if not have_equal_numbers(actual.tensor.reshape(-1), in_order(layout, reference.tensor)):
             return False
-        if own.native is not None and other.native is not None:
-            if not have_same_kinds(other.native.reshape(-1), in_order(layout, own.native)):
+        if reference.native is not None and actual.native is not None:
+            if not have_same_kinds(actual.native.reshape(-1), in_order(layout, reference.native)):
                 return False
-            if self._is_rounded(own, other):
+            if self._is_rounded(reference, actual):
                 return False
-        first, second = (items.get(item.result.key) for items, item in zip(self._again, (own, other), strict=True))
+        first, second = self._again[0].get(reference.result.key), self._again[1].get(actual.result.key)
         if first is None or second is None:
             return True
-        shapes = [tuple(item.tensor.shape) for item in (own, other, first, second)]
+        shapes = [tuple(item.tensor.shape) for item in (reference, actual, first, second)]
         layouts = [layout] if shapes[:2] == shapes[2:] else output_orders(shapes[2], shapes[3])
         return any(
             have_equal_numbers(second.tensor.reshape(-1), in_order(item, first.tensor), _AGAIN) for item in layouts
         )
 
-    def _is_rounded(self, own: Output, other: Output) -> bool:
+    def _is_rounded(self, reference: Output, actual: Output) -> bool:
         """Whether B rounds an output to a dtype that a run in float64 does not show, such as one of 8 bits."""
-        unit = 0.0 if own.native is None else unit_of(own.native.dtype)
-        return _rounding(other) > _ROUNDED * max(_rounding(own), unit, self._other.units.get(other.result.value, 0.0))
+        unit = 0.0 if reference.native is None else unit_of(reference.native.dtype)
+        expected = max(_rounding(reference), unit, self._actual.units.get(actual.result.value, 0.0))
+        return _rounding(actual) > _ROUNDED * expected
 
-    def _are_close(self, own: Output, other: Output, layout: Layout) -> bool:
-        if own.native is None or other.native is None:
+    def _are_close(self, reference: Output, actual: Output, layout: Layout) -> bool:
+        if reference.native is None or actual.native is None:
             return False
-        expected = in_order(layout, own.native)
-        return compare_tensors(other.native.reshape(-1).to(expected.dtype), expected).close
+        expected = in_order(layout, reference.native)
+        return compare_tensors(actual.native.reshape(-1).to(expected.dtype), expected).close
 
     def refuse_other_order(self, found: dict[str, JudgedOutput | None]) -> None:
         """Refuse what is returned before an earlier output, where outputs have no names but positions."""
-        order = {item.result.key: index for index, item in enumerate(self._other.outputs)}
+        order = {item.result.key: index for index, item in enumerate(self._actual.outputs)}
         last: JudgedOutput | None = None
         for key, item in found.items():
-            if item is None or item.other is None or item.own.result.kind != "returned" != item.other.result.kind:
+            if item is None or item.actual is None:
                 continue
-            if not _is_position(bare_name(item.own)) or item.other.result.path.startswith((".", "['")):
+            if item.reference.result.kind != "returned" != item.actual.result.kind:
+                continue
+            if not _is_position(bare_name(item.reference)) or item.actual.result.path.startswith((".", "['")):
                 continue
             if (
                 last is not None
-                and last.other is not None
-                and order[last.other.result.key] > order[item.other.result.key]
+                and last.actual is not None
+                and order[last.actual.result.key] > order[item.actual.result.key]
             ):
-                label = f"the {output_name(item.other)} of B is the {output_name(item.own)} of A"
+                label = f"the {output_name(item.actual)} of B is the {output_name(item.reference)} of A"
                 found[key] = replace(item, problem=f"{label}: they are in another order")
             last = item
 
-    def judged(self, own: Output, found: JudgedOutput | None) -> JudgedOutput:
+    def judged(self, reference: Output, found: JudgedOutput | None) -> JudgedOutput:
         """Return an output of A with that of B that it is, or else with the one in its place and what is wrong."""
         if found is not None:
             return found
-        places = [item for item in self._candidates(own) if item.result.kind == own.result.kind]
-        same = [item for item in places if bare_name(item) == bare_name(own)]
+        places = [item for item in self._candidates(reference) if item.result.kind == reference.result.kind]
+        same = [item for item in places if bare_name(item) == bare_name(reference)]
         free = [item for item in places if item.result.key not in self._taken]
-        other = next(iter(same or free), None)
-        if other is not None:
-            self._taken.add(other.result.key)
-        shapes = [tuple(item.tensor.shape) for item in (own, other or own)]
+        actual = next(iter(same or free), None)
+        if actual is not None:
+            self._taken.add(actual.result.key)
+        shapes = [tuple(item.tensor.shape) for item in (reference, actual or reference)]
         has_other_shape = next(output_orders(shapes[0], shapes[1]), None) is None
-        is_rounded = other is not None and self._is_rounded(own, other)
-        problem = _problem(own, other, has_other_shape=has_other_shape, is_rounded=is_rounded)
-        return JudgedOutput(own, other, problem=problem)
+        is_rounded = actual is not None and self._is_rounded(reference, actual)
+        problem = _problem(reference, actual, has_other_shape=has_other_shape, is_rounded=is_rounded)
+        return JudgedOutput(reference, actual, problem=problem)
 
-    def is_kept_by_reference(self, other: Output) -> bool:
+    def is_kept_by_reference(self, actual: Output) -> bool:
         """Whether an argument that B changes is one of A, which does not change it."""
-        given = self._other.values.get(other.result.given)
-        changed = {item.result.given for item in self._own.outputs}
-        own = [self._own.values[name] for name in self._own.graph.inputs if name not in changed]
-        return given is not None and any(item.shape == given.shape and have_equal_numbers(given, item) for item in own)
+        given = self._actual.values.get(actual.result.given)
+        changed = {item.result.given for item in self._reference.outputs}
+        unchanged = [self._reference.values[name] for name in self._reference.graph.inputs if name not in changed]
+        same_shape = [item for item in unchanged if given is not None and item.shape == given.shape]
+        return given is not None and any(have_equal_numbers(given, item) for item in same_shape)
 
 
 def _has_float64(output: Output) -> bool:
@@ -246,14 +253,14 @@ def _has_float64(output: Output) -> bool:
     return output.native is None or bool((output.tensor.isfinite() | ~output.native.isfinite()).all())
 
 
-def _class_problem(own: Output, other: Output) -> str:
+def _class_problem(reference: Output, actual: Output) -> str:
     """Say what an output of B is in place of that of A: a number, an integer, a boolean or a string; `""` if the same.
 
     A dtype of another size is none of these: what it can't hold is seen in the numbers.
     """
-    if _text_of(own) is _text_of(other) is None and "" in (own.result.value, other.result.value):
+    if _text_of(reference) is _text_of(actual) is None and "" in (reference.result.value, actual.result.value):
         return ""  # a Python number, of which 1 is 1.0
-    classes = [_number_class(item) for item in (other, own)]
+    classes = [_number_class(item) for item in (actual, reference)]
     return "" if classes[0] == classes[1] else f"is {classes[0]}, that of A {classes[1]}"
 
 
@@ -272,20 +279,21 @@ def _text_of(output: Output) -> str | None:
     return bytes(output.tensor.tolist()).decode(errors="surrogatepass") if is_text else None
 
 
-def _problem(own: Output, other: Output | None, *, has_other_shape: bool, is_rounded: bool) -> str:
+def _problem(reference: Output, actual: Output | None, *, has_other_shape: bool, is_rounded: bool) -> str:
     """Say what is wrong with an output of B that is not that of A."""
-    label = f"the {output_name(other or own)}"
-    if other is None:
+    label = f"the {output_name(actual or reference)}"
+    if actual is None:
         return f"{label} of A is no output of B"
-    if problem := _class_problem(own, other):
+    if problem := _class_problem(reference, actual):
         return f"{label} of B {problem}"
-    if (text := _text_of(other)) is not None:
-        return f"{label} of B is {text!r:.80}, that of A {_text_of(own)!r:.80}"
+    if (text := _text_of(actual)) is not None:
+        return f"{label} of B is {text!r:.80}, that of A {_text_of(reference)!r:.80}"
     if has_other_shape:
-        return f"{label} of B has the shape {[*other.tensor.shape]}, that of A {[*own.tensor.shape]}"
-    numbers, expected = other.tensor.double().reshape(-1), own.tensor.double().reshape(-1)
-    in_float64 = None if other.problem else other.tensor  # else NaN stands for what float64 can't compute
-    if infinite := _not_finite(own.tensor, in_float64, "") or _not_finite(own.native, other.native, " as it runs"):
+        return f"{label} of B has the shape {[*actual.tensor.shape]}, that of A {[*reference.tensor.shape]}"
+    numbers, expected = actual.tensor.double().reshape(-1), reference.tensor.double().reshape(-1)
+    in_float64 = None if actual.problem else actual.tensor  # else NaN stands for what float64 can't compute
+    infinite = _not_finite(reference.tensor, in_float64, "")
+    if infinite := infinite or _not_finite(reference.native, actual.native, " as it runs"):
         return f"{label} of B: {infinite}"
     if len(numbers) == 1:
         return f"{label} of B is {float(numbers):.8g}, that of A {float(expected):.8g}"
@@ -298,10 +306,10 @@ def _problem(own: Output, other: Output | None, *, has_other_shape: bool, is_rou
     return f"{label} of B {rounded if is_rounded else _ON_THESE_INPUTS}"
 
 
-def _not_finite(own: torch.Tensor | None, other: torch.Tensor | None, where: str) -> str:
+def _not_finite(reference: torch.Tensor | None, actual: torch.Tensor | None, where: str) -> str:
     """Say how many numbers of an output of B are not finite, if there are more than in A."""
-    for what, is_such in (("NaN", torch.isnan), ("infinite", torch.isinf)) if own is not None else ():
-        count, wanted = (int(is_such(item).sum()) if item is not None else 0 for item in (other, own))
+    for what, is_such in (("NaN", torch.isnan), ("infinite", torch.isinf)) if reference is not None else ():
+        count, wanted = (int(is_such(item).sum()) if item is not None else 0 for item in (actual, reference))
         if count > wanted:
             return f"{count} numbers ({wanted} in A) are {what}{where}"
     return ""
@@ -336,7 +344,7 @@ def output_name(output: Output) -> str:
     return f"output {bare_name(output)}".rstrip()
 
 
-def output_orders(shape: Shape, other: Shape) -> Iterator[Layout]:
+def output_orders(shape: Shape, output_shape: Shape) -> Iterator[Layout]:
     """Yield the orders in which an output may have all numbers of a tensor: where its elements are in that tensor.
 
     An output of the same shape has the same order. One of another shape may have dimensions that are joined or split
@@ -345,16 +353,18 @@ def output_orders(shape: Shape, other: Shape) -> Iterator[Layout]:
 
     Args:
         shape: of the tensor.
-        other: of the output.
+        output_shape: of the output.
     """
-    if math.prod(shape) != math.prod(other) or (0 in shape and sorted(_long(shape)) != sorted(_long(other))):
+    if math.prod(shape) != math.prod(output_shape):
+        return
+    if 0 in shape and sorted(_long(shape)) != sorted(_long(output_shape)):
         return
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     digits = [digit for digit in zip(shape, strides, strict=True) if digit[0] != 1]
-    may_move = _long(shape) != _long(other) and len(shape) >= _BATCHED and len(digits) <= _DIMENSIONS
+    may_move = _long(shape) != _long(output_shape) and len(shape) >= _BATCHED and len(digits) <= _DIMENSIONS
     for order in itertools.permutations(digits) if may_move else [digits]:
         sizes = _ends([size for size, _ in order])
-        if sizes <= _ends(other) or sizes >= _ends(other):
+        if sizes <= _ends(output_shape) or sizes >= _ends(output_shape):
             yield Layout.of(0, order)
 
 
@@ -372,18 +382,18 @@ def in_order(layout: Layout, tensor: torch.Tensor) -> torch.Tensor:
     return layout.select(tensor).reshape(-1) if tensor.numel() else tensor.reshape(-1)
 
 
-def order_text(layout: Layout, shape: Shape, other: Shape) -> str:
+def order_text(layout: Layout, shape: Shape, output_shape: Shape) -> str:
     """Say in which order an output has the numbers of a tensor; `""` if it has the same shape."""
-    if shape == other:
+    if shape == output_shape:
         return ""
-    return f"{'' if layout.is_contiguous else 'in another order, '}{[*other]} for {[*shape]}"
+    return f"{'' if layout.is_contiguous else 'in another order, '}{[*output_shape]} for {[*shape]}"
 
 
-def have_equal_numbers(actual: torch.Tensor, expected: torch.Tensor, relative: float = RELATIVE) -> bool:
+def have_equal_numbers(actual: torch.Tensor, reference: torch.Tensor, relative: float = RELATIVE) -> bool:
     """Whether two tensors of one shape are equal: finite numbers but for rounding, others in their kind and sign."""
-    if not (actual.is_floating_point() or expected.is_floating_point()):
-        return bool((actual.long() == expected.long()).all())  # torch compares no uint16 with another dtype
-    first, second = actual.double(), expected.double()
+    if not (actual.is_floating_point() or reference.is_floating_point()):
+        return bool((actual.long() == reference.long()).all())  # torch compares no uint16 with another dtype
+    first, second = actual.double(), reference.double()
     if not have_same_kinds(first, second):
         return False
     finite = second.isfinite()
@@ -391,9 +401,9 @@ def have_equal_numbers(actual: torch.Tensor, expected: torch.Tensor, relative: f
     return bool((~finite | ((first - second).abs() <= relative * sizes)).all())
 
 
-def have_same_kinds(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+def have_same_kinds(actual: torch.Tensor, reference: torch.Tensor) -> bool:
     """Whether two tensors of one shape are NaN, infinite, and of which sign, in the same places."""
-    return torch.equal(_kinds(actual), _kinds(expected))
+    return torch.equal(_kinds(actual), _kinds(reference))
 
 
 def _kinds(tensor: torch.Tensor) -> torch.Tensor:

@@ -25,8 +25,8 @@ class PatchedRun:
 
     Attributes:
         pairs: these.
-        own: the run of A.
-        other: the run of B.
+        reference: the run of A.
+        actual: the run of B.
         values: the values of B in the last run, by name.
         found: those whose numbers are all numbers of A.
         matches: where they are in the values of A.
@@ -38,9 +38,9 @@ class PatchedRun:
 
     def __init__(self, pairs: Correspondence) -> None:
         self.pairs = pairs
-        self.own, self.other = pairs.reference.execution, pairs.other.execution
-        self.values: dict[str, torch.Tensor] = dict(self.other.values)
-        self.found = set(pairs.found)
+        self.reference, self.actual = pairs.reference.execution, pairs.actual.execution
+        self.values: dict[str, torch.Tensor] = dict(self.actual.values)
+        self.found = set(pairs.found_in_reference)
         self.matches = dict(pairs.from_reference)
         self.owners = dict(pairs.owners)
         self.operands: dict[str, torch.Tensor] = {}
@@ -50,15 +50,15 @@ class PatchedRun:
     @cached_property
     def outputs(self) -> list[str]:
         """The values of B that are outputs and can be judged."""
-        judged = {*self.pairs.other.recognizable, *self.pairs.plain_outputs} & self.other.graph.producer.keys()
-        outputs = dict.fromkeys(self.other.roots[name] for name in self.other.graph.outputs)
+        judged = {*self.pairs.actual.recognizable, *self.pairs.plain_outputs} & self.actual.graph.producer.keys()
+        outputs = dict.fromkeys(self.actual.roots[name] for name in self.actual.graph.outputs)
         return [name for name in outputs if name in judged]
 
     @cached_property
     def routed(self) -> frozenset[str]:
         """The values of B whose rows are selected by other values, so that A may have them in another order."""
         routed: set[str] = set()
-        for node in self.other.graph.nodes:
+        for node in self.actual.graph.nodes:
             routing = node.operator.routing
             if routing == "order" or (routing != "scatter" and not routed.isdisjoint(node.reads)):
                 routed.update(node.outputs)
@@ -66,7 +66,7 @@ class PatchedRun:
 
     def is_right(self, name: str) -> bool:
         """Whether a value of B is one of A, a weight or an input."""
-        return self.other.is_right(name, self.found)
+        return self.actual.is_right(name, self.found)
 
     def is_known(self, name: str) -> bool:
         """Whether a value of A is in B, as B has computed it."""
@@ -74,11 +74,11 @@ class PatchedRun:
 
     def roots(self, node: Node) -> Iterator[str]:
         """Yield the values and weights that an operation of B reads, in whatever order of their elements."""
-        return map(self.other.roots.__getitem__, node.reads)
+        return map(self.actual.roots.__getitem__, node.reads)
 
     def owners_of(self, name: str) -> frozenset[str]:
         """Return the values of A that have numbers of a value of B, or of the value that it was moved from."""
-        return self.owners.get(self.other.roots[name], frozenset())
+        return self.owners.get(self.actual.roots[name], frozenset())
 
     def is_as_forced(self, name: str, values: Tensors) -> bool:
         """Whether the computed value of a name, among `values`, is the number that takes its place."""
@@ -93,7 +93,7 @@ class PatchedRun:
         wrong, count = self._run_with({}), 0
         while wrong and len(self.found) > count:
             count = len(self.found)
-            exact = equal_values(matched_values(self.matches, self.own.values), self.values)
+            exact = equal_values(matched_values(self.matches, self.reference.values), self.values)
             pairs = ((self.values[name], number) for name, number in exact.items())
             if all(TensorNumbers(number).closeness(_EXACT).holds(value, number) for value, number in pairs):
                 break
@@ -102,11 +102,11 @@ class PatchedRun:
 
     def _run_with(self, given: Tensors) -> list[str]:
         """Run B with the forced numbers, and others where none is forced; return the values that are wrong."""
-        run_again = self.other.run_again
+        run_again = self.actual.run_again
         if run_again is None:
             return []
         operands = {anchor.operand for anchor in self.pairs.anchors}
-        wanted = {*self.pairs.other.recognizable, *self.forced, *operands, *self.pairs.plain_outputs}
+        wanted = {*self.pairs.actual.recognizable, *self.forced, *operands, *self.pairs.plain_outputs}
         values = run_again({**given, **self.forced}, wanted)
         while reordered := [name for name in self.guessed if name in values and self._is_reordered(name, values[name])]:
             for name in reordered:  # B's order is as good as the guess
@@ -115,13 +115,13 @@ class PatchedRun:
         changed = {
             name: TensorNumbers(value)
             for name, value in values.items()
-            if name in self.pairs.other.recognizable and not torch.equal(value, self.values[name])
+            if name in self.pairs.actual.recognizable and not torch.equal(value, self.values[name])
         }
-        matches = match_values(self.pairs.other, self.pairs.reference, changed)
+        matches = match_values(self.pairs.actual, self.pairs.reference, changed)
         same = {name for name in self.found & changed.keys() if _equal(self.values[name], values[name])}
         self.found = (self.found - changed.keys()) | same | matches.keys() | self._joined(changed)
-        for name, expected in self.pairs.plain_outputs.items():
-            is_right = name in values and _equal(values[name], expected)
+        for name, reference in self.pairs.plain_outputs.items():
+            is_right = name in values and _equal(values[name], reference)
             (self.found.add if is_right else self.found.discard)(name)
         left = {name: numbers for name, numbers in changed.items() if name not in self.found}
         self.found.update(self.pairs.without_bias(left))
@@ -150,7 +150,8 @@ class PatchedRun:
             if name in changed and not anchor.whole:
                 parts = [item for item in self.pairs.anchors if item.node.name == anchor.node.name]
                 sources = {item.reference.outputs[0] for item in parts}
-                if all(solve(TensorNumbers(self.own.values[source]), changed[name]) is not None for source in sources):
+                values = (TensorNumbers(self.reference.values[source]) for source in sources)
+                if all(solve(value, changed[name]) is not None for value in values):
                     found.add(name)
         return found
 

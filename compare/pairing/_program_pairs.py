@@ -91,9 +91,9 @@ class _Ways:
             operands.exact,
             operands.joined,
             self._names.kept,
-            operands.other,
+            operands.wrong,
             self._names.with_same_origin,
-            self.weights.other,
+            self.weights.wrong,
         )
 
     def pair_all(self) -> Collection[str]:

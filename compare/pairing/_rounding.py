@@ -22,7 +22,7 @@ class RoundingLevels:
         truths: the values of one side by name, with their noise (see `measured` and `assumed`).
         arrays: the numbers of the other side by name, as float64.
         units: half a unit in the last place of the precision of each array, relative.
-        own_units: the same of the values; 0 if they are exact.
+        value_units: the same of the values; 0 if they are exact.
     """
 
     def __init__(
@@ -30,13 +30,13 @@ class RoundingLevels:
         truths: Mapping[str, Float64Value],
         arrays: Tensors,
         units: Mapping[str, float],
-        own_units: Mapping[str, float] | None = None,
+        value_units: Mapping[str, float] | None = None,
     ) -> None:
-        self._truths, self._arrays, self._units, self._own_units = truths, arrays, units, own_units or {}
+        self._truths, self._arrays, self._units, self._value_units = truths, arrays, units, value_units or {}
 
     def relative(self, value: str) -> float:
         """Return the largest difference of an element that rounding explains, relative to the root mean square."""
-        unit = max((*self._units.values(), self._own_units.get(value, 0.0)))
+        unit = max((*self._units.values(), self._value_units.get(value, 0.0)))
         truth = self._truths.get(value)
         if unit < FINEST or truth is None or not truth.value.numel():
             return RELATIVE
@@ -46,7 +46,7 @@ class RoundingLevels:
 
     def are_known(self, value: str, array: str) -> bool:
         """Whether rounding judges a value and an array; else they are equal or not."""
-        return max(self._units.get(array, 0.0), self._own_units.get(value, 0.0)) >= FINEST and value in self._truths
+        return max(self._units.get(array, 0.0), self._value_units.get(value, 0.0)) >= FINEST and value in self._truths
 
     def explain(self, value: str, array: str, layout: Layout, *, whole_array: bool) -> bool:
         """Return whether rounding explains the difference of an array and a value.
@@ -59,15 +59,15 @@ class RoundingLevels:
             layout: where the elements of the one are in the other one.
             whole_array: whether those of the array are in the value; else those of the value are in the array.
         """
-        unit = max(self._units[array], self._own_units.get(value, 0.0))
+        unit = max(self._units[array], self._value_units.get(value, 0.0))
         truth = self._truths.get(value)
         if unit < FINEST or truth is None:
             return True
         numbers = [without_infinity(self._arrays[array]), truth.value, truth.noisy]
         outer = numbers[1:] if whole_array else numbers[:1]
         moved = [layout.select(item) for item in outer]
-        actual, own, noisy = [numbers[0], *moved] if whole_array else [*moved, *numbers[1:]]
-        flat = Float64Value(own.reshape(-1), noisy.reshape(-1), truth.unit)
+        actual, exact, noisy = [numbers[0], *moved] if whole_array else [*moved, *numbers[1:]]
+        flat = Float64Value(exact.reshape(-1), noisy.reshape(-1), truth.unit)
         verdict = rounding_verdict(actual.reshape(-1), flat.value, flat, unit=unit)
         return verdict is not None and verdict.verdict != "wrong"
 

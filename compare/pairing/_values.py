@@ -70,7 +70,7 @@ class ValueSide:
     @cached_property
     def index(self) -> TensorIndex:
         """Finds values by their numbers."""
-        return TensorIndex(self.recognizable, own=self._tolerances)
+        return TensorIndex(self.recognizable, exceptions=self._tolerances)
 
     def relative(self, name: str) -> float:
         """Return the largest difference of a number of a value, relative to it (see `TensorNumbers.closeness`)."""
@@ -96,13 +96,16 @@ def is_recognizable(numbers: TensorNumbers) -> bool:
 
 
 def match_values(
-    side: ValueSide, other: ValueSide, numbers: Mapping[str, TensorNumbers] | None = None, known: Matches | None = None
+    side: ValueSide,
+    sources: ValueSide,
+    numbers: Mapping[str, TensorNumbers] | None = None,
+    known: Matches | None = None,
 ) -> dict[str, tuple[ValueMatch, ...]]:
     """Return where the values of an execution are in another one, on both inputs.
 
     Args:
         side: the execution whose values are looked for.
-        other: the execution in which they are looked for.
+        sources: the execution in which they are looked for.
         numbers: the values to look for, by name; None for all recognizable ones of `side`, which are checked on the
             second input, too.
         known: matches that were found before, which are not looked for again if both values can still be recognized.
@@ -110,104 +113,105 @@ def match_values(
     found = {
         name: kept
         for name, matches in (known or {}).items()
-        if name in side.recognizable and (kept := tuple(item for item in matches if item.source in other.recognizable))
+        if name in side.recognizable
+        and (kept := tuple(item for item in matches if item.source in sources.recognizable))
     }
     for name, value in (side.recognizable if numbers is None else numbers).items():
         if name in found:
             continue
         matches = [
             match
-            for match in _candidates(name, value, other, side.relative(name))
-            if numbers is not None or (_holds_again(match, side, other) and _is_rounding(match, side, other))
+            for match in _candidates(name, value, sources, side.relative(name))
+            if numbers is not None or (_holds_again(match, side, sources) and _is_rounding(match, side, sources))
         ]
         if matches:
             found[name] = tuple(matches)
     return found
 
 
-def _candidates(name: str, value: TensorNumbers, other: ValueSide, relative: float) -> list[ValueMatch]:
+def _candidates(name: str, value: TensorNumbers, sources: ValueSide, relative: float) -> list[ValueMatch]:
     def solved(source: str) -> Layout | None:
-        return solve(value, other.recognizable[source], max(relative, other.relative(source)))
+        return solve(value, sources.recognizable[source], max(relative, sources.relative(source)))
 
-    coarse = max(relative, other.coarsest)
+    coarse = max(relative, sources.coarsest)
     if coarse > _COARSE:
-        return _coarse_candidates(name, value, other, relative)
+        return _coarse_candidates(name, value, sources, relative)
     found = []
-    for candidate in other.index.equal_sized(value, relative):
+    for candidate in sources.index.equal_sized(value, relative):
         if (layout := solved(candidate)) is not None:
             found.append(ValueMatch(name, candidate, layout, whole=True))
-        elif other.gathers and have_same_rows(value, other.recognizable[candidate]):
+        elif sources.gathers and have_same_rows(value, sources.recognizable[candidate]):
             found.append(ValueMatch(name, candidate, None, whole=True))
     same = [match for match in found if match.layout is not None and match.layout.is_contiguous]
     found = same or found
     # A value may also be a part of another one, from which the equal one was moved or joined.
-    sources = {match.source for match in found}
-    for candidate in (item for item in other.index.holders(value, relative) if item not in sources):
+    matched = {match.source for match in found}
+    for candidate in (item for item in sources.index.holders(value, relative) if item not in matched):
         layout = solved(candidate)
-        if layout is not None or (other.gathers and has_columns(value, other.recognizable[candidate])):
+        if layout is not None or (sources.gathers and has_columns(value, sources.recognizable[candidate])):
             found.append(ValueMatch(name, candidate, layout, whole=False))
     return found
 
 
-def _coarse_candidates(name: str, value: TensorNumbers, other: ValueSide, relative: float) -> list[ValueMatch]:
+def _coarse_candidates(name: str, value: TensorNumbers, sources: ValueSide, relative: float) -> list[ValueMatch]:
     """Return where a value of a low precision may be: its fibers can't be told apart, so usual orders are tried."""
     found = []
-    for source, numbers in other.recognizable.items():
-        layout = usual_layout(value, numbers, max(relative, other.relative(source)))
+    for source, numbers in sources.recognizable.items():
+        layout = usual_layout(value, numbers, max(relative, sources.relative(source)))
         if layout is not None:
             found.append(ValueMatch(name, source, layout, whole=layout.numel == numbers.tensor.numel()))
     return [match for match in found if match.whole] or found
 
 
-def _is_rounding(match: ValueMatch, side: ValueSide, other: ValueSide) -> bool:
+def _is_rounding(match: ValueMatch, side: ValueSide, sources: ValueSide) -> bool:
     """Whether rounding explains how far a match is from float64."""
     if match.layout is None:
-        return side.levels is None and other.levels is None
-    if other.levels is not None:
-        return other.levels.explain(match.source, match.value, match.layout, whole_array=True)
+        return side.levels is None and sources.levels is None
+    if sources.levels is not None:
+        return sources.levels.explain(match.source, match.value, match.layout, whole_array=True)
     return side.levels is None or side.levels.explain(match.value, match.source, match.layout, whole_array=False)
 
 
-def _holds_again(match: ValueMatch, side: ValueSide, other: ValueSide) -> bool:
+def _holds_again(match: ValueMatch, side: ValueSide, sources: ValueSide) -> bool:
     """Whether a match holds on the second input; one whose shape depends on the input can't be checked there."""
-    if side.second is None or other.second is None:
+    if side.second is None or sources.second is None:
         return True
-    value, source = TensorNumbers(side.second.values[match.value]), TensorNumbers(other.second.values[match.source])
+    value, source = TensorNumbers(side.second.values[match.value]), TensorNumbers(sources.second.values[match.source])
     if match.layout is None:
         if len(value.tensor) != len(source.tensor):
             return True
         return (have_same_rows if match.whole else has_columns)(value, source, _SECOND)
     if (
         value.tensor.numel() != match.layout.numel
-        or source.tensor.numel() != other.recognizable[match.source].tensor.numel()
+        or source.tensor.numel() != sources.recognizable[match.source].tensor.numel()
     ):
         return True
     if holds(match.layout, value, source, _SECOND):
         return True
     # Other tokens, in another order.
-    return other.gathers and (have_same_rows if match.whole else has_columns)(value, source, _SECOND)
+    return sources.gathers and (have_same_rows if match.whole else has_columns)(value, source, _SECOND)
 
 
-def matched_values(matches: Matches, own: Tensors) -> dict[str, torch.Tensor]:
+def matched_values(matches: Matches, reference: Tensors) -> dict[str, torch.Tensor]:
     """Return the numbers of A at the places of matches, by the names of the values of B."""
     return {
-        match.value: match.layout.select(own[match.source])
+        match.value: match.layout.select(reference[match.source])
         for found in matches.values()
         for match in found
-        if match.layout is not None and match.layout.last < own[match.source].numel()
+        if match.layout is not None and match.layout.last < reference[match.source].numel()
     }
 
 
-def equal_values(exact: Tensors, other: Tensors) -> dict[str, torch.Tensor]:
+def equal_values(exact: Tensors, actual: Tensors) -> dict[str, torch.Tensor]:
     """Return numbers in the shapes of the values of B whose numbers they are but for rounding.
 
     Args:
         exact: the numbers by the names of values of B.
-        other: the values of B.
+        actual: the values of B.
     """
     found = {}
     for name, item in exact.items():
-        value = other[name]
+        value = actual[name]
         if item.numel() == value.numel():  # else rows of other tokens
             number = item.reshape(value.shape)
             if TensorNumbers(number).closeness(2 * RELATIVE).holds(value, number):

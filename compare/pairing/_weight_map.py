@@ -103,7 +103,7 @@ class WeightMap:
 
 
 def match_weights(
-    reference: Tensors, other: Tensors, folded: Mapping[str, FoldedWeight] = MappingProxyType({})
+    reference: Tensors, actual: Tensors, folded: Mapping[str, FoldedWeight] = MappingProxyType({})
 ) -> WeightMap:
     """Find the weights of `other` among those of `reference`.
 
@@ -112,15 +112,15 @@ def match_weights(
 
     Args:
         reference: the weights of implementation A by name.
-        other: the weights of implementation B by name.
+        actual: the weights of implementation B by name.
         folded: what the weights of A become if they are folded into others, by what it is called.
     """
-    own, others = _real(reference), _real(other)
-    dtypes = {tensor.dtype for tensor in (*own.values(), *others.values())}
+    reference, actual = _real(reference), _real(actual)
+    dtypes = {tensor.dtype for tensor in (*reference.values(), *actual.values())}
     coarsest = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
     matcher = _Matcher(
-        {name: TensorNumbers(tensor.to(coarsest)) for name, tensor in own.items()},
-        {name: TensorNumbers(tensor.to(coarsest)) for name, tensor in others.items()},
+        {name: TensorNumbers(tensor.to(coarsest)) for name, tensor in reference.items()},
+        {name: TensorNumbers(tensor.to(coarsest)) for name, tensor in actual.items()},
         folded,
     )
     matcher.match_whole()
@@ -138,18 +138,19 @@ def _real(tensors: Tensors) -> dict[str, torch.Tensor]:
     return {name: item.detach() for name, item in real.items() if item.is_floating_point() and item.numel()}
 
 
-def not_compared(reference: Tensors, other: Tensors) -> Iterator[str]:
+def not_compared(reference: Tensors, actual: Tensors) -> Iterator[str]:
     """Yield a sentence for each side that has tensors of integers that the other side does not have bit for bit."""
-    own, others = (
+    reference_integers, actual_integers = (
         {name: item for name, item in side.items() if not (item.is_floating_point() or item.is_complex())}
-        for side in (reference, other)
+        for side in (reference, actual)
     )
-    for side, mine, theirs in (("A", own, others), ("B", others, own)):
+    sides = ("A", reference_integers, actual_integers), ("B", actual_integers, reference_integers)
+    for side, integers, other_integers in sides:
         odd = [
             f"{name!r} ({str(item.dtype).removeprefix('torch.')})"
-            for name, item in mine.items()
+            for name, item in integers.items()
             if item.numel() > 1
-            and not any(item.shape == one.shape and torch.equal(item, one) for one in theirs.values())
+            and not any(item.shape == same.shape and torch.equal(item, same) for same in other_integers.values())
         ]
         if odd:
             names = ", ".join(odd[:_NAMED]) + (", …" if len(odd) > _NAMED else "")
@@ -164,7 +165,7 @@ class _Matcher:
     """The state of `match_weights`; see there."""
 
     reference: dict[str, TensorNumbers]
-    other: dict[str, TensorNumbers]
+    actual: dict[str, TensorNumbers]
     folded: Mapping[str, FoldedWeight]
     parts: dict[str, list[WeightPart]] = field(default_factory=dict)
     others: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -178,7 +179,7 @@ class _Matcher:
     def match_whole(self) -> None:
         """Match weights that have the same numbers; of several equal ones, the first with the first."""
         taken: dict[tuple[str, ...], Iterator[str]] = {}
-        for name, numbers in self.other.items():
+        for name, numbers in self.actual.items():
             found = {}
             for candidate in self._index.equal_sized(numbers):
                 if (layout := solve(numbers, self.reference[candidate], _EXACT)) is not None:
@@ -194,7 +195,7 @@ class _Matcher:
 
     def match_parts(self) -> None:
         """Match weights that were split or joined."""
-        left = {name: numbers for name, numbers in self.other.items() if name not in self.parts}
+        left = {name: numbers for name, numbers in self.actual.items() if name not in self.parts}
         for name, numbers in left.items():
             for holder in (*self._vectors(self.reference, numbers), *self._index.holders(numbers)):
                 layout = solve(numbers, self.reference[holder], _EXACT)
@@ -224,36 +225,36 @@ class _Matcher:
 
     def match_folded(self) -> None:
         """Match weights whose rows or columns were multiplied by factors."""
-        left = [name for name in self.other if name not in self.parts and self.other[name].tensor.dim() > 1]
-        own_names = [name for name, item in self.reference.items() if item.tensor.dim() > 1]
-        free = [*sorted(own_names, key=self.used.__contains__), *self._products]
-        for own_axis, other_axis, name in itertools.product((0, 1), (0, 1), left):
-            shape = self.other[name].tensor.shape
-            for first in range(len(shape) if len(shape) > 2 and other_axis else 1):  # of factors by head, say
+        left = [name for name in self.actual if name not in self.parts and self.actual[name].tensor.dim() > 1]
+        matrices = [name for name, item in self.reference.items() if item.tensor.dim() > 1]
+        free = [*sorted(matrices, key=self.used.__contains__), *self._products]
+        for reference_axis, axis, name in itertools.product((0, 1), (0, 1), left):
+            shape = self.actual[name].tensor.shape
+            for first in range(len(shape) if len(shape) > 2 and axis else 1):  # of factors by head, say
                 if name not in self.parts:
-                    self._match_scaled(name, first, other_axis, free, own_axis)
+                    self._match_scaled(name, first, axis, free, reference_axis)
 
-    def _match_scaled(self, name: str, first: int, axis: int, among: Sequence[str], own_axis: int) -> None:
+    def _match_scaled(self, name: str, first: int, axis: int, among: Sequence[str], reference_axis: int) -> None:
         """Match a weight of B, as a matrix with one of its dimensions as rows, whose fibers have factors."""
-        weight = _matrix(self.other[name], first)
+        weight = _matrix(self.actual[name], first)
         if weight.shape[axis] == 1:  # a factor for each number would make anything of anything
             return
-        for candidate in self._scaled(TensorNumbers(weight), axis, among, own_axis):
-            own = _matrix(self._own(candidate))
-            layout = solve(_normalized(weight, axis), _normalized(own, own_axis), _FOLDED)
+        for candidate in self._scaled(TensorNumbers(weight), axis, among, reference_axis):
+            reference = _matrix(self._reference_matrix(candidate))
+            layout = solve(_normalized(weight, axis), _normalized(reference, reference_axis), _FOLDED)
             if layout is None:
                 continue
-            numbers = layout.select(own).reshape(weight.shape).double()
+            numbers = layout.select(reference).reshape(weight.shape).double()
             factor, factors = self._factor(weight, numbers, axis)
-            moved = self.other[name].tensor.movedim(first, 0).shape
+            moved = self.actual[name].tensor.movedim(first, 0).shape
             exact, numbers = (
                 item.reshape(moved).movedim(0, first) for item in (numbers * factors.unsqueeze(axis), numbers)
             )
-            natural = solve(TensorNumbers(numbers), TensorNumbers(own.double()), _EXACT) if first else layout
+            natural = solve(TensorNumbers(numbers), TensorNumbers(reference.double()), _EXACT) if first else layout
             if natural is None:
                 continue
             whole: Arrangement = "same" if natural.is_contiguous else "moved"
-            arrangement = whole if weight.numel() == own.numel() else "part"
+            arrangement = whole if weight.numel() == reference.numel() else "part"
             self.parts[name] = [WeightPart(candidate, natural, arrangement, factor)]
             self.exact[name] = exact.contiguous()
             self.used.update((candidate, *(self.folded[candidate].sources if candidate in self._products else ())))
@@ -264,18 +265,18 @@ class _Matcher:
         """The weights of A that are computed from several matrices."""
         return {name: TensorNumbers(item.tensor) for name, item in self.folded.items() if item.tensor.dim() > 1}
 
-    def _own(self, name: str) -> TensorNumbers:
+    def _reference_matrix(self, name: str) -> TensorNumbers:
         return self._products[name] if name in self._products else self.reference[name]
 
-    def _scaled(self, weight: TensorNumbers, axis: int, among: Sequence[str], own_axis: int) -> list[str]:
+    def _scaled(self, weight: TensorNumbers, axis: int, among: Sequence[str], reference_axis: int) -> list[str]:
         """Return the weights of A that have some fibers of a matrix of B, apart from a factor for each of them."""
         ratios = _ratios(weight, axis)
         probes = ratios[sorted({0, len(ratios) // 2, len(ratios) - 1})]
         found = []
         for name in among:
-            numbers = self._own(name)
-            if _matrix(numbers).shape[own_axis] == weight.tensor.shape[axis]:
-                distances = (_ratios(numbers, own_axis) - probes[:, None]).abs().amax(-1)
+            numbers = self._reference_matrix(name)
+            if _matrix(numbers).shape[reference_axis] == weight.tensor.shape[axis]:
+                distances = (_ratios(numbers, reference_axis) - probes[:, None]).abs().amax(-1)
                 if bool((distances.amin(-1) <= _FOLDED).all()):
                     found.append(name)
         return found
@@ -283,18 +284,18 @@ class _Matcher:
     def match_joined_and_folded(self) -> None:
         """Match joined weights whose columns or rows were multiplied by a vector, such as the gain of a norm."""
         free = {name: item for name, item in self.reference.items() if item.tensor.dim() == 2 and name not in self.used}
-        left = [name for name in self.other if name not in self.parts and self.other[name].tensor.dim() == 2]
+        left = [name for name in self.actual if name not in self.parts and self.actual[name].tensor.dim() == 2]
         index = TensorIndex(free, _FOLDED)
         for name, axis in itertools.product(left, (1, 0)):
-            weight = self.other[name].tensor.double().movedim(axis, -1)
+            weight = self.actual[name].tensor.double().movedim(axis, -1)
             for vector_name, text, vector in self._factors(weight.shape[-1]) if name not in self.parts else ():
                 if not index.holders(TensorNumbers(weight[:1] / vector)):
                     continue
                 unit = TensorNumbers((weight / vector).movedim(-1, axis))
                 whole = TensorIndex({name: unit}, _FOLDED)
                 parts = [
-                    WeightPart(own, layout, "holds", f"times {text}, along dimension {axis}")
-                    for own, numbers in free.items()
+                    WeightPart(source, layout, "holds", f"times {text}, along dimension {axis}")
+                    for source, numbers in free.items()
                     if whole.holders(numbers) and (layout := solve(numbers, unit, _FOLDED)) is not None
                 ]
                 if parts:
@@ -315,7 +316,7 @@ class _Matcher:
     def match_shifted(self) -> None:
         """Match vectors that are folded, or differ by a factor and a summand."""
         folded = {name: item for name, item in self.folded.items() if item.tensor.dim() == 1}
-        for name, numbers in self.other.items():
+        for name, numbers in self.actual.items():
             for candidate, item in folded.items() if name not in self.parts else ():
                 vector = item.tensor
                 if vector.numel() == numbers.tensor.numel() and self._are_equal(numbers.tensor.reshape(-1), vector):
@@ -326,11 +327,12 @@ class _Matcher:
                     break
         vectors = {name: item.tensor for name, item in self.reference.items() if item.tensor.dim() == 1}
         free = {name: item for name, item in vectors.items() if name not in self.used}
-        for name, vector in ((name, item.tensor) for name, item in self.other.items()):
+        for name, vector in ((name, item.tensor) for name, item in self.actual.items()):
             if name in self.parts or vector.dim() != 1 or vector.numel() < 4:
                 continue
-            for candidate, own in free.items():
-                found = _affine(vector, own) if own.shape == vector.shape and candidate not in self.used else None
+            for candidate, reference in free.items():
+                is_free = reference.shape == vector.shape and candidate not in self.used
+                found = _affine(vector, reference) if is_free else None
                 if found is not None:
                     layout = Layout.of(0, [(vector.numel(), 1)])
                     self.parts[name] = [WeightPart(candidate, layout, "same", found[0])]
@@ -341,15 +343,15 @@ class _Matcher:
     def match_rows(self) -> None:
         """Match matrices of which one has the rows of the other one in no regular order, as of partly rotated heads."""
         matrices = {name: item.tensor for name, item in self.reference.items() if item.tensor.dim() == 2}
-        for name, weight in ((name, item.tensor) for name, item in self.other.items() if item.tensor.dim() == 2):
+        for name, weight in ((name, item.tensor) for name, item in self.actual.items() if item.tensor.dim() == 2):
             if self._is_complete(name):
                 continue
-            for candidate, own in matrices.items():
-                if own.shape[1] != weight.shape[1] or candidate in self.used:
+            for candidate, reference in matrices.items():
+                if reference.shape[1] != weight.shape[1] or candidate in self.used:
                     continue
-                inner, outer = (weight, own) if len(weight) <= len(own) else (own, weight)
+                inner, outer = (weight, reference) if len(weight) <= len(reference) else (reference, weight)
                 rows = _rows_in(inner, outer)
-                layout = None if rows is None else _layout_of_rows(rows, own.shape[1])
+                layout = None if rows is None else _layout_of_rows(rows, reference.shape[1])
                 if rows is not None and layout is not None:
                     arrangement: Arrangement = "part" if inner is weight else "holds"
                     part = WeightPart(candidate, layout, arrangement, order=tuple((rows - rows.min()).tolist()))
@@ -365,7 +367,7 @@ class _Matcher:
         for name, item in self.reference.items():
             if item.tensor.numel() > 1 and item.bounds[0] == item.bounds[1] == float(item.tensor.reshape(-1)[0]):
                 constant.setdefault(item.bounds[0], []).append(name)
-        for name, numbers in self.other.items() if constant else ():
+        for name, numbers in self.actual.items() if constant else ():
             flat = numbers.tensor.reshape(-1)
             places = _unaccounted(numbers.tensor, self.parts.get(name, ())).nonzero()[:, 0]
             if not len(places) or bool((flat[places] != flat[places[0]]).any()):
@@ -382,20 +384,20 @@ class _Matcher:
         self.used.update(sources)
         for source in sources if start is not None else ():
             count = self.reference[source].tensor.numel()
-            whole = count == self.other[name].tensor.numel()
+            whole = count == self.actual[name].tensor.numel()
             part = WeightPart(source, Layout.of(start or 0, [(count, 1)]), "same" if whole else "holds")
             self.parts.setdefault(name, []).append(part)
             start = (start or 0) + count
 
     def _is_complete(self, name: str) -> bool:
         parts = self.parts.get(name, [])
-        return bool(parts) and (parts[0].arrangement != "holds" or _is_made_of(self.other[name].tensor, parts))
+        return bool(parts) and (parts[0].arrangement != "holds" or _is_made_of(self.actual[name].tensor, parts))
 
-    def _factor(self, weight: torch.Tensor, own: torch.Tensor, axis: int) -> tuple[str, torch.Tensor]:
+    def _factor(self, weight: torch.Tensor, reference: torch.Tensor, axis: int) -> tuple[str, torch.Tensor]:
         """Say what each fiber of a weight was multiplied with, and return the factors."""
         dims = tuple(dim for dim in range(weight.dim()) if dim == axis)
-        power = own.double().square().sum(dims)
-        factors = (weight.double() * own.double()).sum(dims) / power.clamp_min(1e-300)
+        power = reference.double().square().sum(dims)
+        factors = (weight.double() * reference.double()).sum(dims) / power.clamp_min(1e-300)
         if float(factors.max() - factors.min()) <= _FOLDED * float(factors.abs().max()):
             return f"times {float(factors.mean()):.6g}", factors.mean().expand(len(factors))
         for candidate, item in self.folded.items():
@@ -415,7 +417,7 @@ class _Matcher:
     def result(self) -> WeightMap:
         """Return the matches."""
         matches = []
-        for name, tensor in ((name, item.tensor) for name, item in self.other.items()):
+        for name, tensor in ((name, item.tensor) for name, item in self.actual.items()):
             parts = sorted(self.parts.get(name, ()), key=lambda part: part.layout.offset)
             match = WeightMatch(name, tuple(tensor.shape), tuple(parts), self.others.get(name, ()))
             matches.append(replace(match, complete=self._is_complete(name)))
@@ -427,7 +429,7 @@ def _disjoint(parts: Sequence[WeightPart]) -> list[WeightPart]:
     """Return the parts of a joined weight, without those that have the numbers of an earlier part."""
     chosen: list[WeightPart] = []
     for part in sorted(parts, key=lambda item: -item.layout.numel):
-        if all(part.layout != other.layout for other in chosen):
+        if all(part.layout != larger.layout for larger in chosen):
             chosen.append(part)
     return chosen
 
@@ -491,9 +493,9 @@ def _normalized(matrix: torch.Tensor, axis: int) -> TensorNumbers:
     return TensorNumbers(numbers * sign / numbers.square().mean(axis, keepdim=True).sqrt().clamp_min(1e-300))
 
 
-def _affine(vector: torch.Tensor, own: torch.Tensor) -> tuple[str, torch.Tensor] | None:
+def _affine(vector: torch.Tensor, reference: torch.Tensor) -> tuple[str, torch.Tensor] | None:
     """Say how a vector is computed from another one by a factor and a summand, and return the result of that."""
-    first, second = own.double(), vector.double()
+    first, second = reference.double(), vector.double()
     centered = first - first.mean()
     power = float(centered.square().sum())
     if power == 0:

@@ -39,7 +39,7 @@ class SameWeight:
                 return PairedValue(name, (source,), "operands", shape)
         return None
 
-    def other(self, node: Node, index: int, name: str) -> PairedValue | None:
+    def wrong(self, node: Node, index: int, name: str) -> PairedValue | None:
         """Pair a wrong value that is computed from the same weight, or from one with most of its numbers."""
         pairing, tensor = self._pairing, self._actual.values[name]
         if index or name in pairing.settled:
@@ -58,12 +58,12 @@ class SameWeight:
 
     def _results_of_similar_weight(self, node: Node) -> list[str]:
         """Return what nodes of the reference compute from a weight with most of the numbers of that of a node."""
-        own = self._actual.weight_of(node)
-        if own is None:
+        actual = self._actual.weight_of(node)
+        if actual is None:
             return []
         weights = [(item, self._reference.weight_of(item)) for readers in self._readers.values() for item in readers]
-        same = [(item, weight) for item, weight in weights if weight is not None and weight.shape == own.shape]
-        return self._known([item for item, weight in same if float((weight == own).float().mean()) > _MOST_NUMBERS])
+        same = [(item, weight) for item, weight in weights if weight is not None and weight.shape == actual.shape]
+        return self._known([item for item, weight in same if float((weight == actual).float().mean()) > _MOST_NUMBERS])
 
     def _known(self, nodes: list[Node]) -> list[str]:
         return [node.outputs[0] for node in nodes if node.outputs[0] in self._reference.values]
@@ -73,16 +73,16 @@ class SameWeight:
         pair = self._pairing.pairs.get(node.outputs[0])
         sources = () if pair is None else pair.sources
         weights = [weight for name in sources if (weight := _weight_behind(self._reference, name)) is not None]
-        own = self._actual.weight_of(node)
+        actual = self._actual.weight_of(node)
         is_known = bool(weights) and len(weights) == len(sources)
-        if own is None or not is_known or any(weight.shape[:-1] != own.shape[:-1] for weight in weights):
+        if actual is None or not is_known or any(weight.shape[:-1] != actual.shape[:-1] for weight in weights):
             return False
-        joined, count = torch.cat(weights, -1), own.shape[-1]
-        is_first = (joined == own[..., :1]).float().mean(0) > _MOST_NUMBERS
+        joined, count = torch.cat(weights, -1), actual.shape[-1]
+        is_first = (joined == actual[..., :1]).float().mean(0) > _MOST_NUMBERS
         starts = is_first.nonzero().flatten().tolist()
         return any(
             start + count <= joined.shape[-1]
-            and float((joined[..., start : start + count] == own).float().mean()) > _MOST_NUMBERS
+            and float((joined[..., start : start + count] == actual).float().mean()) > _MOST_NUMBERS
             for start in starts
         )
 
