@@ -136,11 +136,12 @@ def align(
     other_kwargs = actual_kwargs if actual_kwargs is not None or actual_args is not None else kwargs
     names = ModuleInfo.of(reference).parameters if isinstance(reference, nn.Module) else ()
     shared = names if actual_args is None else ()
-    own, other = _source(reference, args, kwargs, ()), _source(actual, None, None, ())
+    reference_source, actual_source = _source(reference, args, kwargs, ()), _source(actual, None, None, ())
     are_shared = actual_args is None and actual_kwargs is None
-    if not (are_shared and isinstance(own, ProgramSource) and isinstance(other, ProgramSource)):  # which are run alike
-        other = _source(actual, given, other_kwargs, shared)
-    return align_sources(own, other, mapping=mapping, weights_only=weights_only, parts=parts)
+    are_programs = isinstance(reference_source, ProgramSource) and isinstance(actual_source, ProgramSource)
+    if not (are_shared and are_programs):  # two programs are run alike
+        actual_source = _source(actual, given, other_kwargs, shared)
+    return align_sources(reference_source, actual_source, mapping=mapping, weights_only=weights_only, parts=parts)
 
 
 def _source(given: Implementation, args: Any, kwargs: Mapping[str, Any] | None, parameters: Sequence[str]) -> Source:
@@ -230,8 +231,8 @@ def find_source(name: str) -> Source:
 
 
 def align_sources(
-    own: Source,
-    other: Source,
+    reference: Source,
+    actual: Source,
     names: tuple[str, str] | None = None,
     mapping: str | os.PathLike[str] | ValueMap | None = None,
     *,
@@ -241,55 +242,57 @@ def align_sources(
     """Align two implementations; see `align`.
 
     Args:
-        own: implementation A, a module with its arguments or named arrays.
-        other: implementation B, likewise.
+        reference: implementation A, a module with its arguments or named arrays.
+        actual: implementation B, likewise.
         names: what they are called; None for the names of their classes or files.
         mapping: see `align`.
         weights_only: see `align`.
         parts: see `align`.
     """
     given = mapping if isinstance(mapping, ValueMap) else ValueMap() if mapping is None else load_value_map(mapping)
-    if _has_only_weights(own, other) if weights_only is None else weights_only:
-        result = align_weights(own, other)
+    if _has_only_weights(reference, actual) if weights_only is None else weights_only:
+        result = align_weights(reference, actual)
     else:
-        result = replace(_align_values(own, other, given, parts or {}), parts=parts or {})
+        result = replace(_align_values(reference, actual, given, parts or {}), parts=parts or {})
     return result if names is None else replace(result, reference=names[0], actual=names[1])
 
 
-def _has_only_weights(own: Source, other: Source) -> bool:
-    arrays = [side for side in (own, other) if isinstance(side, NamedArrays)]
+def _has_only_weights(reference: Source, actual: Source) -> bool:
+    arrays = [side for side in (reference, actual) if isinstance(side, NamedArrays)]
     if any(side.arrays.keys() == side.weights for side in arrays):
         return True
-    if arrays and any(isinstance(side, ProgramSource) and side.inputs is None for side in (own, other)):
+    if arrays and any(isinstance(side, ProgramSource) and side.inputs is None for side in (reference, actual)):
         return True
-    return len(arrays) == len((own, other)) and not any(side.places for side in arrays)
+    return len(arrays) == len((reference, actual)) and not any(side.places for side in arrays)
 
 
-def _align_values(own: Source, other: Source, given: ValueMap, parts: Parts) -> Alignment:
+def _align_values(reference: Source, actual: Source, given: ValueMap, parts: Parts) -> Alignment:
     """Align the values of two implementations of which at least one can be run."""
     remarks = []
-    if isinstance(own, ProgramSource) and isinstance(other, ProgramSource) and other.inputs is None:
-        if own.inputs is None:
-            drawn = draw_inputs(own.program.graph)
-            own, remarks = _with_inputs(own, drawn.tensors), [drawn.note]
+    if isinstance(reference, ProgramSource) and isinstance(actual, ProgramSource) and actual.inputs is None:
+        if reference.inputs is None:
+            drawn = draw_inputs(reference.program.graph)
+            reference, remarks = _with_inputs(reference, drawn.tensors), [drawn.note]
         if not parts:
-            return judged_as_programs(_align_programs(own, other, given, remarks), own, other)
-    own, other = _with_inputs_of(own, other), _with_inputs_of(other, own)
-    remarks += [*_empty_inputs_of(own), *_empty_inputs_of(other)]
-    if isinstance(own, NamedArrays) or isinstance(other, NamedArrays):
-        return align_arrays(own, other, given, parts)
-    result = _align_runs(own, other, given, parts)
+            return judged_as_programs(_align_programs(reference, actual, given, remarks), reference, actual)
+    reference, actual = _with_inputs_of(reference, actual), _with_inputs_of(actual, reference)
+    remarks += [*_empty_inputs_of(reference), *_empty_inputs_of(actual)]
+    if isinstance(reference, NamedArrays) or isinstance(actual, NamedArrays):
+        return align_arrays(reference, actual, given, parts)
+    result = _align_runs(reference, actual, given, parts)
     return replace(result, remarks=(*remarks, *result.remarks))
 
 
-def _align_programs(own: ProgramSource, other: ProgramSource, given: ValueMap, remarks: Sequence[str]) -> Alignment:
+def _align_programs(
+    reference: ProgramSource, actual: ProgramSource, given: ValueMap, remarks: Sequence[str]
+) -> Alignment:
     """Align two programs on the same inputs; of one that float64 can't run, the weights alone."""
     try:
-        result = _align_runs(own, _with_inputs(other, own.inputs or {}), given, {})
+        result = _align_runs(reference, _with_inputs(actual, reference.inputs or {}), given, {})
     except CompareError as error:
-        weights = align_weights(own, other)
+        weights = align_weights(reference, actual)
         result = replace(weights, gaps=(), remarks=(f"only weights were aligned: {error}",))
-    return replace(result, remarks=(*remarks, *_empty_inputs_of(own), *result.remarks))
+    return replace(result, remarks=(*remarks, *_empty_inputs_of(reference), *result.remarks))
 
 
 def _empty_inputs_of(source: Source) -> Iterator[str]:
@@ -317,33 +320,33 @@ def _with_inputs_of(source: Source, other: Source) -> Source:
     raise CompareError(f"{source.name} needs inputs to be run: {', '.join(source.program.graph.inputs)}")
 
 
-def _align_runs(own: Runnable, other: Runnable, given: ValueMap, parts: Parts) -> Alignment:
+def _align_runs(reference: Runnable, actual: Runnable, given: ValueMap, parts: Parts) -> Alignment:
     """Align two implementations that can be run."""
     with phase("running A in float64"):
-        run_of_own, first_again = _runs(own)
-        first = with_parts(run_of_own, parts)
-        first_again = None if first_again is None else with_parts(first_again, parts)
+        whole, reference_again = _runs(reference)
+        reference_run = with_parts(whole, parts)
+        reference_again = None if reference_again is None else with_parts(reference_again, parts)
     with phase("running B in float64"):
-        second, second_again = _runs(other)
+        actual_run, actual_again = _runs(actual)
     with phase("matching weights"):
-        weights = match_weights(first.weights, second.weights, folded_weights(first))
+        weights = match_weights(reference_run.weights, actual_run.weights, folded_weights(reference_run))
         release_memory()
     with phase("matching values"):
-        tables = tables_of(first, weights.unused)
-        exact = {**exact_tables(second, weights.missing, tables), **weights.exact}
-        others = {item.name for item in other_weights(weights, first.weights, second.weights)}
-        weights = replace(weights, tables=plausible_tables(second, {*weights.missing} - others, tables))
-        second = second.with_numbers(computed_tables(second, tables), exact)
-        if second_again is not None:
-            second_again = second_again.with_numbers(computed_tables(second_again, tables), exact)
+        tables = tables_of(reference_run, weights.unused)
+        exact = {**exact_tables(actual_run, weights.missing, tables), **weights.exact}
+        changed = {item.name for item in other_weights(weights, reference_run.weights, actual_run.weights)}
+        weights = replace(weights, tables=plausible_tables(actual_run, {*weights.missing} - changed, tables))
+        actual_run = actual_run.with_numbers(computed_tables(actual_run, tables), exact)
+        if actual_again is not None:
+            actual_again = actual_again.with_numbers(computed_tables(actual_again, tables), exact)
         pairs = Correspondence(
-            ValueSide(first, _compact(first_again)), ValueSide(second, _compact(second_again)), weights
+            ValueSide(reference_run, _compact(reference_again)), ValueSide(actual_run, _compact(actual_again)), weights
         )
-        del first_again, second_again
+        del reference_again, actual_again
     with phase("matching values computed from the numbers of A"):
         remarks = [*_remarks(pairs)]
         differing = bool(pairs.outputs.problems)
-        pairs = _step_by_step(pairs, own, other, tables, exact)
+        pairs = _step_by_step(pairs, reference, actual, tables, exact)
         if differing and not pairs.outputs.problems:
             remarks.append(_AMPLIFIED)
     with phase("finding differences"):
@@ -353,7 +356,7 @@ def _align_runs(own: Runnable, other: Runnable, given: ValueMap, parts: Parts) -
 
 
 def _step_by_step(
-    pairs: Correspondence, own: Runnable, other: Runnable, tables: Sequence[TensorNumbers], weights: Tensors
+    pairs: Correspondence, reference: Runnable, actual: Runnable, tables: Sequence[TensorNumbers], weights: Tensors
 ) -> Correspondence:
     """Return the values that correspond if operations of B get the numbers of A where their operands are equal.
 
@@ -361,8 +364,8 @@ def _step_by_step(
 
     Args:
         pairs: the values that correspond in two runs.
-        own: implementation A.
-        other: implementation B.
+        reference: implementation A.
+        actual: implementation B.
         tables: those of A; see `tables_of`.
         weights: the weights of B with the numbers of A; see `Execution.with_numbers`.
     """
@@ -371,15 +374,15 @@ def _step_by_step(
         if pairs.actual.execution.run_again is None:
             break
         count = len(pairs.found_in_reference)
-        reference, second = pairs.reference, pairs.actual.execution
+        side, actual_run = pairs.reference, pairs.actual.execution
         again = None
-        if reference.second is not None and pairs.actual.second is not None:
-            first_again, again = run(_on_other_numbers(own)), run(_on_other_numbers(other))
+        if side.second is not None and pairs.actual.second is not None:
+            reference_again, again = run(_on_other_numbers(reference)), run(_on_other_numbers(actual))
             again = again.with_numbers(computed_tables(again, tables), weights)
-            again = _compact(again.with_numbers(pairs.exact_values(first_again.values, again.values)))
-            del first_again
-        second = second.with_numbers(pairs.exact_values(reference.execution.values, second.values))
-        pairs = Correspondence(reference, ValueSide(second, again), pairs.weights, known=pairs)
+            again = _compact(again.with_numbers(pairs.exact_values(reference_again.values, again.values)))
+            del reference_again
+        actual_run = actual_run.with_numbers(pairs.exact_values(side.execution.values, actual_run.values))
+        pairs = Correspondence(side, ValueSide(actual_run, again), pairs.weights, known=pairs)
     return pairs
 
 
@@ -417,9 +420,9 @@ def _remarks(pairs: Correspondence) -> Iterator[str]:
     if None not in dtypes and dtypes[0] != dtypes[1]:
         text = " and ".join(f"{name} in {str(dtype)[6:]}" for name, dtype in zip(sides, dtypes, strict=True))
         yield f"the weights are rounded to other precisions, {text}: give both in the same, as values differ otherwise"
-    others = [name for name in pairs.actual.execution.graph.inputs if not pairs.owners.get(name)]
-    if others:
-        yield f"the input {others[0]!r} of B has numbers that no input of A has: give both the same ones"
+    unknown = [name for name in pairs.actual.execution.graph.inputs if not pairs.owners.get(name)]
+    if unknown:
+        yield f"the input {unknown[0]!r} of B has numbers that no input of A has: give both the same ones"
     ties = [
         name
         for name, value in pairs.reference.execution.values.items()

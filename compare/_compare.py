@@ -192,7 +192,10 @@ def _unrolled(
 
 
 def _changed_weights(program: Program, first: Row) -> tuple[str, ...]:
-    """Return the weights that the node of a row reads and that are not the model's; see `Report.changed_weights`."""
+    """Return the weights behind the first divergence whose numbers are not the model's; see `Report.changed_weights`.
+
+    They are those that its node reads, also through nodes that compute with constants alone.
+    """
     if first.stage != "exported" or first.value not in program.graph.producer:
         return ()
     graph = program.graph

@@ -74,9 +74,9 @@ def compare_decode(
     A program whose cache drops keys behind a window is run in the same way, so that each state of its cache has a
     reference.
 
-    If values are wrong at positions before the first wrong output, and no node but a slice by itself, a program with a
-    dynamic cache is also judged in this way: a bias that counts positions from the last key (MPT) is another one in
-    each step, also in the model's own. `Decoding.notes` says so.
+    A program with a dynamic cache is also judged in this way if values are wrong before the first wrong output, and the
+    only nodes to blame are slices: a bias that counts positions from the last key (MPT) has other numbers in each step,
+    also in the model. `Decoding.notes` says so.
 
     Whether the model itself computes the same step by step as in one call is checked in eager PyTorch by its logits.
     An integer, a router or the next token that differs because rounding decides it is a decision and not wrong.
@@ -111,12 +111,12 @@ def compare_decode(
     is_recurrent = has_recurrent_states(model)
     has_windows = cache.endswith("window")
     in_steps = is_recurrent or has_windows
-    count = 1 if in_steps else max(2, tokens // 4) if prefill is None else prefill
+    first_tokens = 1 if in_steps else max(2, tokens // 4) if prefill is None else prefill
     if in_steps and prefill not in (None, 1):
         what = "recurrent states" if is_recurrent else "windows of keys"
         raise CompareError(f"a program with {what} takes one token in each step, also in the first one")
-    if not in_steps and not 2 <= count <= tokens - _LAST - 1:
-        raise CompareError(f"the first step has 2 to {tokens - _LAST - 1} tokens, not {count}")
+    if not in_steps and not 2 <= first_tokens <= tokens - _LAST - 1:
+        raise CompareError(f"the first step has 2 to {tokens - _LAST - 1} tokens, not {first_tokens}")
     given, others = given_tokens(Subject.of(model, () if args is None else args, kwargs), _SEQUENCES)
     device = next((parameter.device for parameter in model.parameters()), given.device)
     given = given.repeat(1, -(-tokens // given.shape[1]))[:, :tokens].to(device)
@@ -131,7 +131,7 @@ def compare_decode(
     lowered = program if to is None else lower(program, to, simulate=to == "bfloat16")
     runner = resolve_backend(backend, options)
     comparison = _DecodeComparison(model, given, others, lowered, runner, slots, has_windows, to, stages, buffer)
-    result = comparison.judge(count, in_steps=in_steps)
+    result = comparison.judge(first_tokens, in_steps=in_steps)
     if in_steps or has_encoder or slots or not _may_count_from_the_last_key(result, program.graph.outputs):
         return result
     try:
@@ -145,16 +145,16 @@ def compare_decode(
 
 
 def _may_count_from_the_last_key(result: Decoding, outputs: Collection[str]) -> bool:
-    """Return whether what is wrong may be numbers that depend on the last key alone, as biases of MPT.
+    """Return whether what is wrong may be numbers that depend on the position of the last key, as biases of MPT.
 
-    They are part of a larger constant, and no output is wrong where they are.
+    Such a bias is a slice of a constant, and no output is wrong at the positions where it is.
     """
     if result.first_break is None or not result.consistent or result.unjudged or result.failed:
         return False
-    wrong = (item.position for item in result.breaks if item.value in outputs)
-    first = min(wrong, default=len(result.positions))
-    by_itself = (item.op for item in result.breaks if item.introduced and item.position < first)
-    return result.first_break.position < first and all(op.lower().endswith("slice") for op in by_itself)
+    wrong_outputs = (item.position for item in result.breaks if item.value in outputs)
+    first = min(wrong_outputs, default=len(result.positions))
+    to_blame = (item.op for item in result.breaks if item.introduced and item.position < first)
+    return result.first_break.position < first and all(op.lower().endswith("slice") for op in to_blame)
 
 
 def _explains(stepped: Decoding, result: Decoding, program: Program) -> bool:

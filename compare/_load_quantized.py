@@ -118,15 +118,15 @@ def _candidates(rows: torch.Tensor, start: int, slots: list[_Slot]) -> Iterator[
     found = False
     for everywhere in (False, True):
         for slot in slots if not found else ():
-            own = slot.rows
-            if own.shape[-1] != rows.shape[-1]:
+            matrix = slot.rows
+            if matrix.shape[-1] != rows.shape[-1]:
                 continue
-            searched = own if everywhere else own[:1]
+            searched = matrix if everywhere else matrix[:1]
             distances = _distance(searched, rows[start])
             first = int(distances.argmin())
-            count = min(len(own) - first, len(rows) - start)
+            count = min(len(matrix) - first, len(rows) - start)
             if float(distances[first]) < _SIMILAR:
-                distance = float(_distance(own[first : first + count], rows[start : start + count]).mean())
+                distance = float(_distance(matrix[first : first + count], rows[start : start + count]).mean())
                 if distance < _SIMILAR:
                     found = True
                     yield distance, slot, first, count
@@ -134,21 +134,25 @@ def _candidates(rows: torch.Tensor, start: int, slots: list[_Slot]) -> Iterator[
 
 def _distance(rows: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
     """Return the distance of rows, relative to their length."""
-    own = rows.float()
-    distance: torch.Tensor = (own - others.float()).norm(dim=-1) / own.norm(dim=-1).clamp_min(
-        torch.finfo(torch.float32).tiny
-    )
+    lengths = rows.float().norm(dim=-1).clamp_min(torch.finfo(torch.float32).tiny)
+    distance: torch.Tensor = (rows.float() - others.float()).norm(dim=-1) / lengths
     return distance
 
 
 def _replace(node: Node, weight: QuantizedWeight, parts: list[tuple[_Slot, int, int, int]]) -> Iterator[str]:
-    """Replace the numbers of a model that the rows of a quantized weight stand for; yield a note about others."""
+    """Replace numbers of a model by the quantized ones that are within rounding; yield a note if others are not.
+
+    Args:
+        node: the node that reads the quantized weight.
+        weight: the quantized weight, with rows as the matrices of the slots have.
+        parts: the matrices of the model that it holds; see `_parts`.
+    """
     wrong = 0
     for slot, first, start, count in parts:
-        rows, own = slot.rows.clone(), slice(first, first + count)
+        rows, replaced = slot.rows.clone(), slice(first, first + count)
         numbers, most = weight.numbers[start : start + count], weight.most[start : start + count]
-        is_rounded = (rows[own].float() - numbers.float()).abs() <= most.float() * (1 + _SLACK)
-        rows[own] = torch.where(is_rounded, numbers.to(rows.dtype), rows[own])
+        is_rounded = (rows[replaced].float() - numbers.float()).abs() <= most.float() * (1 + _SLACK)
+        rows[replaced] = torch.where(is_rounded, numbers.to(rows.dtype), rows[replaced])
         wrong += int((~is_rounded).sum())
         slot.set(rows)
     if wrong:

@@ -13,6 +13,12 @@ _MIN_DONE = 0.05  # of the work, before which there is no estimate of the time
 class Phase:
     """A phase of long work, in which items may be counted.
 
+    Args:
+        name: see the attribute.
+        total: see the attribute.
+        work: the work of all items together, in the unit of that of `next`.
+        on_change: called whenever `done` changes; None if nobody watches.
+
     Attributes:
         name: what is done, or what the items are.
         total: the number of items; 0 if nothing is counted.

@@ -114,17 +114,23 @@ class DivergenceSearch:
                 yield Suspect(node, node)
 
     def _taking_a_part(self, name: str) -> Iterator[Suspect]:
-        """Yield the first operation whose result is a part of what A computes, and leads to a value of B."""
+        """Yield the operation of B that reads whole values of A, and whose result is a part of what A computes of them.
+
+        It is searched backwards: if B takes the last token before a norm, and A none at all, it is not the norm.
+
+        Args:
+            name: a value of B, whose numbers are a part of a value of A.
+        """
+        producers = self._reference.graph.producer
         while (node := self._actual.graph.producer.get(name)) is not None:
-            steps = [
-                self._reference.graph.producer[item]
-                for item in sorted(self._run.owners_of(name) & self._reference.graph.producer.keys())
-            ]
+            owners = sorted(self._run.owners_of(name) & producers.keys())
+            steps = [producers[owner] for owner in owners]  # of A, which compute the whole value
+            read_by_reference = {self._reference.roots[read] for step in steps for read in step.reads}
             parts = [
                 root
                 for root in self._run.roots(node)
-                for item in {root for step in steps for root in map(self._reference.roots.__getitem__, step.reads)}
-                if item in self._run.owners_of(root) and size_of(self._reference, item) > size_of(self._actual, root)
+                for whole in self._run.owners_of(root) & read_by_reference
+                if size_of(self._reference, whole) > size_of(self._actual, root)
             ]
             if not parts:
                 same = [step for step in steps if step.operator.kind == node.operator.kind]

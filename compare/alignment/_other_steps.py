@@ -130,7 +130,7 @@ class OtherSteps:
 
     @cached_property
     def _ends(self) -> Mapping[str, frozenset[str]]:
-        """The values that can be judged which are computed from each value in steps that A does not have."""
+        """The nearest values computed from each value that are not among `names`, by its name."""
         ends: dict[str, frozenset[str]] = {}
         for node in reversed(self.execution.graph.nodes):
             further = frozenset[str]().union(*(self._ends_at(name, ends) for name in node.outputs))

@@ -80,13 +80,13 @@ def _count(errors: torch.Tensor) -> int:
 
 
 def incomplete_weights(weights: WeightMap, reference: Tensors) -> Iterator[tuple[str, str]]:
-    """Yield each weight of A that is not whole in B, or whose numbers B has with unknown factors, with a sentence.
+    """Yield the name of each weight of A that B has only in part, or with unknown factors, and a sentence about it.
 
     Args:
         weights: which weights correspond.
         reference: the weights of A.
     """
-    left: dict[str, torch.Tensor] = {}
+    left: dict[str, torch.Tensor] = {}  # for each weight of A, which of its elements no weight of B has yet
     for match in weights.matches:
         for part in match.parts:
             if part.is_unknown:

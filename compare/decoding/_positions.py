@@ -95,9 +95,9 @@ class PositionedRun:
         if self.shorter is None or (name := self.shorter.values[call].get(place)) is None:
             return frozenset()
         shape = self.execution.values[self.values[call][place]].shape
-        other = self.shorter.execution.values[name].shape
-        same = (axis for axis, sizes in enumerate(zip(shape, other, strict=False)) if len({*sizes}) == 1)
-        return frozenset(same) if len(shape) == len(other) else frozenset()
+        shorter_shape = self.shorter.execution.values[name].shape
+        same = (axis for axis, sizes in enumerate(zip(shape, shorter_shape, strict=False)) if len({*sizes}) == 1)
+        return frozenset(same) if len(shape) == len(shorter_shape) else frozenset()
 
     @cached_property
     def places(self) -> Mapping[int, tuple[int, int]]:
@@ -133,29 +133,29 @@ def module_of(node: Node) -> str:
     return re.sub(r"@\d+$", "", node.module or "").removeprefix(ROOT).removeprefix(".")
 
 
-def mismatches(reference: PositionedRun, other: PositionedRun, relative: float) -> Mismatches:
+def mismatches(reference: PositionedRun, actual: PositionedRun, relative: float) -> Mismatches:
     """Compare the values of a run with those of another one that computes whole sequences in one call.
 
     Args:
         reference: computes each sequence in one call.
-        other: the run to judge.
+        actual: the run to judge.
         relative: the largest difference, relative to each number (see `TensorNumbers.closeness`); 0 compares bits.
 
     Returns:
-        a `Mismatch`, or None if it is the same, by the name of each value of `other` that can be compared.
+        a `Mismatch`, or None if it is the same, by the name of each value of `actual` that can be compared.
     """
     found: dict[str, Mismatch | None] = {}
-    for call, values in zip(other.plan.calls, other.values, strict=True):
+    for call, values in zip(actual.plan.calls, actual.values, strict=True):
         for place, name in values.items() if call.is_judged else ():
             for rows in _equal_rows(reference, call):
                 first, _ = reference.places[call.sequences[rows[0]]]
-                own = reference.values[first].get(place)
-                if own is None or own not in reference.known:
+                reference_name = reference.values[first].get(place)
+                if reference_name is None or reference_name not in reference.known:
                     continue
-                x, y = reference.execution.values[own], other.execution.values[name]
+                x, y = reference.execution.values[reference_name], actual.execution.values[name]
                 fixed = reference.fixed_axes(first, place)
                 if (pair := _selected(x, reference.plan.calls[first], y, call, rows, fixed)) is not None:
-                    mismatch = _mismatch(pair, reference.closeness(own, relative), call, rows)
+                    mismatch = _mismatch(pair, reference.closeness(reference_name, relative), call, rows)
                     found[name] = found.get(name) or mismatch
     return found
 
@@ -174,32 +174,36 @@ class _ValuePair:
     """The numbers of two values that have to be the same.
 
     Attributes:
-        own: those of the reference.
-        other: the others, in the same shape.
+        reference: those of the run that computes whole sequences.
+        actual: those of the run to judge, in the same shape.
         has_rows: whether the first axis is that of the sequences.
         axis: the axis of the queries; None if there is none.
         positions: those of the queries.
     """
 
-    own: torch.Tensor
-    other: torch.Tensor
+    reference: torch.Tensor
+    actual: torch.Tensor
     has_rows: bool
     axis: int | None
     positions: list[int]
 
 
 def _selected(  # noqa: PLR0917  called in one place
-    x: torch.Tensor, own: PlannedCall, y: torch.Tensor, call: PlannedCall, rows: Sequence[int], fixed: Collection[int]
+    x: torch.Tensor, whole: PlannedCall, y: torch.Tensor, call: PlannedCall, rows: Sequence[int], fixed: Collection[int]
 ) -> _ValuePair | None:
-    """Return the numbers that two values share; None if their axes do not show which. `fixed` are no axes of tokens."""
+    """Return the numbers that two values share; None if their axes do not show which.
+
+    `x` is a value of `whole`, a call of the reference with whole sequences; `y` one of `call`, which computes some rows
+    and positions of them. `fixed` are the axes of `x` that are no axes of tokens.
+    """
     before = x.dim()
-    x, y = _with_equal_axes(x, own, y, call, fixed)
+    x, y = _with_equal_axes(x, whole, y, call, fixed)
     fixed = {axis + x.dim() - before for axis in fixed}
-    count, length = own.tokens.shape
+    count, length = whole.tokens.shape
     if x.dim() != y.dim():
         return None
-    own_rows = {sequence: row for row, sequence in enumerate(own.sequences)}
-    chosen = [own_rows[call.sequences[row]] for row in rows]
+    whole_rows = {sequence: row for row, sequence in enumerate(whole.sequences)}
+    chosen = [whole_rows[call.sequences[row]] for row in rows]
     pairs = [_rows_of(x, count, chosen), _rows_of(y, len(call.sequences), rows)]
     has_rows = None not in pairs
     if has_rows:
@@ -233,10 +237,10 @@ def _rows_of(value: torch.Tensor, count: int, rows: Sequence[int]) -> list[int] 
 
 
 def _with_equal_axes(
-    x: torch.Tensor, own: PlannedCall, y: torch.Tensor, call: PlannedCall, fixed: Collection[int]
+    x: torch.Tensor, whole: PlannedCall, y: torch.Tensor, call: PlannedCall, fixed: Collection[int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return two values with an axis for rows and one for tokens, if they have one for both."""
-    (count, length), (rows, queries) = own.tokens.shape, call.tokens.shape
+    (count, length), (rows, queries) = whole.tokens.shape, call.tokens.shape
     if x.dim() and x.shape[0] == count * length and 0 not in fixed:
         x = x.reshape(count, length, *x.shape[1:])
         y = y.reshape(rows, queries, *y.shape[1:]) if y.dim() and y.shape[0] == rows * queries else y
@@ -265,10 +269,12 @@ def _along(size: int, call: PlannedCall, row: int, length: int) -> tuple[list[in
 
 
 def _mismatch(pair: _ValuePair, closeness: Closeness, call: PlannedCall, rows: Sequence[int]) -> Mismatch | None:
-    if closeness.holds(pair.other, pair.own):
+    """Return the first sequence of `rows`, and its first position, with other numbers; None if all are the same."""
+    reference, actual = pair.reference, pair.actual
+    if closeness.holds(actual, reference):
         return None
-    wrong = ~closeness.equal(pair.other, pair.own)
-    distances = ((pair.other - pair.own).abs() / closeness.sizes(pair.own))[wrong].nan_to_num(nan=torch.inf)
+    wrong = ~closeness.equal(actual, reference)
+    distances = ((actual - reference).abs() / closeness.sizes(reference))[wrong].nan_to_num(nan=torch.inf)
     first = 0
     if pair.has_rows:
         first = int(wrong.reshape(len(rows), -1).any(-1).nonzero()[0])

@@ -7,7 +7,8 @@ import torch
 
 from ._plan import Plan, alone, chunks, padded, together
 
-_CHUNK, _EXTRA_SLOTS = 3, 5
+_CHUNK = 3  # tokens of each call of a chunked prefill
+_EXTRA_SLOTS = 5  # of a static cache, which stay empty
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,21 +29,21 @@ class Relation:
 
 
 def relations(tokens: torch.Tensor, *, first: int, filler: int, attentions: Sequence[str]) -> list[Relation]:
-    """Return the relations for some sequences of tokens.
+    """Return pairs of ways to call a model with sequences of tokens that should give the same numbers.
 
     Args:
         tokens: int64 in the shape [sequences, length].
-        first: the number of tokens of the first call of those that go on with one token each.
+        first: the number of tokens of the prefill in plans that decode, which take one token in each later call.
         filler: the token in the place of padding.
-        attentions: attention implementations.
+        attentions: the names of the attention implementations of transformers to judge, such as `"eager"`.
     """
     count, length = tokens.shape
     whole = Plan(together(tokens), "none")
     decode = chunks(tokens, 1, first=first)
     static = tuple(replace(call, slots=length + _EXTRA_SLOTS) for call in decode)
-    others = chunks(tokens.flip(1), 1, first=first)
-    unjudged = (replace(call, slots=length + _EXTRA_SLOTS, is_judged=False) for call in others)
-    found = [
+    earlier = chunks(tokens.flip(1), 1, first=first)  # other tokens, which the cache still has when it is reused
+    unjudged = (replace(call, slots=length + _EXTRA_SLOTS, is_judged=False) for call in earlier)
+    result = [
         Relation("prefill with a cache", whole, Plan(together(tokens))),
         Relation("decode", whole, Plan(decode)),
         Relation("decode without positions", whole, Plan(decode, with_positions=False)),
@@ -54,7 +55,7 @@ def relations(tokens: torch.Tensor, *, first: int, filler: int, attentions: Sequ
         single = Plan(alone(list(tokens)), "none")
         ragged = [sequence[: max(length - index, 1)] for index, sequence in enumerate(tokens)]
         shorter = Plan(alone(ragged), "none")
-        found += [
+        result += [
             Relation("batch", single, whole),
             Relation("order of rows", whole, Plan(together(tokens, range(count)[::-1]), "none")),
             Relation("padding on the right", shorter, Plan(padded(ragged, "right", length, filler), "none")),
@@ -62,6 +63,6 @@ def relations(tokens: torch.Tensor, *, first: int, filler: int, attentions: Sequ
             Relation("decode with padding on the left", shorter, Plan(padded(ragged, "left", first + count, filler))),
         ]
     for name in attentions:
-        found.append(Relation(f"attention {name}", whole, whole, name))
-        found.append(Relation(f"decode with attention {name}", whole, Plan(decode), name))
-    return found
+        result.append(Relation(f"attention {name}", whole, whole, name))
+        result.append(Relation(f"decode with attention {name}", whole, Plan(decode), name))
+    return result

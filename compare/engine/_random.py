@@ -109,12 +109,11 @@ class RandomValues:
         return "" if self._different.isdisjoint(node.reads) else "others"
 
     def _draws_inside(self, node: Node) -> bool:
-        """Whether a node draws random numbers that are not among its outputs."""
+        """Whether a node computes an exported node that draws random numbers, and returns none of these."""
         outputs = set(map(self._run.exported_name, node.outputs))
         drawn = self._unpredictable.replaced
-        return outputs.isdisjoint(drawn) and any(
-            not drawn.isdisjoint(item.outputs) for item in self._computes(node) if outputs.isdisjoint(item.outputs)
-        )
+        inner = [exported for exported in self._computes(node) if outputs.isdisjoint(exported.outputs)]
+        return outputs.isdisjoint(drawn) and any(not drawn.isdisjoint(exported.outputs) for exported in inner)
 
     def varies(self, name: str) -> bool:
         """Whether a value, by its name in the run, may differ in another run."""

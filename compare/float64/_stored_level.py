@@ -114,19 +114,20 @@ class StoredLevel:
 
     @classmethod
     def from_row(cls, row: Sequence[float | list[float]]) -> "StoredLevel":
-        """Return the level that a row describes.
+        """Return the level that a row describes, which `row` has made.
 
         Raises:
             ValueError: the row is not valid.
         """
         if len(row) != len(fields(cls)) or not isinstance(row[-1], list) or len(row[-1]) != PROJECTIONS:
             raise ValueError(f"this is no rounding level: {row!r:.200}")
-        levels = [float(number) for number in row[:-1] if isinstance(number, float | int)]
+        numbers = [float(number) for number in row[:-1] if isinstance(number, float | int)]
         names = [field.name for field in fields(cls)[:-1]]
-        valid = len(levels) == len(row) - 1 and all(0 <= level < math.inf for level in levels)
-        if not valid or (levels[0] and not min(levels[2:4])):
+        by_name = dict(zip(names, numbers, strict=False))
+        valid = len(numbers) == len(names) and all(0 <= number < math.inf for number in numbers)
+        if not valid or (by_name["unit"] and not (by_name["largest"] and by_name["typical"])):  # they are divisors
             raise ValueError(f"a rounding level has finite numbers above 0, not {row!r:.200}")
-        return cls(**dict(zip(names, levels, strict=True)), projections=tuple(map(float, row[-1])))
+        return cls(**by_name, projections=tuple(map(float, row[-1])))
 
 
 def stored_level(value: torch.Tensor, float64: Float64Value) -> StoredLevel | None:

@@ -87,14 +87,14 @@ def with_near_ties(
     shape: torch.Size,
     resized: Callable[[Ties], torch.Tensor | None],
 ) -> tuple[Float64Value, torch.Tensor | None]:
-    """Return the value in float64 with the choices of a tensor, and the reference likewise; where both are right.
+    """Return the value in float64, and the reference, with the choices in near-ties that the run has made.
 
     Args:
-        exact: what float64 has chosen.
-        tensor: what the run has.
-        reference: what the model has.
-        shape: of the input.
-        resized: returns what float64 computes from what the run has read, if near-ties are chosen so.
+        exact: the value in float64.
+        tensor: what the run has computed.
+        reference: what the model has computed.
+        shape: that of the input of the `Resize`.
+        resized: returns what float64 computes from what the run has read, if near-ties go in these directions.
     """
     plain = resized({})
     if plain is None or not exact.value.shape == tensor.shape == plain.shape or len(shape) != tensor.ndim:
@@ -109,8 +109,8 @@ def with_near_ties(
     shifted = replace(exact, value=chosen, noisy=exact.noisy + (chosen - exact.value))
     if reference is None or reference.shape != tensor.shape:
         return shifted, reference
-    own = _nearest(exact.value, reference, shifts)
-    return shifted, torch.where(own == chosen, reference, chosen.to(reference.dtype))
+    chosen_by_reference = _nearest(exact.value, reference, shifts)
+    return shifted, torch.where(chosen_by_reference == chosen, reference, chosen.to(reference.dtype))
 
 
 def _resized(axes: list[int], resized: Callable[[Ties], torch.Tensor | None]) -> Iterator[torch.Tensor]:
@@ -121,12 +121,18 @@ def _resized(axes: list[int], resized: Callable[[Ties], torch.Tensor | None]) ->
 
 
 def _nearest(exact: torch.Tensor, tensor: torch.Tensor, shifts: list[torch.Tensor]) -> torch.Tensor:
-    """Return exact numbers, or those with one of the shifts where a tensor has these instead."""
+    """Return, for each element, the number that is nearest to the tensor's: the exact one, or it plus a shift.
+
+    Args:
+        exact: the numbers in float64.
+        tensor: the numbers to come near to.
+        shifts: the differences that other choices in near-ties make, each in the shape of `exact`.
+    """
     wide = tensor.to(exact.dtype)
     best, distance = exact, (wide - exact).abs()
     for shift in shifts:
-        other = (wide - exact - shift).abs()
-        is_nearer = other < distance
+        distance_with_shift = (wide - exact - shift).abs()
+        is_nearer = distance_with_shift < distance
         best = torch.where(is_nearer, exact + shift, best)
-        distance = torch.where(is_nearer, other, distance)
+        distance = torch.where(is_nearer, distance_with_shift, distance)
     return best

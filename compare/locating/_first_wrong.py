@@ -34,13 +34,14 @@ def first_wrong(graph: Graph, wrong: Iterable[str], *, judged: Collection[str], 
 def leading_to(
     graph: Graph, names: Iterable[str], right: Collection[str], *, with_constants: bool = True
 ) -> frozenset[str]:
-    """Return values, and all others on which they depend other than through right ones.
+    """Return values, and all that they are computed from; the search backwards stops before right values.
 
     Args:
         graph: the graph.
-        names: the values.
-        right: the values that end the search.
-        with_constants: whether constants are among them, if a node also reads others that are not right.
+        names: the values to start from.
+        right: the values at which the search stops; they are not returned.
+        with_constants: whether to follow constants that a node reads beside values that depend on inputs and are not
+            right; constants are followed in any case if the node reads nothing else that is not right.
     """
     found = {*names}
     for node in reversed(graph.nodes):

@@ -51,12 +51,16 @@ def folded_weights(execution: Execution) -> Mapping[str, FoldedWeight]:
 
 
 def _products(execution: Execution) -> Iterator[tuple[str, FoldedWeight]]:
-    """Yield the products of the weights of linear layers of which one reads results of the others, and the summands."""
+    """Yield what each linear layer becomes if the linear layers before it are folded into it: weights and a summand.
+
+    The layer may read a concatenation of their results: then each of them has a product with a part of its columns.
+    """
     linear = {node.name: layer for node in execution.graph.nodes if (layer := _layer_of(execution, node)) is not None}
     for node in (item for item in execution.graph.nodes if item.name in linear):
         name, matrix, biases = linear[node.name]
         data = [read for read in node.reads if execution.roots[read] not in execution.weights]
-        before = [*islice(_layers_before(execution, data[0]), matrix.shape[1] + 1)] if len(data) == 1 else []
+        most = matrix.shape[1] + 1  # no more layers than columns can be concatenated
+        before = [*islice(_layers_before(execution, data[0]), most)] if len(data) == 1 else []
         layers = [linear[producer] for producer, _ in before if producer in linear]
         sizes = [len(layer[1]) for layer in layers]
         if not before or len(layers) < len(before) or sum(sizes) != matrix.shape[1]:

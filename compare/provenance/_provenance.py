@@ -76,6 +76,7 @@ class NodeProvenance:
         return self._computes[node.name]
 
     def _nodes_of(self, node: Node) -> tuple[Node, ...]:
+        """Compute what `of` returns: the nodes that the backend reports, else those behind the surviving values."""
         if node.name in self._reported_origins:
             return tuple(self._by_name[name] for name in self._reported_origins[node.name])
         nodes: dict[str, Node] = {}

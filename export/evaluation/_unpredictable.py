@@ -2,7 +2,7 @@
 
 import contextlib
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import getitem
@@ -185,19 +185,19 @@ def _is_random_onnx(node: Node, graph: Graph) -> bool:
     """Whether a node of an ONNX graph draws random numbers; `Dropout` does in training mode."""
     if node.op != "Dropout":
         return node.operator.random
-    ratio, training = (_number(graph, node.inputs[index : index + 1]) for index in (1, 2))
+    ratio, training = (_number(graph, name) for name in (*node.inputs, "", "")[1:3])
     return bool(training) and ratio != 0
 
 
-def _number(graph: Graph, names: Iterable[str]) -> Any:
-    """Return the number of a `Constant` node; True if it is unknown, None if the input is omitted."""
-    for name in filter(None, names):
-        producer = graph.producer.get(name)
-        value: Any = next(iter(producer.attributes.values()), True) if producer and producer.op == "Constant" else True
-        while isinstance(value, list) and len(value) == 1:
-            value = value[0]
-        return value
-    return None
+def _number(graph: Graph, name: str) -> Any:
+    """Return the number of a `Constant` node by its value's name; True if it is unknown, None if the name is empty."""
+    if not name:
+        return None
+    producer = graph.producer.get(name)
+    value: Any = next(iter(producer.attributes.values()), True) if producer and producer.op == "Constant" else True
+    while isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    return value
 
 
 def _is_view(node: fx.Node) -> bool:

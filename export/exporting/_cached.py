@@ -225,8 +225,8 @@ def cached_call(
         tokens: int64 in the shape [sequences, length].
         others: the inputs of its encoder, if it has one, by name; its cache then has the keys and values of these.
         slots: the number of slots of a static cache; 0 for a dynamic one.
-        mask: which tokens are attended to, int64 in the shape of `tokens`; None for all. The others are like padding:
-            they have position 0 and are not counted.
+        mask: 1 for tokens that are attended to, int64 in the shape of `tokens`; None for all. Tokens with 0 are like
+            padding: they have position 0 and are not counted.
 
     Raises:
         ExportError: the model fails, or keeps something else than keys and values in its cache.

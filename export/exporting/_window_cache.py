@@ -25,7 +25,7 @@ class WindowLayer(DynamicLayer):  # type: ignore[misc]  # mypy does not follow t
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `CacheLayerMixin.update`."""
+        """See `CacheLayerMixin.update`; what is kept leaves one place in the window for the next query's own token."""
         keys, values = super().update(key_states, value_states, *args, **kwargs)
         start = torch.sym_max(keys.shape[-2] - (self.sliding_window - 1), 0)  # type: ignore[no-untyped-call]
         self.keys, self.values = keys[:, :, start:], values[:, :, start:]

@@ -275,7 +275,7 @@ def _of_label(call: NodeCall, name: str) -> Tensor:
 
 
 def _counted(call: NodeCall, x: Tensor) -> Tensor:
-    """Return how often each n-gram of integers occurs, or whether, times its weight."""
+    """Return for each n-gram of integers its count in a row (TF), its weight if it occurs (IDF), or both multiplied."""
     rows = x.reshape(1, -1) if x.dim() == 1 else x
     places, starts, pool = call["ngram_indexes"], call["ngram_counts"], call.get("pool_int64s")
     if pool is None:

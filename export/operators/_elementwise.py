@@ -119,7 +119,7 @@ def _dropout(
     if training is not None and bool(training) and (ratio is None or float(ratio) != 0):
         raise UnsupportedError("dropout in training draws random numbers")
     mask = torch.ones_like(x, dtype=torch.bool)
-    return x, mask if call.version > 7 else mask.to(x.dtype)
+    return x, mask if call.version > 7 else mask.to(x.dtype)  # boolean since operator set 10
 
 
 def _biased_gelu(x: Tensor, bias: Tensor | None = None) -> Tensor:

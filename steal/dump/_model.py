@@ -183,6 +183,7 @@ class Index:
         return whole
 
     def _shardings_json(self) -> dict[int, Any]:
+        """Return the shardings by reference: from 0 for tensors, and from -1 downwards for grown tensors, in order."""
         tensors, grown = len(self.tensors), len(self.grown)
         return {
             reference: sharding.to_json()

@@ -116,6 +116,7 @@ class Layouts:
         by_name = parse_dims(texts[-1]) if texts else None
         if by_name is None or not _have_dims(item, by_name.values()):
             return None
+        # The layout names the dimensions of the mesh along which the parts have been put together already.
         joined = {name for known in item.layout.split(";") for name in self.mesh if f"{name}=" in known}
         sizes = {name: size for name, size in self.mesh.items() if name not in joined}
         if prod(sizes.values()) != len(item.parts):

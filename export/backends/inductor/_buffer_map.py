@@ -117,9 +117,9 @@ class BufferMap:
 
     def values(self, buffer: str) -> Iterator[tuple[str, View]]:
         """Yield the names of the source graph's values that a buffer holds, and the view that computes each from it."""
-        exact = self._inner.get(self._lowered.operations.get(buffer, ""))
-        pending: list[tuple[fx.Node, View]] = [] if exact is None else [(exact, _identity)]
-        if exact is not None and self._is_written(buffer, exact):  # a scatter became a write within the kernel
+        result = self._inner.get(self._lowered.operations.get(buffer, ""))  # the node whose result the buffer holds
+        pending: list[tuple[fx.Node, View]] = [] if result is None else [(result, _identity)]
+        if result is not None and self._is_written(buffer, result):  # a scatter became a write within the kernel
             pending = []
             if self.source is self._lowered.aot_graph and (name := self.operation(buffer)) is not None:
                 yield name, _identity
