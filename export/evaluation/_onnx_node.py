@@ -163,14 +163,14 @@ class _Scope:
             inputs: its inputs by position.
             outer: the values around it by name.
         """
-        own: dict[str, Any] = {}
-        values = ChainMap(own, dict(outer))
+        local_values: dict[str, Any] = {}
+        values = ChainMap(local_values, dict(outer))
         for name, value in graph.initializers.items() if isinstance(graph, ir.Graph) else ():
             if value.const_value is not None:
-                own[name] = in_float64(weight_to_torch(value.const_value))
-        own |= {item.name or "": value for item, value in zip(graph.inputs, inputs, strict=False)}
+                local_values[name] = in_float64(weight_to_torch(value.const_value))
+        local_values |= {item.name or "": value for item, value in zip(graph.inputs, inputs, strict=False)}
         for node in graph:
-            own |= self.outputs(node, values)
+            local_values |= self.outputs(node, values)
         return [values[item.name or ""] for item in graph.outputs]
 
 

@@ -204,8 +204,8 @@ def step_arguments(  # noqa: PLR0917  called in this file
 def window_sizes(model: nn.Module) -> list[int]:
     """Return the number of tokens that each layer of a model of transformers attends to; 0 for all."""
     # The model is one of transformers, which takes seconds to import.
-    own = importlib.import_module("transformers.cache_utils").DynamicCache(config=model.config).layers
-    return [getattr(layer, "sliding_window", 0) if layer.is_sliding else 0 for layer in own]
+    layers = importlib.import_module("transformers.cache_utils").DynamicCache(config=model.config).layers
+    return [getattr(layer, "sliding_window", 0) if layer.is_sliding else 0 for layer in layers]
 
 
 def cached_call(

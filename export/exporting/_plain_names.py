@@ -20,12 +20,12 @@ def plain_weight_names(exported: ExportedProgram) -> Iterator[Restore]:
     """
     targets = [spec.target for spec in exported.graph_signature.input_specs if spec.target is not None]
     names = {target: f"weight_{index}" for index, target in enumerate(targets) if not _is_plain(target)}
-    own = {new: target for target, new in names.items()}
+    original_names = {new: target for target, new in names.items()}
     _rename(exported, names)
     try:
-        yield lambda program, model: _restore(program, model, own)
+        yield lambda program, model: _restore(program, model, original_names)
     finally:
-        _rename(exported, own)
+        _rename(exported, original_names)
 
 
 def _is_plain(target: str) -> bool:

@@ -209,11 +209,11 @@ def _captured(node: ir.Node) -> set[str]:
     """Return the names of outer values that a node's subgraphs read."""
     names: set[str] = set()
     for graph in subgraphs(node):
-        own = {value.name for value in (*graph.inputs, *graph.initializers.values())}
-        own |= {out.name for inner in graph for out in inner.outputs}
+        defined = {value.name for value in (*graph.inputs, *graph.initializers.values())}
+        defined |= {out.name for inner in graph for out in inner.outputs}
         read = {value.name for inner in graph for value in inner.inputs if value is not None}
         read |= {value.name for value in graph.outputs} | {name for inner in graph for name in _captured(inner)}
-        names |= {name for name in read - own if name}
+        names |= {name for name in read - defined if name}
     return names
 
 

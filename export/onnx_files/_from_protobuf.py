@@ -50,14 +50,14 @@ def _function(
 ) -> Graph:
     """Convert a function; `infos` are the value infos of the main graph, where its own have a `prefix`."""
     nodes = _nodes(function.node)
-    own = {info.name: info for info in function.value_info}
+    local = {info.name: info for info in function.value_info}
     return Graph(
         name=function.name,
         inputs=tuple(function.input),
         outputs=tuple(function.output),
         constants=(),
         nodes=nodes,
-        values={name: read(name, infos.get(prefix + name, own.get(name))) for name in _names(function.input, nodes)},
+        values={name: read(name, infos.get(prefix + name, local.get(name))) for name in _names(function.input, nodes)},
     )
 
 
@@ -119,11 +119,11 @@ def _captured(node: NodeProto) -> set[str]:
     captured: set[str] = set()
     for attribute in node.attribute:
         for graph in _subgraphs(attribute):
-            own = {item.name for item in (*graph.input, *graph.initializer)}
-            own |= {name for inner in graph.node for name in inner.output}
+            defined = {item.name for item in (*graph.input, *graph.initializer)}
+            defined |= {name for inner in graph.node for name in inner.output}
             read = {name for inner in graph.node for name in inner.input} | {info.name for info in graph.output}
             read |= {name for inner in graph.node for name in _captured(inner)}
-            captured |= {name for name in read - own if name}
+            captured |= {name for name in read - defined if name}
     return captured
 
 

@@ -214,9 +214,9 @@ def _trees(call: NodeCall, x: Tensor) -> Tensor:
     branches = torch.stack(
         [torch.tensor(call[f"nodes_{side}nodeids"]) + count * torch.tensor(call[flags]) for side, flags in pairs], 1
     )
-    own = torch.arange(count, count + leaves)
+    leaf_rows = torch.arange(count, count + leaves)
     weights = torch.zeros(count + leaves, call["n_targets"], dtype=torch.float64)
-    at = own, torch.tensor(call["leaf_targetids"])
+    at = leaf_rows, torch.tensor(call["leaf_targetids"])
     weights[at] = call["leaf_weights"].double()
     has = torch.zeros_like(weights, dtype=torch.bool)
     has[at] = True
@@ -226,7 +226,7 @@ def _trees(call: NodeCall, x: Tensor) -> Tensor:
         torch.tensor([*call["nodes_featureids"], *[0] * leaves]),
         torch.cat([call["nodes_splits"].double(), torch.zeros(leaves, dtype=torch.float64)]),
         torch.tensor(modes),
-        torch.cat([branches, own[:, None].expand(-1, 2)]),
+        torch.cat([branches, leaf_rows[:, None].expand(-1, 2)]),
         torch.tensor([*missing, *[0] * leaves], dtype=torch.bool),
         _members(modes, call.get("membership_values")),
         torch.tensor(call["tree_roots"]),

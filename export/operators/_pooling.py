@@ -79,14 +79,14 @@ def _global_pool(function: Callable[..., Tensor]) -> Compute:
 
 def _unpool(call: NodeCall, x: Tensor, indices: Tensor, shape: Tensor | None = None) -> Tensor:
     windows = windows_of(call, [1] * (x.dim() - 2), call["kernel_shape"])
-    own = [
+    least_sizes = [
         (size - 1) * stride - begin - end + kernel
         for size, stride, begin, end, kernel in zip(
             x.shape[2:], windows.strides, windows.begin, windows.end, windows.kernel, strict=True
         )
     ]
     # Indices are those of the given shape, which is that of the tensor that was pooled, as in torch and ONNX Runtime.
-    sizes = [*x.shape[:2], *own] if shape is None else integers(shape)
+    sizes = [*x.shape[:2], *least_sizes] if shape is None else integers(shape)
     return x.new_zeros(math.prod(sizes)).scatter(0, indices.reshape(-1), x.reshape(-1)).reshape(sizes)
 
 

@@ -386,8 +386,8 @@ def _read_model(contents: bytes, path: Path) -> ir.Model:
     check_room(contents)
     proto = onnx.ModelProto.FromString(contents)
     external = [tensor for tensor in _tensors(proto) if tensor.data_location == onnx.TensorProto.EXTERNAL]
-    own = [tensor for tensor in proto.graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL]
-    if len(external) > len(own):
+    weights = [tensor for tensor in proto.graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL]
+    if len(external) > len(weights):
         raise StoredError("its graph refers to other files")
     tensors = Tensors(path)
 

@@ -126,9 +126,9 @@ class _Server(ThreadingHTTPServer):
         """Set the served files."""
         port = f":{self.server_port}" if self.server_port != HTTP_PORT else ""
         self.hosts = frozenset(f"{name}{port}" for name in ("localhost", _LOCAL, "[::1]"))
-        own = {f"/{item.name}": item for item in viewer.iterdir() if item.suffix in _TYPES and item.is_file()}
+        viewer_files = {f"/{item.name}": item for item in viewer.iterdir() if item.suffix in _TYPES and item.is_file()}
         page = _page((viewer / "index.html").read_text("utf-8"), file.name)
-        self.content = {**own, "/": page, "/index.html": page, f"/data/{file.name}": file}
+        self.content = {**viewer_files, "/": page, "/index.html": page, f"/data/{file.name}": file}
 
 
 class _Handler(BaseHTTPRequestHandler):

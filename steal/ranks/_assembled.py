@@ -92,8 +92,8 @@ class AssembledRecords(Records):
 
     def local_values(self, key: Any) -> dict[int, Any]:
         """Return the value of each rank that has the key."""
-        own = Key(*key)
-        return {rank: dump[self._keys[rank][own]] for rank, dump in self.dumps.items() if own in self._keys[rank]}
+        wanted = Key(*key)
+        return {rank: dump[self._keys[rank][wanted]] for rank, dump in self.dumps.items() if wanted in self._keys[rank]}
 
     def distributed(self, key: Any, ranks: Collection[int] | None = None) -> dict[str, Distributed]:
         """Return the tensors of a record by path, put together as far as their layout is recorded.
@@ -104,13 +104,13 @@ class AssembledRecords(Records):
         """
         if key not in self.records:
             raise KeyError(f"there is no record {key!r}")
-        own = Key(*key)
+        wanted = Key(*key)
         by_path: dict[str, dict[int, torch.Tensor]] = {}
-        for rank, value in self.local_values(own).items():
+        for rank, value in self.local_values(wanted).items():
             for path, tensor in _local_tensors(value).items() if ranks is None or rank in ranks else ():
                 by_path.setdefault(path, {})[rank] = tensor
-        if own.kind in _GRADIENT_OF:
-            self._add_layouts(own, by_path)
+        if wanted.kind in _GRADIENT_OF:
+            self._add_layouts(wanted, by_path)
         return {path: join_recorded(held) for path, held in by_path.items()}
 
     def resolve(self, key: Key, path: str, item: Distributed) -> Distributed:

@@ -21,10 +21,10 @@ def layout_of(
         if placement.kind == "shard" and placement.dim < len(shape):
             along = [place[dim] for place in grid.coordinates if not any(place[:dim] + place[dim + 1 :])]
             step = prod(sizes[dim + 1 :])
-            own = tuple(_size(tensors[index * step], placement.dim) for index in along)
-            shape[placement.dim] = sum(own)
+            part_sizes = tuple(_size(tensors[index * step], placement.dim) for index in along)
+            shape[placement.dim] = sum(part_sizes)
             if dims.count(placement.dim) == 1 and not placement.zigzag:
-                found[dim] = _with_sizes(placement, own)
+                found[dim] = _with_sizes(placement, part_sizes)
     return Sharding(grid, tuple(found), tuple(shape), "")
 
 

@@ -169,8 +169,8 @@ class KernelGraphs:
         labels = {id(part): self._labels(part) for part in compiled.parts}
 
         def observer(part: CompiledPart, inputs: list[Any]) -> Any:
-            own = labels[id(part)]
-            return part.watched(inputs, lambda _, tensors: observe([own[name].of(t) for name, t in tensors.items()]))
+            known = labels[id(part)]
+            return part.watched(inputs, lambda _, tensors: observe([known[name].of(t) for name, t in tensors.items()]))
 
         with mock.patch.object(compiled, "observer", observer):
             return compiled(*arguments)

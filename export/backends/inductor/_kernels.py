@@ -181,8 +181,8 @@ def _fused_provenance(schedule: Sequence[Any]) -> Provenance:
 
 def _fx_node(operation: Any) -> fx.Node | None:
     """Return the FX node that a library call computes; its other origins belong to its inputs."""
-    own = [node for node in operation.origins if node.target == getattr(operation, "op_overload", None)]
-    return operation.origin_node if operation.origin_node is not None else own[0] if own else None
+    same_operator = [node for node in operation.origins if node.target == getattr(operation, "op_overload", None)]
+    return operation.origin_node if operation.origin_node is not None else same_operator[0] if same_operator else None
 
 
 def _result_node(nodes: Collection[fx.Node]) -> fx.Node | None:
