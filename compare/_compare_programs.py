@@ -16,6 +16,7 @@ from torch import nn
 from filch.export import BackendError, Graph, ModuleCall, Port, Program, as_program
 from filch.export.backends import Backend, Compiled, get_backend, isolate, unrolled
 from filch.export.backends._limited import limit_backend
+from filch.export.operators._registry import find_operator
 from filch.steal import Capture, describe, phase, steal_forward
 
 from ._compare import Path, ProgramLike, compare, resolve_backend, time_limit
@@ -474,13 +475,18 @@ def with_shapes(model: ir.Model, values: Tensors) -> ir.Model:
     """
     declared = model.clone()
     has_branches = len([*declared.graphs()]) > 1
-    nodes = (node for node in declared.graph if node.op_type not in _MAY_BE_OPTIONAL)
-    for value in (output for node in nodes for output in node.outputs):
+    for value in (output for node in declared.graph if _returns_tensors(node) for output in node.outputs):
         tensor = values.get(value.name or "")
         if tensor is not None and value.shape is None:
             value.shape = None if has_branches else ir.Shape(tensor.shape)
             value.dtype = value.dtype or tensor_adapters.from_torch_dtype(tensor.dtype)
     return declared
+
+
+def _returns_tensors(node: ir.Node) -> bool:
+    """Whether what a node returns is a tensor in the file, too; a sequence is compared as one tensor."""
+    operator = find_operator(node.domain, node.op_type)
+    return node.op_type not in _MAY_BE_OPTIONAL and not (operator is not None and operator.returns_sequence)
 
 
 def in_dtype(graph: Graph, name: str, tensor: torch.Tensor) -> torch.Tensor:
