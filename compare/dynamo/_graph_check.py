@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -39,6 +39,30 @@ BACKWARD = ", backward"  # suffix of the name of a graph
 _TRANSFORMED = "a transform of torch.func computes it: no such tensor exists outside of it"
 _SECOND = "a second compilation, which returns every value,"
 Compile = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+_CompareRun = Callable[..., tuple[list[Row], Difference | None]]  # see `compare_values`
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """What a graph computes from copies of the same inputs: in eager PyTorch, in float64, and compiled.
+
+    Attributes:
+        graph: the graph; its outputs are called as their references are (see `_judged_as`).
+        arguments: the inputs by name, which no run has changed.
+        eager: every tensor that eager PyTorch computes, by name.
+        outputs: the results of the compiled graph, by the names of the graph's outputs.
+        float64: the float64 values; None with a tolerance.
+        eager_inputs: the inputs by name, as the run in eager PyTorch leaves them: it may write to them.
+        compiled_inputs: the same of the compiled run.
+    """
+
+    graph: Graph
+    arguments: Mapping[str, Any]
+    eager: Mapping[str, torch.Tensor]
+    outputs: Mapping[str, torch.Tensor]
+    float64: Float64Values | None
+    eager_inputs: Mapping[str, Any]
+    compiled_inputs: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -65,41 +89,17 @@ class GraphCheck:
 
     def report(self, inputs: Sequence[Any]) -> Report:
         """Run the graph in eager PyTorch, compiled, and compiled to return every value; on copies of `inputs`."""
-        graph = graph_from_fx(self.module.graph, self.name)
-        arguments = dict(zip(graph.inputs, inputs, strict=True))
-        in_eager, in_compiled = copy_tensors(inputs), copy_tensors(inputs)
-        with _same_random_numbers():
-            eager = _eager_values(self.module, in_eager)
-        graph = replace(graph, outputs=tuple(_judged_as(name, eager) for name in graph.outputs))
-        float64 = self._float64(graph, arguments)
-        with _same_random_numbers():
-            outputs = dict(zip(graph.outputs, _node_results(self.module, self.run(*in_compiled)), strict=True))
-        named = (dict(zip(graph.inputs, item, strict=True)) for item in (in_eager, in_compiled))
+        runs = self._run(inputs)
+        graph, arguments, float64 = runs.graph, runs.arguments, runs.float64
         stage: Stage = "exported" if self.kernels is None else "compiled"
-        changed = changed_rows(arguments, *named, stage=stage, tolerance=self.tolerance, float64=float64)
-        references = {name: Reference(complex_as_real(tensor), "eager") for name, tensor in eager.items()}
-        transformed, random = _transformed(self.module.graph), random_nodes(self.module.graph)
-        compare_run = partial(
-            compare_values,
-            limits=Limits(graph, given_limits(self.tolerance)),
-            float64=float64,
-            node_values=None if transformed else partial(NodeValues, self.module, arguments),
-            uninitialized=uninitialized_nodes(self.module.graph),
-            drawing=random,
-            reasons=dict.fromkeys(transformed, _TRANSFORMED),
+        changed = changed_rows(
+            arguments, runs.eager_inputs, runs.compiled_inputs, stage=stage, tolerance=self.tolerance, float64=float64
         )
-        run = Run(0, "exported", Compiled(graph, None), _tensors_only(arguments), outputs)
-        values, problem = self._all_values(inputs)
-        rows, effect = compare_run(run, values, references, None)
-        notes = problem_notes(float64)
-        if problem:
-            notes.append(f"{_SECOND} does not work, so that its values were not judged: {problem}")
-        elif effect is not None:
-            amount = effect.problem or f"{effect.error:.1e}"
-            notes.append(
-                f"the table of operations is of {_SECOND} and may fuse differently: its results differ from those of "
-                f"the compiled graph that is used, by up to {amount}"
-            )
+        references = {name: Reference(complex_as_real(tensor), "eager") for name, tensor in runs.eager.items()}
+        random = random_nodes(self.module.graph)
+        compare_run = self._comparison(runs, random)
+        rows, effect, notes = self._compare_all_values(inputs, runs, references, compare_run)
+        notes = [*problem_notes(float64), *notes]
         graphs: dict[Stage, Graph] = {"exported": graph}
         if self.kernels is not None:
             backend, compiled = self.kernels
@@ -107,7 +107,7 @@ class GraphCheck:
             origins = NodeProvenance(graph, compiled)
             compare_kernels = partial(compare_run, isolate=partial(_isolated, backend, compiled, arguments, notes))
             kernel_rows, effect = _compare_kernels(
-                backend, compiled, arguments, outputs, references, compare_kernels, origins
+                backend, compiled, arguments, runs.outputs, references, compare_kernels, origins
             )
             rows = [*rows, *kernel_rows]
             graphs["compiled"] = origins.annotated()
@@ -129,6 +129,69 @@ class GraphCheck:
             operators=(operators,),
             graphs={stage: _with_weights(item, arguments) for stage, item in graphs.items()},
         )
+
+    def _run(self, inputs: Sequence[Any]) -> _Runs:
+        """Run the graph in eager PyTorch, in float64, and compiled; each on copies of `inputs`."""
+        graph = graph_from_fx(self.module.graph, self.name)
+        arguments = dict(zip(graph.inputs, inputs, strict=True))
+        eager_inputs, compiled_inputs = copy_tensors(inputs), copy_tensors(inputs)
+        with _same_random_numbers():
+            eager = _eager_values(self.module, eager_inputs)
+        graph = replace(graph, outputs=tuple(_judged_as(name, eager) for name in graph.outputs))
+        float64 = self._float64(graph, arguments)
+        with _same_random_numbers():
+            results = _node_results(self.module, self.run(*compiled_inputs))
+        return _Runs(
+            graph,
+            arguments,
+            eager,
+            dict(zip(graph.outputs, results, strict=True)),
+            float64,
+            dict(zip(graph.inputs, eager_inputs, strict=True)),
+            dict(zip(graph.inputs, compiled_inputs, strict=True)),
+        )
+
+    def _comparison(self, runs: _Runs, random: Collection[str]) -> _CompareRun:
+        """Return `compare_values` with what it takes for every run of the graph.
+
+        Args:
+            runs: the runs of the graph.
+            random: the names of the nodes that draw random numbers.
+        """
+        transformed = _transformed(self.module.graph)
+        return partial(
+            compare_values,
+            limits=Limits(runs.graph, given_limits(self.tolerance)),
+            float64=runs.float64,
+            node_values=None if transformed else partial(NodeValues, self.module, runs.arguments),
+            uninitialized=uninitialized_nodes(self.module.graph),
+            drawing=random,
+            reasons=dict.fromkeys(transformed, _TRANSFORMED),
+        )
+
+    def _compare_all_values(
+        self, inputs: Sequence[Any], runs: _Runs, references: Mapping[str, Reference], compare_run: _CompareRun
+    ) -> tuple[list[Row], Difference | None, list[str]]:
+        """Compare the values of a second compilation, which returns them all.
+
+        Returns:
+            the rows of the values, the observer effect, and notes: why there are no such values, or how far the results
+            of this compilation are from those of the first one.
+        """
+        run = Run(0, "exported", Compiled(runs.graph, None), _tensors_only(runs.arguments), runs.outputs)
+        values, problem = self._all_values(inputs)
+        rows, effect = compare_run(run, values, references, None)
+        if problem:
+            note = f"{_SECOND} does not work, so that its values were not judged: {problem}"
+        elif effect is not None:
+            amount = effect.problem or f"{effect.error:.1e}"
+            note = (
+                f"the table of operations is of {_SECOND} and may fuse differently: its results differ from those of "
+                f"the compiled graph that is used, by up to {amount}"
+            )
+        else:
+            return rows, effect, []
+        return rows, effect, [note]
 
     def _float64(self, graph: Graph, arguments: Mapping[str, Any]) -> Float64Values | None:
         """Return the float64 values of the graph and of those that only its kernels have; None with a tolerance."""
@@ -163,7 +226,7 @@ def _compare_kernels(  # noqa: PLR0917  called in one place
     arguments: Mapping[str, Any],
     outputs: Mapping[str, torch.Tensor],
     eager: Mapping[str, Reference],
-    compare_run: Callable[..., tuple[list[Row], Difference | None]],
+    compare_run: _CompareRun,
     origins: NodeProvenance,
 ) -> tuple[list[Row], Difference | None]:
     """Return the rows of the values that a compiled graph's own kernels store, and the observer effect."""
