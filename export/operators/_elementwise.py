@@ -116,10 +116,12 @@ def swish(x: Tensor, alpha: float = 1.0) -> Tensor:
 def _dropout(
     call: NodeCall, x: Tensor, ratio: Tensor | None = None, training: Tensor | None = None
 ) -> tuple[Tensor, ...]:
+    """Return the numbers as they are, and a mask that keeps all of them: what dropout does in inference."""
     if training is not None and bool(training) and (ratio is None or float(ratio) != 0):
         raise UnsupportedError("dropout in training draws random numbers")
     mask = torch.ones_like(x, dtype=torch.bool)
-    return x, mask if call.version > 7 else mask.to(x.dtype)  # boolean since operator set 10
+    has_boolean_mask = call.version >= 10  # before operator set 10, the mask has the type of the input
+    return x, mask if has_boolean_mask else mask.to(x.dtype)
 
 
 def _biased_gelu(x: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -67,6 +67,18 @@ def test_batch_normalization_of_each_opset(opset):
     torch.testing.assert_close(value, (x - by[2]) / (by[3] + 0.5).sqrt() * by[0] + by[1], rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.parametrize(("opset", "dtype"), [(7, torch.float64), (9, torch.float64), (10, torch.bool)])
+def test_the_mask_of_dropout_has_the_type_of_its_opset(opset, dtype):
+    """It is a floating-point tensor before operator set 10."""
+    node = helper.make_node("Dropout", ["x"], ["y", "mask"], "node")
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("x", "y")]
+    graph = helper.make_graph([node], "one", values[:1], values[1:])
+    model = serde.deserialize_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)]))
+    outputs = evaluate(model, model.graph[0], {"x": WIDE})
+    assert outputs["mask"].dtype == dtype
+    assert bool((outputs["mask"] == 1).all())
+
+
 def test_sums_of_large_numbers_do_not_overflow():
     """Nor do those of infinities become NaN."""
     x = torch.tensor([[1000.0, 1001.0], [-math.inf, -math.inf]], dtype=torch.float64)
