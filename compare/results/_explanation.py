@@ -132,14 +132,14 @@ class Explanation:
         if self.starts is None:
             alone = "No node is wrong by itself" if self.alone else _NOT_ALONE.capitalize()
             return f"{sound}{alone}.{self._largest_text()}"
-        row, own = self.starts, self.starts.isolated
+        row, isolated = self.starts, self.starts.isolated
         exported = "The exported graph is already wrong. " if row.stage == "exported" else ""
         changes = ""
-        if row.unstable and own is not None and own.spread is not None:
-            changes = f"; it changes from run to run, by up to {own.spread:.1e}"
+        if row.unstable and isolated is not None and isolated.spread is not None:
+            changes = f"; it changes from run to run, by up to {isolated.spread:.1e}"
         what = ""
-        if own is not None:
-            what = f"is {_error_text(own, row)}" if _is_number(own) else f"differs ({own.note})"
+        if isolated is not None:
+            what = f"is {_error_text(isolated, row)}" if _is_number(isolated) else f"differs ({isolated.note})"
         reasons = "".join(f"{reason}; " for reason in reasons_of(row, self.changed_weights, self.coarser_dtype))
         return (
             f"{sound}{exported}Divergence starts at {_node_text(row)}: {reasons}with correct inputs, its output "
@@ -154,10 +154,14 @@ class Explanation:
         return f"{wrong}: {_enumerated([_node_name(row) for row in self.others])}."
 
     def _outputs_text(self) -> str:
+        """Return which model outputs differ from the reference, or that none does.
+
+        `""` if none does because the reference has the same error: such outputs are not within rounding error.
+        """
         if not self.results:
-            own = None if self.starts is None else self.starts.isolated
-            is_shared = own is not None and own.note == BOTH_WRONG
-            return "" if is_shared else "All model outputs remain within rounding error."
+            isolated = None if self.starts is None else self.starts.isolated
+            reference_is_wrong = isolated is not None and isolated.note == BOTH_WRONG
+            return "" if reference_is_wrong else "All model outputs remain within rounding error."
         rows = sorted(self.results, key=lambda row: row.float64 is None)
         outputs = [f"{short_line(row.value)} ({_amount_text(row)})" for row in rows]
         return f"Model outputs that differ: {_enumerated(outputs)}."

@@ -312,12 +312,13 @@ class DiffRow:
         return self.difference is not None or self.same is True
 
     def __str__(self) -> str:
-        times = "" if self.ratio is None else f"{format_ratio(self.ratio)} times its rounding level; "
+        """One line: where it is, on which ranks, and its difference, or why there is none."""
+        ratio = "" if self.ratio is None else f"{format_ratio(self.ratio)} times its rounding level; "
         ranks = f" on rank{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))}" if self.ranks else ""
-        what = self.reason
-        if self.difference is not None and not self.faulty:
-            what = str(self.difference) if self.ratio is None else self.difference.without_limits
-        return short_line(f"{self.place}{ranks}: {times}{what}")
+        detail = self.reason
+        if self.difference is not None and not self.faulty:  # with a rounding level, the tolerance does not judge it
+            detail = str(self.difference) if self.ratio is None else self.difference.without_limits
+        return short_line(f"{self.place}{ranks}: {ratio}{detail}")
 
 
 def _last(names: Sequence[str], most: int = 5) -> str:

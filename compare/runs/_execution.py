@@ -35,8 +35,9 @@ class Replay(Protocol):
 
         Args:
             forced: numbers by the names of values, float64 in the shapes of the values.
-            wanted: the names of the values to return; a forced value is returned as it was computed. The key of an
-                output is a name, too: that of the tensor that the caller gets.
+            wanted: the names of the values to return, and keys of outputs (`RunResult.key`, such as `returned [0]` or
+                `buffer running_mean`). A value is returned as its operation computed it, even if it is forced; an
+                output as the caller gets it, with what later operations wrote to its memory.
         """
         ...
 
@@ -287,8 +288,10 @@ class _Replay:
         """See `Replay`."""
         forced = {**self._numbers, **forced}
         sources = (*self._recorded.graph.inputs, *self._recorded.graph.constants)
-        found = {name: self._values[name] for name in sources if name in wanted and name in self._values}
-        left = {item.key: item.handle for item in self._recorded.results if item.handle and item.key in wanted}
+        values = {name: self._values[name] for name in sources if name in wanted and name in self._values}
+        output_handles = {
+            item.key: item.handle for item in self._recorded.results if item.handle and item.key in wanted
+        }
         environment = {
             handle: tensor
             for handle, name in self._recorded.sources.items()
@@ -296,15 +299,16 @@ class _Replay:
         }
         with torch.no_grad(), native_kernels():
             for index, call in enumerate(self._recorded.calls):
-                self._run(call, environment, forced, wanted, found)
+                self._run(call, environment, forced, wanted, values)
                 for handle in call.reads:
-                    if self._last_reads[handle] == index and handle not in left.values():
+                    if self._last_reads[handle] == index and handle not in output_handles.values():
                         environment.pop(handle, None)
-        return found | {
+        outputs = {
             key: complex_as_real(in_float64(_dense(environment[handle]))).clone()
-            for key, handle in left.items()
+            for key, handle in output_handles.items()
             if handle in environment
         }
+        return values | outputs
 
     def _run(
         self,
@@ -312,21 +316,22 @@ class _Replay:
         environment: dict[int, torch.Tensor],
         forced: Tensors,
         wanted: Collection[str],
-        found: dict[str, torch.Tensor],
+        values: dict[str, torch.Tensor],
     ) -> None:
-        """Run one call, and put its results into the environment and the wanted ones into `found`."""
+        """Run one call, and put its results into the environment and the wanted ones into `values`."""
         for (handle, name), tensor in zip(call.results, _results(call, environment), strict=False):
             numbers = complex_as_real(_dense(tensor))
-            own = self._values.get(name)
+            recorded = self._values.get(name)
             if name in wanted:  # other numbers may select more or fewer rows
-                shape = own.shape if own is not None and own.numel() == numbers.numel() else numbers.shape
-                found[name] = numbers.clone().reshape(shape)
+                values[name] = numbers.clone()
+                if recorded is not None and recorded.numel() == numbers.numel():
+                    values[name] = values[name].reshape(recorded.shape)
             environment[handle] = tensor
             if name in forced and forced[name].numel() == numbers.numel() and tensor.layout is torch.strided:
                 # With the same strides, for views; in the same memory if others read what is written there.
-                number = tensor if handle in self._overwritten else torch.empty_like(tensor)
-                complex_as_real(number).copy_(forced[name].reshape(numbers.shape))
-                environment[handle] = number
+                replacement = tensor if handle in self._overwritten else torch.empty_like(tensor)
+                complex_as_real(replacement).copy_(forced[name].reshape(numbers.shape))
+                environment[handle] = replacement
 
     @cached_property
     def _overwritten(self) -> frozenset[int]:

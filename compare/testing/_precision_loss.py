@@ -57,19 +57,29 @@ def lost_precision(golden: DumpAndRecord, new: DumpAndRecord, changes: DumpDiff)
 
 
 def _loss(before: tuple[torch.Tensor, StoredLevel], now: tuple[torch.Tensor, StoredLevel | None]) -> str:
-    """Return how much less precise a value has become, or `""` if rounding explains it."""
-    (old, level), (value, new) = before, now
+    """Return how much less precise a value has become, or `""` if rounding explains it.
+
+    A level counts errors, and what rounding explains of them, in rounding errors. One rounding error is larger in a
+    coarser dtype, so the counts of two dumps are only comparable once each is multiplied by its dump's rounding error,
+    relative to the magnitude of the value.
+
+    Args:
+        before: the golden dump's value and its level.
+        now: the same of the new dump.
+    """
+    (golden_value, golden), (new_value, new) = before, now
     if new is None:
         return "its distance from float64 is not known any more"
     if not new.unit:
         return ""
-    allowed, size = level.relative_to(old), new.relative_to(value)
+    golden_rounding, new_rounding = golden.relative_to(golden_value), new.relative_to(new_value)
     largest, typical = (
-        error * size / (limit * allowed) if allowed else 0.0
-        for error, limit in ((new.largest_error, level.largest), (new.typical_error, level.typical))
+        error * new_rounding / (limit * golden_rounding) if golden_rounding else 0.0
+        for error, limit in ((new.largest_error, golden.largest), (new.typical_error, golden.typical))
     )
+    # The golden dump may be 1 level from float64, and a dump that is within rounding of it another 2.
     if typical <= 1 + SUSPICIOUS and largest <= WRONG:
         return ""
     ratio = max(largest, typical)
-    precision = "; a lower precision is used on the way to it" if new.unit > level.unit else ""
+    precision = "; a lower precision is used on the way to it" if new.unit > golden.unit else ""
     return f"it is {format_ratio(ratio)} times the rounding level of the golden dump from float64{precision}"
