@@ -302,10 +302,12 @@ class ProgramSide:
         return named
 
     def named(self, call: Tensors) -> dict[str, torch.Tensor]:
-        """Return the inputs of a call by the names of the program's inputs, whether or not they fit.
+        """Return the inputs of a call by the names of the program's inputs, whatever their dtypes and shapes are.
+
+        If a name is missing but the number of inputs is right, they are taken in the order of the program's inputs.
 
         Raises:
-            CompareError: one is missing.
+            CompareError: one is missing, and the number is not that of the program's inputs.
         """
         graph = self.program.graph
         if missing := [name for name in graph.inputs if name not in call]:

@@ -69,19 +69,32 @@ def plausible_tables(execution: Execution, missing: Collection[str], tables: Seq
 
 
 def _parts(execution: Execution, names: Collection[str]) -> Iterator[tuple[str, int, torch.Tensor]]:
-    """Yield what operations read of weights: the name, the index of the first element, and float64."""
+    """Yield each part of floating-point weights that an operation reads: a whole weight, or a view such as a slice.
+
+    A part is taken for consecutive elements of its weight. Parts of one element are left out: any number is like it.
+
+    Args:
+        execution: a run of A or of B.
+        names: the names of the weights.
+
+    Yields:
+        the weight's name, the index of the part's first element in the flattened weight, and the part in float64, in
+        the shape in which it is read.
+    """
     seen = set()
     for read in dict.fromkeys(read for node in execution.graph.nodes for read in node.reads):
-        root, value = execution.roots.get(read, read), execution.graph.values.get(read)
-        if root not in names or value is None or not execution.weights[root].is_floating_point():
+        weight, value = execution.roots.get(read, read), execution.graph.values.get(read)
+        if weight not in names or value is None or not execution.weights[weight].is_floating_point():
             continue
         shape, offset = value.shape or (), execution.offsets.get(read, 0)
         sizes = tuple(size for size in shape if isinstance(size, int))
-        flat = execution.weights[root].reshape(-1)
-        part = flat[offset : offset + math.prod(sizes)]
-        if (root, offset, len(part)) not in seen and len(sizes) == len(shape) and len(part) == math.prod(sizes) > 1:
-            seen.add((root, offset, len(part)))
-            yield root, offset, part.reshape(sizes).double()
+        part = execution.weights[weight].reshape(-1)[offset : offset + math.prod(sizes)]
+        has_known_sizes = len(sizes) == len(shape)
+        is_inside = len(part) == math.prod(sizes)
+        is_new = (weight, offset, len(part)) not in seen
+        if has_known_sizes and is_inside and len(part) > 1 and is_new:
+            seen.add((weight, offset, len(part)))
+            yield weight, offset, part.reshape(sizes).double()
 
 
 def computed_tables(execution: Execution, tables: Sequence[TensorNumbers]) -> dict[str, torch.Tensor]:

@@ -109,7 +109,15 @@ class WatchedCache:
     def _check(
         self, index: int, layer: Any, what: str, new: torch.Tensor, returned: torch.Tensor
     ) -> tuple[int, int, float] | None:
-        """Return where a layer returned or holds something else than it should; see `_first_difference`."""
+        """Return where a layer returned or holds something else than it should; see `_first_difference`.
+
+        Args:
+            index: the index of the layer in the cache.
+            layer: the layer, after its update.
+            what: `keys` or `values`.
+            new: the keys or values that the layer was given.
+            returned: those of all tokens that it returned.
+        """
         before = self._held.get((index, what))
         expected = new if before is None else torch.cat([before, new], _TOKENS)
         allowed = torch.zeros_like(expected, dtype=torch.float64)
@@ -117,6 +125,7 @@ class WatchedCache:
         if hasattr(layer, "_quantized_keys"):
             earlier = self._stored.get((index, what))
             stored = self._stored[index, what] = _stored_by(layer, getattr(layer, f"_quantized_{what}"))
+            # `layer.keys` are the latest tokens, which are not quantized yet; without any, an empty vector.
             held = torch.cat([stored.numbers, *([held] if held.dim() == expected.dim() else [])], _TOKENS)
             if held.shape == expected.shape:
                 first, errors = self._allowed(index, layer, expected, stored, earlier)

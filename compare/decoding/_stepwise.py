@@ -150,13 +150,19 @@ class Stepwise:
         yield from self._joined(handle, parts, one_call, self.references)
 
     def _values(self, handle: "_StepwiseProgram", inputs: Values, buffer: int) -> Iterable[tuple[str, torch.Tensor]]:
-        """Return the values of one run in the order of execution."""
+        """Return the values of one run of all tokens or of one step, in the order of execution.
+
+        Args:
+            handle: the program that was compiled.
+            inputs: the inputs of the run, by name.
+            buffer: how many bytes of values a backend that can observe may hold (see `Observes.observe`).
+        """
         if isinstance(self.backend, Observes):
             # With less room than the weights take, some backends load them again for each run.
             return self.backend.observe(handle.inner, inputs, buffer=buffer + 2 * handle.weights)
         graph = handle.inner.graph
-        found = self.backend.run(handle.inner, inputs, graph.producer)
-        return ((name, found[name]) for node in graph.nodes for name in node.outputs if name in found)
+        values = self.backend.run(handle.inner, inputs, graph.producer)
+        return ((name, values[name]) for node in graph.nodes for name in node.outputs if name in values)
 
     def _run_steps(self, handle: "_StepwiseProgram", inputs: Values) -> dict[str, Parts]:
         """Return the outputs of the steps by name; the cache of the next one is what a step returns."""

@@ -88,7 +88,10 @@ class ModuleRows:
         ]
 
     def references(self) -> dict[str, Reference]:
-        """Return the references of the values of a foreign graph that were inferred to be modules' tensors."""
+        """Return modules' captured tensors as references of the values of a foreign graph, by the names of the values.
+
+        Only values that `infer` found by their numbers have one: that of the first tensor with these numbers.
+        """
         references: dict[str, Reference] = {}
         for entry, tensor in self._entries:
             if entry.resolution == "inferred" and entry.value is not None:

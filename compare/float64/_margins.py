@@ -65,14 +65,16 @@ def margins_of(
 
 
 def flips_of(margins: Margins, differs: torch.Tensor) -> Flips:
-    """Return the decisions that differ, with the largest multiple of its rounding level that a margin of them is.
+    """Return how many decisions differ, and the margin of the one that rounding explains least.
+
+    That is the element whose margin is the largest multiple of its rounding level.
 
     Args:
-        margins: see `margins_of`.
-        differs: which elements differ; at least one.
+        margins: the margin of each element and its rounding level (see `margins_of`).
+        differs: which elements differ, in the same shape; at least one.
     """
-    margin, level = (item[differs] for item in margins)
-    ratios = torch.where(margin == 0, 0.0, margin / level)
+    margin, level = margins[0][differs], margins[1][differs]
+    ratios = torch.where(margin == 0, 0.0, margin / level)  # also where both are 0
     index = int(ratios.argmax())
     return Flips(len(ratios), differs.numel(), float(margin[index]), float(level[index]))
 

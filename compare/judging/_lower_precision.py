@@ -93,7 +93,10 @@ def _constants(model: ir.Model) -> dict[str, torch.Tensor]:
 
 
 def _reference_names(program: Program) -> frozenset[str]:
-    """Return the names of the values that may have references: those of module calls and of the exported graph."""
+    """Return the names of the values that may have references: those of module calls and of the exported graph.
+
+    Without the latter if the exported graph can't be read.
+    """
     ports = (port.value for call in program.module_calls.values() for port in (*call.inputs, *call.outputs))
     graph = program.graph
     names = {*graph.inputs, *graph.outputs, *(name for name in ports if name is not None)}

@@ -25,29 +25,31 @@ class FoldedWeight:
 
 
 def folded_weights(execution: Execution) -> Mapping[str, FoldedWeight]:
-    """Return what weights become if they are folded into others, by what it is called.
+    """Return what weights become if they are folded into others, by a name made of theirs, such as `bn1 (factor)`.
 
-    A batch norm in inference becomes a factor of the layer before it, and a summand: its own, plus the factor times the
-    bias of that layer. The bias of a layer norm, times the weight of the linear layer after it, becomes a summand of
-    that. Linear layers without a function in between become their product, and a summand.
+    In inference, a batch norm is `(y - mean) * factor + shift` with `factor = gain / sqrt(variance + epsilon)`. Folded
+    into the layer before it, `y = W x + bias`, it becomes a factor of `W` and the summand
+    `shift - (mean - bias) * factor`. The bias of a layer norm, times the weight of the linear layer after it, becomes a
+    summand of that. Linear layers without a function in between become their product, and a summand.
     """
     products = dict(_products(execution))
-    found = {**dict(_summands_after_norms(execution)), **products}
+    folded = {**dict(_summands_after_norms(execution)), **products}
     for node in execution.graph.nodes:
         names = [execution.roots[read] for read in node.reads]
-        weights = [name for name in names[1:5] if name in execution.weights]
+        weights = [name for name in names[1:5] if name in execution.weights]  # gain, shift, mean, variance
         epsilon = node.attributes.get("eps", node.attributes.get("epsilon"))
         if node.operator.kind != "batch_norm" or len(weights) != 4 or not isinstance(epsilon, float):
             continue
         gain, shift, mean, variance = (execution.weights[name].double() for name in weights)
         factor = gain / (variance + epsilon).sqrt()
-        before = products.get(_summand_of(execution.graph.producer.get(node.reads[0]))) or _bias_before(execution, node)
-        offset = mean if before is None or before.tensor.shape != mean.shape else mean - before.tensor
+        layer_before = execution.graph.producer.get(node.reads[0])
+        bias = products.get(_summand_of(layer_before)) or _bias_before(execution, node)
+        offset = mean if bias is None or bias.tensor.shape != mean.shape else mean - bias.tensor
         norm = weights[0].rpartition(".")[0]
-        found[f"{norm} (factor)"] = FoldedWeight(factor, (weights[0], weights[3]))
-        sources = (*weights, *(() if before is None else before.sources))
-        found[f"{norm} (summand)"] = FoldedWeight(shift - offset * factor, sources)
-    return found
+        folded[f"{norm} (factor)"] = FoldedWeight(factor, (weights[0], weights[3]))
+        sources = (*weights, *(() if bias is None else bias.sources))
+        folded[f"{norm} (summand)"] = FoldedWeight(shift - offset * factor, sources)
+    return folded
 
 
 def _products(execution: Execution) -> Iterator[tuple[str, FoldedWeight]]:

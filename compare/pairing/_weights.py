@@ -69,20 +69,25 @@ class SameWeight:
         return [node.outputs[0] for node in nodes if node.outputs[0] in self._reference.values]
 
     def has_same_numbers(self, node: Node) -> bool:
-        """Whether the reference has most numbers of a node's weight: in one weight, joined ones or columns of one."""
+        """Whether the reference has most numbers of a node's weight.
+
+        The weight may be one of the reference, several that are joined along the last dimension, or a block of their
+        columns.
+        """
         pair = self._pairing.pairs.get(node.outputs[0])
         sources = () if pair is None else pair.sources
         weights = [weight for name in sources if (weight := _weight_behind(self._reference, name)) is not None]
         actual = self._actual.weight_of(node)
-        is_known = bool(weights) and len(weights) == len(sources)
+        is_known = bool(weights) and len(weights) == len(sources)  # the weight behind each source
         if actual is None or not is_known or any(weight.shape[:-1] != actual.shape[:-1] for weight in weights):
             return False
-        joined, count = torch.cat(weights, -1), actual.shape[-1]
-        is_first = (joined == actual[..., :1]).float().mean(0) > _MOST_NUMBERS
+        reference, columns = torch.cat(weights, -1), actual.shape[-1]
+        # Only a block whose first column is that of the weight is compared as a whole.
+        is_first = (reference == actual[..., :1]).float().mean(0) > _MOST_NUMBERS
         starts = is_first.nonzero().flatten().tolist()
         return any(
-            start + count <= joined.shape[-1]
-            and float((joined[..., start : start + count] == actual).float().mean()) > _MOST_NUMBERS
+            start + columns <= reference.shape[-1]
+            and float((reference[..., start : start + columns] == actual).float().mean()) > _MOST_NUMBERS
             for start in starts
         )
 

@@ -295,7 +295,10 @@ class ProgramRun(Float64Values):
         return found if is_fit else None
 
     def _compute(self, node: fx.Node | Node, values: _ProgramValues) -> None:
-        """Compute a node, and keep what others need of its outputs."""
+        """Compute a node, and keep those of its outputs that later nodes read or that were requested.
+
+        Without `change_decisions`, a decision that differs between the exact and the noisy variant is recorded.
+        """
         values.done.add(id(node))  # each is computed once, even if it fails
         results = self._evaluate(node, values) if isinstance(node, Node) else self._run(node, values)
         for name, both in results.items():
@@ -317,12 +320,20 @@ class ProgramRun(Float64Values):
         return self._chosen(name, (*map(_in_graph, found),) if isinstance(node, Node) else found)
 
     def _chosen(self, name: str, both: Variants) -> Variants:
-        """Return what others read in place of a computed value."""
+        """Return the variants of a computed value that the nodes after it read.
+
+        They are the forced ones, if `RunOptions.forced` gives any. A noisy variant has the decisions of the exact one,
+        except with `change_decisions`: so noise moves numbers, but selects no other ones.
+
+        Args:
+            name: the name of the value.
+            both: its exact variant, and the noisy one if there is one.
+        """
         forced = self._options.forced
-        exact, *noisy = both if forced is None else (forced(name, item) for item in both)
+        exact, *noisy = both if forced is None else (forced(name, variant) for variant in both)
         if self._options.change_decisions:
             return exact, *noisy
-        return exact, *(self._decided(name, item, exact) for item in noisy)
+        return exact, *(self._decided(name, variant, exact) for variant in noisy)
 
     def _run(self, node: fx.Node, values: _ProgramValues) -> dict[str, Variants]:
         """Return the result of an operation in PyTorch by its name; after an error, a run computes no more."""

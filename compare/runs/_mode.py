@@ -275,14 +275,22 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return [torch.full_like(in_float64(item), math.nan) if _is_float(item) else None for item in results]
 
     def _add_noise_within(self, call: "_ModeCall", results: Sequence[torch.Tensor], unit: float, read: _Read) -> None:
-        """Add to results the rounding of what the kernel computes on the way to them."""
+        """Add to results the rounding of what the kernel computes on the way to them.
+
+        Args:
+            call: the call.
+            results: its results in float64, which are changed in place.
+            unit: half a unit in the last place of the results' dtype, relative.
+            read: returns the float64 value of an argument.
+        """
         if call.name in ("mean", "sum", "var_mean"):
             self._add_noise_of_sums(call, results, read)
         if call.operator.cancelled is not None:
             args = (read(item) if isinstance(item, torch.Tensor) else item for item in call.args)
-            size = call.operator.cancelled(*args)
+            # The kernel subtracts numbers that may be far larger than the result, so their rounding is added to it.
+            magnitude = call.operator.cancelled(*args)
             self._patterns += 1
-            results[0].add_(with_noise(size, unit, seed=self._patterns) - size)
+            results[0].add_(with_noise(magnitude, unit, seed=self._patterns) - magnitude)
 
     def _add_noise_of_sums(self, call: "_ModeCall", results: Sequence[torch.Tensor], read: _Read) -> None:
         """Add to sums the rounding of their partial sums, as if all terms were added one by one."""

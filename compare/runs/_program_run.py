@@ -262,11 +262,12 @@ def _known_outputs(program: Program) -> Iterator[ModuleOutput]:
 
 
 def _inferred_outputs(graph: Graph) -> Iterator[ModuleOutput]:
-    within: dict[str, set[str]] = {}  # the nodes of each module
+    """Yield, for each module, the last value of its nodes that nodes outside of it read or the graph returns."""
+    nodes_of_module: dict[str, set[str]] = {}
     for node in graph.nodes:
         for path in {*(frame.path for frame in node.stack), node.module or ""}:
-            within.setdefault(path, set()).add(node.name)
-    for path, nodes in within.items():
+            nodes_of_module.setdefault(path, set()).add(node.name)
+    for path, nodes in nodes_of_module.items():
         leaving = [
             name
             for node in graph.nodes
@@ -274,5 +275,5 @@ def _inferred_outputs(graph: Graph) -> Iterator[ModuleOutput]:
             for name in node.outputs
             if name in graph.outputs or any(user.name not in nodes for user in graph.consumers.get(name, ()))
         ]
-        if leaving:  # others may be tables that an optimizer computes once for all layers
+        if leaving:  # earlier ones may be tables that an optimizer computes once for all layers
             yield ModuleOutput(path, "", leaving[-1])
