@@ -324,19 +324,29 @@ def _suppress(
     call: NodeCall,
     boxes: Tensor,
     scores: Tensor,
-    most: Tensor | None = None,
-    overlap: Tensor | None = None,
-    least: Tensor | None = None,
+    max_boxes_per_class: Tensor | None = None,
+    iou_threshold: Tensor | None = None,
+    score_threshold: Tensor | None = None,
 ) -> Tensor:
-    """Return [image, class, box] of the boxes that no better one of the class overlaps."""
-    count = 0 if most is None else int(number(most))
-    limit, floor = (0.0 if overlap is None else number(overlap)), (-math.inf if least is None else number(least))
-    found: list[tuple[int, int, int]] = []
-    for image, corners in enumerate(boxes):
-        shared = _overlaps(_corners(corners, is_centered=bool(call["center_point_box"])))
-        for group, numbers in enumerate(scores[image]):
-            found += [(image, group, box) for box in _kept(numbers, shared > limit, count, floor)]
-    return torch.tensor(found, dtype=torch.int64).reshape(-1, 3)
+    """Return [image, class, box] of the boxes that no better one of the class overlaps, as NonMaxSuppression does.
+
+    Args:
+        call: with `center_point_box`, whether boxes are centers and sizes instead of opposite corners.
+        boxes: in the shape [images, boxes, 4].
+        scores: in the shape [images, classes, boxes].
+        max_boxes_per_class: how many boxes of a class and image are kept at most; the default of ONNX keeps none.
+        iou_threshold: of two boxes with a larger intersection over union, only the better one is kept.
+        score_threshold: boxes need a higher score.
+    """
+    count = 0 if max_boxes_per_class is None else int(number(max_boxes_per_class))
+    max_iou = 0.0 if iou_threshold is None else number(iou_threshold)
+    min_score = -math.inf if score_threshold is None else number(score_threshold)
+    kept: list[tuple[int, int, int]] = []
+    for image, image_boxes in enumerate(boxes):
+        iou = _overlaps(_corners(image_boxes, is_centered=bool(call["center_point_box"])))
+        for label, label_scores in enumerate(scores[image]):
+            kept += [(image, label, box) for box in _kept(label_scores, iou > max_iou, count, min_score)]
+    return torch.tensor(kept, dtype=torch.int64).reshape(-1, 3)
 
 
 def _corners(boxes: Tensor, *, is_centered: bool) -> Tensor:
@@ -347,6 +357,7 @@ def _corners(boxes: Tensor, *, is_centered: bool) -> Tensor:
 
 
 def _overlaps(boxes: Tensor) -> Tensor:
+    """Return the intersection over union of each pair of boxes."""
     low, high = torch.maximum(boxes[:, None, :2], boxes[:, :2]), torch.minimum(boxes[:, None, 2:], boxes[:, 2:])
     common, areas = (high - low).clamp(min=0).prod(-1), (boxes[:, 2:] - boxes[:, :2]).prod(-1)
     return torch.where(common > 0, common / (areas[:, None] + areas - common), 0.0)

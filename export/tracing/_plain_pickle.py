@@ -78,12 +78,19 @@ def _check(content: bytes, memory: int) -> None:
 
 
 def _argument_memory(opcode: str, argument: bytes, length: int, offset: int) -> int:
-    """Return the memory of an argument, and check its length."""
+    """Return about how many bytes the value of an argument takes in memory, and check its length.
+
+    Args:
+        opcode: the name of the opcode.
+        argument: the bytes of the argument, fewer than `length` at the end of the file.
+        length: its length as the file states it.
+        offset: where the opcode is in the file.
+    """
     if len(argument) < length:
         raise TraceError("is cut short")
     if opcode == "LONG1" and length > _MAX_NUMBER:
         raise TraceError(f"has a number of {length} bytes (byte {offset}), and at most {_MAX_NUMBER} are read")
-    return length if argument.isascii() else 4 * length
+    return length if argument.isascii() else 4 * length  # a string with other characters has up to 4 bytes for each
 
 
 def _refusal(content: bytes, offset: int) -> str:

@@ -183,7 +183,9 @@ class _ReplayTracer(DispatchTracer):
         self.outputs: list[ModuleOutput] = []
         self.results: list[RunResult] = []
         self._visit, self._left = visit, left
-        self._given: dict[tuple[Kind, str], tuple[torch.Tensor, tuple[str, ...]]] = {}  # by kind and path
+        self._given: dict[
+            tuple[Kind, str], tuple[torch.Tensor, tuple[str, ...]]
+        ] = {}  # tensors before the call, with their names
         self._calls = Counter[str]()  # of modules so far
         self._handles: Any = WeakIdKeyDictionary()  # by tensor
         self._last_handle = 0
@@ -196,6 +198,7 @@ class _ReplayTracer(DispatchTracer):
         names = self.recording.inputs
         for name, tensor in zip(names, inputs.values(), strict=True):
             self._visit(name, tensor)  # a tensor that is given twice has two names
+        # What `_add_result` compares with after the call, to find what the call has changed.
         kinds: tuple[tuple[Kind, Mapping[str, torch.Tensor]], ...] = (("buffer", weights), ("argument", inputs))
         for kind, given in kinds:
             self._given |= {(kind, path): (item, self.recording.names_of(item)) for path, item in given.items()}

@@ -289,9 +289,10 @@ class Recorder:
             self._add_record(key, self._encode(key, value), origin, value)
 
     def _record_small(self, key: PlainKey, value: Any, origin: Origin) -> bool:
-        """Record a value that is one small tensor, or inputs that are one; return False for any other value.
+        """Record a value that is one small tensor, or inputs (`key[2]` is `I`) that are one, such as of `module(x)`.
 
-        This does what `_encode`, `_store_tensor` and `_add_record` do, in half the time.
+        This does what `_encode`, `_store_tensor` and `_add_record` do, in half the time. It returns False, and leaves
+        the value to them, if it is another or one that needs more than its bytes.
         """
         if not self._is_whole or is_mode_active():
             return False
@@ -303,7 +304,7 @@ class Recorder:
             return False
         nbytes, address = tensor.nbytes, tensor.data_ptr()
         if nbytes > SMALL or (nbytes >= MIN_BYTES and tensor.dim() >= MIN_RANK) or (nbytes and not address):
-            return False  # it may have grown, or been freed
+            return False  # it is large, it may have grown as a cache does, or its memory was freed
         data = small_bytes(address, nbytes)
         data_checksum = hash(data)
         lookup = self._stored_tensors.lookup_key(tensor, _NOT_LAZY)
@@ -316,7 +317,7 @@ class Recorder:
         else:
             reference, start = location
             if start is not None:
-                return False  # it is part of another tensor
+                return False  # it is part of a stored tensor
             self.totals.shared += nbytes
         if self.placement_tags is not None and not layout:
             self.placement_tags.stored(tensor, reference)

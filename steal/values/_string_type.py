@@ -168,7 +168,10 @@ def _is_dimension(value: Any) -> bool:
 
 
 def _dimension(value: Any) -> str:
-    """Return `Dim(batch)`, `DYNAMIC`, `AUTO` or `STATIC`."""
+    """Return the code of a dimension of `torch.export`: `Dim(batch)`, `DerivedDim`, `DYNAMIC`, `AUTO` or `STATIC`.
+
+    A `Dim` has a `__name__`, a hint such as `Dim.AUTO` an enumerated `type`, and what is derived from a `Dim` a `root`.
+    """
     name = getattr(value, "__name__", None)
     if name is not None:
         return "DerivedDim" if hasattr(value, "root") else f"Dim({name})"

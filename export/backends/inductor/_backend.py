@@ -49,7 +49,8 @@ class InductorBackend:
         module = exported.graph_module if device is None else _with_reshapes(module_on(exported.graph_module, device))
         without_prims = _without_prims(module)
         placeholders = (graph.find_nodes(op="placeholder") for graph in (without_prims.graph, module.graph))
-        renamed = {own.name: node.name for own, node in zip(*placeholders, strict=True)}  # `input`, in a copied graph
+        # A copied graph may give other names to its inputs, such as to one called `input`.
+        renamed = {copied.name: node.name for copied, node in zip(*placeholders, strict=True)}
         task = CompileTask(
             without_prims,
             program.graph,
@@ -61,14 +62,15 @@ class InductorBackend:
         )
         options = _with_eager_random(self.options, task.module)
         graphs = KernelGraphs(task, options)
-        placeholders = exported.graph.find_nodes(op="placeholder")
+        # Compile it for the shapes that it was exported with; `run` compiles again for others.
+        exported_inputs = exported.graph.find_nodes(op="placeholder")
         traced = {
             node.name: node.meta.get("val")
-            for node, spec in zip(placeholders, inputs, strict=True)
+            for node, spec in zip(exported_inputs, inputs, strict=True)
             if spec.kind == InputKind.USER_INPUT
         }
-        like = {name: _zeros_like(value) for name, value in traced.items() if isinstance(value, torch.Tensor)}
-        compiled = graphs.compiled_for(placeholder_values(exported, like))
+        zeros = {name: _zeros_like(value) for name, value in traced.items() if isinstance(value, torch.Tensor)}
+        compiled = graphs.compiled_for(placeholder_values(exported, zeros))
         return _with_note(replace(compiled, tf32=tf32_products(task.device)), options, self.options)
 
     def compile_graph(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:

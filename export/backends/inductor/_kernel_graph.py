@@ -254,13 +254,21 @@ def _with_files(node: Node, kernel: Kernel) -> Node:
 def _as_compiled(
     part: CompiledPart, buffers: BufferMap, naming_graph: Graph, exported_names: Mapping[str, str], handle: Any
 ) -> Compiled:
-    """Return the kernels of one part as a graph, with the names of the values of `naming_graph`."""
+    """Return the kernels of one part as a graph, with the names of the values of `naming_graph`.
+
+    Args:
+        part: the compiled part.
+        buffers: maps its buffers to the values of the graph that Inductor got.
+        naming_graph: the graph whose values give the names.
+        exported_names: the names of values in `naming_graph`, by those in the graph that Inductor got, if they differ.
+        handle: what the backend runs (see `Compiled.handle`).
+    """
     labels = _labels(buffers, naming_graph, exported_names)
-    targets: dict[str, list[Node]] = {}
+    nodes_by_target: dict[str, list[Node]] = {}
     for node in naming_graph.nodes:
-        targets.setdefault(node.target or "", []).append(node)
-    computed = {
-        kernel: _input_dependent(naming_graph, [node for name in names for node in targets.get(name, ())])
+        nodes_by_target.setdefault(node.target or "", []).append(node)
+    nodes_by_kernel = {
+        kernel: _input_dependent(naming_graph, [node for name in names for node in nodes_by_target.get(name, ())])
         for kernel, names in buffers.all_computed.items()
     }
     input_names = _input_names(part, buffers, exported_names)
@@ -271,7 +279,7 @@ def _as_compiled(
         inputs=naming_graph.inputs,
         outputs=naming_graph.outputs,
         constants=constants,
-        nodes=tuple(_node(kernel, names, computed[kernel.name]) for kernel in part.lowered.kernels),
+        nodes=tuple(_node(kernel, names, nodes_by_kernel[kernel.name]) for kernel in part.lowered.kernels),
         values={
             name: naming_graph.values.get(name, Value(name))
             for name in (*naming_graph.inputs, *constants, *names.values())
@@ -280,7 +288,7 @@ def _as_compiled(
     return Compiled(
         graph,
         handle,
-        {kernel: tuple(node.name for node in nodes) for kernel, nodes in computed.items()},
+        {kernel: tuple(node.name for node in nodes) for kernel, nodes in nodes_by_kernel.items()},
         {label.name: label.value for label in labels.values() if label.value not in (None, label.name)},
         intermediate_graphs=lambda: {
             "AOTAutograd": graph_from_fx(part.lowered.aot_graph, naming_graph.name),
