@@ -75,10 +75,12 @@ def repro_command(
 ) -> None:
     """Write a smallest part of a program that shows a difference, with a script that runs without Filch."""
     overrides = shared.parse_options(option)
+    from ..repro._write import write_repro
     from ..results._next_command import to_run_repro
+    from ..results._report import load_report
     from ._report_source import needs_inputs, recorded_file, row_to_reproduce, trusted_options
 
-    loaded = filch.load_report(report)
+    loaded = load_report(report)
     if loaded.lower_precision:
         raise filch.CompareError(f"no repro: {str(report)!r} was made with lower_precision, which allows differences")
     row, tolerance = row_to_reproduce(loaded, node)
@@ -86,7 +88,7 @@ def repro_command(
     onnx_file = recorded_file(program, loaded.program, "program", "--program FILE")
     try:
         with telling.progress("repro"):
-            repro = filch.write_repro(
+            repro = write_repro(
                 dump,
                 onnx_file,
                 row.node,

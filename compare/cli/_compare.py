@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -193,7 +193,7 @@ def check_command(
         capture = recorded.steal()
         if file is not None:
             program = filch.compare.map_to_export(file, program, capture, lower_precision=is_lower, limit=limit)
-        compared: list[tuple[filch.Report, filch.Program]] = []
+        compared: list[tuple[Any, filch.Program]] = []
         with filch.steal.phase("backend", len(backend)) as backends:
             for name in backend:
                 backends.next(name)

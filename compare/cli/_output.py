@@ -79,11 +79,11 @@ class Showing(Printing):
         with super().progress(title):
             yield
 
-    def finish(self, *results: "Result", as_list: bool = False, **view: Any) -> typer.Exit:
+    def finish(self, *results: Any, as_list: bool = False, **view: Any) -> typer.Exit:
         """Print the results, write them to files, and return what to raise.
 
         Args:
-            *results: one or several.
+            *results: one or several `Result`; of `filch` they have another name for a type checker.
             as_list: whether JSON is a list of them.
             view: further arguments of `Result.table`.
         """
