@@ -5,6 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,14 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
-from filch.export import Program, TraceError, optimize
+from filch.export import Program, TraceError
 from filch.export.backends import get_backend
 from filch.export.backends._limited import limit_backend
 from filch.export.common._memory import release_memory
-from filch.steal import ModuleInfo, NotADumpError, Records, phase, restore
+from filch.steal import FilchError, ModuleInfo, NotADumpError, Records, phase, restore
 from filch.steal.values._arguments import argument_tensors
 
-from ._align_programs import judged_as_programs
+from ._align_programs import align_programs
 from ._compare import ProgramLike, time_limit
 from ._compare_programs import ProgramSide, in_dtype
 from .alignment._array_alignment import Runnable, Source, align_arrays, align_weights, run
@@ -52,7 +53,6 @@ from .runs._execution import Execution, Tensors
 from .runs._program_run import ProgramSource
 
 _BACKEND = "onnxruntime-cpu"  # runs a program in its own precision, which tells the dtypes of its values
-_FOLDED = frozenset({"If", "SplitToSequence"})  # which can't be evaluated in float64, but are removed by an optimizer
 _AMPLIFIED = (
     f"the outputs differ by more than {RELATIVE:g} of a number, although each operation computes A's numbers from A's "
     "operands: the layers amplify rounding, or a smaller difference"
@@ -195,8 +195,6 @@ def _program_source(given: ProgramLike) -> ProgramSource:
     """Return an ONNX program without inputs; the weights that nodes have as constants are among its weights."""
     side = ProgramSide.of(given, "the program", _BACKEND)
     program = replace(side.program, model=side.program.model.clone())
-    if any(node.op_type in _FOLDED for node in program.model.graph):
-        program = optimize(program)
     LiftConstantsToInitializersPass(size_limit=2)(program.model)
     return ProgramSource(side.name, program.snapshot(), written=side.program)
 
@@ -270,11 +268,11 @@ def _align_values(reference: Source, actual: Source, given: ValueMap, parts: Par
     """Align the values of two implementations of which at least one can be run."""
     remarks = []
     if isinstance(reference, ProgramSource) and isinstance(actual, ProgramSource) and actual.inputs is None:
+        if not parts:
+            return align_programs(reference, actual, partial(_align_programs, reference, actual, given))
         if reference.inputs is None:
             drawn = draw_inputs(reference.program.graph)
             reference, remarks = _with_inputs(reference, drawn.tensors), [drawn.note]
-        if not parts:
-            return judged_as_programs(_align_programs(reference, actual, given, remarks), reference, actual)
     reference, actual = _with_inputs_of(reference, actual), _with_inputs_of(actual, reference)
     remarks += [*_empty_inputs_of(reference), *_empty_inputs_of(actual)]
     if isinstance(reference, NamedArrays) or isinstance(actual, NamedArrays):
@@ -283,16 +281,15 @@ def _align_values(reference: Source, actual: Source, given: ValueMap, parts: Par
     return replace(result, remarks=(*remarks, *result.remarks))
 
 
-def _align_programs(
-    reference: ProgramSource, actual: ProgramSource, given: ValueMap, remarks: Sequence[str]
-) -> Alignment:
-    """Align two programs on the same inputs; of one that float64 can't run, the weights alone."""
+def _align_programs(reference: ProgramSource, actual: ProgramSource, given: ValueMap) -> Alignment:
+    """Align two programs on the same inputs in float64; where that is not possible, their weights alone."""
     try:
+        if reference.inputs is None:
+            reference = _with_inputs(reference, draw_inputs(reference.program.graph).tensors)
         result = _align_runs(reference, _with_inputs(actual, reference.inputs or {}), given, {})
-    except CompareError as error:
-        weights = align_weights(reference, actual)
-        result = replace(weights, gaps=(), remarks=(f"only weights were aligned: {error}",))
-    return replace(result, remarks=(*remarks, *_empty_inputs_of(reference), *result.remarks))
+    except FilchError as error:
+        result = replace(align_weights(reference, actual), remarks=(f"only weights were aligned: {error}",))
+    return replace(result, remarks=(*_empty_inputs_of(reference), *result.remarks))
 
 
 def _empty_inputs_of(source: Source) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Judge the alignment of two ONNX programs as `compare_programs` judges them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from filch.export import Node
@@ -13,23 +13,23 @@ from .results._rows import Row
 from .runs._program_run import ProgramSource
 
 
-def judged_as_programs(alignment: Alignment, reference: ProgramSource, actual: ProgramSource) -> Alignment:
+def align_programs(reference: ProgramSource, actual: ProgramSource, align: Callable[[], Alignment]) -> Alignment:
     """Return an alignment of two programs with the outcome of `compare_programs`, and the nodes that it names.
 
     Where that names the node behind steps that only B has and that it can't judge, the alignment says which of them
     leaves A.
 
     Args:
-        alignment: which weights and values correspond, and where B leaves A in float64.
-        reference: implementation A, with inputs.
+        reference: implementation A; inputs are drawn if it has none.
         actual: implementation B.
+        align: returns which weights and values correspond, and where B leaves A in float64.
 
     Raises:
         CompareError: a program can't be run, or the inputs don't fit.
     """
     sides = (source.written or source.program for source in (reference, actual))
     pair = pair_programs(*sides, inputs=reference.feed)
-    report = compare_pair(pair)
+    report, alignment = compare_pair(pair), align()
     return replace(
         alignment,
         departures=tuple(_departures(alignment, pair, report)),

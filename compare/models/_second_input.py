@@ -26,14 +26,16 @@ def other_numbers(arguments: Any) -> Any:
 
 def _with_other_numbers(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_floating_point() or tensor.is_complex():
-        size = torch.view_as_real(tensor).norm(dim=-1) if tensor.is_complex() else tensor
-        factor = 1 + 0.2 * torch.sin(1000 * size.double())
-        return (tensor * factor).to(tensor.dtype)
+        numbers = tensor if tensor.is_complex() else tensor.double()  # torch multiplies none of 8 bits
+        size = torch.view_as_real(tensor).norm(dim=-1).double() if tensor.is_complex() else numbers
+        factor = 1 + 0.2 * torch.sin(1000 * size)
+        return (numbers * factor).to(tensor.dtype)
     if tensor.dtype == torch.bool:
         return tensor
     values, places = torch.unique(tensor, return_inverse=True)
     ascending = torch.arange(tensor.numel(), device=tensor.device)
-    is_range = tensor.numel() > 1 and torch.equal(tensor.reshape(-1).sort().values, ascending)
+    ordered = tensor.reshape(-1).sort().values.long()  # torch compares no uint16 with int64
+    is_range = tensor.numel() > 1 and torch.equal(ordered, ascending)
     if len(values) <= _FEW or (tensor.dim() and is_range):  # positions
         return tensor
     other: torch.Tensor = values.roll(1)[places]

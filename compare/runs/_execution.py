@@ -167,7 +167,7 @@ class Execution:
 def moved_value(node: Node) -> str | None:
     """Return the value whose numbers a node only moves; None if it computes or joins numbers."""
     operator = node.operator
-    if not operator.rearranges or operator.reads_sequence or not node.reads:
+    if not operator.rearranges or operator.reads_sequence or operator.returns_sequence or not node.reads:
         return None
     if operator.source:  # the first tensor is one to copy into
         return node.reads[operator.source] if len(node.reads) == operator.source + 1 else None

@@ -393,6 +393,25 @@ OTHERS = {
 }
 
 
+# Inputs or values that are no tensors of numbers, or of types that torch does not compute with.
+OF_OTHER_TYPES = {
+    "strings": "(string[2] x) => (string[2] y) { y = StringNormalizer(x) }",
+    "a sequence": "(float[4] x) => (float[2] y) { s = SplitToSequence(x, w)  i = Constant<value = int64 {1}>()  "
+    "y = SequenceAt(s, i) }",
+    "a branch": "(bool c, float[2] x) => (float[2] y) { "
+    "y = If (c) <then_branch = one () => (float[2] p) { p = Neg(x) }, else_branch = two () => (float[2] q) { q = Exp(x) }> }",
+    "uint16": "(uint16[3] x) => (uint16[3] y) { y = Add(x, x) }",
+    "uint64": "(uint64[3] x) => (bool[3] y) { y = Less(x, x) }",
+}
+
+
+@pytest.mark.parametrize("text", OF_OTHER_TYPES.values(), ids=OF_OTHER_TYPES)
+def test_both_run_programs_of_other_types(text):
+    model = parser.parse_model(f'<ir_version: 9, opset_import: ["": 18]> main {text}')
+    model.graph.initializer.append(numpy_helper.from_array(np.int64(2), "w"))
+    assert align(model, model).outcome == compare_programs(model, model).outcome == "close"
+
+
 @pytest.mark.parametrize(("nodes", "change", "value"), OTHERS.values(), ids=OTHERS)
 def test_both_have_one_outcome_where_numbers_say_little(nodes, change, value):
     """Also of the program itself."""

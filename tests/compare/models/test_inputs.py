@@ -270,3 +270,12 @@ def test_masks_and_positions_are_kept():
     assert torch.equal(kept["positions"], positions)
     assert torch.equal(kept["flags"], flags)
     assert (kept["name"], kept["size"]) == ("x", 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint64, torch.float8_e4m3fn, torch.bfloat16, torch.int8])
+def test_numbers_of_every_dtype_have_others(dtype):
+    """Also of those that torch does not compute with."""
+    given = torch.tensor([[5, 9, 2], [7, 9, 4]]).to(dtype)
+    other = other_numbers(given)
+    assert other.dtype == dtype and other.shape == given.shape
+    assert not torch.equal(other.double(), given.double())
