@@ -1,12 +1,14 @@
 """Judge the alignment of two ONNX programs as `compare_programs` judges them."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from filch.export import Node
+from filch.export import Graph, Node
+from filch.export.common._memory import release_memory
 
 from ._compare_programs import ProgramPair, compare_pair, pair_programs
 from .alignment._notes import other_settings
+from .pairing._paired_value import PairedValue
 from .results._alignment import AlignedOutput, Alignment, Departure
 from .results._report import Report
 from .results._rows import Row
@@ -28,22 +30,45 @@ def align_programs(reference: ProgramSource, actual: ProgramSource, align: Calla
         CompareError: a program can't be run, or the inputs don't fit.
     """
     sides = (source.written or source.program for source in (reference, actual))
-    pair = pair_programs(*sides, inputs=reference.feed)
-    report, alignment = compare_pair(pair), align()
+    compared = _ComparedPrograms.of(pair_programs(*sides, inputs=reference.feed))
+    release_memory()  # before the values in float64 take theirs
+    report, alignment = compared.report, align()
     return replace(
         alignment,
-        departures=tuple(_departures(alignment, pair, report)),
+        departures=tuple(_departures(alignment, compared)),
         missing=alignment.missing if report.proof.is_wrong else (),
         wrong_outputs=tuple(_problems(report)),
         remarks=(*alignment.remarks, *report.notes),
         compared="programs",
-        outputs=alignment.outputs or tuple(_outputs(pair, report)),
+        outputs=alignment.outputs or tuple(_outputs(compared)),
         gaps=report.proof.gaps,
     )
 
 
-def _departures(alignment: Alignment, pair: ProgramPair, report: Report) -> Sequence[Departure]:
+@dataclass(frozen=True)
+class _ComparedPrograms:
+    """What is kept of a comparison of two programs; their values are not.
+
+    Attributes:
+        report: the report.
+        reference: the graph of the reference.
+        pairs: the values of the program that are those of the reference, by their own names.
+        outputs: the outputs of the program that correspond to those of the reference, in their order.
+    """
+
+    report: Report
+    reference: Graph
+    pairs: Mapping[str, PairedValue]
+    outputs: Sequence[str]
+
+    @classmethod
+    def of(cls, pair: ProgramPair) -> "_ComparedPrograms":
+        return cls(compare_pair(pair), pair.graph, pair.pairs.by_value, pair.program.outputs)
+
+
+def _departures(alignment: Alignment, compared: _ComparedPrograms) -> Sequence[Departure]:
     """Return where B leaves A: the nodes that are wrong by themselves, else the one of the first value that differs."""
+    report = compared.report
     first = report.first_divergence
     if first is None:
         return ()
@@ -53,13 +78,13 @@ def _departures(alignment: Alignment, pair: ProgramPair, report: Report) -> Sequ
         return alignment.departures
     rows = [row for row in report.introduced if row.stage == first.stage] or [first]
     nodes = ((graph.producer.get(row.value), row) for row in rows)
-    return [known.get(row.value) or _departure(pair, node, row) for node, row in nodes if node is not None]
+    return [known.get(row.value) or _departure(compared, node, row) for node, row in nodes if node is not None]
 
 
-def _departure(pair: ProgramPair, node: Node, row: Row) -> Departure:
+def _departure(compared: _ComparedPrograms, node: Node, row: Row) -> Departure:
     """Return a node of B that is wrong, with the node of A whose value it should compute."""
-    paired = pair.pairs.by_value.get(row.value)
-    reference = None if paired is None else pair.graph.producer.get(paired.sources[0])
+    paired = compared.pairs.get(row.value)
+    reference = None if paired is None else compared.reference.producer.get(paired.sources[0])
     differing = [] if reference is None else [*other_settings(node, reference)]
     differing += [f"after {name}, which could not be judged" for name in row.unjudged]
     return Departure(
@@ -84,10 +109,10 @@ def _problems(report: Report) -> Iterator[str]:
         yield f"the outputs are the same on these inputs, but a value is not: {report.first_difference}"
 
 
-def _outputs(pair: ProgramPair, report: Report) -> Iterator[AlignedOutput]:
+def _outputs(compared: _ComparedPrograms) -> Iterator[AlignedOutput]:
     """Yield the outputs of A, with those of B that they are."""
-    rows = {row.value: row for row in reversed(report.rows) if row.kind == "output"}
-    for name, other in zip(pair.graph.outputs, pair.program.outputs, strict=True):
+    rows = {row.value: row for row in reversed(compared.report.rows) if row.kind == "output"}
+    for name, other in zip(compared.reference.outputs, compared.outputs, strict=True):
         row = rows.get(other)
         what = "" if row is None or row.shape is None else f"{row.dtype}[{', '.join(map(str, row.shape))}]"
         problem = "it is no output of B" if row is None else row.amount if row.diverged else ""

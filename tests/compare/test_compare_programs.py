@@ -399,7 +399,8 @@ OF_OTHER_TYPES = {
     "a sequence": "(float[4] x) => (float[2] y) { s = SplitToSequence(x, w)  i = Constant<value = int64 {1}>()  "
     "y = SequenceAt(s, i) }",
     "a branch": "(bool c, float[2] x) => (float[2] y) { "
-    "y = If (c) <then_branch = one () => (float[2] p) { p = Neg(x) }, else_branch = two () => (float[2] q) { q = Exp(x) }> }",
+    "y = If (c) <then_branch = one () => (float[2] p) { p = Neg(x) }, "
+    "else_branch = two () => (float[2] q) { q = Exp(x) }> }",
     "uint16": "(uint16[3] x) => (uint16[3] y) { y = Add(x, x) }",
     "uint64": "(uint64[3] x) => (bool[3] y) { y = Less(x, x) }",
 }
