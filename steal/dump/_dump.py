@@ -109,15 +109,26 @@ def restore(path: str | os.PathLike[str]) -> Dump:
         DumpError: the file doesn't exist, is not a dump (`NotADumpError` if it is another ONNX model), or is damaged.
     """
     file = Path(path)
-    contents = _read_model(file)
     while True:
+        version = _version_of(file)
         try:
-            return _open(file, contents)
+            dump = _open(file, _read_model(file))
         except DumpError:
-            # Another dump may have replaced both files after the first was read; then the second attempt succeeds.
-            before, contents = contents, _read_model(file)
-            if contents == before:
+            if _version_of(file) == version:
                 raise
+        else:
+            if _version_of(file) == version:
+                return dump
+        # Another dump has replaced both files meanwhile, so that the index that was read may not be that of the data.
+
+
+def _version_of(path: Path) -> tuple[int, ...] | None:
+    """Return what differs between two files of one name, even if they have the same bytes; None if there is none."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError):
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _open(path: Path, contents: bytes) -> Dump:

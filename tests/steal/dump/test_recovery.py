@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from filch.steal import DumpError, recover, restore, steal_forward
+from filch.steal.dump._dump import _open
 from support.processes import kills as kills_script
 from support.processes.forked import run_python
 
@@ -231,6 +232,37 @@ def test_two_processes_writing_one_path_leave_one_complete_dump(tmp_path, limit)
     assert len(seen) > 10
     assert [name for name in os.listdir(tmp_path) if name.startswith(".")] == []
     assert len(os.listdir(tmp_path)) == (1 if limit else 2)
+
+
+@pytest.mark.parametrize("failing", [True, False], ids=["while its data is missing", "with its data in place"])
+def test_a_dump_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkeypatch, failing):
+    """Two later dumps: the second has the first one's data file and index, but for the order of its names."""
+    monkeypatch.setattr("filch.steal.dump._format.INLINE_LIMIT", 0)
+    modules = nn.ModuleDict({"a": nn.Identity(), "b": nn.Identity()})
+    path = tmp_path / "dump.onnx"
+
+    def write(names):
+        with steal_forward(modules, submodules=True, dump_file=path):
+            for name in names:
+                modules[name](torch.full((3,), float(ord(name))))
+
+    def replaced(file, contents):
+        monkeypatch.setattr("filch.steal.dump._dump._open", _open)
+        write("ab")  # its data file has another name, and the first one's is removed
+        if not failing:
+            write("ba")
+            return _open(file, contents)
+        try:
+            return _open(file, contents)
+        finally:
+            write("ab")
+
+    write("ab")
+    monkeypatch.setattr("filch.steal.dump._dump._open", replaced)
+
+    dump = restore(path)
+
+    assert {name: dump[name, 0, "O"][0].item() for name in modules} == {"a": ord("a"), "b": ord("b")}
 
 
 def test_a_running_capture_is_not_recovered(tmp_path):
