@@ -251,10 +251,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "a remainder of powers": (first_size(lambda _: of_powers("PythonMod")), "more than 100 terms"),
     "a quotient of powers": (first_size(lambda _: of_powers("FloorDiv")), "more than 100 terms"),
     "a quotient of products": (first_size(lambda _: of_products("FloorDiv")), "more than 100 terms"),
-    "an index of products": (
-        first_size(lambda _: of_products("ModularIndexing", "Integer(7)")),
-        "more than 100 terms",
-    ),
+    "an index of products": (first_size(lambda _: of_products("ModularIndexing", "Integer(7)")), "more than 100 terms"),
     "a remainder of products of sums": (
         first_size(lambda _: f"PythonMod(Mul({sum_of(19)}, {sum_of(19, 9)}), {sum_of(9, 5)})"),
         "more than 100 terms",

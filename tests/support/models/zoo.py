@@ -137,11 +137,8 @@ def _waveform() -> Inputs:
 
 TEXT: Settings = {"vocab_size": VOCABULARY, "pad_token_id": PAD, "bos_token_id": 1, "eos_token_id": 2}
 STACK: Settings = {
-    "hidden_size": HIDDEN,
-    "intermediate_size": 48,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS,
-}
+    "hidden_size": HIDDEN, "intermediate_size": 48, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
+}  # fmt: skip
 POSITIONS: Settings = {"max_position_embeddings": 32}
 ENCODER: Settings = TEXT | STACK | POSITIONS
 NO_CACHE: Settings = {"use_cache": False}
@@ -155,32 +152,11 @@ EXPERTS: Settings = DECODER | {
     # The default, a grouped product, has no ONNX translation; 'eager' loops over the experts that were hit.
     "experts_implementation": "batched_mm",
 }
-SEQ2SEQ: Settings = (
-    TEXT
-    | NO_CACHE
-    | {
-        "d_model": HIDDEN,
-        "encoder_layers": LAYERS,
-        "decoder_layers": LAYERS,
-        "encoder_attention_heads": HEADS,
-        "decoder_attention_heads": HEADS,
-        "encoder_ffn_dim": 48,
-        "decoder_ffn_dim": 48,
-        "decoder_start_token_id": 2,
-    }
-)
-T5: Settings = (
-    TEXT
-    | NO_CACHE
-    | {
-        "d_model": HIDDEN,
-        "d_kv": HEAD_DIM,
-        "d_ff": 48,
-        "num_layers": LAYERS,
-        "num_heads": HEADS,
-        "decoder_start_token_id": PAD,
-    }
-)
+PER_SIDE = {"layers": LAYERS, "attention_heads": HEADS, "ffn_dim": 48}
+SIDES: Settings = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in PER_SIDE.items()}
+SEQ2SEQ: Settings = TEXT | NO_CACHE | SIDES | {"d_model": HIDDEN, "decoder_start_token_id": 2}
+SIZES_OF_T5: Settings = {"d_model": HIDDEN, "d_kv": HEAD_DIM, "d_ff": 48, "num_layers": LAYERS, "num_heads": HEADS}
+T5: Settings = TEXT | NO_CACHE | SIZES_OF_T5 | {"decoder_start_token_id": PAD}
 STATE_SPACE: Settings = TEXT | NO_CACHE | {"hidden_size": HIDDEN, "state_size": 8, "num_hidden_layers": LAYERS}
 PATCHES: Settings = {"image_size": IMAGE, "patch_size": 8}
 VISION: Settings = STACK | PATCHES
