@@ -77,10 +77,6 @@ def _ids_only() -> Inputs:
     return (), {"input_ids": _ids()}
 
 
-def _positional_ids() -> Inputs:
-    return (_ids(),), {}
-
-
 def _text_to_text() -> Inputs:
     args, kwargs = _text()
     return args, kwargs | {"decoder_input_ids": _ids(6)}
@@ -111,10 +107,6 @@ def _image() -> Inputs:
     return (), {"pixel_values": _pixels()}
 
 
-def _positional_image() -> Inputs:
-    return (_pixels(),), {}
-
-
 def _masked_image() -> Inputs:
     """Return two images, the second one padded on the right."""
     mask = torch.ones(BATCH, IMAGE, IMAGE, dtype=torch.int64)
@@ -129,10 +121,6 @@ def _text_and_image() -> Inputs:
 
 def _spectrogram() -> Inputs:
     return (), {"input_features": torch.randn(BATCH, 8, 2 * LENGTH), "decoder_input_ids": _ids(6)}
-
-
-def _waveform() -> Inputs:
-    return (), {"input_values": torch.randn(BATCH, 400)}
 
 
 TEXT: Settings = {"vocab_size": VOCABULARY, "pad_token_id": PAD, "bos_token_id": 1, "eos_token_id": 2}
@@ -192,7 +180,7 @@ RECIPES: dict[str, Recipe] = {
     "gemma": ("GemmaForCausalLM", DECODER, _text),
     "gemma2": ("Gemma2ForCausalLM", DECODER | {"sliding_window": 4}, _text),
     "gpt2": ("GPT2LMHeadModel", GPT, _text),
-    "gpt_neox": ("GPTNeoXForCausalLM", ENCODER | NO_CACHE, _positional_ids),
+    "gpt_neox": ("GPTNeoXForCausalLM", ENCODER | NO_CACHE, lambda: (_ids(),), {}),
     "opt": ("OPTForCausalLM", ENCODER | NO_CACHE | {"ffn_dim": 48, "word_embed_proj_dim": 16}, _text),
     "bloom": ("BloomForCausalLM", GPT, _text),
     "mamba": ("MambaForCausalLM", STATE_SPACE, _ids_only),
@@ -213,12 +201,12 @@ RECIPES: dict[str, Recipe] = {
     "dinov2": ("Dinov2Model", VISION, _image),
     "swin": ("SwinModel", WINDOWS, _image),
     "convnext": ("ConvNextModel", PYRAMID | {"layer_scale_init_value": 1.0}, _image),
-    "resnet": ("ResNetForImageClassification", RESNET, _positional_image),
+    "resnet": ("ResNetForImageClassification", RESNET, lambda: (_pixels(),), {}),
     "mobilenet_v2": ("MobileNetV2Model", MOBILE, _image),
     "segformer": ("SegformerForSemanticSegmentation", PYRAMID | {"num_attention_heads": [1, 2, 2, 4]}, _image),
     "yolos": ("YolosForObjectDetection", VISION | {"image_size": [IMAGE, IMAGE], "num_detection_tokens": 5}, _image),
     # Sound, and text with images
-    "wav2vec2": ("Wav2Vec2ForCTC", WAV2VEC2, _waveform),
+    "wav2vec2": ("Wav2Vec2ForCTC", WAV2VEC2, lambda: (), {"input_values": torch.randn(BATCH, 400)}),
     "clip": ("CLIPModel", TOWERS | {"projection_dim": 16}, _text_and_image),
     "siglip": ("SiglipModel", TOWERS, _text_and_image),
 }
