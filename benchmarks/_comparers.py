@@ -182,7 +182,4 @@ FILCH: dict[str, Method] = {
     TOLERANCE: filch_by_tolerance,
     MANY_CALLS: filch_calls,
 }
-PEERS: dict[str, Method] = {
-    "onnx-diagnostic": run_aligned,
-    "Polygraphy": polygraphy,
-}
+PEERS: dict[str, Method] = {"onnx-diagnostic": run_aligned, "Polygraphy": polygraphy}

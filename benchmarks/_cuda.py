@@ -71,14 +71,9 @@ def cuda_llama(folder: str, scale: float) -> Workload:
     from transformers import LlamaConfig, LlamaModel
 
     config = LlamaConfig(
-        hidden_size=4096,
-        intermediate_size=11008,
-        num_hidden_layers=8,
-        num_attention_heads=32,
-        num_key_value_heads=32,
-        vocab_size=8000,
-        use_cache=False,
-    )
+        hidden_size=4096, intermediate_size=11008, num_hidden_layers=8, num_attention_heads=32,
+        num_key_value_heads=32, vocab_size=8000, use_cache=False,
+    )  # fmt: skip
     with torch.device("cuda"):
         model = LlamaModel(config).to(torch.bfloat16).eval()
     batch = 1

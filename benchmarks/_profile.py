@@ -50,11 +50,7 @@ def profile(workload: Workload, folder: str, warm_up: int, rounds: int) -> str:
 
 def measure(workload: Workload, folder: str, warm_up: int) -> tuple[dict[str, float], bool]:
     """Return the seconds of each part of one capture, and whether its CPU steal was low."""
-    with (
-        TemporaryDirectory(dir=folder, prefix="filch-bench-") as output_folder,
-        torch.no_grad(),
-        clocks() as spent,
-    ):
+    with TemporaryDirectory(dir=folder, prefix="filch-bench-") as output_folder, torch.no_grad(), clocks() as spent:
         prepare_machine(warm_up, Path(folder))
         cpu_steal, start = cpu_steal_seconds(), time.perf_counter()
         with steal_forward(workload.model, submodules=True, dump_file=Path(output_folder) / "dump.onnx"):

@@ -29,14 +29,9 @@ def small_llama(scale: float, layers: int = 8) -> Workload:  # noqa: ARG001  sma
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        hidden_size=512,
-        intermediate_size=2560,
-        num_hidden_layers=layers,
-        num_attention_heads=8,
-        num_key_value_heads=8,
-        vocab_size=8000,
-        use_cache=False,
-    )
+        hidden_size=512, intermediate_size=2560, num_hidden_layers=layers, num_attention_heads=8,
+        num_key_value_heads=8, vocab_size=8000, use_cache=False,
+    )  # fmt: skip
     ids = torch.randint(0, config.vocab_size, (4, 256))
     return Workload(LlamaForCausalLM(config).eval(), lambda: iter([ids]))
 

@@ -40,13 +40,9 @@ def llama(layers: int, width: int) -> nn.Module:
     """Return a Llama with random weights."""
     torch.manual_seed(0)
     config = LlamaConfig(
-        hidden_size=width,
-        intermediate_size=width * 11 // 4,
-        num_hidden_layers=layers,
-        num_attention_heads=width // 64,
-        vocab_size=4000,
-        max_position_embeddings=512,
-    )
+        hidden_size=width, intermediate_size=width * 11 // 4, num_hidden_layers=layers,
+        num_attention_heads=width // 64, vocab_size=4000, max_position_embeddings=512,
+    )  # fmt: skip
     return LlamaForCausalLM(config).eval()
 
 

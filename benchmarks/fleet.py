@@ -91,10 +91,7 @@ def run_submitit(folder: Path) -> tuple[Fleet, str]:
 def run_ray(folder: Path) -> tuple[Fleet, str]:
     """Run as tasks of a Ray cluster of three nodes, one of which is killed, as is a worker of Ray."""
     fleet = Fleet(folder, SPEC)
-    with (
-        ray_cluster(3) as (address, kill_node),
-        fleet.running("ray", timeout=TIMEOUT, RAY_ADDRESS=address) as process,
-    ):
+    with ray_cluster(3) as (address, kill_node), fleet.running("ray", timeout=TIMEOUT, RAY_ADDRESS=address) as process:
         fleet.wait_for_rows(INTERRUPT, process)
         kill_node()
         fleet.evict(process)

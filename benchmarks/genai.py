@@ -36,19 +36,10 @@ from filch.export import export
 from filch.steal import steal_forward
 
 SIZES: dict[str, Any] = {
-    "vocab_size": 100,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-    "initializer_range": 0.1,
-    "tie_word_embeddings": False,
-}
+    "vocab_size": 100, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+    "initializer_range": 0.1, "tie_word_embeddings": False,
+}  # fmt: skip
 _PHI = {**SIZES, "num_key_value_heads": 4, "hidden_size": 128}  # half of 32 numbers are rotated: a multiple of 16
 WRONG = "phi-1e5"  # the builder takes 1e-6, as it does not read the epsilon of this model
 CONFIGS: dict[str, PreTrainedConfig] = {

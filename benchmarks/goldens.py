@@ -54,13 +54,9 @@ def _wide() -> Case:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         blocks = [
-            nn.Linear(1024, 1024),
-            nn.GELU(),
-            nn.LayerNorm(1024),
-            nn.Linear(1024, 256),
-            nn.Tanh(),
+            nn.Linear(1024, 1024), nn.GELU(), nn.LayerNorm(1024), nn.Linear(1024, 256), nn.Tanh(),
             nn.Linear(256, 64),
-        ]
+        ]  # fmt: skip
         return nn.Sequential(*blocks).eval(), (torch.randn(128, 1024),), {}
 
 
@@ -521,13 +517,9 @@ def print_tables(results: list[dict[str, Any]]) -> int:
         named = [r for r in group if r["place"] and judge(r) in ("right", "wrong")]
         right = sum(r["named"] == r["place"] or r["named"].startswith(f"{r['place']}.") for r in named)
         cells = (
-            len(group),
-            counts["no effect"],
-            counts["within rounding"],
-            counts["right"],
-            counts["wrong"],
+            len(group), counts["no effect"], counts["within rounding"], counts["right"], counts["wrong"],
             f"{right} of {len(named)}",
-        )
+        )  # fmt: skip
         print(f"| {fault} | " + " | ".join(map(str, cells)) + " |")
     print(
         "\n| environment | clean runs | values moved, median run | pass | environment |"

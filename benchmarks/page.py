@@ -77,9 +77,7 @@ def synthetic_report() -> Graph:
     before = judged(flat(EXPORTED, layers=LAYERS))
     after = judged(flat(COMPILED, layers=LAYERS))
     return dataclasses.replace(
-        after,
-        nodes=tuple(_fused(node, at, before) for at, node in enumerate(after.nodes)),
-        source_graph=before,
+        after, nodes=tuple(_fused(node, at, before) for at, node in enumerate(after.nodes)), source_graph=before
     )
 
 

@@ -78,15 +78,10 @@ def make_llama(options: argparse.Namespace) -> tuple[nn.Module, torch.Tensor]:
     size = replace(size, **{name: int(text) for name, text in (item.split("=") for item in options.change)})
     torch.manual_seed(0)
     config = LlamaConfig(
-        num_hidden_layers=size.layers,
-        hidden_size=size.width,
-        intermediate_size=size.mlp,
-        num_attention_heads=size.heads,
-        num_key_value_heads=size.kv_heads,
-        vocab_size=size.words,
-        use_cache=False,
+        num_hidden_layers=size.layers, hidden_size=size.width, intermediate_size=size.mlp,
+        num_attention_heads=size.heads, num_key_value_heads=size.kv_heads, vocab_size=size.words, use_cache=False,
         torch_dtype=getattr(torch, options.dtype),
-    )
+    )  # fmt: skip
     before = torch.get_default_dtype()
     torch.set_default_dtype(getattr(torch, options.dtype))  # so that no float32 copy is ever made
     try:

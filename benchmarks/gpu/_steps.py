@@ -102,14 +102,9 @@ def _run(step: Step, limit: float, output: Path, errors: Path) -> tuple[int | No
     with output.open("wb") as out, errors.open("wb") as err:
         try:
             process = subprocess.Popen(
-                step.command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                cwd=step.folder,
-                env=environment,
+                step.command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=step.folder, env=environment,
                 start_new_session=True,
-            )
+            )  # fmt: skip
         except OSError as error:
             return None, f"can't start {step.command[0]}: {error.strerror}"
         try:

@@ -173,3 +173,16 @@ def copy(target: nn.Module, *sources: nn.Module) -> None:
     """Copy the weights of linear layers, joined along their outputs, or of one module with the same parameters."""
     for name, parameter in target.named_parameters():
         parameter.data.copy_(torch.cat([source.get_parameter(name) for source in sources]))
+
+
+def copy_parts(target: nn.Module, source: nn.Module, **parts: str) -> None:
+    """Copy the weights of parts of a module, given the paths of the same parts in the model."""
+    for name, path in parts.items():
+        copy(target.get_submodule(name), source.get_submodule(path))
+
+
+def padded(*rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return token ids, the mask of a batch whose second text is shorter, and what else a model takes."""
+    mask = torch.ones(rows[0].shape, dtype=torch.int64)
+    mask[1, -2:] = 0
+    return rows[0], mask, *rows[1:]

@@ -9,7 +9,7 @@ from transformers import AlbertConfig
 
 from support.models.zoo import ENCODER, build
 
-from ._port import EAGER, Pair, token_ids
+from ._port import EAGER, Pair, padded, token_ids
 
 
 class Albert(nn.Module):
@@ -99,6 +99,4 @@ def weights_of(a: nn.Module) -> dict[str, Tensor]:
 def make(bug: str | None = None) -> Pair:
     a = build("AlbertForMaskedLM", ENCODER | EAGER | {"embedding_size": 24, "num_hidden_groups": 2})
     b = Albert(a.config, weights_of(a), bug)
-    ids, mask = token_ids(), torch.ones(token_ids().shape, dtype=torch.int64)
-    mask[1, -2:] = 0
-    return a, b, (ids, mask), (ids, mask)
+    return a, b, padded(token_ids()), padded(token_ids())

@@ -7,7 +7,7 @@ from transformers import BartConfig
 
 from support.models.zoo import POSITIONS, SEQ2SEQ, build
 
-from ._port import EAGER, Pair, copy, token_ids
+from ._port import EAGER, Pair, copy, padded, token_ids
 
 OFFSET = 2  # of the positions in the tables of transformers
 
@@ -98,6 +98,5 @@ def make(bug: str | None = None) -> Pair:
             if hasattr(source, "encoder_attn"):
                 copy_attention(layer.cross, source.encoder_attn)
                 copy(layer.norm_c, source.encoder_attn_layer_norm)
-    ids, decoder_ids, mask = token_ids(), token_ids(6, seed=2), torch.ones(token_ids().shape, dtype=torch.int64)
-    mask[1, -2:] = 0
-    return a, b, (ids, mask, decoder_ids), (ids, mask, decoder_ids)
+    args = padded(token_ids(), token_ids(6, seed=2))
+    return a, b, args, args

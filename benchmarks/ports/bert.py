@@ -7,7 +7,7 @@ from transformers import BertConfig
 
 from support.models.zoo import ENCODER, build
 
-from ._port import EAGER, Pair, copy, token_ids
+from ._port import EAGER, Pair, copy, padded, token_ids
 
 
 class Embeddings(nn.Module):
@@ -63,6 +63,4 @@ def make(bug: str | None = None) -> Pair:
         copy(layer.linear1, own.intermediate.dense)
         copy(layer.linear2, own.output.dense)
         copy(layer.norm2, own.output.LayerNorm)
-    ids, mask = token_ids(), torch.ones(token_ids().shape, dtype=torch.int64)
-    mask[1, -2:] = 0
-    return a, b, (ids, mask), (ids, mask)
+    return a, b, padded(token_ids()), padded(token_ids())

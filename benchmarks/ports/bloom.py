@@ -7,7 +7,7 @@ from transformers import BloomConfig
 
 from support.models.zoo import GPT, build
 
-from ._port import EAGER, Pair, copy, token_ids
+from ._port import EAGER, Pair, copy, copy_parts, token_ids
 
 
 class FusedAttention(nn.Module):
@@ -83,12 +83,9 @@ def apart(parameter: Tensor, heads: int) -> Tensor:
 def make(bug: str | None = None) -> Pair:
     a = build("BloomForCausalLM", GPT | EAGER)
     b = Bloom(a.config, bug)
-    copy(b.wte, a.transformer.word_embeddings)
-    copy(b.emb_norm, a.transformer.word_embeddings_layernorm)
-    copy(b.norm_f, a.transformer.ln_f)
+    copy_parts(b, a.transformer, wte="word_embeddings", emb_norm="word_embeddings_layernorm", norm_f="ln_f")
     for own, block in zip(a.transformer.h, b.blocks, strict=True):
-        copy(block.norm_1, own.input_layernorm)
-        copy(block.norm_2, own.post_attention_layernorm)
+        copy_parts(block, own, norm_1="input_layernorm", norm_2="post_attention_layernorm")
         fused = own.self_attention.query_key_value
         block.attn.Wqkv.weight.data.copy_(apart(fused.weight, a.config.n_head))
         block.attn.Wqkv.bias.data.copy_(apart(fused.bias, a.config.n_head))

@@ -6,7 +6,7 @@ from transformers import CLIPTextConfig
 
 from support.models.zoo import ENCODER, build
 
-from ._port import EAGER, Pair, copy, token_ids
+from ._port import EAGER, Pair, copy, copy_parts, token_ids
 
 
 class Block(nn.Module):
@@ -65,10 +65,8 @@ def make(bug: str | None = None) -> Pair:
     b.projection.data.copy_(a.text_projection.weight.T)
     for layer, block in zip(own.encoder.layers, b.blocks, strict=True):
         attention = layer.self_attn
-        copy(block.ln_1, layer.layer_norm1)
-        copy(block.ln_2, layer.layer_norm2)
+        copy_parts(block, layer, ln_1="layer_norm1", ln_2="layer_norm2")
         copy(block.qkv, attention.q_proj, attention.k_proj, attention.v_proj)
         copy(block.proj, attention.out_proj)
-        copy(block.c_fc, layer.mlp.fc1)
-        copy(block.c_proj, layer.mlp.fc2)
+        copy_parts(block, layer.mlp, c_fc="fc1", c_proj="fc2")
     return a, b, (token_ids(),), (token_ids(),)

@@ -9,7 +9,7 @@ from transformers import ConvNextConfig
 
 from support.models.zoo import build
 
-from ._port import BATCH, Pair, copy
+from ._port import BATCH, Pair, copy, copy_parts
 
 EPS = 1e-6
 
@@ -79,8 +79,7 @@ def make(bug: str | None = None) -> Pair:
     b = ConvNext(a.config, bug)
     own = a.convnext
     copy_patches(b.stem, own.embeddings.patch_embeddings)
-    copy(b.stem_norm, own.embeddings.layernorm)
-    copy(b.norm, own.layernorm)
+    copy_parts(b, own, stem_norm="embeddings.layernorm", norm="layernorm")
     copy(b.head, a.classifier)
     for stage, norm, step in zip(own.encoder.stages[1:], b.norms, b.steps, strict=True):
         copy(norm, stage.downsampling_layer[0])
@@ -90,8 +89,7 @@ def make(bug: str | None = None) -> Pair:
             scale = torch.ones(1) if bug == "no layer scale" else layer.layer_scale_parameter
             block.taps.data.copy_(layer.dwconv.weight[:, 0].permute(1, 2, 0))
             block.offset.data.copy_(layer.dwconv.bias)
-            copy(block.norm, layer.layernorm)
-            copy(block.expand, layer.pwconv1)
+            copy_parts(block, layer, norm="layernorm", expand="pwconv1")
             block.shrink.weight.data.copy_(layer.pwconv2.weight * scale[:, None])
             block.shrink.bias.data.copy_(layer.pwconv2.bias * scale)
     pixels = torch.randn(BATCH, 3, 32, 32, generator=torch.Generator().manual_seed(1))

@@ -9,7 +9,7 @@ from transformers import DebertaV2Config
 
 from support.models.zoo import ENCODER, build
 
-from ._port import EAGER, Pair, copy, token_ids
+from ._port import EAGER, Pair, copy, copy_parts, padded, token_ids
 
 HIDDEN_SCORE = -1e9
 TERMS = 3  # of a score: words with words, words with distances, distances with words
@@ -98,10 +98,8 @@ def make(bug: str | None = None) -> Pair:
     a = build("DebertaV2ForMaskedLM", ENCODER | EAGER | positions | others | {"type_vocab_size": 0})
     b = Deberta(a.config, bug)
     own, head = a.deberta, a.cls.predictions
-    copy(b.words, own.embeddings.word_embeddings)
-    copy(b.norm, own.embeddings.LayerNorm)
-    copy(b.transform, head.transform.dense)
-    copy(b.head_norm, head.transform.LayerNorm)
+    copy_parts(b, own.embeddings, words="word_embeddings", norm="LayerNorm")
+    copy_parts(b, head.transform, transform="dense", head_norm="LayerNorm")
     b.offset.data.copy_(head.decoder.bias)
     distances = own.encoder.get_rel_embedding()
     for layer, target in zip(own.encoder.layer, b.layers, strict=True):
@@ -110,6 +108,4 @@ def make(bug: str | None = None) -> Pair:
         copy(target.up, layer.intermediate.dense)
         copy(target.down, layer.output.dense)
         copy(target.last, layer.output.LayerNorm)
-    ids, mask = token_ids(), torch.ones(token_ids().shape, dtype=torch.int64)
-    mask[1, -2:] = 0
-    return a, b, (ids, mask), (ids, mask)
+    return a, b, padded(token_ids()), padded(token_ids())

@@ -7,7 +7,7 @@ from transformers import DeepseekV3Config
 
 from support.models.zoo import ENCODER, NO_CACHE, build
 
-from ._port import EAGER, Pair, copy, token_ids
+from ._port import EAGER, Pair, copy, copy_parts, token_ids
 
 LATENT_EPS = 1e-6
 
@@ -130,9 +130,7 @@ class DeepSeek(nn.Module):
 def copy_attention(target: Attention, source: nn.Module) -> None:
     """Copy an attention, with the expansion of the latent values cut into that of the keys and that of the values."""
     copy(target.shrink, source.q_a_proj, source.kv_a_proj_with_mqa)
-    copy(target.norm_q, source.q_a_layernorm)
-    copy(target.norm_kv, source.kv_a_layernorm)
-    copy(target.queries, source.q_b_proj)
+    copy_parts(target, source, norm_q="q_a_layernorm", norm_kv="kv_a_layernorm", queries="q_b_proj")
     heads = source.kv_b_proj.weight.unflatten(0, (target.heads, -1))
     target.keys.data.copy_(heads[:, : target.plain])
     target.values.data.copy_(heads[:, target.plain :].mT)
@@ -146,13 +144,10 @@ def make(bug: str | None = None) -> Pair:
     settings = ENCODER | NO_CACHE | EAGER | attention | experts | others
     a = build("DeepseekV3ForCausalLM", settings | {"experts_implementation": "eager"})
     b = DeepSeek(a.config, bug)
-    copy(b.embed, a.model.embed_tokens)
-    copy(b.norm, a.model.norm)
-    copy(b.head, a.lm_head)
+    copy_parts(b, a, embed="model.embed_tokens", norm="model.norm", head="lm_head")
     generator = torch.Generator().manual_seed(4)
     for own, layer in zip(a.model.layers, b.layers, strict=True):
-        copy(layer.norm_a, own.input_layernorm)
-        copy(layer.norm_m, own.post_attention_layernorm)
+        copy_parts(layer, own, norm_a="input_layernorm", norm_m="post_attention_layernorm")
         copy_attention(layer.attention, own.self_attn)
         mlp = own.mlp
         if isinstance(layer.mlp, Mixture):

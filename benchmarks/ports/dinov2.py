@@ -7,7 +7,7 @@ from transformers import Dinov2Config
 
 from support.models.zoo import build
 
-from ._port import BATCH, EAGER, Pair, copy
+from ._port import BATCH, EAGER, Pair, copy, copy_parts
 
 SIDE, PATCH = 32, 8
 
@@ -96,8 +96,7 @@ def make(_: str | None = None) -> Pair:
     copy(b.head, a.classifier)
     for layer, block in zip(own.encoder.layer, b.blocks, strict=True):
         attention, mlp = layer.attention, layer.mlp
-        copy(block.norm1, layer.norm1)
-        copy(block.norm2, layer.norm2)
+        copy_parts(block, layer, norm1="norm1", norm2="norm2")
         copy(block.attn.qkv, attention.q_proj, attention.k_proj, attention.v_proj)
         block.attn.proj.weight.data.copy_(attention.o_proj.weight * layer.layer_scale1.lambda1[:, None])
         block.attn.proj.bias.data.copy_(attention.o_proj.bias * layer.layer_scale1.lambda1)

@@ -7,7 +7,7 @@ from transformers import FalconConfig
 
 from support.models.zoo import ENCODER, NO_CACHE, build
 
-from ._port import EAGER, Pair, copy, token_ids
+from ._port import EAGER, Pair, copy, copy_parts, token_ids
 
 
 class Block(nn.Module):
@@ -60,8 +60,7 @@ class Falcon(nn.Module):
 def make(bug: str | None = None) -> Pair:
     a = build("FalconForCausalLM", ENCODER | NO_CACHE | EAGER | {"ffn_hidden_size": 48})
     b = Falcon(a.config, bug)
-    copy(b.embed, a.transformer.word_embeddings)
-    copy(b.norm, a.transformer.ln_f)
+    copy_parts(b, a.transformer, embed="word_embeddings", norm="ln_f")
     for own, block in zip(a.transformer.h, b.blocks, strict=True):
         copy(block.norm, own.input_layernorm)
         copy(block.enter, own.self_attention.query_key_value, own.mlp.dense_h_to_4h)

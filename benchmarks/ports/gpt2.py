@@ -7,7 +7,7 @@ from transformers import GPT2Config
 
 from support.models.zoo import GPT, build
 
-from ._port import EAGER, Pair, copy, token_ids
+from ._port import EAGER, Pair, copy_parts, token_ids
 
 
 class Block(nn.Module):
@@ -59,12 +59,10 @@ def port_of(a: nn.Module, bug: str | None = None) -> Gpt2:
     """Return the port of a `GPT2LMHeadModel`, with its weights."""
     b = Gpt2(a.config, bug)
     own = a.transformer
-    copy(b.words, own.wte)
-    copy(b.last, own.ln_f)
+    copy_parts(b, own, words="wte", last="ln_f")
     b.positions.data.copy_(own.wpe.weight)
     for layer, block in zip(own.h, b.blocks, strict=True):
-        copy(block.before, layer.ln_1)
-        copy(block.between, layer.ln_2)
+        copy_parts(block, layer, before="ln_1", between="ln_2")
         for target, weight, bias in zip(
             (block.q, block.k, block.v),
             layer.attn.c_attn.weight.chunk(3, 1),

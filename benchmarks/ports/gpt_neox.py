@@ -7,7 +7,7 @@ from transformers import GPTNeoXConfig
 
 from support.models.zoo import ENCODER, NO_CACHE, build
 
-from ._port import EAGER, Pair, copy, token_ids
+from ._port import EAGER, Pair, copy, copy_parts, token_ids
 
 
 class Rotary(nn.Module):
@@ -79,9 +79,7 @@ def make(bug: str | None = None) -> Pair:
     settings = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}
     a = build("GPTNeoXForCausalLM", ENCODER | NO_CACHE | EAGER | settings)
     b = GptNeoX(a.config, bug)
-    copy(b.wte, a.gpt_neox.embed_in)
-    copy(b.norm, a.gpt_neox.final_layer_norm)
-    copy(b.head, a.lm_head)
+    copy_parts(b, a, wte="gpt_neox.embed_in", norm="gpt_neox.final_layer_norm", head="lm_head")
     heads = a.config.num_attention_heads
     for own, block in zip(a.gpt_neox.layers, b.blocks, strict=True):
         fused, attention = own.attention.query_key_value, block.attention

@@ -8,7 +8,7 @@ from transformers import GptOssConfig
 
 from support.models.zoo import DECODER, build
 
-from ._port import EAGER, Pair, copy, token_ids
+from ._port import EAGER, Pair, copy, copy_parts, token_ids
 
 
 class SinkAttention(nn.Module):
@@ -139,14 +139,11 @@ def make(_: str | None = None) -> Pair:
     experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "experts_implementation": "eager", "swiglu_limit": 1.5}
     a = build("GptOssForCausalLM", DECODER | EAGER | experts | {"sliding_window": 3, "rope_parameters": rope})
     b = GptOss(a.config)
-    copy(b.words, a.model.embed_tokens)
-    copy(b.norm, a.model.norm)
-    copy(b.head, a.lm_head)
+    copy_parts(b, a, words="model.embed_tokens", norm="model.norm", head="lm_head")
     for own, layer in zip(a.model.layers, b.layers, strict=True):
         for stacked in (own.mlp.experts.gate_up_proj, own.mlp.experts.down_proj):  # `build` has small ones
             stacked.mul_(stacked.shape[-1] ** 0.5)
-        copy(layer.attention_norm, own.input_layernorm)
-        copy(layer.experts_norm, own.post_attention_layernorm)
+        copy_parts(layer, own, attention_norm="input_layernorm", experts_norm="post_attention_layernorm")
         attention = own.self_attn
         copy(layer.attention.qkv, attention.q_proj, attention.k_proj, attention.v_proj)
         copy(layer.attention.out, attention.o_proj)

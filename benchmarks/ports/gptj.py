@@ -7,7 +7,7 @@ from transformers import GPTJConfig
 
 from support.models.zoo import GPT, build
 
-from ._port import EAGER, Pair, copy, token_ids
+from ._port import EAGER, Pair, copy, copy_parts, token_ids
 
 
 class SelfAttention(nn.Module):
@@ -84,9 +84,7 @@ def halved(weight: Tensor, heads: int, turned: int) -> Tensor:
 def make(bug: str | None = None) -> Pair:
     a = build("GPTJForCausalLM", GPT | EAGER | {"n_positions": 16, "rotary_dim": 4})
     b = GptJ(a.config, bug)
-    copy(b.wte, a.transformer.wte)
-    copy(b.last, a.transformer.ln_f)
-    copy(b.head, a.lm_head)
+    copy_parts(b, a, wte="transformer.wte", last="transformer.ln_f", head="lm_head")
     for own, block in zip(a.transformer.h, b.blocks, strict=True):
         copy(block.norm, own.ln_1)
         q, k = (halved(x.weight, a.config.n_head, a.config.rotary_dim) for x in (own.attn.q_proj, own.attn.k_proj))

@@ -7,7 +7,7 @@ from transformers import LlamaConfig
 
 from support.models.zoo import DECODER, build
 
-from ._port import EAGER, Pair, copy, token_ids
+from ._port import EAGER, Pair, copy, copy_parts, token_ids
 
 
 class AddNorm(nn.Module):
@@ -99,8 +99,7 @@ def interleaved(weight: Tensor, width: int) -> Tensor:
 def make(bug: str | None = None) -> Pair:
     a = build("LlamaForCausalLM", DECODER | EAGER)
     b = Llama(a.config, bug)
-    copy(b.tokens, a.model.embed_tokens)
-    copy(b.head, a.lm_head)
+    copy_parts(b, a, tokens="model.embed_tokens", head="lm_head")
     b.norm.gain.data.copy_(a.model.norm.weight)
     for own, block in zip(a.model.layers, b.blocks, strict=True):
         block.norm1.gain.data.copy_(own.input_layernorm.weight)

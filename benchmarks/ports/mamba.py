@@ -7,7 +7,7 @@ from transformers import MambaConfig
 
 from support.models.zoo import STATE_SPACE, build
 
-from ._port import Pair, copy, token_ids
+from ._port import Pair, copy, copy_parts, token_ids
 
 
 class Mixer(nn.Module):
@@ -84,8 +84,7 @@ def make(bug: str | None = None) -> Pair:
             target.weight.data.copy_(part)
         mixer.taps.data.copy_(own.conv1d.weight[:, 0].T)
         mixer.offset.data.copy_(own.conv1d.bias)
-        copy(mixer.step, own.dt_proj)
-        copy(mixer.out, own.out_proj)
+        copy_parts(mixer, own, step="dt_proj", out="out_proj")
         mixer.log_decay.data.copy_(own.A_log)
         mixer.skip.data.copy_(own.D)
     return a, b, (token_ids(),), (token_ids(),)

@@ -7,7 +7,7 @@ from transformers import Mamba2Config
 
 from support.models.zoo import STATE_SPACE, build
 
-from ._port import Pair, copy, token_ids
+from ._port import Pair, copy, copy_parts, token_ids
 
 
 class DualMixer(nn.Module):
@@ -76,9 +76,7 @@ def make(bug: str | None = None) -> Pair:
     heads = {"num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 4}
     a = build("Mamba2ForCausalLM", STATE_SPACE | heads)
     b = Mamba2(a.config, bug)
-    copy(b.embed, a.backbone.embeddings)
-    copy(b.norm, a.backbone.norm_f)
-    copy(b.head, a.lm_head)
+    copy_parts(b, a, embed="backbone.embeddings", norm="backbone.norm_f", head="lm_head")
     for layer, norm, mixer in zip(a.backbone.layers, b.norms, b.mixers, strict=True):
         own = layer.mixer
         copy(norm, layer.norm)

@@ -9,7 +9,7 @@ from transformers import MarianConfig
 
 from support.models.zoo import POSITIONS, SEQ2SEQ, build
 
-from ._port import EAGER, Pair, token_ids
+from ._port import EAGER, Pair, padded, token_ids
 
 HIDDEN_SCORE = -99999999.0
 
@@ -118,6 +118,5 @@ def make(_: str | None = None) -> Pair:
     for side in (a.model.encoder, a.model.decoder):  # `build` has changed the table
         side.embed_positions.weight.copy_(side.embed_positions.create_weight())
     b = Marian(a.config, weights_of(a))
-    ids, decoder_ids, mask = token_ids(), token_ids(6, seed=2), torch.ones(token_ids().shape, dtype=torch.int64)
-    mask[1, -2:] = 0
-    return a, b, (ids, mask, decoder_ids), (ids, mask, decoder_ids)
+    args = padded(token_ids(), token_ids(6, seed=2))
+    return a, b, args, args

@@ -7,7 +7,7 @@ from transformers import MixtralConfig
 
 from support.models.zoo import DECODER, build
 
-from ._port import EAGER, Pair, copy, token_ids
+from ._port import EAGER, Pair, copy, copy_parts, token_ids
 
 
 class Expert(nn.Module):
@@ -91,12 +91,9 @@ def make(bug: str | None = None) -> Pair:
     settings = {"num_local_experts": 4, "num_experts_per_tok": 2, "experts_implementation": "eager"}
     a = build("MixtralForCausalLM", DECODER | EAGER | settings)
     b = Mixtral(a.config, bug)
-    copy(b.embed, a.model.embed_tokens)
-    copy(b.norm, a.model.norm)
-    copy(b.output, a.lm_head)
+    copy_parts(b, a, embed="model.embed_tokens", norm="model.norm", output="lm_head")
     for own, layer in zip(a.model.layers, b.layers, strict=True):
-        copy(layer.norm_a, own.input_layernorm)
-        copy(layer.norm_m, own.post_attention_layernorm)
+        copy_parts(layer, own, norm_a="input_layernorm", norm_m="post_attention_layernorm")
         copy(layer.mixture.gate, own.mlp.gate)
         for name in ("q", "k", "v", "o"):
             copy(layer.get_submodule(f"w{name}"), own.self_attn.get_submodule(f"{name}_proj"))

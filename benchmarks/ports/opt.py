@@ -6,7 +6,7 @@ from transformers import OPTConfig
 
 from support.models.zoo import ENCODER, NO_CACHE, build
 
-from ._port import EAGER, Pair, copy, token_ids
+from ._port import EAGER, Pair, copy, padded, token_ids
 
 
 class NormPre(nn.Module):
@@ -115,6 +115,4 @@ def make(bug: str | None = None) -> Pair:
         block.mlp.b_in.data.copy_(bias)
         block.mlp.W_out.data.copy_(layer.fc2.weight.T)
         block.mlp.b_out.data.copy_(layer.fc2.bias)
-    ids, mask = token_ids(), torch.ones(token_ids().shape, dtype=torch.int64)
-    mask[1, -2:] = 0
-    return a, b, (ids, mask), (ids, mask)
+    return a, b, padded(token_ids()), padded(token_ids())

@@ -7,7 +7,7 @@ from transformers import ParakeetEncoderConfig
 
 from support.models.zoo import build
 
-from ._port import BATCH, EAGER, Pair, copy
+from ._port import BATCH, EAGER, Pair, copy, copy_parts
 from .efficientnet import measure
 
 
@@ -155,9 +155,7 @@ def make(_: str | None = None) -> Pair:
     for own, block in zip(a.layers, b.blocks, strict=True):
         copy_half(block.before, own.norm_feed_forward1, own.feed_forward1)
         copy_half(block.after, own.norm_feed_forward2, own.feed_forward2)
-        copy(block.norm_a, own.norm_self_att)
-        copy(block.norm_c, own.norm_conv)
-        copy(block.norm, own.norm_out)
+        copy_parts(block, own, norm_a="norm_self_att", norm_c="norm_conv", norm="norm_out")
         attention = own.self_attn
         copy(block.attention.qkv, attention.q_proj, attention.k_proj, attention.v_proj)
         copy(block.attention.out, attention.o_proj)

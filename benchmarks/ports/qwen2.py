@@ -7,7 +7,7 @@ from transformers import Qwen2Config
 
 from support.models.zoo import DECODER, build
 
-from ._port import EAGER, Pair, copy, token_ids
+from ._port import EAGER, Pair, copy, copy_parts, token_ids
 
 
 class Scale(nn.Module):
@@ -82,9 +82,7 @@ class Qwen2(nn.Module):
 def make(bug: str | None = None) -> Pair:
     a = build("Qwen2ForCausalLM", DECODER | EAGER)
     b = Qwen2(a.config, bug)
-    copy(b.embed, a.model.embed_tokens)
-    copy(b.scale, a.model.norm)
-    copy(b.unembed, a.lm_head)
+    copy_parts(b, a, embed="model.embed_tokens", scale="model.norm", unembed="lm_head")
     groups = a.config.num_key_value_heads
     for own, layer in zip(a.model.layers, b.stack, strict=True):
         attention = own.self_attn
@@ -94,8 +92,7 @@ def make(bug: str | None = None) -> Pair:
             if name == "bias" and bug == "key bias":
                 rows[1] = torch.zeros_like(rows[1])
             layer.packed.get_parameter(name).data.copy_(torch.cat(rows, 1).flatten(0, 1))
-        copy(layer.pre, own.input_layernorm)
-        copy(layer.post, own.post_attention_layernorm)
+        copy_parts(layer, own, pre="input_layernorm", post="post_attention_layernorm")
         copy(layer.out, attention.o_proj)
         copy(layer.expand, own.mlp.up_proj, own.mlp.gate_proj)
         copy(layer.shrink, own.mlp.down_proj)

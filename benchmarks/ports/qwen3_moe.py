@@ -7,7 +7,7 @@ from transformers import Qwen3MoeConfig
 
 from support.models.zoo import DECODER, build
 
-from ._port import EAGER, Pair, copy, token_ids
+from ._port import EAGER, Pair, copy, copy_parts, token_ids
 
 
 class GroupedAttention(nn.Module):
@@ -106,12 +106,9 @@ def make(bug: str | None = None) -> Pair:
     settings = experts | {"mlp_only_layers": [0], "experts_implementation": "eager"}
     a = build("Qwen3MoeForCausalLM", DECODER | EAGER | settings)
     b = Qwen3Moe(a.config, bug)
-    copy(b.tok, a.model.embed_tokens)
-    copy(b.norm, a.model.norm)
-    copy(b.unembed, a.lm_head)
+    copy_parts(b, a, tok="model.embed_tokens", norm="model.norm", unembed="lm_head")
     for own, layer in zip(a.model.layers, b.layers, strict=True):
-        copy(layer.norm1, own.input_layernorm)
-        copy(layer.norm2, own.post_attention_layernorm)
+        copy_parts(layer, own, norm1="input_layernorm", norm2="post_attention_layernorm")
         copy(layer.attention.wqkv, own.self_attn.q_proj, own.self_attn.k_proj, own.self_attn.v_proj)
         copy(layer.attention.wo, own.self_attn.o_proj)
         layer.attention.q_gain.data.copy_(own.self_attn.q_norm.weight)

@@ -7,7 +7,7 @@ from transformers import RwkvConfig
 
 from support.models.zoo import LAYERS, NO_CACHE, STACK, TEXT, build
 
-from ._port import Pair, copy, token_ids
+from ._port import Pair, copy, copy_parts, token_ids
 
 NEVER = -torch.inf
 
@@ -114,6 +114,5 @@ def make(bug: str | None = None) -> Pair:
     b.words.weight.data.copy_(a.rwkv.blocks[0].pre_ln(a.rwkv.embeddings.weight))
     for own, block in zip(a.rwkv.blocks, b.blocks, strict=True):
         copy_block(block, own)
-    copy(b.norm, a.rwkv.ln_out)
-    copy(b.head, a.head)
+    copy_parts(b, a, norm="rwkv.ln_out", head="head")
     return a, b, (token_ids(),), (token_ids(),)

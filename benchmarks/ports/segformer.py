@@ -7,7 +7,7 @@ from transformers import SegformerConfig
 
 from support.models.zoo import build
 
-from ._port import BATCH, EAGER, Pair, copy
+from ._port import BATCH, EAGER, Pair, copy, copy_parts
 
 
 class Affine(nn.Module):
@@ -127,8 +127,7 @@ def copy_block(target: Block, own: nn.Module) -> None:
         copy_norm(target.attention.norm, reduction.layer_norm)
     copy_norm(target.before, own.layernorm_before)
     copy_norm(target.between, own.layernorm_after)
-    copy(target.up, own.mlp.fc1)
-    copy(target.down, own.mlp.fc2)
+    copy_parts(target, own.mlp, up="fc1", down="fc2")
     target.taps.data.copy_(own.mlp.dwconv.dwconv.weight[:, 0].permute(1, 2, 0))
     target.offset.data.copy_(own.mlp.dwconv.dwconv.bias)
 

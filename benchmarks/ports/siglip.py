@@ -7,7 +7,7 @@ from transformers import SiglipConfig
 
 from support.models.zoo import build
 
-from ._port import BATCH, EAGER, Pair, copy, token_ids
+from ._port import BATCH, EAGER, Pair, copy, copy_parts, token_ids
 
 
 class DotAttention(nn.Module):
@@ -128,8 +128,7 @@ def copy_attention(target: DotAttention, weights: list[Tensor], biases: list[Ten
 
 
 def copy_mlp(target: MlpBlock, own: nn.Module) -> None:
-    copy(target.up, own.fc1)
-    copy(target.down, own.fc2)
+    copy_parts(target, own, up="fc1", down="fc2")
 
 
 def copy_tower(target: Tower, own: nn.Module, norm: nn.Module) -> None:
@@ -140,8 +139,7 @@ def copy_tower(target: Tower, own: nn.Module, norm: nn.Module) -> None:
         parts = attention.q_proj, attention.k_proj, attention.v_proj
         weights, biases = [part.weight for part in parts], [part.bias for part in parts]
         copy_attention(block.attention, weights, biases, attention.out_proj)
-        copy(block.norm_a, layer.layer_norm1)
-        copy(block.norm_m, layer.layer_norm2)
+        copy_parts(block, layer, norm_a="layer_norm1", norm_m="layer_norm2")
         copy_mlp(block.mlp, layer.mlp)
 
 
@@ -152,8 +150,7 @@ def make(_: str | None = None) -> Pair:
     a = build("SiglipModel", towers | EAGER)
     b = Siglip(a.config)
     text, image, pool = a.text_model, a.vision_model, a.vision_model.head
-    copy(b.words, text.embeddings.token_embedding)
-    copy(b.text_out, text.head)
+    copy_parts(b, text, words="embeddings.token_embedding", text_out="head")
     copy_tower(b.text, text, text.final_layer_norm)
     copy_tower(b.image, image, image.post_layernorm)
     b.kernel.data.copy_(image.embeddings.patch_embedding.weight.permute(2, 3, 1, 0))

@@ -7,7 +7,7 @@ from transformers import SwinConfig
 
 from support.models.zoo import build
 
-from ._port import BATCH, EAGER, Pair, copy
+from ._port import BATCH, EAGER, Pair, copy, copy_parts
 
 
 class Attention(nn.Module):
@@ -116,14 +116,11 @@ def make(bug: str | None = None) -> Pair:
     a = build("SwinForImageClassification", EAGER | sizes | {"patch_size": 4, "mlp_ratio": 2.0, "num_labels": 5})
     b = Swin(a.config, bug)
     own = a.swin
-    copy(b.stem, own.embeddings.patch_embeddings.projection)
-    copy(b.stem_norm, own.embeddings.norm)
-    copy(b.norm, own.layernorm)
+    copy_parts(b, own, stem="embeddings.patch_embeddings.projection", stem_norm="embeddings.norm", norm="layernorm")
     copy(b.head, a.classifier)
     first, second = own.encoder.layers
     merge: Merge = b.layers[2]  # type: ignore[assignment]
-    copy(merge.norm, first.downsample.norm)
-    copy(merge.linear, first.downsample.reduction)
+    copy_parts(merge, first.downsample, norm="norm", linear="reduction")
     blocks: list[Block] = [layer for layer in b.layers if isinstance(layer, Block)]
     for layer, block in zip((*first.blocks, *second.blocks), blocks, strict=True):
         attention, size = layer.attention, 2 * block.window - 1
@@ -131,9 +128,6 @@ def make(bug: str | None = None) -> Pair:
         block.attention.table.data.copy_(table.T.unflatten(1, (size, size)))
         copy(block.attention.qkv, attention.q_proj, attention.k_proj, attention.v_proj)
         copy(block.attention.out, attention.o_proj)
-        copy(block.before, layer.layernorm_before)
-        copy(block.between, layer.layernorm_after)
-        copy(block.up, layer.mlp.fc1)
-        copy(block.down, layer.mlp.fc2)
+        copy_parts(block, layer, before="layernorm_before", between="layernorm_after", up="mlp.fc1", down="mlp.fc2")
     pixels = torch.randn(BATCH, 3, 48, 48, generator=torch.Generator().manual_seed(1))
     return a, b, (pixels,), (pixels,)

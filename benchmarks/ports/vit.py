@@ -7,7 +7,7 @@ from transformers import ViTConfig
 
 from support.models.zoo import VISION, build
 
-from ._port import BATCH, EAGER, Pair, copy
+from ._port import BATCH, EAGER, Pair, copy, copy_parts
 
 
 class Patches(nn.Module):
@@ -69,16 +69,12 @@ def make(bug: str | None = None) -> Pair:
     b.patches.linear.bias.data.copy_(projection.bias)
     b.token.data.copy_(embeddings.cls_token[0, 0])
     b.places.data.copy_(embeddings.position_embeddings[0])
-    copy(b.norm, a.vit.layernorm)
-    copy(b.head, a.classifier)
+    copy_parts(b, a, norm="vit.layernorm", head="classifier")
     for own, block in zip(a.vit.layers, b.blocks, strict=True):
         parts = own.attention.q_proj, own.attention.k_proj, own.attention.v_proj
         block.heads.in_proj_weight.data.copy_(torch.cat([part.weight for part in parts]))
         block.heads.in_proj_bias.data.copy_(torch.cat([part.bias for part in parts]))
         copy(block.heads.out_proj, own.attention.o_proj)
-        copy(block.first, own.layernorm_before)
-        copy(block.second, own.layernorm_after)
-        copy(block.up, own.mlp.fc1)
-        copy(block.down, own.mlp.fc2)
+        copy_parts(block, own, first="layernorm_before", second="layernorm_after", up="mlp.fc1", down="mlp.fc2")
     pixels = torch.randn(BATCH, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     return a, b, (pixels,), (pixels,)

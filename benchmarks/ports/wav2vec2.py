@@ -7,7 +7,7 @@ from transformers import Wav2Vec2Config
 
 from support.models.zoo import WAV2VEC2, build
 
-from ._port import BATCH, EAGER, Pair, copy
+from ._port import BATCH, EAGER, Pair, copy, copy_parts
 
 
 class Features(nn.Module):
@@ -103,8 +103,7 @@ def make(bug: str | None = None) -> Pair:
     b.features.offset.data.copy_(first.layer_norm.bias)
     for layer, convolution in zip(others, b.features.convolutions, strict=True):
         copy(convolution, layer.conv)
-    copy(b.norm_in, own.feature_projection.layer_norm)
-    copy(b.project, own.feature_projection.projection)
+    copy_parts(b, own.feature_projection, norm_in="layer_norm", project="projection")
     convolution = own.encoder.pos_conv_embed.conv
     kernel = convolution.parametrizations.weight.original1 if bug == "weight norm" else convolution.weight
     b.positions.kernel.data.copy_(kernel)

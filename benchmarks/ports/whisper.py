@@ -7,7 +7,7 @@ from transformers import WhisperConfig
 
 from support.models.zoo import WHISPER, build
 
-from ._port import BATCH, EAGER, Pair, copy, token_ids
+from ._port import BATCH, EAGER, Pair, copy, copy_parts, token_ids
 
 
 class Attention(nn.Module):
@@ -85,8 +85,7 @@ class Whisper(nn.Module):
 
 def copy_attention(target: Attention, source: nn.Module) -> None:
     """Copy an attention; its keys have no bias."""
-    copy(target.query, source.q_proj)
-    copy(target.out, source.out_proj)
+    copy_parts(target, source, query="q_proj", out="out_proj")
     target.key_value.weight.data.copy_(torch.cat([source.k_proj.weight, source.v_proj.weight]))
     target.key_value.bias.data.copy_(torch.cat([torch.zeros_like(source.v_proj.bias), source.v_proj.bias]))
 
@@ -98,8 +97,7 @@ def make(bug: str | None = None) -> Pair:
     copy(b.encoder.first, encoder.conv1)
     copy(b.encoder.second, encoder.conv2)
     copy(b.encoder.norm, encoder.layer_norm)
-    copy(b.tokens, decoder.embed_tokens)
-    copy(b.norm, decoder.layer_norm)
+    copy_parts(b, decoder, tokens="embed_tokens", norm="layer_norm")
     b.encoder.positions.data.copy_(encoder.embed_positions.weight)
     b.positions.data.copy_(decoder.embed_positions.weight)
     for own, block in zip((*encoder.layers, *decoder.layers), (*b.encoder.blocks, *b.blocks), strict=True):

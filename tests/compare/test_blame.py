@@ -10,19 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from faults.nodes.blaming import (
-    COMPILED,
-    EXPORTED,
-    INSIDE,
-    INT8,
-    MISSED,
-    NODE,
-    Subject,
-    Verdict,
-    blamed,
-    judge,
-    wheres,
-)
+from faults.nodes.blaming import COMPILED, EXPORTED, INSIDE, INT8, MISSED, NODE, Subject, Verdict, blamed, judge, wheres
 from faults.nodes.kinds import KINDS, LEAST, NAN, NOISE, QDQ, STALE
 from filch.compare import blame, compare
 from filch.compare.bisection._bisect import bisect

@@ -233,13 +233,9 @@ def test_the_steps_of_generate_are_compared_where_the_program_fits():
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
+        hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
         vocab_size=50,
-    )
+    )  # fmt: skip
     llama = LlamaForCausalLM(config).eval()
     with steal_forward(llama, submodules=True) as steps:
         llama.generate(torch.randint(3, 50, (1, 5)), max_new_tokens=8, min_new_tokens=8, do_sample=False)
@@ -450,22 +446,9 @@ def test_a_program_in_half_precision_differs_in_dtype(capture, program):
     assert "the dtype differs: f16[" in report.first_divergence.reason
 
 
-def test_half_precision_models_are_compared_in_half_precision():
-    """ONNX Runtime runs a float16 model."""
-    model = Model().eval().half()
-    x = (torch.randn(3, 4).half(),)
-
-    assert compare(capture_of(model, x), export(model, x)).close
-
-
 def test_a_fault_beside_a_mask_is_found_at_its_node():
     """A mask of -3.4e38 does not widen the tolerance of other elements, in the masked sum or in the softmax."""
-
-    class Masked(nn.Module):
-        def forward(self, scores, mask):
-            return torch.softmax(scores * 2 + mask, dim=-1)
-
-    model = Masked().eval()
+    model = module_of(lambda self, scores, mask: torch.softmax(scores * 2 + mask, dim=-1)).eval()
     mask = torch.full((8, 8), torch.finfo(torch.float32).min).triu(1)
     inputs = (torch.randn(8, 8, generator=torch.Generator().manual_seed(0)), mask)
     program = export(model, inputs)
@@ -570,13 +553,8 @@ LOWEST = torch.finfo(torch.float32).min
 )
 def test_an_unselected_fill_value_does_not_widen_the_tolerance(choose):
     """A fill value of -3.4e38 does not affect the other elements, so its rounding explains no difference there."""
-
-    class Masked(nn.Module):
-        def forward(self, x):
-            return choose(x) * 1.0
-
     torch.manual_seed(0)
-    model, x = Masked().eval(), torch.randn(4, 8)
+    model, x = module_of(lambda self, x: choose(x) * 1.0).eval(), torch.randn(4, 8)
     capture = capture_of(model, (x,))
     program = export(model, (x,))
     chosen = next(node.inputs[0] for node in program.graph.nodes if node.op == "Mul")
@@ -602,12 +580,7 @@ def test_contradicting_declared_shapes_do_not_fail_a_comparison(program, capture
 
 def test_huge_expanded_inputs_are_refused():
     """A dump of a few bytes can hold an expanded tensor that no runtime can take as input."""
-
-    class First(nn.Module):
-        def forward(self, x):
-            return x[0, 0] + 1
-
-    model = First()
+    model = module_of(lambda self, x: x[0, 0] + 1)
     program = export(model, (torch.ones(2, 3, 4),), dynamic_shapes=({0: "a", 1: "b"},))
     with steal_forward(model) as capture:
         model(torch.ones(1, 1, 4).expand(2**20, 2**20, 4))

@@ -15,15 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from faults.answers import CASES
-from filch.compare import (
-    Report,
-    align,
-    check_invariance,
-    compare_decode,
-    compare_programs,
-    compare_tensors,
-    diff,
-)
+from filch.compare import Report, align, check_invariance, compare_decode, compare_programs, compare_tensors, diff
 from filch.compare._compare_export import compare_export
 from filch.compare.common._complex import complex_as_real
 from filch.compare.engine._value_comparator import ValueComparator
@@ -38,7 +30,7 @@ from filch.export import Graph, Node, Value, export
 from filch.export.backends import Compiled
 from support.faults.fakes import WrongBackend
 from support.models.hand_made import float64_values, judge_of
-from support.models.small import capture_of
+from support.models.small import capture_of, module_of
 from support.models.zoo import build
 from support.thorough import kept
 
@@ -61,18 +53,15 @@ WAYS: dict[str, Change] = {
 }
 
 
-class Net(nn.Module):
+def net(change=lambda t: t):
     """A model of two layers whose output may be wrong."""
-
-    def __init__(self, change=lambda t: t):
-        super().__init__()
-        torch.manual_seed(0)
-        self.layers = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 6))
-        self.change = change
+    torch.manual_seed(0)
 
     def forward(self, x):
         """Return the changed output."""
         return self.change(self.layers(x))
+
+    return module_of(forward, layers=nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 6)), change=change)
 
 
 @dataclass(frozen=True)
@@ -97,7 +86,7 @@ def right():
 
 def right_of(change):
     """Record and export a model."""
-    model = Net(change).eval()
+    model = net(change).eval()
     capture = capture_of(model, X, submodules=True)
     return Right(model, capture, export(model, (X,)))
 
@@ -153,7 +142,7 @@ def of_table(right, change, _):
 def of_diff(right, change, __):
     """Return the outcome for two captures of the whole model, of which the second one is wrong."""
     captures = []
-    for model in (right.model, Net(change).eval()):
+    for model in (right.model, net(change).eval()):
         capture = capture_of(model, X)
         captures.append(capture)
     return diff(*captures).outcome
@@ -165,7 +154,7 @@ def of_programs(right, change, _):
         wrong = right.program.model.clone()
         wrong.graph.outputs[:] = [wrong.graph.node(0).outputs[0]]
         return compare_programs(right.program, wrong, inputs={"x": X}).outcome
-    return compare_programs(right.program, export(Net(change).eval(), (X,)), inputs={"x": X}).outcome
+    return compare_programs(right.program, export(net(change).eval(), (X,)), inputs={"x": X}).outcome
 
 
 @cache
@@ -200,7 +189,7 @@ def of_invariance(_, change, __):
 
 def of_weights(_, change, __):
     """Return the outcome for two sets of weights, of which one weight is wrong."""
-    weights = Net().state_dict()
+    weights = net().state_dict()
     wrong = {name: change(item) if name == "layers.2.weight" else item for name, item in weights.items()}
     return align(weights, {name: item for name, item in wrong.items() if item is not None}, weights_only=True).outcome
 
@@ -209,7 +198,7 @@ COMMANDS: dict[str, Callable[[Right, Change, Path], str]] = {
     "check": lambda right, change, _: right.report(change).outcome,
     "compare": of_programs,
     "diff": of_diff,
-    "align": lambda right, change, _: align(right.model, Net(change).eval(), (X,)).outcome,
+    "align": lambda right, change, _: align(right.model, net(change).eval(), (X,)).outcome,
     "align --weights-only": of_weights,
     "matrix, sweep": of_table,
     "history": of_history,

@@ -15,6 +15,7 @@ from filch.compare.models._state import ModelState
 from filch.compare.runs._measured_levels import measured_levels
 from filch.compare.runs._mode import float64_values
 from filch.steal import Key, restore, steal_forward, tensors
+from support.models.small import module_of
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 
@@ -115,15 +116,13 @@ def test_a_step_that_float64_cannot_run_is_refused(tmp_path):
         record_reference(model, step, tmp_path / "r.onnx")
 
 
-class _InTwoParts(nn.Module):
+def in_two_parts(linear):
     """Computes what a linear layer does, in another order."""
-
-    def __init__(self, linear):
-        super().__init__()
-        self.weight, self.bias = linear.weight, linear.bias
-
-    def forward(self, x):
-        return x[:, :3] @ self.weight[:, :3].T + (x[:, 3:] @ self.weight[:, 3:].T + self.bias)
+    return module_of(
+        lambda self, x: x[:, :3] @ self.weight[:, :3].T + (x[:, 3:] @ self.weight[:, 3:].T + self.bias),
+        weight=linear.weight,
+        bias=linear.bias,
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,7 +137,7 @@ def test_gradients_that_are_all_rounding_are_judged_by_it(tmp_path, loss, is_wro
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
     record_reference(model, lambda: loss(model(X)).backward(), tmp_path / "a.onnx")
     model.zero_grad()
-    model[0] = _InTwoParts(model[0])
+    model[0] = in_two_parts(model[0])
     if is_wrong:
         model[0].bias.register_hook(lambda gradient: gradient + 0.01)
     with steal_forward(model, submodules=True, gradients=True, parameters=True, dump_file=tmp_path / "b.onnx"):

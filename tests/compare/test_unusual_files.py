@@ -563,12 +563,7 @@ def test_weights_that_an_old_file_lists_as_inputs_are_constants():
 
 @pytest.mark.parametrize(
     "node",
-    [
-        "GlobalAveragePool(x)",
-        "AveragePool<kernel_shape = [56, 56]>(x)",
-        "ReduceMean<axes = [2, 3]>(x)",
-        "Conv(x, w)",
-    ],
+    ["GlobalAveragePool(x)", "AveragePool<kernel_shape = [56, 56]>(x)", "ReduceMean<axes = [2, 3]>(x)", "Conv(x, w)"],
 )
 @pytest.mark.parametrize("number", [0.1, 0.7])
 def test_rounding_errors_of_sums_of_one_number_add_up(node, number):

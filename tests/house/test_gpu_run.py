@@ -48,11 +48,7 @@ def test_a_step_says_what_became_of_it(runner):
 
     assert _step(_steps, "print('table')").status == "passed"
     failed = _step(_steps, "print('half a table'); raise ValueError('no kernel image')")
-    assert (failed.status, failed.reason, failed.output) == (
-        "failed",
-        "ValueError: no kernel image",
-        "half a table\n",
-    )
+    assert (failed.status, failed.reason, failed.output) == ("failed", "ValueError: no kernel image", "half a table\n")
     missed = _step(_steps, "import sys; print('target missed'); sys.exit(1)")
     assert (missed.status, missed.reason) == ("failed", "target missed")
     skipped = _step(_steps, f"print('needs a library'); raise SystemExit({_steps.SKIPPED})")

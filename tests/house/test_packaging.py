@@ -30,13 +30,9 @@ print(*{Path(filch.__file__).parent, *rooms}, filch.__version__)
 
 def _run(*command, cwd, python=sys.executable, **variables):
     done = subprocess.run(
-        [python, *map(str, command)],
-        cwd=cwd,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
+        [python, *map(str, command)], cwd=cwd, env={**os.environ, **variables}, capture_output=True, text=True,
         check=False,
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

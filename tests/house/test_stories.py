@@ -49,20 +49,13 @@ def by_inductor(subject):
     ("model", "by"),
     [
         pytest.param(
-            "padded_pool.py",
-            by_onnxruntime(ort.GraphOptimizationLevel.ORT_ENABLE_ALL),
-            id="onnxruntime#24737",
+            "padded_pool.py", by_onnxruntime(ort.GraphOptimizationLevel.ORT_ENABLE_ALL), id="onnxruntime#24737"
         ),
         pytest.param(
-            "best_row.py",
-            by_inductor,
-            id="pytorch#193751",
-            marks=[needs_compiler, thorough("compiles for a minute")],
+            "best_row.py", by_inductor, id="pytorch#193751", marks=[needs_compiler, thorough("compiles for a minute")]
         ),
         pytest.param(
-            "mean_of_messages.py",
-            by_onnxruntime(ort.GraphOptimizationLevel.ORT_DISABLE_ALL),
-            id="chemprop#1335",
+            "mean_of_messages.py", by_onnxruntime(ort.GraphOptimizationLevel.ORT_DISABLE_ALL), id="chemprop#1335"
         ),
     ],
 )

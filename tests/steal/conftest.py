@@ -7,26 +7,20 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from filch.steal import restore, steal_forward
+from support.models.small import module_of
 
 
-class Echo(nn.Module):
+def echo_module(answer=None):
     """Takes anything, and returns its answer."""
-
-    def __init__(self, answer=None):
-        super().__init__()
-        self.answer = answer
-
-    def forward(self, *args, **kwargs):
-        return self.answer
+    return module_of(lambda self, *args, **kwargs: self.answer, answer=answer)
 
 
 @pytest.fixture
 def echo():
-    """Return the class `Echo`."""
-    return Echo
+    """Return the class `echo_module`."""
+    return echo_module
 
 
 @pytest.fixture
@@ -34,7 +28,7 @@ def captured():
     """Return a function that passes a value through a module and returns what a capture in memory has of it."""
 
     def send(value):
-        module = Echo()
+        module = echo_module()
         with steal_forward(("echo", module)) as capture:
             module(value)
         return capture["echo", 0, "I"][0][0]
@@ -47,7 +41,7 @@ def restored(tmp_path):
     """Return a function that passes a value through a module and returns what a dump has of it."""
 
     def send(value):
-        module = Echo()
+        module = echo_module()
         with steal_forward(("echo", module), dump_file=tmp_path / "echo.onnx"):
             module(value)
         return restore(tmp_path / "echo.onnx")["echo", 0, "I"][0][0]

@@ -14,15 +14,6 @@ from ._faults import (
 from ._near_ties import MODELS, Dispatch
 
 __all__ = [
-    "FAULTS",
-    "MODELS",
-    "Dispatch",
-    "RouterFault",
-    "Subject",
-    "deciding_node",
-    "faulty",
-    "flipped",
-    "flipped_in_compiler",
-    "replaced",
-    "subject",
-]
+    "FAULTS", "MODELS", "Dispatch", "RouterFault", "Subject", "deciding_node", "faulty", "flipped",
+    "flipped_in_compiler", "replaced", "subject",
+]  # fmt: skip

@@ -200,18 +200,10 @@ class Signs(Rounded):
 
 
 MODELS: dict[str, Callable[[], Scored]] = {
-    "top-k": TopK,
-    "top-k of a softmax": Softmax,
-    "argmax": Switch,
-    "max": Maximum,
-    "nearest code": Codes,
-    "argsort": Ranked,
-    "threshold": Threshold,
-    "bucket": Buckets,
-    "rounded": Rounded,
-    "floor": Floored,
+    "top-k": TopK, "top-k of a softmax": Softmax, "argmax": Switch, "max": Maximum, "nearest code": Codes,
+    "argsort": Ranked, "threshold": Threshold, "bucket": Buckets, "rounded": Rounded, "floor": Floored,
     "sign": Signs,
-}
+}  # fmt: skip
 
 
 def near_ties(

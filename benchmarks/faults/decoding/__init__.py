@@ -10,15 +10,6 @@ from ._runners import Runner, RunnerFault
 from ._sets import SETS, Fault
 
 __all__ = [
-    "FIRST",
-    "SETS",
-    "SLOTS",
-    "Fault",
-    "ModelFault",
-    "ProgramFault",
-    "Runner",
-    "RunnerFault",
-    "logits_of",
-    "reached",
+    "FIRST", "SETS", "SLOTS", "Fault", "ModelFault", "ProgramFault", "Runner", "RunnerFault", "logits_of", "reached",
     "same_operation",
-]
+]  # fmt: skip

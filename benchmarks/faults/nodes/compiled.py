@@ -19,16 +19,7 @@ from filch.export import Program
 from filch.export.backends import Backend, Compiled
 from filch.export.backends.onnxruntime._backend import OnnxRuntimeBackend
 
-from .plants import (
-    Kinds,
-    Planter,
-    change_attribute,
-    change_epsilon,
-    drop_input,
-    flip_bit,
-    run,
-    swap_inputs,
-)
+from .plants import Kinds, Planter, change_attribute, change_epsilon, drop_input, flip_bit, run, swap_inputs
 
 ORT_KINDS: Kinds = {
     "epsilon": change_epsilon,

@@ -63,11 +63,7 @@ def halve_bias(ops: list[Any], random: Random) -> Any:
     return place.get_node()
 
 
-KINDS: Mapping[str, Change] = {
-    "weight bit": change_weight,
-    "halved bias": halve_bias,
-    "attribute": change_attribute,
-}
+KINDS: Mapping[str, Change] = {"weight bit": change_weight, "halved bias": halve_bias, "attribute": change_attribute}
 
 
 class OpenVinoPlants:

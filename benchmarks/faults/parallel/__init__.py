@@ -5,28 +5,10 @@ The second set was written, with its truth, by someone who had not seen how `dif
 """
 
 from ._by_hand import BY_HAND, reference_of
-from ._faults import (
-    FIRST,
-    SECOND,
-    ParallelFault,
-    record,
-    record_clean,
-    record_faulty,
-    record_run,
-    record_single,
-)
+from ._faults import FIRST, SECOND, ParallelFault, record, record_clean, record_faulty, record_run, record_single
 from ._transformer import KINDS
 
 __all__ = [
-    "BY_HAND",
-    "FIRST",
-    "KINDS",
-    "SECOND",
-    "ParallelFault",
-    "record",
-    "record_clean",
-    "record_faulty",
-    "record_run",
-    "record_single",
-    "reference_of",
-]
+    "BY_HAND", "FIRST", "KINDS", "SECOND", "ParallelFault", "record", "record_clean", "record_faulty", "record_run",
+    "record_single", "reference_of",
+]  # fmt: skip

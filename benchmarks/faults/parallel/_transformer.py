@@ -450,15 +450,9 @@ def _llama(p: Parallel) -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=WIDTH,
-        intermediate_size=HIDDEN,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        num_key_value_heads=KV_HEADS,
-        attn_implementation="eager",
-        initializer_range=0.2,
-    )
+        vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=HIDDEN, num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS, num_key_value_heads=KV_HEADS, attn_implementation="eager", initializer_range=0.2,
+    )  # fmt: skip
     model: Any = LlamaForCausalLM(config)
     if p.is_any("llama_fsdp"):
         return _wrapped(model, p)

@@ -15,7 +15,7 @@ from filch.compare.layouts._numbers import TensorNumbers
 from filch.compare.layouts._solve import solve
 from filch.export import TraceError
 from filch.steal import FilchError, steal_forward
-from support.models.small import capture_of
+from support.models.small import capture_of, module_of
 
 from ...support.models.port import BUGS, LAYERS, port
 
@@ -161,22 +161,16 @@ def test_a_missing_weight_is_reported():
     assert result.departures[0].module == "blocks.1.proj"
 
 
-class Step(nn.Module):
+def step_module(step):
     """Multiplies or adds a weight."""
-
-    def __init__(self, step):
-        super().__init__()
-        self.weight, self.step = nn.Parameter(torch.randn(12)), step
-
-    def forward(self, x):
-        return self.step(x, self.weight)
+    return module_of(lambda self, x: self.step(x, self.weight), weight=nn.Parameter(torch.randn(12)), step=step)
 
 
 @pytest.mark.parametrize(("step", "number"), [(torch.mul, 1.0), (torch.add, 0.0)])
 def test_a_weight_that_was_not_loaded_is_named_where_it_is_used(step, number):
     """Not where its result is read: a gain of ones, or a bias of zeros, leaves the numbers of A as they are."""
     torch.manual_seed(0)
-    a = nn.Sequential(nn.Linear(8, 12), nn.Tanh(), Step(step), nn.Linear(12, 8))
+    a = nn.Sequential(nn.Linear(8, 12), nn.Tanh(), step_module(step), nn.Linear(12, 8))
     b = copy.deepcopy(a)
     b.get_parameter("2.weight").data.fill_(number)
     (departure,) = align(a, b, torch.randn(3, 8)).departures
@@ -320,9 +314,8 @@ def test_dumps_of_two_implementations_are_compared_by_a_mapping(tmp_path, bug):
     """In their own dtype; a bug shows in the first module output behind it."""
     a, b, args = port({1: bug})
     mapping = ValueMap.of(aligned())
-    with torch.no_grad():
-        capture_of(a, *args, submodules=True, dump_file=tmp_path / "a.onnx")
-        capture_of(b, *args, submodules=True, dump_file=tmp_path / "b.onnx")
+    capture_of(a, *args, submodules=True, dump_file=tmp_path / "a.onnx")
+    capture_of(b, *args, submodules=True, dump_file=tmp_path / "b.onnx")
     result = diff(tmp_path / "a.onnx", tmp_path / "b.onnx", mapping=mapping)
     assert len(result.rows) == len(mapping.values)
     assert result.close == (not bug)
@@ -333,9 +326,8 @@ def test_an_output_without_a_place_in_a_mapping_is_not_judged():
     """The values before it are close, and say nothing of what computes it from them."""
     a, b, args = port()
     mapping = ValueMap.of(aligned())
-    with torch.no_grad():
-        first = capture_of(a, *args, submodules=True)
-        second = capture_of(b, *args, submodules=True)
+    first = capture_of(a, *args, submodules=True)
+    second = capture_of(b, *args, submodules=True)
     inner = ValueMap({name: place for name, place in mapping.values.items() if name})
 
     assert diff(first, second, mapping=mapping).close

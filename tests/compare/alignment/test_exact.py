@@ -12,29 +12,22 @@ from support.models.small import module_of
 X = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
 
 
-class Stored(nn.Module):
+def stored_module():
     """Reads the speeds of its angles from a table in float32."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("speeds", 1 / 100 ** (torch.arange(4) / 4))
-
-    def forward(self, x):
-        return x * (torch.arange(5)[:, None] * self.speeds).cos()
+    return module_of(
+        lambda self, x: x * (torch.arange(5)[:, None] * self.speeds).cos(), speeds=1 / 100 ** (torch.arange(4) / 4)
+    )
 
 
-class Computed(nn.Module):
-    def __init__(self, theta):
-        super().__init__()
-        self.theta = theta
-
-    def forward(self, x):
-        return x * (torch.arange(5)[:, None] / self.theta ** (torch.arange(4) / 4)).cos()
+def computed(theta):
+    return module_of(
+        lambda self, x: x * (torch.arange(5)[:, None] / self.theta ** (torch.arange(4) / 4)).cos(), theta=theta
+    )
 
 
 def test_tables_get_the_numbers_of_a():
     """Angles that differ by the rounding of a table become A's, and with them all that is computed from them."""
-    own, other = run_model(Stored(), (X,), {}), run_model(Computed(100.0), (X,), {})
+    own, other = run_model(stored_module(), (X,), {}), run_model(computed(100.0), (X,), {})
     (angles,) = (
         value for name, value in own.values.items() if name.startswith("mul") and value[0].count_nonzero() == 0
     )
@@ -48,24 +41,21 @@ def test_tables_get_the_numbers_of_a():
 
 def test_tables_with_other_numbers_are_kept():
     """Another base is no rounding."""
-    own, other = run_model(Stored(), (X,), {}), run_model(Computed(101.0), (X,), {})
+    own, other = run_model(stored_module(), (X,), {}), run_model(computed(101.0), (X,), {})
     assert torch.equal(other.with_numbers(computed_tables(other, tables_of(own))).values["mul"], other.values["mul"])
 
 
-class Tabulated(nn.Module):
+def tabulated(shift=0):
     """Reads the cosines of its first positions from a table in float32, which has more."""
-
-    def __init__(self, shift=0):
-        super().__init__()
-        self.register_buffer("cosines", (torch.arange(shift, 9)[:, None] / 100 ** (torch.arange(4) / 4)).cos())
-
-    def forward(self, x):
-        return x * self.cosines[: len(x)]
+    return module_of(
+        lambda self, x: x * self.cosines[: len(x)],
+        cosines=(torch.arange(shift, 9)[:, None] / 100 ** (torch.arange(4) / 4)).cos(),
+    )
 
 
 @pytest.mark.parametrize("shift", [0, 1])
 def test_tables_among_the_weights_get_the_numbers_of_a(shift):
-    own, other = run_model(Stored(), (X,), {}), run_model(Tabulated(shift), (X,), {})
+    own, other = run_model(stored_module(), (X,), {}), run_model(tabulated(shift), (X,), {})
     tables = exact_tables(other, ["cosines"], tables_of(own, ["speeds"]))
     if shift:  # the table begins at another position
         assert not tables

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from filch.compare import CompareError, align
+from support.models.small import module_of
 
 X = torch.randn(3, 5, 16, generator=torch.Generator().manual_seed(0))
 INFINITE, NAN = float("inf"), float("nan")
@@ -253,14 +254,8 @@ def test_a_convolution_that_computes_a_part_is_named_with_its_setting():
     assert (departure.module, departure.note) == ("2", "stride is [2, 2], [1, 1] in A")
 
 
-class Changing(nn.Module):
+def changing(argument=0.0, view=0.0, buffer=0.0, replaced=0.0):
     """Changes an argument, or a view of it, a buffer that it has, or one that it replaces."""
-
-    def __init__(self, argument=0.0, view=0.0, buffer=0.0, replaced=0.0):
-        super().__init__()
-        self.register_buffer("state", torch.arange(16.0))
-        self.register_buffer("other", torch.arange(3.0))
-        self.by = argument, view, buffer, replaced
 
     def forward(self, x):
         y = x.square()
@@ -275,6 +270,8 @@ class Changing(nn.Module):
             self.other = y[0, 0, :3] * replaced
         return y
 
+    return module_of(forward, state=torch.arange(16.0), other=torch.arange(3.0), by=(argument, view, buffer, replaced))
+
 
 STATES = [{"argument": 2.0}, {"view": 2.0}, {"buffer": 0.1}, {"replaced": 2.0}]
 
@@ -284,11 +281,11 @@ def test_what_a_call_changes_is_compared_after_it(state):
     """Arguments and buffers; wrongly, not at all, and right."""
     (name,) = state
     for other in ({}, {name: state[name] / 2}):
-        result = align(Changing(**state), Changing(**other), X)
+        result = align(changing(**state), changing(**other), X)
         assert result.outcome == "different", str(result)
         assert "after the call" in result.wrong_outputs[0]
-    assert align(Changing(**state), Changing(**state), X).outcome == "close"
-    result = align(Changing(), Changing(**state), X)
+    assert align(changing(**state), changing(**state), X).outcome == "close"
+    result = align(changing(), changing(**state), X)
     assert result.close == (name in ("buffer", "replaced"))
     assert result.close or result.wrong_outputs == ("B changes the argument x, which A does not",)
 

@@ -152,10 +152,7 @@ BAD = {
         ["view", "net.py:net", "--train", "--optimize"],
         "--option and --optimize",
     ),
-    "a step of training of no backend": (
-        ["view", "net.py:net", "--train", "-b", "tpu"],
-        "there is no backend 'tpu'",
-    ),
+    "a step of training of no backend": (["view", "net.py:net", "--train", "-b", "tpu"], "there is no backend 'tpu'"),
     "a view that there is not": (["view", "model.onnx", "--as", "htm"], "there is no view 'htm'; did you mean 'html'?"),
     "a report that is compiled": (
         ["view", "report.json", "-b", "eager"],

@@ -30,13 +30,9 @@ FIRST, PAST = 3, "past_key_values.0.key"
 def llama(layers=1):
     torch.manual_seed(0)
     config = LlamaConfig(
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        hidden_size=32, intermediate_size=48, num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=2,
         vocab_size=96,
-    )
+    )  # fmt: skip
     return LlamaForCausalLM(config).eval()
 
 
@@ -100,22 +96,10 @@ def unrotated(add, value):
     return add("Concat", [value.producer().inputs[0], key], axis=2)
 
 
-def earlier(add, value):
-    return add("Sub", [value, [1]])
-
-
-def at_most_6(add, value):
-    return add("Min", [value, [6]])
-
-
 def harmless_at_first(add, value):
     """Let the last query of the first call see a key that no call has yet, and one from 5 on not see itself."""
     harmless, late = (add("Cast", [add(*item)], to=7) for item in (("Equal", [value, 2]), ("Greater", [value, 4])))
     return add("Sub", [add("Add", [value, harmless]), late])
-
-
-def all_seen(add, value):
-    return add("Max", [value, [1]])
 
 
 def at_the_top(add, value):
@@ -138,9 +122,9 @@ FAULTS = {
     "sequences exchanged": ("present.0.value", 6, exchanged, "", 6),
     "a key that is not rotated": ("present.0.key", 3, unrotated, "", 3),
     "a key that is never rotated": ("present.0.key", 0, unrotated, "", 1),
-    "a position too early": ("position_ids", 4, earlier, "model.rotary_emb", 4),
-    "positions that end": ("position_ids", 0, at_most_6, "model.rotary_emb", 7),
-    "a mask that hides nothing": ("attention_mask", 0, all_seen, "model", 1),
+    "a position too early": ("position_ids", 4, lambda add, value: add("Sub", [value, [1]]), "model.rotary_emb", 4),
+    "positions that end": ("position_ids", 0, lambda add, value: add("Min", [value, [6]]), "model.rotary_emb", 7),
+    "a mask that hides nothing": ("attention_mask", 0, lambda add, value: add("Max", [value, [1]]), "model", 1),
     "a mask without the first token": ("attention_mask", 7, without_first, "model", 7),
 }
 
@@ -393,10 +377,7 @@ def test_an_output_without_a_reference_does_not_pass(model, programs):
 
 
 def test_logits_of_the_last_token_only_are_wrong_in_the_first_step(model, programs):
-    def last(add, value):
-        return add("Slice", [value, [-1], [99], [1]])
-
-    program = replaced(copied(programs["dynamic"]), "logits", last)
+    program = replaced(copied(programs["dynamic"]), "logits", lambda add, value: add("Slice", [value, [-1], [99], [1]]))
     first = decoded(model, program, stages=["exported"]).first_break
     assert (first.position, first.value) == (0, "logits")
 

@@ -57,16 +57,12 @@ def before(add, value):
     return add("Identity", [states[value.name.replace("present", "past_key_values")]])
 
 
-def doubled(add, value):
-    return add("Add", [value, value])
-
-
 # The value that is changed, the position, how, and the operator and the value that are named.
 FAULTS = {
     "a state that is not updated": ("present.0.recurrent", 4, before, "present.0.recurrent"),
     "a window of the convolution that is not moved": ("present.0.conv", 3, before, "present.0.conv"),
     "states of other sequences": ("present.0.recurrent", 5, exchanged, "present.0.recurrent"),
-    "a state that is read twice": ("past_key_values.0.recurrent", 6, doubled, ""),
+    "a state that is read twice": ("past_key_values.0.recurrent", 6, lambda add, value: add("Add", [value, value]), ""),
     "keys of other sequences": ("present.1.key", 5, exchanged, "present.1.key"),
 }
 

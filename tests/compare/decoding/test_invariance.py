@@ -27,14 +27,9 @@ from support.models.zoo import build
 from support.thorough import kept
 
 SETTINGS = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 96,
-    "pad_token_id": 0,
-}
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 96, "pad_token_id": 0,
+}  # fmt: skip
 TOKENS = torch.randint(3, 96, (3, 11), generator=torch.Generator().manual_seed(0))
 FIRST = 2  # tokens in the first call of those that decode
 

@@ -25,13 +25,9 @@ BACKENDS = [
 def llama(dtype=torch.float32):
     torch.manual_seed(0)
     config = LlamaConfig(
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
         vocab_size=96,
-    )
+    )  # fmt: skip
     return LlamaForCausalLM(config).eval().to(dtype)
 
 

@@ -22,14 +22,9 @@ from support.models.zoo import build
 from support.thorough import kept
 
 SETTINGS = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 96,
-    "pad_token_id": 0,
-}
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 96, "pad_token_id": 0,
+}  # fmt: skip
 TOKENS = torch.randint(3, 96, (2, 13), generator=torch.Generator().manual_seed(0))
 saturating = pytest.mark.skipif(
     not torch.tensor(500.0).to(torch.float8_e4m3fn).float().isfinite(),
@@ -380,10 +375,7 @@ def test_what_is_not_run_is_said(llama, monkeypatch):
     (row,) = check_invariance(nn.Embedding(96, 8), TOKENS, only=["quantized cache fp8"], quantized=["fp8"]).rows
     assert (row.verdict, row.note) == ("not run", "the model takes no cache")
 
-    def bad_option():
-        return IntegerLayer(bits=4)
-
-    row = checked(llama, bad_option)
+    row = checked(llama, lambda: IntegerLayer(bits=4))
     assert row.verdict == "fails" and row.note.startswith("TypeError: "), row
     row = checked(llama, lambda: Cache(layers=[IntegerLayer(), DynamicSlidingWindowLayer(5)]))
     assert (row.verdict, row.note) == ("not judged", "layers of DynamicSlidingWindowLayer can't be compared")

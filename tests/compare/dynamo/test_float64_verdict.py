@@ -50,17 +50,14 @@ class Rotary(nn.Module):
         return x + self.out(weights @ v)
 
 
-class Convolutions(nn.Module):
+def convolutions():
     """The bias before a BatchNorm has a gradient of 0, plus rounding."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
-        self.head = nn.Linear(8, 5)
 
     def forward(self, x):
         x = functional.max_pool2d(functional.relu(self.norm(self.conv(x))), 2)
         return self.head(x.mean((2, 3)))
+
+    return module_of(forward, conv=nn.Conv2d(3, 8, 3, padding=1), norm=nn.BatchNorm2d(8), head=nn.Linear(8, 5))
 
 
 def in_place(self, x):
@@ -116,7 +113,7 @@ MODELS = {
     "attention": lambda: (Attention(), torch.randint(0, 20, (2, 9))),
     "rotary": lambda: (Rotary(), torch.randn(2, 9, 16)),
     "rotary in float16": lambda: (Rotary().half(), torch.randn(2, 9, 16).half()),
-    "convolutions": lambda: (Convolutions(), torch.randn(4, 3, 16, 16)),
+    "convolutions": lambda: (convolutions(), torch.randn(4, 3, 16, 16)),
     "in-place": lambda: (module_of(in_place, first=nn.Linear(8, 8), second=nn.Linear(8, 8)), torch.randn(5, 8)),
     "autocast": lambda: (Autocast(Gelu()), torch.randn(6, 16)),
     "choices": lambda: (Choices(), torch.randn(6, 16)),
@@ -177,20 +174,14 @@ def _off_by(relative):
     return compile_wrong
 
 
-class Tanh(nn.Module):
+def tanh_module():
     """Two nodes after each other."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-
-    def forward(self, x):
-        return torch.tanh(self.linear(x)).exp()
+    return module_of(lambda self, x: torch.tanh(self.linear(x)).exp(), linear=nn.Linear(8, 8))
 
 
 def test_an_error_within_the_tolerance_is_found():
     """An error of twelve times the rounding level, a tenth of the default tolerance."""
-    model, x = Tanh(), torch.randn(4, 8)
+    model, x = tanh_module(), torch.randn(4, 8)
     assert _checked(model, x, inner=_off_by(0.0)).close
     for tolerance in ("default", 1.0, Tolerance(1e-3, 1e-1)):
         report = _checked(model, x, inner=_off_by(1e-6), tolerance=tolerance)
@@ -206,7 +197,7 @@ def test_an_error_within_the_tolerance_is_found():
 
 def test_an_error_of_three_times_the_rounding_level_is_suspicious():
     """It is shown, and no failure, as in `compare`."""
-    report = _checked(Tanh(), torch.randn(4, 8), inner=_off_by(2e-7))
+    report = _checked(tanh_module(), torch.randn(4, 8), inner=_off_by(2e-7))
     row = next(row for row in report.rows if row.value == "tanh")
     assert row.float64.verdict == "suspicious"
     assert 2 < row.float64.ratio < 5
@@ -222,7 +213,7 @@ def test_a_small_error_of_a_lowering_is_found_in_the_operation_and_the_kernel(mo
     tanh = torch.ops.aten.tanh.default
     right = lowering.lowerings[tanh]
     monkeypatch.setitem(lowering.lowerings, tanh, lambda x: lowering.mul(right(x), 1 + 5e-6))
-    model, x = Tanh(), torch.randn(4, 8)
+    model, x = tanh_module(), torch.randn(4, 8)
     report = _checked(model, x)
     diverged = [row for row in report.diverged if row.kind != "output"]
     assert diverged[0].value == "tanh"
@@ -321,7 +312,7 @@ def test_uninitialized_memory_is_not_judged():
 @needs_compiler
 def test_a_graph_in_float16_is_judged_by_the_tolerance_of_float16():
     """With `use_fp16`, the kernels are less precise than the model."""
-    report = _checked(Tanh(), torch.randn(4, 8), use_fp16=True)
+    report = _checked(tanh_module(), torch.randn(4, 8), use_fp16=True)
     assert report.close
     assert not any(row.float64 for row in report.rows)
 
@@ -330,6 +321,6 @@ def test_a_tolerance_is_a_number_a_tolerance_or_the_default():
     """As in `compare`; torch.compile passes the error on."""
     message = "tolerance must be a number, a Tolerance or 'default', not 'none'"
     with pytest.raises(CompareError, match=message):
-        compare_gradients(Tanh(), (torch.randn(4, 8),), tolerance="none")
+        compare_gradients(tanh_module(), (torch.randn(4, 8),), tolerance="none")
     with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=message):  # noqa: SLF001  what torch raises
-        _checked(Tanh(), torch.randn(4, 8), tolerance="none")
+        _checked(tanh_module(), torch.randn(4, 8), tolerance="none")

@@ -22,10 +22,6 @@ def _report(function, *args, **options):
     return reports[0]
 
 
-def _eager(module, inputs):
-    return module.forward
-
-
 @needs_compiler
 def test_a_graph_with_constants_and_branches_is_judged():
     """Each part of the compiled code runs with the constants of its own graph."""
@@ -63,7 +59,7 @@ def test_values_inside_of_vmap_are_not_returned():
     def function(x):
         return torch.func.vmap(torch.func.grad(lambda row: (row.sin() ** 2).sum()))(x) + 1
 
-    report = _report(function, torch.randn(4, 3), inner=_eager)
+    report = _report(function, torch.randn(4, 3), inner=lambda module, inputs: module.forward)
 
     rows = {row.node: row for row in report.rows}
     assert report.close and rows["add"].judged

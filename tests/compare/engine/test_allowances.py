@@ -14,21 +14,18 @@ from filch.compare import compare
 from filch.compare.engine._allowances import Allowances
 from filch.export import Node, export
 from filch.export.backends import get_backend
-from support.models.small import capture_of
+from support.models.small import capture_of, module_of
 
 SCALE = 1e-6
 
 
-class Scaled(nn.Module):
+def scaled_module():
     """A branch with a layer scale, as in ConvNeXt, and a kernel whose result is much smaller than its input."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(16, 16)
-        self.scale = nn.Parameter(torch.full((16,), SCALE))
-
-    def forward(self, x):
-        return (self.linear(x) * self.scale).transpose(0, 1), torch.sigmoid(x) * SCALE
+    return module_of(
+        lambda self, x: ((self.linear(x) * self.scale).transpose(0, 1), torch.sigmoid(x) * SCALE),
+        linear=nn.Linear(16, 16),
+        scale=nn.Parameter(torch.full((16,), SCALE)),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +33,7 @@ def scaled():
     """Return a capture of the model, and its program."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
-        model, x = Scaled().eval().requires_grad_(requires_grad=False), torch.randn(4, 16)
+        model, x = scaled_module().eval().requires_grad_(requires_grad=False), torch.randn(4, 16)
         capture = capture_of(model, x, submodules=True)
     return capture, export(model, (x,))
 
@@ -138,10 +135,7 @@ def masked():
         torch.manual_seed(0)
         model, x = Masked().eval(), torch.randn(2, 8, 16)
 
-    def capture(mask):
-        return capture_of(model, x, mask, submodules=True)
-
-    return export(model, (x, torch.zeros(8, 8))), capture
+    return export(model, (x, torch.zeros(8, 8))), lambda mask: capture_of(model, x, mask, submodules=True)
 
 
 @pytest.mark.parametrize("lowest", [-1e3, -1e4, -1e5, -1e9, float(torch.finfo(torch.float32).min)])

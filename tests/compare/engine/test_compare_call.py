@@ -9,7 +9,6 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from filch.compare import CompareError
 from filch.compare.engine._compare_call import _spread, compare_call
 from filch.compare.engine._options import CompareOptions
 from filch.compare.engine._prepare import attempt, prepare
@@ -71,13 +70,6 @@ def test_only_the_stages_that_were_asked_for_are_compiled():
 def test_values_that_are_looked_up_are_computed_ones():
     """Weights are excluded: looking up folded weights would compute every product with them again."""
     assert prepared().wanted == dict.fromkeys(("exported", "compiled"), frozenset({"a", "y"}))
-
-
-def test_every_node_needs_the_exported_program():
-    """It needs the exported program, which a bare ONNX file does not have."""
-    assert prepared().float64 is None
-    with pytest.raises(CompareError, match="needs the exported program"):
-        prepared(every_node=True)
 
 
 def test_constants_are_those_of_the_program():

@@ -19,7 +19,7 @@ from filch.compare import compare, compare_files, compare_programs
 from filch.export import Program
 from filch.export.backends import get_backend
 from support.faults.fakes import WrongBackend
-from support.models.small import capture_of, recorded
+from support.models.small import capture_of, module_of, recorded
 
 HEAD = '<ir_version: 10, opset_import: ["": 18, "own": 1]>'
 FACTOR = 0.5  # stands once in each graph, inside
@@ -46,10 +46,6 @@ LOOP = """
 """
 
 
-def scan(h):
-    return torch.cumsum(h * FACTOR, 0)
-
-
 SCAN = """
     none = Constant <value_floats = [0.0, 0.0, 0.0]> ()
     last, inner = Scan <num_scan_inputs = 1, body = step (float[3] state, float[3] row)
@@ -59,10 +55,6 @@ SCAN = """
             seen = Identity(next)
         }> (none, h)
 """
-
-
-def branch(h):
-    return h * FACTOR if h.sum() > 0 else torch.cos(h)
 
 
 IF = """
@@ -91,28 +83,22 @@ Gate (h) => (gated) {
 """
 KINDS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "Loop": (loop, LOOP),
-    "Scan": (scan, SCAN),
-    "If": (branch, IF),
+    "Scan": (lambda h: torch.cumsum(h * FACTOR, 0), SCAN),
+    "If": (lambda h: h * FACTOR if h.sum() > 0 else torch.cos(h), IF),
     "Gate": (function, FUNCTION),
 }
 
 
-class Part(nn.Module):
+def part_module(part):
     """A function as a module, so that its result is captured."""
-
-    def __init__(self, part):
-        super().__init__()
-        self._part = part
-
-    def forward(self, x):
-        return self._part(x)
+    return module_of(lambda self, x: self._part(x), _part=part)
 
 
 @cache
 def subject(kind):
     """Return a model of three parts, the second one of this kind, and its ONNX graph."""
     function, text = KINDS[kind]
-    model = nn.Sequential(Part(lambda x: x * 2), Part(function), Part(torch.exp))
+    model = nn.Sequential(part_module(lambda x: x * 2), part_module(function), part_module(torch.exp))
     capture = capture_of(model, torch.rand(4, 3, generator=torch.Generator().manual_seed(0)), submodules=True)
     rank = "3,4,3" if kind == "Loop" else "4,3"
     held = "<float two = {2.0}, float zero = {0.0}, int64 three = {3}, bool yes = {1}>"

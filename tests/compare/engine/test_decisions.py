@@ -11,15 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from faults.decisions import (
-    FAULTS,
-    Dispatch,
-    deciding_node,
-    faulty,
-    flipped,
-    flipped_in_compiler,
-    subject,
-)
+from faults.decisions import FAULTS, Dispatch, deciding_node, faulty, flipped, flipped_in_compiler, subject
 from filch.compare import compare, load_report
 from filch.compare.float64._values import RecordedValues
 from filch.compare.float64._verdict import Flips, Float64Value
@@ -27,7 +19,7 @@ from filch.compare.judging._run import Run
 from filch.export import Graph, Node, Value
 from filch.export.backends import Compiled
 from support.models.hand_made import judge_of
-from support.models.small import recorded
+from support.models.small import module_of, recorded
 
 SAME_MARGIN = 1e-6  # relative
 
@@ -173,17 +165,12 @@ def test_other_numbers_of_rows_for_each_expert_follow_from_a_decision():
     assert "change its shape" in str(shapes[0])
 
 
-class Router(nn.Module):
+def router_module(*, is_sorted):
     """Sums two of eight rows of numbers; whether their order is left open does not change the sum.
 
     Args:
         is_sorted: whether it is the order of their scores.
     """
-
-    def __init__(self, *, is_sorted):
-        super().__init__()
-        self.scores, self.is_sorted = nn.Linear(6, 8), is_sorted
-        self.rows = nn.Parameter(torch.randn(8, 6))
 
     def forward(self, x):
         """Return the sums."""
@@ -191,11 +178,13 @@ class Router(nn.Module):
         chosen = scores.topk(2, -1, sorted=self.is_sorted).indices
         return (self.rows[chosen] * scores.gather(-1, chosen).softmax(-1).unsqueeze(-1)).sum(1).tanh()
 
+    return module_of(forward, scores=nn.Linear(6, 8), is_sorted=is_sorted, rows=nn.Parameter(torch.randn(8, 6)))
+
 
 def routed(*, is_sorted, becomes_sorted):
     """Return the report of the program of a router, with another order of its indices or without."""
     torch.manual_seed(0)
-    model, x = Router(is_sorted=is_sorted).eval(), torch.randn(16, 6)
+    model, x = router_module(is_sorted=is_sorted).eval(), torch.randn(16, 6)
     capture, program = recorded(model, x, submodules=True)
     deciding_node(program.model).attributes["sorted"] = ir.AttrInt64("sorted", int(becomes_sorted))
     return compare(capture, program, backend="onnxruntime-cpu", stages=["exported"])

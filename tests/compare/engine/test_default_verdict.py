@@ -19,23 +19,21 @@ from support.models.small import capture_of, module_of, recorded
 WIDTH = 32
 
 
-class Chain(nn.Module):
+def chain(scale=1.0):
     """Layers whose second half is independent of the first."""
-
-    def __init__(self, scale=1.0):
-        super().__init__()
-        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.norm = nn.LayerNorm(WIDTH)
-        self.scale = scale
-
-    def forward(self, x):
-        return self.norm(torch.tanh(self.first(x))) * self.scale, torch.relu(self.second(x) + x).cumsum(-1)
+    return module_of(
+        lambda self, x: (self.norm(torch.tanh(self.first(x))) * self.scale, torch.relu(self.second(x) + x).cumsum(-1)),
+        first=nn.Linear(WIDTH, WIDTH),
+        second=nn.Linear(WIDTH, WIDTH),
+        norm=nn.LayerNorm(WIDTH),
+        scale=scale,
+    )
 
 
 def subject(scale=1.0):
     """Return a capture, the exported program and the input."""
     torch.manual_seed(0)
-    model, x = Chain(scale).eval(), torch.randn(4, WIDTH)
+    model, x = chain(scale).eval(), torch.randn(4, WIDTH)
     capture = capture_of(model, x, submodules=True)
     return capture, export(model, (x,)), x
 
@@ -67,7 +65,7 @@ def test_an_error_within_the_tolerance_is_found():
 
 def with_epsilon(program, x, epsilon):
     """Return the program with another epsilon of the LayerNorm; its `original` is the right one."""
-    other = Chain()
+    other = chain()
     other.load_state_dict(dict(program.exported_program.state_dict))
     other.norm.eps = epsilon
     return replace(export(other.eval(), (x,)), original=program.original)
@@ -114,24 +112,21 @@ def test_a_fault_that_is_only_suspicious_in_the_whole_run_is_not_close():
     assert not report.close
 
 
-class Decay(nn.Module):
+def decay(offset):
     """Decays as in a state space model: large steps decide how they are rounded, and small ones what the decays are."""
-
-    def __init__(self, offset):
-        super().__init__()
-        self.linear = nn.Linear(256, 256)
-        self.offset = nn.Parameter(torch.tensor(offset))
 
     def forward(self, x):
         rounded = (8 * self.linear(x) + 64) - 64
         return torch.exp(-24 * (nn.functional.softplus(rounded) + self.offset))
+
+    return module_of(forward, linear=nn.Linear(256, 256), offset=nn.Parameter(torch.tensor(offset)))
 
 
 @pytest.mark.parametrize(("offset", "own"), [(7e-7, "suspicious"), (2e-6, "wrong")])
 def test_an_error_that_rounding_hides_until_a_later_node_is_found(offset, own):
     """No unexplained node is wrong by itself, so those before the first value that differs run in isolation, too."""
     torch.manual_seed(0)
-    right, wrong, x = Decay(0.01).eval(), Decay(0.01 + offset).eval(), torch.randn(8, 256)
+    right, wrong, x = decay(0.01).eval(), decay(0.01 + offset).eval(), torch.randn(8, 256)
     wrong.linear.load_state_dict(right.linear.state_dict())
     capture = capture_of(right, x)
     program = replace(export(wrong, (x,)), original=export(right, (x,)).original)

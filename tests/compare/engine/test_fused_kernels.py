@@ -9,20 +9,15 @@ from torch import nn
 from filch.compare import compare
 from filch.export import export
 from filch.export.backends import get_backend
-from support.models.small import capture_of
+from support.models.small import capture_of, module_of
 from support.processes.compilers import needs_compiler
 
 pytestmark = needs_compiler
 
 
-class Rotated(nn.Module):
+def rotated_module():
     """Rotates some channels, as GPT-NeoX does, and concatenates the others: one kernel computes all."""
-
-    def __init__(self):
-        super().__init__()
-        self.query = nn.Linear(16, 16)
-        angles = torch.arange(24.0)[:, None] * torch.tensor([1.0, 0.1])
-        self.register_buffer("angles", torch.cat((angles, angles), -1))
+    angles = torch.arange(24.0)[:, None] * torch.tensor([1.0, 0.1])
 
     def forward(self, x):
         query = self.query(x)
@@ -30,13 +25,15 @@ class Rotated(nn.Module):
         turned = torch.cat((-part[..., 2:], part[..., :2]), -1)
         return torch.cat((part * self.angles.cos() + turned * self.angles.sin(), rest), -1)
 
+    return module_of(forward, query=nn.Linear(16, 16), angles=torch.cat((angles, angles), -1))
+
 
 @pytest.fixture(scope="module")
 def rotated():
     """Return a capture of the model, its program, and Inductor with the compiled program."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
-        model, x = Rotated().eval(), torch.randn(8, 24, 16)
+        model, x = rotated_module().eval(), torch.randn(8, 24, 16)
         capture = capture_of(model, x, submodules=True)
     program, backend = export(model, (x,)), get_backend("inductor")
     made = backend.compile(program, optimize=True)

@@ -23,15 +23,12 @@ from support.processes.commands import run
 Change = Callable[[ModelProto], None]
 
 
-class Pair(nn.Module):
+def pair():
     """A model with two inputs and two outputs of one shape; for equal inputs the outputs are equal."""
-
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.tensor([2.0, 3.0]))
-
-    def forward(self, x, y):
-        return {"a": (x * self.scale).relu(), "b": (y * self.scale).relu()}
+    return module_of(
+        lambda self, x, y: {"a": (x * self.scale).relu(), "b": (y * self.scale).relu()},
+        scale=nn.Parameter(torch.tensor([2.0, 3.0])),
+    )
 
 
 def captured(model, *args, **kwargs):
@@ -45,7 +42,7 @@ def saved(tmp_path_factory):
     """Return a dump of a call with equal inputs, for which exchanged outputs can't be found by their values."""
     x = torch.ones(1, 2)
     path = tmp_path_factory.mktemp("pair") / "pair.onnx"
-    model = Pair().eval()
+    model = pair().eval()
     export(model, (x, x.clone())).save(path)
     return captured(model, x, x.clone()), path, onnx.load(path)
 
@@ -202,7 +199,7 @@ def test_the_command_line_and_the_fixture_say_it(saved, tmp_path, capsys):
     _, path = changed(saved, exchange("output"))
     reference = tmp_path / "reference.onnx"
     x = torch.ones(1, 2)
-    model = Pair().eval()
+    model = pair().eval()
     capture_of(model, x, x.clone(), submodules=True, dump_file=reference)
 
     assert run("compare", str(reference), str(path)) == 1
@@ -218,7 +215,7 @@ def test_the_command_line_and_the_fixture_say_it(saved, tmp_path, capsys):
 @pytest.mark.parametrize("order", [(1, 0), (1, 1), (0, 1)])
 def test_the_outputs_of_a_foreign_file_are_judged_by_position(tmp_path, order):
     """They are matched by numbers; a value that is off by more than rounding matches none."""
-    model, x, y = Pair(), torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
+    model, x, y = pair(), torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
     capture = captured(model, x, y)
     proto = ir.to_proto(export(model, (x, y)).model)
     del proto.metadata_props[:]
@@ -236,7 +233,7 @@ def test_the_outputs_of_a_foreign_file_are_judged_by_position(tmp_path, order):
 
 
 def test_an_output_that_is_wrong_is_no_other_result(tmp_path):
-    model, x, y = Pair(), torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
+    model, x, y = pair(), torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
     capture = captured(model, x, y)
     proto = ir.to_proto(export(model, (x, y)).model)
     del proto.metadata_props[:]

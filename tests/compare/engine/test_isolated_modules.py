@@ -164,10 +164,7 @@ def test_calls_with_a_cache_and_keywords_are_run_as_they_were(tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [
-        ({"statistics_only": True}, "only its statistics were"),
-        ({"kinds": "O"}, "the inputs of a call were not stored"),
-    ],
+    [({"statistics_only": True}, "only its statistics were"), ({"kinds": "O"}, "the inputs of a call were not stored")],
 )
 def test_what_can_not_run_is_said(tmp_path, reference, options, reason):
     """Without the inputs, values are judged by tolerance, and errors may be inherited."""

@@ -28,9 +28,9 @@ X = torch.linspace(1.0, 2.0, 16)
 HALF = 2.0**-10  # relative: rounding of float16, and 8,000 times that of float32
 
 
-def checker(*operators, truth=None, lower_precision=False, replaced=(), made=None):
+def checker(*operators, truth=None, lower_precision=False, replaced=()):
     graph = chain(*operators)
-    run = run_of(graph, {"x": X}, **made or {})
+    run = run_of(graph, {"x": X})
     known = float64_values({"x": X, **dict.fromkeys(graph.producer, X)} if truth is None else truth)
     return judge_of(known, run, lower_precision=lower_precision, replaced=replaced)
 
@@ -75,31 +75,23 @@ def test_the_coarsest_type_before_a_value_says_how_it_is_rounded_in_lower_precis
     assert judged(one, "c", X * (1 + HALF)).verdict == verdict
 
 
-@pytest.mark.parametrize(("operator", "verdict"), [("MatMul", "rounding"), ("Relu", "wrong")])
-def test_a_backend_that_rounds_the_inputs_of_products_may_be_off_by_that_in_products(operator, verdict):
-    """TF32 does so; any other operation has the rounding of its dtype."""
-    one = checker(operator, made={"tf32": {"matmul"}})
-    node = chain(operator).nodes[0]
-    one.facts.record(node, "a", torch.float32, None)
-    assert one.verdict("a", node, X, X * (1 + HALF)).verdict == verdict
-
-
-def test_a_product_that_the_run_does_not_show_is_rounded_too():
-    """Eager PyTorch computes the product and the sum of a linear layer in one operation; the graph has both."""
-    one = checker("MatMul", "Add", made={"tf32": {"matmul"}})
-    node = chain("MatMul", "Add").producer["b"]
-    one.facts.record(node, "b", torch.float32, None)
-    assert one.verdict("b", node, X, X * (1 + HALF)).verdict == "rounding"
-
-
-def test_a_compiled_product_of_constants_is_rounded_too():
-    """The exported graph has no node for it, because it computes it once."""
-    node = chain("Gemm").nodes[0]
-    graph = chain("Gemm")
-    run = run_of(graph, {"x": X}, tf32={"matmul"})
-    one = judge_of(float64_values({"x": X, "a": X}), run, computes=lambda _: chain("Add").nodes)
-    one.facts.record(node, "a", torch.float32, None)
-    assert one.verdict("a", node, X, X * (1 + HALF)).verdict == "rounding"
+@pytest.mark.parametrize(
+    ("operators", "computes", "verdict"),
+    [
+        (["MatMul"], None, "rounding"),
+        (["Relu"], None, "wrong"),
+        (["MatMul", "Add"], None, "rounding"),  # eager PyTorch computes both of a linear layer in one operation
+        (["Gemm"], lambda _: chain("Add").nodes, "rounding"),  # of constants: the exported graph has no node for it
+    ],
+)
+def test_a_backend_that_rounds_the_inputs_of_products_may_be_off_by_that_in_products(operators, computes, verdict):
+    """TF32 does so, also where the run or the exported graph do not show the product; others round to their dtype."""
+    run = run_of(chain(*operators), {"x": X}, tf32={"matmul"})
+    known = float64_values({"x": X, **dict.fromkeys(run.graph.producer, X)})
+    one = judge_of(known, run, **({} if computes is None else {"computes": computes}))
+    node = run.graph.nodes[-1]
+    one.facts.record(node, node.outputs[0], torch.float32, None)
+    assert one.verdict(node.outputs[0], node, X, X * (1 + HALF)).verdict == verdict
 
 
 SAME, WRONG = RoundingVerdict("same"), RoundingVerdict("wrong", math.inf, math.inf)
@@ -347,21 +339,19 @@ def test_rounding_may_add_up_if_each_node_is_right_by_itself(ratio, isolated, ex
     assert [(found[name].status, found[name].float64) for name in "ac"] == [("same", sound)] * 2
 
 
-def test_other_integers_are_explained_as_errors_that_add_up_are():
-    """They have no ratio."""
-    same = RoundingVerdict("same")
-    values = [value_of("a", NUMBERS.long(), status="different", float64=RoundingVerdict("wrong", math.inf))]
-    found = rows_with([*values, *(value_of(name, float64=same) for name in "bc")], {"a": RIGHT})["a"]
-    assert found.status == "same"
-    assert found.float64.verdict == "suspicious"
-
-
-def test_a_value_without_a_float64_value_is_not_explained_by_rounding_that_adds_up():
-    """The tolerance has judged it; nor is one that differs from run to run."""
-    for float64 in (None, RoundingVerdict("unstable", 9.0)):
-        values = [value_of("a", status="different", float64=float64), *map(value_of, "bc")]
-        found = rows_with(values, {"a": RIGHT})["a"]
-        assert (found.status, found.float64, found.isolated) == ("different", float64, RIGHT)
+@pytest.mark.parametrize(
+    ("actual", "float64", "status", "verdict"),
+    [
+        (NUMBERS.long(), RoundingVerdict("wrong", math.inf), "same", "suspicious"),  # integers have no ratio
+        (NUMBERS, None, "different", None),  # the tolerance has judged it
+        (NUMBERS, RoundingVerdict("unstable", 9.0), "different", "unstable"),
+    ],
+)
+def test_other_integers_are_explained_as_errors_that_add_up_are(actual, float64, status, verdict):
+    """But no value that float64 has not judged, nor one that differs from run to run."""
+    values = [value_of("a", actual, status="different", float64=float64)]
+    found = rows_with([*values, *(value_of(name, float64=RoundingVerdict("same")) for name in "bc")], {"a": RIGHT})["a"]
+    assert (found.status, found.float64 and found.float64.verdict, found.isolated) == (status, verdict, RIGHT)
 
 
 def comparator(run, references, provenance=None, on_value=None):

@@ -54,10 +54,7 @@ def test_each_cell_has_one_row_though_a_node_and_a_worker_of_ray_are_killed(tmp_
     """The cells that ran on them run again, on the nodes that are left."""
     pytest.importorskip("ray")
     fleet = Fleet(tmp_path, SPEC)
-    with (
-        ray_cluster(3) as (address, kill_node),
-        fleet.running("ray", timeout=TIMEOUT, RAY_ADDRESS=address) as process,
-    ):
+    with ray_cluster(3) as (address, kill_node), fleet.running("ray", timeout=TIMEOUT, RAY_ADDRESS=address) as process:
         fleet.evict(process)
         fleet.wait_for_rows(3, process)
         kill_node()

@@ -192,7 +192,7 @@ def test_matrices_and_sweeps_take_what_they_do_not_say_from_the_defaults(write):
     assert [(cell.dtype, cell.device) for cell in cells[4:6]] == [("float16", "cpu"), ("bfloat16", "cpu")]
     assert cells[4].judged == CellOptions(options, 1e-4, lower_precision=True, limit=5)
     assert [(*cell.sizes.values(), cell.backend) for cell in cells[6:]] == [
-        *((1, 3, "eager"), (1, 3, "reference"), (8, 3, "eager"), (8, 3, "reference")),
+        *((1, 3, "eager"), (1, 3, "reference"), (8, 3, "eager"), (8, 3, "reference"))
     ]
     assert {(cell.dtype, cell.judged.tolerance) for cell in cells[6:]} == {("", "default")}
 

@@ -19,6 +19,7 @@ from filch.compare.models._subject import Subject
 from filch.compare.models._variants import resized
 from filch.compare.results._cells import NOT_COMPARED, Cell, CellStatus, CellTable
 from support.faults.fakes import WrongBackend
+from support.models.small import module_of
 
 FACTORIES = """
 import torch
@@ -277,11 +278,7 @@ def test_inputs_of_unknown_containers_cant_be_resized():
     class Held:
         pass
 
-    class Model(nn.Module):
-        def forward(self, held):
-            return held
-
-    subject = Subject(Model(), (Held(),), {}, {"held": {0: "batch"}})
+    subject = Subject(module_of(lambda self, held: held), (Held(),), {}, {"held": {0: "batch"}})
     with pytest.raises(CompareError, match="can't make a Held of other sizes: let the factory take batch as arguments"):
         resized(subject, {"batch": 2})
 

@@ -193,16 +193,10 @@ class Chain(RecordedValues):
 @pytest.mark.parametrize(
     ("changed", "unaffected", "expected"),
     [
-        ({"c"}, (), True),
-        ({"a"}, ("b",), True),
-        ({"c"}, ("b",), False),
-        ({"c"}, ("c",), False),
-        ({"c"}, ("d",), True),
-        ({"c", "d"}, ("d",), True),
-        ({"x"}, (), False),
-        (set(), (), False),
+        ({"c"}, (), True), ({"a"}, ("b",), True), ({"c"}, ("b",), False), ({"c"}, ("c",), False),
+        ({"c"}, ("d",), True), ({"c", "d"}, ("d",), True), ({"x"}, (), False), (set(), (), False),
     ],
-)
+)  # fmt: skip
 def test_an_unaffected_value_stands_between(changed, unaffected, expected):
     """A value may be affected by what it is computed from, unless a value on the way shows no error."""
     decisions = Decisions(Chain(changed))

@@ -393,12 +393,6 @@ def test_what_does_not_go_together_is_refused(subject, how, problem):
         compare(*subject, **how)
 
 
-def test_truth_needs_the_exported_program(subject):
-    """A bare ONNX file does not contain the model's computation."""
-    with pytest.raises(FilchError, match="float64 needs the exported program"):
-        compare(subject[0], replace(subject[1], original=None), every_node=True)
-
-
 @pytest.mark.parametrize(("exact", "verdict"), [(65519.0, "rounding"), (65521.0, "rounding"), (70000.0, "wrong")])
 def test_rounding_decides_whether_a_number_at_the_limit_of_its_dtype_overflows(exact, verdict):
     """A mask of float16's lowest number plus a score may become -inf; a number far beyond the limit has to."""

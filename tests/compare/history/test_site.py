@@ -289,5 +289,5 @@ def test_streaks_are_of_one_status_and_one_blame(site):
     found = streaks_of([CellOutcome.of(row) for row in rows if row.labels == labels])
 
     assert [(one.status, one.count, one.blame) for one in found] == [
-        *(("close", 3, ""), ("different", 3, "LayerNorm in norm"), ("different", 3, "MatMul in attn")),
+        *(("close", 3, ""), ("different", 3, "LayerNorm in norm"), ("different", 3, "MatMul in attn"))
     ]

@@ -35,11 +35,7 @@ def test_an_error_behind_a_right_value_is_one_of_its_own():
 
 
 def test_a_constant_is_to_blame_only_if_nothing_else_is():
-    nodes = [
-        Node("a", "Neg", ("x",), ("a",)),
-        Node("b", "Exp", ("w",), ("b",)),
-        Node("c", "Add", ("a", "b"), ("c",)),
-    ]
+    nodes = [Node("a", "Neg", ("x",), ("a",)), Node("b", "Exp", ("w",), ("b",)), Node("c", "Add", ("a", "b"), ("c",))]
     graph = graph_of(nodes, outputs=("c",), constants=("w",))
     assert introducing(graph, "c", "abc") == ["a"]
     assert introducing(graph, "c", "abc", right="a") == ["b"]

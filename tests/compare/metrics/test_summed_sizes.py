@@ -12,6 +12,7 @@ from filch.compare.metrics._metrics import compare_tensors
 from filch.compare.metrics._summed_sizes import SUMMED, SummedSizes, compare_summed
 from filch.compare.testing._golden import ComparingSink
 from filch.steal import Key, restore, steal_forward, tensors
+from support.models.small import module_of
 
 WIDTH = 32
 
@@ -28,15 +29,9 @@ class SplitLinear(nn.Linear):
         return F.linear(x[..., :half], weight[:, :half]) + F.linear(x[..., half:], weight[:, half:], self.bias)
 
 
-class Calls(nn.Module):
+def calls(function):
     """A linear layer, and a function of its output that is no module."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.linear, self.function = SplitLinear(WIDTH, WIDTH), function
-
-    def forward(self, x):
-        return self.function(self.linear(x))
+    return module_of(lambda self, x: self.function(self.linear(x)), linear=SplitLinear(WIDTH, WIDTH), function=function)
 
 
 class Attention(nn.Module):
@@ -86,13 +81,13 @@ CLEAN = {
         _sequence(lambda: nn.Flatten(0, 1), lambda: nn.BatchNorm1d(WIDTH)),
         lambda y: y.sin().sum(),
     ),
-    "a functional norm": (lambda: Calls(lambda h: F.layer_norm(h, (WIDTH,))), lambda y: y.square().sum()),
-    "a loss in the model": (lambda: Calls(lambda h: F.layer_norm(h, (WIDTH,)).square().sum()), lambda y: y),
-    "a functional softmax": (lambda: Calls(lambda h: h.softmax(-1)), torch.sum),
+    "a functional norm": (lambda: calls(lambda h: F.layer_norm(h, (WIDTH,))), lambda y: y.square().sum()),
+    "a loss in the model": (lambda: calls(lambda h: F.layer_norm(h, (WIDTH,)).square().sum()), lambda y: y),
+    "a functional softmax": (lambda: calls(lambda h: h.softmax(-1)), torch.sum),
     "keys of attention": (Attention, lambda y: y.cos().sum()),
     "weight norm": (lambda: nn.Sequential(_weight_norm(), nn.LayerNorm(WIDTH)), lambda y: y.square().sum()),
     **{
-        f"activations before {name}": (_sequence(nn.GELU, partial(Calls, function)), lambda y: y)
+        f"activations before {name}": (_sequence(nn.GELU, partial(calls, function)), lambda y: y)
         for name, function in (
             ("a root mean square", lambda y: F.rms_norm(y, (WIDTH,)).square().sum()),
             ("a normalization", lambda y: F.normalize(y, dim=-1).square().sum()),

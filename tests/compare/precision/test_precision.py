@@ -7,34 +7,23 @@ import pytest
 import torch
 from torch import nn
 
-from filch.compare import (
-    CompareError,
-    Difference,
-    Goal,
-    OutputDifferences,
-    Tolerance,
-    compare_tensors,
-    keep_precise,
-)
+from filch.compare import CompareError, Difference, Goal, OutputDifferences, Tolerance, compare_tensors, keep_precise
 from filch.compare.cli._app import app, main
 from filch.export import BackendError, ExportError, export, lower, optimize
 from filch.export.backends import get_backend
 from filch.steal import steal_forward
-from support.models.small import capture_of
+from support.models.small import capture_of, module_of
 
 
-class RootMeanSquare(nn.Module):
+def root_mean_square():
     """A model in which only the squares of numbers around 300 overflow in float16."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(32, 64)
-        self.last = nn.Linear(64, 16)
 
     def forward(self, x):
         hidden = self.first(x) * 300.0
         square = hidden * hidden
         return self.last(torch.relu(hidden * torch.rsqrt(square.mean(-1, keepdim=True) + 1e-6)))
+
+    return module_of(forward, first=nn.Linear(32, 64), last=nn.Linear(64, 16))
 
 
 class Outlier(nn.Module):
@@ -66,7 +55,7 @@ def inputs():
 @pytest.fixture(scope="module")
 def overflowing(inputs):
     torch.manual_seed(0)
-    return subject(RootMeanSquare().eval(), inputs)
+    return subject(root_mean_square().eval(), inputs)
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +189,7 @@ def test_a_layer_that_needs_more_than_4_bits_is_found(inputs):
 def test_every_call_of_a_capture_has_to_pass(inputs):
     """The second call overflows, the first does not."""
     torch.manual_seed(0)
-    model = RootMeanSquare().eval()
+    model = root_mean_square().eval()
     program = optimize(export(model, (inputs,)))
     capture = capture_of(model, inputs / 1000)
     assert keep_precise(capture, program, to="float16", measure=0).close

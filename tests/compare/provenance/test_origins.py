@@ -16,17 +16,14 @@ from filch.export.graph._from_fx import graph_from_fx
 from support.models.small import capture_of, module_of
 
 
-class Block(nn.Module):
+def block_module():
     """Two norms with a residual between them, whose loss makes them equal, and a factor of weights alone."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Linear(16, 16), nn.Linear(16, 16)
-        self.scale = nn.Parameter(torch.rand(16) + 0.5)
 
     def forward(self, x):
         x = x + self.first(normalized(x))
         return self.last(normalized(x) * (self.scale * 0.5 + 1.0))
+
+    return module_of(forward, first=nn.Linear(16, 16), last=nn.Linear(16, 16), scale=nn.Parameter(torch.rand(16) + 0.5))
 
 
 def normalized(x):
@@ -38,7 +35,7 @@ def block():
     """Return a capture of the model, and its program."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
-        model, x = Block().eval().requires_grad_(requires_grad=False), torch.randn(4, 16)
+        model, x = block_module().eval().requires_grad_(requires_grad=False), torch.randn(4, 16)
         capture = capture_of(model, x, submodules=True)
     return capture, export(model, (x,))
 

@@ -22,31 +22,12 @@ CLEAN = [
 ]
 LEARNED = {"outer_no_reduce": ("layers.0.mlp.O",), "fsdp_loss_scale": (".GO", "head.GO")}  # the same tensor
 FAULTS = (
-    "no_reduce",
-    "no_reduce_embedding",
-    "average_for_sum",
-    "two_reduces_backward",
-    "swapped_shards",
-    "stale_replica_first",
-    "own_seeds",
-    "outer_no_reduce",
-    "outer_no_reduce_backward",
-    "same_data",
-    "no_sync",
-    "loss_scale_of_one",
-    "clipped_first",
-    "target_order",
-    "microbatch_loss",
-    "split_order",
-    "wrong_gate",
-    "expert_gradient",
-    "wrong_zigzag",
-    "no_mask",
-    "key_gradients",
-    "wrong_group",
-    "hsdp_stale_replica",
+    "no_reduce", "no_reduce_embedding", "average_for_sum", "two_reduces_backward", "swapped_shards",
+    "stale_replica_first", "own_seeds", "outer_no_reduce", "outer_no_reduce_backward", "same_data", "no_sync",
+    "loss_scale_of_one", "clipped_first", "target_order", "microbatch_loss", "split_order", "wrong_gate",
+    "expert_gradient", "wrong_zigzag", "no_mask", "key_gradients", "wrong_group", "hsdp_stale_replica",
     "stage_not_averaged",
-)
+)  # fmt: skip
 # One of each parallelism; the others are like these, and take as long to be recorded.
 KEPT = (
     *("no_reduce", "two_reduces_backward", "wrong_group", "own_seeds", "outer_no_reduce", "no_sync", "clipped_first"),

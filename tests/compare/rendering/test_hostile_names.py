@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from html import unescape
 from types import SimpleNamespace
 from xml.sax.saxutils import quoteattr
 
@@ -214,12 +215,13 @@ def test_a_report_in_markdown_is_one_table(report):
 
 
 def test_a_page_of_a_diff_has_no_elements_but_its_own():
-    """This holds for names of dumps, modules and paths in a record."""
+    """This holds for names of dumps, modules and paths in a record; the page's policy allows no script."""
     rows = tuple(DiffRow(Key(text, 0, "O"), text, text, text) for text in NAMES.values())
     page = DumpDiff(NAMES["script"], NAMES["image"], rows).to_html()
 
     tags = set(re.findall(r"</?([a-z0-9]+)", page))
     assert tags <= {*("html", "head", "meta", "title", "style", "body", "h1", "p", "table", "caption"), *TABLE}
+    assert not re.search(r"<[^>]*\son\w+\s*=", page) and "default-src 'none'" in unescape(page)
     assert is_harmless(page) and "onerror=alert(1)>" not in page
 
 

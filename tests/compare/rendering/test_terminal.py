@@ -122,23 +122,20 @@ PARTS = ("attention.output_projection", "feed_forward.output_projection", "post_
 NODE = "node_convert_element_type_default_{}"
 
 
-class Attention(nn.Module):
+def attention():
     """The last projection has the name that the feed-forward part's has."""
-
-    def __init__(self):
-        super().__init__()
-        self.qkv_projection = nn.Linear(8, 24)
-        self.output_projection = nn.Linear(8, 8)
 
     def forward(self, x):
         query, key, value = self.qkv_projection(x).chunk(3, dim=-1)
         return self.output_projection((query @ key.transpose(-1, -2)).softmax(-1) @ value)
 
+    return module_of(forward, qkv_projection=nn.Linear(8, 24), output_projection=nn.Linear(8, 8))
+
 
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
-        self.attention = Attention()
+        self.attention = attention()
         self.post_attention_layernorm = nn.LayerNorm(8)
         self.feed_forward = module_of(
             lambda self, x: self.output_projection(self.activation_function(x)),
@@ -311,12 +308,7 @@ GPT2 = [
 
 @pytest.mark.parametrize(
     ("width", "short"),
-    [
-        (26, "transformer.h.6.mlp.c_proj"),
-        (25, "…h.6.mlp.c_proj"),
-        (14, "…6.mlp.c_proj"),
-        (12, "…6…c_proj"),
-    ],
+    [(26, "transformer.h.6.mlp.c_proj"), (25, "…h.6.mlp.c_proj"), (14, "…6.mlp.c_proj"), (12, "…6…c_proj")],
 )
 def test_a_path_keeps_as_many_names_as_fit(width, short):
     """Those at its end first, and always the number of a layer."""

@@ -135,10 +135,7 @@ def test_infinities_are_read_back_from_json(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda found: found.pop("filch_report"),
-            "is JSON, but no report: `filch check --output",
-        ),
+        (lambda found: found.pop("filch_report"), "is JSON, but no report: `filch check --output"),
         (lambda found: found.update(filch_report=99), "is a report of version 99; this Filch reads version 7"),
         (lambda found: found["rows"][0].pop("status"), "is damaged: KeyError: 'status'"),
         (lambda found: found["graphs"]["exported"]["nodes"][0].update(name=7), "damaged: TypeError: 7 is not a string"),

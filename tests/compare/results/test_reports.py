@@ -122,29 +122,10 @@ def test_nan_and_infinity_are_strings_in_json():
     assert next(row for row in found["rows"] if row["value"] == "linear")["difference"]["error"] == "inf"
 
 
-def test_markdown_escapes_names(report, tmp_path):
-    """A pipe in a name would start another column."""
-    from dataclasses import replace
-
-    odd = replace(report, rows=(replace(report.rows[0], module="a|b<i>"),))
-
-    assert "a\\|b&lt;i&gt;" in odd.to_markdown(tmp_path / "report.md")
-    assert (tmp_path / "report.md").read_text() == odd.to_markdown()
-
-
 def test_an_unknown_view_is_refused(report):
     """The message lists the views."""
     with pytest.raises(ValueError, match="there is no view 'x'; there are summary, nodes, operators, modules"):
         report.table("x")
-
-
-def test_names_with_markup_are_printed_as_they_are(report):
-    """`[red]` in a module's name sets no color."""
-    from dataclasses import replace
-
-    odd = replace(report, rows=tuple(replace(row, module="[red]x") for row in report.rows))
-
-    assert "[red]x" in str(odd)
 
 
 def capture(**values):

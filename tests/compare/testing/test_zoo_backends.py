@@ -6,13 +6,7 @@ from support.models.zoo import exported
 from support.thorough import kept
 
 
-@pytest.mark.filch_backends(
-    "eager",
-    "inductor",
-    "onnxruntime-cpu",
-    "openvino",
-    "reference",
-)
+@pytest.mark.filch_backends("eager", "inductor", "onnxruntime-cpu", "openvino", "reference")
 @pytest.mark.parametrize("name", kept(["llama", "resnet", "t5"], "llama"))
 def test_the_zoo_is_close_on_every_backend(filch, name):
     """Every node, with random weights, against eager PyTorch."""

@@ -17,24 +17,21 @@ from filch.export.backends import get_backend
 from support.models.small import capture_of, module_of, onnx_model, recorded
 
 
-class Attention(nn.Module):
+def attention():
     """A projection, attention over it, another one."""
-
-    def __init__(self):
-        super().__init__()
-        self.into = nn.Linear(8, 24)
-        self.out = nn.Linear(8, 8)
 
     def forward(self, x):
         q, k, v = self.into(x).view(2, 5, 3, 2, 4).permute(2, 0, 3, 1, 4)
         mixed = nn.functional.scaled_dot_product_attention(q, k, v)
         return self.out(mixed.transpose(1, 2).reshape(2, 5, 8))
 
+    return module_of(forward, into=nn.Linear(8, 24), out=nn.Linear(8, 8))
+
 
 @pytest.fixture(scope="module")
 def subject():
     torch.manual_seed(0)
-    model, x = Attention().eval(), torch.randn(2, 5, 8)
+    model, x = attention().eval(), torch.randn(2, 5, 8)
     return recorded(model, x, submodules=True)
 
 
@@ -120,21 +117,15 @@ def test_options_that_there_are_not_are_errors(options, message):
         get_backend("eager", **options)
 
 
-class Through(nn.Module):
+def through(extra=None):
     """Returns what it is given, too."""
-
-    def __init__(self, extra=None):
-        super().__init__()
-        self.extra = extra
-
-    def forward(self, x):
-        return x, x * 2, self.extra
+    return module_of(lambda self, x: (x, x * 2, self.extra), extra=extra)
 
 
 @pytest.mark.parametrize("number", [None, 3])
 def test_an_input_that_is_returned_is_judged_and_a_number_is_left_out(number):
     """No operation gives the input; the number is no tensor."""
-    model, x = Through(number), torch.randn(3)
+    model, x = through(number), torch.randn(3)
 
     report = compare(capture_of(model, x), export(model, (x,)), backend="eager")
 

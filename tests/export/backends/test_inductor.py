@@ -24,18 +24,14 @@ from support.processes.compilers import needs_compiler
 pytestmark = needs_compiler
 
 
-class Block(nn.Module):
+def block():
     """A bit of a network, in which several operations are fused and one is a call of a library."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(8, 16)
-        self.norm = nn.LayerNorm(16)
-        self.second = nn.Linear(16, 8)
 
     def forward(self, x):
         hidden = torch.tanh(self.norm(self.first(x)))
         return (self.second(hidden) + x).relu(), hidden.transpose(0, 1).sum(1)
+
+    return module_of(forward, first=nn.Linear(8, 16), norm=nn.LayerNorm(16), second=nn.Linear(16, 8))
 
 
 class Case:
@@ -43,7 +39,7 @@ class Case:
 
     def __init__(self, rows=4):
         torch.manual_seed(0)
-        self.model = Block().eval()
+        self.model = block().eval()
         self.inputs = (torch.randn(rows, 8),)
         self.program = export(self.model, self.inputs)
 
@@ -118,13 +114,8 @@ def test_the_results_of_an_operation_with_several_are_judged_by_the_models():
     assert all(row.evidence in ("eager", "module") for row in rows)
 
 
-class Written(nn.Module):
+def written_module():
     """Writes over what is there: calls of a library, generated loops, twice into one buffer, into a cache."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-        self.register_buffer("cache", torch.zeros(8, 4))
 
     def forward(self, x, target):
         messages = self.linear(x)
@@ -153,6 +144,8 @@ class Written(nn.Module):
             torch.softmax(self.cache, 1),
         )
 
+    return module_of(forward, linear=nn.Linear(4, 4), cache=torch.zeros(8, 4))
+
 
 @cache
 def written():
@@ -160,7 +153,7 @@ def written():
     from faults.nodes.inductor import InductorPlants  # it asks for a compiler
 
     torch.manual_seed(0)
-    model, inputs = Written().eval(), (torch.randn(5, 4), torch.tensor([1, 0, 1, 3, 1]))
+    model, inputs = written_module().eval(), (torch.randn(5, 4), torch.tensor([1, 0, 1, 3, 1]))
     capture, program = recorded(model, *inputs, submodules=True)
     named = dict(zip(program.graph.inputs, inputs, strict=True))
     return capture, program, named, InductorPlants(program, named)

@@ -21,6 +21,7 @@ from filch.export.backends._nchwc import Unblock
 from filch.steal import ModuleInfo
 from filch.steal.values._arguments import argument_tensors
 from support.faults.fakes import PlantedBackend
+from support.models.small import module_of
 from support.models.zoo import ZOO
 from support.processes.compilers import needs_compiler
 
@@ -75,16 +76,13 @@ class Recurrent(nn.Module):
         return steps * 2, state
 
 
-class Small(nn.Module):
+def small():
     """Two kernels of Inductor's own with a library's between, and a view of what is stored."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.LayerNorm(16)
-        self.linear = nn.Linear(16, 16)
-
-    def forward(self, x):
-        return torch.softmax(torch.tanh(self.linear(self.norm(x))).view(-1, 2, 8) * 0.5, -1)
+    return module_of(
+        lambda self, x: torch.softmax(torch.tanh(self.linear(self.norm(x))).view(-1, 2, 8) * 0.5, -1),
+        norm=nn.LayerNorm(16),
+        linear=nn.Linear(16, 16),
+    )
 
 
 def exported(model, *args, **kwargs):
@@ -116,7 +114,7 @@ MODELS: dict[str, Callable[[], tuple[Program, Values]]] = {
     "quantised": quantised,
     "recurrent": lambda: exported(Recurrent(), torch.randn(2, 5, 8)),
     "resnet": partial(of_zoo, "resnet"),
-    "small": lambda: exported(Small(), torch.randn(4, 16)),
+    "small": lambda: exported(small(), torch.randn(4, 16)),
 }
 
 
@@ -157,18 +155,12 @@ def compiled(backend, name):
 @pytest.mark.parametrize(
     ("name", "level", "buffer"),
     [
-        ("control", "all", 1),
-        ("control", "all", EVERYTHING),
-        ("convolutions", "all", 2**12),
-        ("convolutions", "all", EVERYTHING),
-        ("llama", "extended", 2**15),
-        ("llama", "extended", EVERYTHING),
-        ("quantised", "all", 2**13),
-        ("quantised", "disable", EVERYTHING),
-        ("recurrent", "disable", EVERYTHING),
+        ("control", "all", 1), ("control", "all", EVERYTHING), ("convolutions", "all", 2**12),
+        ("convolutions", "all", EVERYTHING), ("llama", "extended", 2**15), ("llama", "extended", EVERYTHING),
+        ("quantised", "all", 2**13), ("quantised", "disable", EVERYTHING), ("recurrent", "disable", EVERYTHING),
         ("resnet", "all", 2**15),
     ],
-)
+)  # fmt: skip
 def test_onnx_runtime_given_its_own_values_computes_the_same_bits(name, level, buffer):
     """Fused nodes, blocked channels, integers, subgraphs, sequences and nodes of several outputs included."""
     backend = get_backend("onnxruntime-cpu", level=level)
@@ -194,7 +186,7 @@ def test_blocked_channels_are_given():
 def test_values_are_given_in_the_shapes_of_each_run(buffer):
     """Also the values of some nodes, after all were observed with fewer and with more rows."""
     rows = torch.export.Dim("rows")
-    program = export(Small().eval(), (torch.randn(4, 16),), dynamic_shapes={"x": {0: rows}})
+    program = export(small().eval(), (torch.randn(4, 16),), dynamic_shapes={"x": {0: rows}})
     backend = get_backend("onnxruntime-cpu")
     made = backend.compile(program, optimize=False)
     runs = [{"x": torch.randn(count, 16)} for count in (3, 5, 4)]

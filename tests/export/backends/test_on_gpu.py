@@ -11,7 +11,7 @@ from filch.export import export
 from filch.export.backends import get_backend
 from filch.export.backends.onnxruntime._run import feeds_of, run
 from filch.steal import steal_forward
-from support.models.small import capture_of
+from support.models.small import capture_of, module_of
 from support.processes.compilers import needs_compiler
 from support.processes.gpu import needs_tf32, ort_cuda
 
@@ -19,14 +19,8 @@ pytestmark = pytest.mark.gpu
 CUDA = "CUDAExecutionProvider"
 
 
-class Block(nn.Module):
+def block():
     """Operations that compilers fuse, matrix products, and tensors that are created on the model's device."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(32, 64)
-        self.norm = nn.LayerNorm(64)
-        self.second = nn.Linear(64, 32)
 
     def forward(self, x):
         hidden = self.first(x)
@@ -34,21 +28,20 @@ class Block(nn.Module):
         positions = torch.arange(x.shape[0], device=x.device, dtype=x.dtype)[:, None]
         return torch.softmax(self.second(self.norm(hidden)) + x + positions, -1)
 
+    return module_of(forward, first=nn.Linear(32, 64), norm=nn.LayerNorm(64), second=nn.Linear(64, 32))
 
-class Images(nn.Module):
+
+def images():
     """Convolutions, for which a backend may change the layout."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Conv2d(8, 16, 3, padding=1)
-        self.norm = nn.BatchNorm2d(16)
-        self.second = nn.Conv2d(16, 8, 3)
-
-    def forward(self, x):
-        return self.second(torch.relu(self.norm(self.first(x)))).mean((2, 3))
+    return module_of(
+        lambda self, x: self.second(torch.relu(self.norm(self.first(x)))).mean((2, 3)),
+        first=nn.Conv2d(8, 16, 3, padding=1),
+        norm=nn.BatchNorm2d(16),
+        second=nn.Conv2d(16, 8, 3),
+    )
 
 
-MODELS = {"block": (Block, (5, 32)), "images": (Images, (2, 8, 12, 12))}
+MODELS = {"block": (block, (5, 32)), "images": (images, (2, 8, 12, 12))}
 
 
 class Case:

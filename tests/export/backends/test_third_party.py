@@ -130,11 +130,7 @@ def test_a_backend_of_another_package_is_made_by_its_name(installed):
         ("poor", "foreign_backends:Incomplete", r"backend 'poor', a Incomplete, has no `run`: a backend has `name`"),
         ("poor", "foreign_backends:Nothing", r"has no `name` and no `stages` and no `compile` and no `run`"),
         ("strange", "foreign_backends:Strange", r"has `stages` \('compiling',\): it is a tuple of 'exported' and"),
-        (
-            "eager",
-            "foreign_backends:Complete",
-            r"backend 'eager' is provided by filch itself and foreign_backends",
-        ),
+        ("eager", "foreign_backends:Complete", r"backend 'eager' is provided by filch itself and foreign_backends"),
     ],
 )
 def test_a_broken_backend_of_another_package_is_one_sentence(installed, name, value, message):

@@ -103,14 +103,9 @@ Pick <slope: float = 0.5> (v, flag) => (r) {
 }
 """
 KINDS = {
-    "If": IF,
-    "nested Ifs": NESTED,
-    "Loop": LOOP,
-    "an If in a Loop": IF_IN_LOOP,
-    "nested Loops": LOOP_IN_LOOP,
-    "Scan": f"turned = Transpose(x)\n{SCAN}",
-    "functions": CALLS,
-}
+    "If": IF, "nested Ifs": NESTED, "Loop": LOOP, "an If in a Loop": IF_IN_LOOP, "nested Loops": LOOP_IN_LOOP,
+    "Scan": f"turned = Transpose(x)\n{SCAN}", "functions": CALLS,
+}  # fmt: skip
 
 
 def model_of(text, version=18):

@@ -8,22 +8,19 @@ from torch import nn
 from filch.compare import compare
 from filch.export import export
 from filch.export.backends import get_backend
-from support.models.small import capture_of
+from support.models.small import capture_of, module_of
 
 ort = pytest.importorskip("onnxruntime")
 
 
-class _Large(nn.Module):
+def large():
     """A model with 20 MB of weights, which are read directly and transposed."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(2048, 1024)
-        self.second = nn.Parameter(torch.randn(1024, 2048) / 32)
-        self.embedding = nn.Embedding(1000, 1024)
-
-    def forward(self, x, index):
-        return (self.first(x) + self.embedding(index)) @ self.second
+    return module_of(
+        lambda self, x, index: (self.first(x) + self.embedding(index)) @ self.second,
+        first=nn.Linear(2048, 1024),
+        second=nn.Parameter(torch.randn(1024, 2048) / 32),
+        embedding=nn.Embedding(1000, 1024),
+    )
 
 
 def _inputs():
@@ -33,7 +30,7 @@ def _inputs():
 def test_unoptimized_sessions_share_the_memory_of_the_parameters():
     """The exported stage neither writes nor copies weights."""
     torch.manual_seed(0)
-    model = _Large()
+    model = large()
     compiled = get_backend("onnxruntime-cpu").compile(export(model, _inputs()), optimize=False)
     given = compiled.handle.given
     assert given["first.weight"].data_ptr() == model.first.weight.data_ptr()
@@ -45,7 +42,7 @@ def test_unoptimized_sessions_share_the_memory_of_the_parameters():
 def test_both_stages_of_a_large_model_are_as_those_of_plain_onnx_runtime(tmp_path):
     """Weights given in memory and a session without prepacked weights change no value."""
     torch.manual_seed(0)
-    model, inputs = _Large(), _inputs()
+    model, inputs = large(), _inputs()
     program = export(model, inputs)
     program.save(tmp_path / "model.onnx")
     ir.save(program.model, tmp_path / "plain.onnx", external_data="plain.data")
@@ -68,7 +65,7 @@ def test_both_stages_of_a_large_model_are_as_those_of_plain_onnx_runtime(tmp_pat
 def test_a_wrong_weight_of_a_large_model_is_found():
     """The weights that sessions are given are those of the graph, not those of the model."""
     torch.manual_seed(0)
-    model, inputs = _Large(), _inputs()
+    model, inputs = large(), _inputs()
     program = export(model, inputs)
     capture = capture_of(model, *inputs, submodules=True)
     assert compare(capture, program, buffer=2**20).close

@@ -23,22 +23,12 @@ FROZEN.flags.writeable = False
 @pytest.mark.parametrize(
     "array",
     [
-        NUMBERS[:, ::-1],
-        NUMBERS[..., ::-2][::-1],
-        np.asfortranarray(NUMBERS),
-        NUMBERS.T[1:2],
-        NUMBERS.astype(">f4"),
-        np.arange(3, dtype=">i8")[::-1],
-        np.array(2.5),
-        np.float32(2.5),
-        NUMBERS[:0],
-        NUMBERS[:0, ::-1],
-        np.zeros((0, 3), ">f8"),
-        FROZEN,
-        np.array([True, False])[::-1],
+        NUMBERS[:, ::-1], NUMBERS[..., ::-2][::-1], np.asfortranarray(NUMBERS), NUMBERS.T[1:2],
+        NUMBERS.astype(">f4"), np.arange(3, dtype=">i8")[::-1], np.array(2.5), np.float32(2.5), NUMBERS[:0],
+        NUMBERS[:0, ::-1], np.zeros((0, 3), ">f8"), FROZEN, np.array([True, False])[::-1],
         np.array([1 + 2j, 3j], ">c16"),
     ],
-)
+)  # fmt: skip
 def test_layouts(array, copy):
     """Negative strides, other byte orders, single numbers and empty arrays among them."""
     tensor = array_to_torch(array, copy=copy)
@@ -95,18 +85,12 @@ def test_copies_share_memory_in_the_same_way():
 @pytest.mark.parametrize(
     "tensor",
     [
-        torch.arange(24.0).reshape(4, 6).T[1:],
-        torch.arange(3.0).expand(2, 3),
-        torch.tensor(2),
-        torch.zeros(0, 3),
-        torch.tensor([1 + 2j, 3j]).conj(),
-        (torch.tensor([1 + 2j, 3j]).conj()).imag,
-        torch.eye(3).to_sparse(),
-        nn.Parameter(torch.ones(2, 2)),
-        torch.zeros(2, device="meta"),
+        torch.arange(24.0).reshape(4, 6).T[1:], torch.arange(3.0).expand(2, 3), torch.tensor(2), torch.zeros(0, 3),
+        torch.tensor([1 + 2j, 3j]).conj(), (torch.tensor([1 + 2j, 3j]).conj()).imag, torch.eye(3).to_sparse(),
+        nn.Parameter(torch.ones(2, 2)), torch.zeros(2, device="meta"),
     ],
     ids=repr,
-)
+)  # fmt: skip
 def test_a_copy_has_the_numbers_and_the_strides_of_the_tensor(tensor):
     """Whatever the layout; a copy of what needs a gradient needs one, as a leaf."""
     copied = copy_tensors(tensor)

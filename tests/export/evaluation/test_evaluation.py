@@ -103,23 +103,20 @@ def test_one_node_of_the_graph_is_computed_in_float64():
 WORDS, WIDTH = 1030, 65  # neither a multiple of the rows of a block, nor of the numbers of noise
 
 
-class Model(nn.Module):
+def own_model(dtype):
     """A table that is read at some places and multiplied by, as a language model does."""
-
-    def __init__(self, dtype):
-        super().__init__()
-        self.table = nn.Embedding(WORDS, WIDTH, padding_idx=3, dtype=dtype)
-        self.head = nn.Linear(WIDTH, WORDS, dtype=dtype)
-
-    def forward(self, ids):
-        return self.head(torch.tanh(self.table(ids))).softmax(-1)
+    return module_of(
+        lambda self, ids: self.head(torch.tanh(self.table(ids))).softmax(-1),
+        table=nn.Embedding(WORDS, WIDTH, padding_idx=3, dtype=dtype),
+        head=nn.Linear(WIDTH, WORDS, dtype=dtype),
+    )
 
 
 def subject(dtype):
     """Return the program and its input."""
     torch.manual_seed(0)
     ids = torch.tensor([[3, 0, WORDS - 1, 5], [5, 5, 512, 513]])
-    return export(Model(dtype).eval(), (ids,)), ids
+    return export(own_model(dtype).eval(), (ids,)), ids
 
 
 def float64_values(program, ids):
@@ -170,7 +167,7 @@ def test_a_large_weight_is_never_read_whole(monkeypatch):
 def test_an_empty_index_gives_an_empty_result(monkeypatch):
     """No row of the table is read."""
     monkeypatch.setattr(_blockwise, "_LARGE", 0)
-    program = export(Model(torch.float32).eval(), (torch.empty(1, 0, dtype=torch.int64),))
+    program = export(own_model(torch.float32).eval(), (torch.empty(1, 0, dtype=torch.int64),))
 
     exact, _ = float64_values(program, torch.empty(1, 0, dtype=torch.int64))["embedding"]
 

@@ -48,15 +48,9 @@ class Cell(nn.Module):
         return h + self.cell(x, (h, c))[1]
 
 
-class Through(nn.Module):
+def through():
     """Returns its input and a computed value."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, x):
-        return x, self.linear(x)
+    return module_of(lambda self, x: (x, self.linear(x)), linear=nn.Linear(4, 4))
 
 
 def counting(self, x):
@@ -65,19 +59,16 @@ def counting(self, x):
     return self.linear(x) * self.calls
 
 
-class Cast(nn.Module):
+def cast():
     """Runs some of its modules with autocast switched off."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-        self.act = nn.Tanh()
 
     def forward(self, x):
         with torch.autocast("cpu", enabled=False):
             y = self.act(self.linear(x))
         with torch.no_grad():
             return self.linear(y)
+
+    return module_of(forward, linear=nn.Linear(4, 4), act=nn.Tanh())
 
 
 class Modes(nn.Module):
@@ -93,18 +84,12 @@ class Modes(nn.Module):
         return self.mode(self.linear(x), "double") + self.mode(x, mode="triple")
 
 
-class Spectrum(nn.Module):
+def spectrum():
     """Computes with complex numbers."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, x):
-        return torch.fft.fft(self.linear(x)).real + 1
+    return module_of(lambda self, x: torch.fft.fft(self.linear(x)).real + 1, linear=nn.Linear(4, 4))
 
 
-MODELS = (Shared, Cell, Through, Cast, Modes, Spectrum)
+MODELS = (Shared, Cell, through, cast, Modes, spectrum)
 
 
 @pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
@@ -131,7 +116,7 @@ def test_hard_models_are_followed_and_close(make):
 
 def test_operations_in_regions_keep_their_modules_and_source_lines():
     """torch.onnx runs generated code for a region (autocast, no_grad), whose lines are nowhere in the model."""
-    nodes = export(Cast().eval(), (torch.randn(2, 4),)).graph.nodes
+    nodes = export(cast().eval(), (torch.randn(2, 4),)).graph.nodes
 
     assert [(node.op, node.module) for node in nodes] == [("Gemm", "linear"), ("Tanh", "act"), ("Gemm", "linear")]
     files = [(node.source or "").partition(":")[0] for node in nodes]
@@ -256,21 +241,21 @@ def test_most_models_are_exported_with_strict_false():
     assert export(nn.ReLU(), (torch.ones(2),)).strategy == "strict=False"
 
 
-class Singular(nn.Module):
+def singular():
     """Computes singular values, for which torch has no translation to ONNX."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(6, 6)
-
-    def forward(self, x):
-        return {"values": torch.linalg.svdvals(self.linear(x)).reshape(x.shape[0], -1) * torch.tensor(2.0)}, None
+    return module_of(
+        lambda self, x: (
+            {"values": torch.linalg.svdvals(self.linear(x)).reshape(x.shape[0], -1) * torch.tensor(2.0)},
+            None,
+        ),
+        linear=nn.Linear(6, 6),
+    )
 
 
 @pytest.fixture(scope="module")
 def subject():
     torch.manual_seed(0)
-    return Subject.of(Singular().eval(), torch.randn(2, 6, 6), None)
+    return Subject.of(singular().eval(), torch.randn(2, 6, 6), None)
 
 
 def test_it_is_refused_if_onnx_is_what_is_asked_for(subject):
@@ -306,7 +291,7 @@ def test_what_else_such_a_backend_refuses_is_said_as_it_is(subject):
 
 def test_a_wrong_value_of_it_is_found(subject):
     """By a weight that is not that of the model."""
-    other = Subject.of(Singular().eval(), *subject.args, None)
+    other = Subject.of(singular().eval(), *subject.args, None)
 
     assert compare_export(subject.steal(), other.export(), backend="eager").outcome == "different"
 

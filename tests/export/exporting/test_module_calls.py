@@ -56,18 +56,15 @@ def _table():
     return [tuple(row[:5] + row[6:]) for row in rows if len(row) == 11]
 
 
-class Twice(nn.Module):
+def twice():
     """A module that is called twice in one forward, beside one that never runs."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-        self.never = nn.Linear(4, 4)
 
     def forward(self, x, *, scale=2.0, mask=None):
         y = self.linear(x)
         z = self.linear(y * scale)
         return {"y": y, "nothing": None, "pair": (z if mask is None else z * mask, z + 1)}
+
+    return module_of(forward, linear=nn.Linear(4, 4), never=nn.Linear(4, 4))
 
 
 def captured(model, *args, **kwargs):
@@ -79,7 +76,7 @@ def captured(model, *args, **kwargs):
 
 def test_a_module_used_twice_has_two_calls_with_values_of_their_own():
     """The two calls have different values, and a module that did not run has no call."""
-    model, x = Twice().eval(), torch.randn(2, 4)
+    model, x = twice().eval(), torch.randn(2, 4)
 
     program = export(model, (x,))
 
@@ -91,7 +88,7 @@ def test_a_module_used_twice_has_two_calls_with_values_of_their_own():
 
 def test_keyword_arguments_dict_outputs_and_none_are_followed():
     """Inputs are identified by parameter, positional or not; outputs by their path in the structure."""
-    model, x, mask = Twice().eval(), torch.randn(2, 4), torch.ones(4)
+    model, x, mask = twice().eval(), torch.randn(2, 4), torch.ones(4)
 
     program = export(model, (), {"x": x, "mask": mask})
 
@@ -156,7 +153,7 @@ def test_folding_a_batch_norm_into_its_convolution_names_the_convolution():
 
 def test_exporting_does_not_change_the_model():
     """It leaves no hooks and changes neither parameters nor their gradient flags."""
-    model = Twice().eval()
+    model = twice().eval()
     before = {name: (parameter.clone(), parameter.requires_grad) for name, parameter in model.named_parameters()}
 
     export(model, (torch.randn(2, 4),))
@@ -249,14 +246,10 @@ def test_weights_and_values_are_aligned(subject):
 @pytest.mark.parametrize(
     ("name", "call"),
     [
-        ("a", ("a", 0)),
-        ("a@2", ("a", 2)),
-        ("a@b", ("a@b", 0)),
-        ("@", ("@", 0)),
-        ("a@1@1", ("a@1", 1)),
+        ("a", ("a", 0)), ("a@2", ("a", 2)), ("a@b", ("a@b", 0)), ("@", ("@", 0)), ("a@1@1", ("a@1", 1)),
         ("a@²", ("a@²", 0)),
     ],
-)
+)  # fmt: skip
 def test_a_call_is_a_module_and_a_number(name, call):
     """What follows the last @, if it is a number."""
     assert split_call(name) == call

@@ -45,21 +45,18 @@ def test_boxes_form_no_cycle_whichever_are_open(name):
         assert all(group.parent is None or group.parent < place for place, group in enumerate(folding.groups))
 
 
-class Twice(nn.Module):
+def twice():
     """Calls one layer again on its own output, with another layer in between."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-        self.between = nn.Sigmoid()
-
-    def forward(self, x):
-        return self.layer(self.between(self.layer(x)))
+    return module_of(
+        lambda self, x: self.layer(self.between(self.layer(x))),
+        layer=nn.Sequential(nn.Linear(4, 4), nn.ReLU()),
+        between=nn.Sigmoid(),
+    )
 
 
 def test_a_module_called_again_on_its_own_output_has_two_boxes():
     """One box would form a cycle with the sigmoid between its calls."""
-    graph = export(Twice().eval(), (torch.zeros(1, 4),)).graph
+    graph = export(twice().eval(), (torch.zeros(1, 4),)).graph
 
     folding = fold(graph)
 
@@ -69,7 +66,7 @@ def test_a_module_called_again_on_its_own_output_has_two_boxes():
 
 def test_the_check_of_the_order_detects_a_cycle():
     """The same graph, with one box for both calls, has a cycle."""
-    graph = export(Twice().eval(), (torch.zeros(1, 4),)).graph
+    graph = export(twice().eval(), (torch.zeros(1, 4),)).graph
     right = fold(graph)
     first, last = (place for place, group in enumerate(right.groups) if group.path == "layer")
     wrong = Folding(tuple(right.groups), tuple(first if group == last else group for group in _tops(right)))

@@ -12,16 +12,11 @@ from filch.export.backends import get_backend
 from support.models.small import module_of
 
 
-class Chain(nn.Module):
+def chain():
     """Two linear layers with a product between them."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(32, 64)
-        self.last = nn.Linear(64, 32)
-
-    def forward(self, x):
-        return self.last(torch.relu(self.first(x)) * 3.0)
+    return module_of(
+        lambda self, x: self.last(torch.relu(self.first(x)) * 3.0), first=nn.Linear(32, 64), last=nn.Linear(64, 32)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +27,7 @@ def inputs():
 @pytest.fixture(scope="module")
 def program(inputs):
     torch.manual_seed(0)
-    return optimize(export(Chain().eval(), (inputs,)))
+    return optimize(export(chain().eval(), (inputs,)))
 
 
 def run(program, inputs, backend="onnxruntime-cpu"):
@@ -205,4 +200,4 @@ def test_an_unoptimized_program_has_nothing_to_quantize(inputs):
     with pytest.raises(
         ExportError, match=r"no node of the program can be lowered to int4; .* optimize\(program\) first"
     ):
-        lower(export(Chain().eval(), (inputs,)), "int4")
+        lower(export(chain().eval(), (inputs,)), "int4")

@@ -39,13 +39,9 @@ CLASSICAL = "ai.onnx.ml"  # the set of classical learning
 # Those whose meaning changed with a version, and those that onnx has no case for: `RUN` has one.
 CHANGED = {"Hardmax": 13, "LogSoftmax": 13, "Resize": 11, "Scan": 9, "Softmax": 13, "BatchNormalization": 14}
 UNTRIED = {
-    ("ConcatFromSequence", 11),
-    ("DepthToSpace", 1),
-    ("RoiAlign", 10),
-    ("GlobalLpPool", 2),
-    ("GlobalLpPool", 22),
+    ("ConcatFromSequence", 11), ("DepthToSpace", 1), ("RoiAlign", 10), ("GlobalLpPool", 2), ("GlobalLpPool", 22),
     ("MaxRoiPool", 1),
-}
+}  # fmt: skip
 UNTRIED |= {
     ("MaxRoiPool", 22),
     ("Pad", 2),

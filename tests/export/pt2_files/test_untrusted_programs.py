@@ -18,26 +18,21 @@ from filch.export.pt2_files._load import load_program as load_stored
 from filch.export.pt2_files._targets import is_runnable
 from filch.steal.files._kinds import budget_of
 from support.hostile.pt2_files import ARCHIVES, HARMLESS, REFUSED, canary, contents, write
-from support.models.small import capture_of
+from support.models.small import capture_of, module_of
 from support.processes.commands import run as command
 
 SECONDS, MEGABYTES = 10, 500  # of processor time, and of memory
 HANGS = 60  # seconds after which nothing is waited for any more
 
 
-class Small(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(4, 3)
-
-    def forward(self, x):
-        return torch.relu(self.first(x)) + 1
+def small():
+    return module_of(lambda self, x: torch.relu(self.first(x)) + 1, first=nn.Linear(4, 3))
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     torch.manual_seed(0)
-    program = export(Small().eval(), (torch.ones(2, 4),))
+    program = export(small().eval(), (torch.ones(2, 4),))
     path = tmp_path_factory.mktemp("stored") / "m.onnx"
     program.save(path)
     return program, path
@@ -51,13 +46,9 @@ def files(saved):
 @contextlib.contextmanager
 def bounded():
     """Fail if the block takes too long, or too much memory."""
-
-    def late(*_):
-        pytest.fail("it hangs")
-
     began = time.process_time()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    old = signal.signal(signal.SIGALRM, late)
+    old = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it hangs"))
     signal.setitimer(signal.ITIMER_REAL, HANGS)
     try:
         yield
@@ -164,7 +155,7 @@ def test_a_comparison_goes_on_without_a_program_that_is_refused(saved, files, tm
     (tmp_path / "m.onnx").write_bytes(path.read_bytes())
     write(hostile, tmp_path / "m.onnx.pt2")
     torch.manual_seed(0)
-    model = Small().eval()
+    model = small().eval()
     captured = capture_of(model, torch.ones(2, 4))
 
     report = compare(captured, tmp_path / "m.onnx")

@@ -10,13 +10,8 @@ from filch.export.tracing._replayable import TensorReference
 from support.models.small import module_of
 
 
-class InPlace(nn.Module):
+def in_place():
     """Writes to a buffer and through a view, and calls a module twice."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-        self.register_buffer("cache", torch.zeros(2, 4))
 
     def forward(self, x):
         self.cache.copy_(self.layer(x))
@@ -24,10 +19,12 @@ class InPlace(nn.Module):
         y[:, 1:] += 1
         return y * torch.ones(4)
 
+    return module_of(forward, layer=nn.Linear(4, 4), cache=torch.zeros(2, 4))
+
 
 def test_each_call_has_its_arguments_and_results():
     """Tensors are handles: those of weights, inputs and constants are sources, all others are results of calls."""
-    model = InPlace()
+    model = in_place()
     values: dict[str, torch.Tensor] = {}
     run = record_run(model, (torch.randn(2, 4),), {}, lambda name, tensor: values.setdefault(name, tensor.clone()))
     known = {*run.sources}
@@ -51,7 +48,7 @@ def test_a_tensor_that_is_given_twice_is_two_inputs():
 
 def test_what_modules_returned_is_known():
     """A second call has a label of its own, and the model's buffers are restored."""
-    model = InPlace()
+    model = in_place()
     run = record_run(model, (torch.randn(2, 4),), {}, lambda *_: None)
     assert [output.module for output in run.outputs] == ["layer", "layer@1", ""]
     assert run.outputs[-1].value in run.graph.outputs

@@ -447,17 +447,14 @@ def test_tracing_changes_no_bit_and_leaves_no_trace(backend):
     assert all(torch.equal(one, other) for one, other in zip(optimizer.seen, gradients, strict=True))
 
 
-class Worn(nn.Module):
+def worn():
     """Holds a buffer that is expanded, makes one when it is called, and draws numbers from everywhere."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-        self.register_buffer("places", torch.arange(4.0).expand(3, 4))
 
     def forward(self, x):
         self.register_buffer("cache", x.detach().clone())
         return self.linear(x) + self.places * sum(drawn())
+
+    return module_of(forward, linear=nn.Linear(4, 4), places=torch.arange(4.0).expand(3, 4))
 
 
 def drawn():
@@ -468,7 +465,7 @@ def drawn():
 @pytest.mark.parametrize("train", [False, True])
 def test_a_backward_pass_that_is_still_to_run_is_the_users(train):
     """Nothing that it needs counts as changed, no buffer is new, and all random numbers go on as they would have."""
-    model, x = seeded(Worn), torch.ones(3, 4)
+    model, x = seeded(worn), torch.ones(3, 4)
     pending = (model(x) ** 2).sum()
     del model.cache
     seeds = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002

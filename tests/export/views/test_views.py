@@ -285,7 +285,7 @@ def test_model_explorer_gets_one_quantity_a_file():
 
     assert _node_data(graph, "model-explorer-status")["results"]["split"]["value"] == "different"
     assert {key: item["value"] for key, item in _node_data(graph, "model-explorer-time")["results"].items()} == {
-        "last": 0.25,
+        "last": 0.25
     }
 
 

@@ -234,13 +234,8 @@ def _doubling(graphs):
     return backend
 
 
-class Compiled(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x):
-        return self.b(torch.relu(self.a(x)))
+def compiled_module():
+    return module_of(lambda self, x: self.b(torch.relu(self.a(x))), a=nn.Linear(4, 4), b=nn.Linear(4, 4))
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["compiled before", "compiled inside"])
@@ -249,7 +244,7 @@ class Compiled(nn.Module):
 def test_a_compiled_model_keeps_its_graph_and_results(steal, before, fullgraph):
     """One graph before, inside and after the block, whose compiled results are used; nothing of it is recorded."""
     torch.compiler.reset()
-    model, x, graphs, outputs = Compiled().eval(), torch.randn(2, 4), [], []
+    model, x, graphs, outputs = compiled_module().eval(), torch.randn(2, 4), [], []
     compiled = torch.compile(model, backend=_doubling(graphs), fullgraph=fullgraph)
     if before:
         compiled(x)

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from filch.steal import DumpError, FilchError, Key, Origin, Skipped, is_stealing, restore, steal_forward
+from support.models.small import module_of
 
 
 class Block(nn.Module):
@@ -361,11 +362,9 @@ def full_disk():
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-class Named(nn.Module):
+def named():
     """Takes an argument whose value is stored in the model of a dump, not in its data file."""
-
-    def forward(self, x, name):
-        return x
+    return module_of(lambda self, x, name: x)
 
 
 @pytest.mark.usefixtures("full_disk")
@@ -417,7 +416,7 @@ def test_a_full_disk_stops_the_run_with_on_error_raise(tmp_path):
 def test_records_are_dropped_until_the_model_fits_on_the_disk(tmp_path, monkeypatch, limit):
     """The tensors fit, but not the model, with the data in the model or beside it."""
     monkeypatch.setattr("filch.steal.dump._format.INLINE_LIMIT", limit)
-    module = Named()
+    module = named()
 
     with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx") as capture:
         for _ in range(20):
@@ -437,7 +436,7 @@ def test_a_full_disk_without_hard_links_loses_no_more_records(tmp_path, monkeypa
     """The data file is renamed, and renamed back if the model doesn't fit."""
     monkeypatch.setattr("filch.steal.dump._format.INLINE_LIMIT", 0)
     monkeypatch.setattr(os, "link", _no_links)
-    module = Named()
+    module = named()
 
     with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx") as capture:
         for _ in range(20):

@@ -23,16 +23,10 @@ def _kept(**options):
 @pytest.mark.parametrize(
     ("iterations", "kept"),
     [
-        (2, [0, 1]),
-        (0, []),
-        (slice(None, None, 3), [0, 3]),
-        (slice(1, 4), [1, 2, 3]),
-        (range(0, 10, 4), [0, 4]),
-        ([5, 1], [1, 5]),
-        (lambda iteration: iteration % 2 == 1, [1, 3, 5]),
-        (None, [0, 1, 2, 3, 4, 5]),
+        (2, [0, 1]), (0, []), (slice(None, None, 3), [0, 3]), (slice(1, 4), [1, 2, 3]), (range(0, 10, 4), [0, 4]),
+        ([5, 1], [1, 5]), (lambda iteration: iteration % 2 == 1, [1, 3, 5]), (None, [0, 1, 2, 3, 4, 5]),
     ],
-)
+)  # fmt: skip
 def test_unselected_iterations_are_counted_but_not_recorded(iterations, kept):
     """With a number, a slice, a range, a list or a function."""
     capture = _kept(iterations=iterations)

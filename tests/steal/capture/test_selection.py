@@ -5,28 +5,23 @@ import torch
 from torch import nn
 
 from filch.steal import FilchError, restore, steal_append, steal_forward
+from support.models.small import module_of
 
 
-class Layer(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm, self.mlp = nn.Identity(), nn.Sequential(nn.Identity(), nn.Identity())
-
-    def forward(self, x):
-        return self.mlp(self.norm(x))
+def layer_module():
+    return module_of(
+        lambda self, x: self.mlp(self.norm(x)), norm=nn.Identity(), mlp=nn.Sequential(nn.Identity(), nn.Identity())
+    )
 
 
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.Identity()
-        self.layers = nn.ModuleList([Layer(), Layer()])
-
+def own_model():
     def forward(self, x):
         x = self.norm(x)
         for layer in self.layers:
             x = layer(x)
         return x
+
+    return module_of(forward, norm=nn.Identity(), layers=nn.ModuleList([layer_module(), layer_module()]))
 
 
 LAYER = ["{}.norm", "{}.mlp.0", "{}.mlp.1", "{}.mlp", "{}"]
@@ -43,7 +38,7 @@ def _captured_names(run, modules, **options):
 @pytest.fixture
 def model():
     """Return a norm, followed by two layers of a norm and two modules in sequence."""
-    return Model()
+    return own_model()
 
 
 def test_a_single_unnamed_module_has_the_empty_name(model):

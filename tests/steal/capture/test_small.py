@@ -82,19 +82,11 @@ def test_the_hash_of_small_bytes_is_their_checksum(nbytes):
     assert hash(data) == checksum(raw.data_ptr(), nbytes)
 
 
-def _quantized():
-    return torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
-
-
-def _buffer():
-    return nn.Buffer(torch.ones(3))
-
-
 _NOT_PLAIN = {
     "not a tensor": lambda: [1.0],
     "a parameter": lambda: nn.Parameter(torch.ones(3), requires_grad=False),
     "with gradient": lambda: torch.ones(3, requires_grad=True),
-    "a buffer": _buffer,
+    "a buffer": lambda: nn.Buffer(torch.ones(3)),
     "not contiguous": lambda: torch.ones(3, 2).t(),
     "expanded": lambda: torch.ones(1).expand(3),
     "complex": lambda: torch.ones(3, dtype=torch.complex64),
@@ -104,7 +96,7 @@ _NOT_PLAIN = {
     "compressed": lambda: torch.eye(3).to_sparse_csr(),
     "meta": lambda: torch.ones(3, device="meta"),
     "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
-    "quantized": _quantized,
+    "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
 }
 
 

@@ -24,6 +24,7 @@ from torch import nn
 from filch.steal import DumpError, Foreign, describe, restore, steal_forward
 from filch.steal.dump._format import GRAPH
 from filch.steal.dump._protobuf import field_of
+from support.models.small import module_of
 from support.processes.forked import run_python
 
 
@@ -59,19 +60,13 @@ VALUE = {
 }
 
 
-class Give(nn.Module):
+def give(value):
     """Takes nothing and returns a value."""
-
-    def __init__(self, value):
-        super().__init__()
-        self.value = value
-
-    def forward(self):
-        return self.value
+    return module_of(lambda self: self.value, value=value)
 
 
 def _write(path, value=VALUE):
-    module = Give(value)
+    module = give(value)
     with steal_forward(("m", module), dump_file=path):
         module()
     return path
@@ -124,20 +119,12 @@ def _error(path):
     return text
 
 
-def test_a_missing_file_is_refused(tmp_path):
-    """The message contains the path."""
+def test_a_path_of_no_file_is_refused(tmp_path):
+    """Nothing is there, or a folder, or no file can have such a name; the message has the path and the reason."""
     path = tmp_path / "none.onnx"
 
     assert _error(path) == f"there is no file '{path}'"
-
-
-def test_a_folder_is_refused(tmp_path):
-    """The message contains the reason."""
     assert _error(tmp_path) == f"can't read '{tmp_path}': Is a directory"
-
-
-def test_a_path_with_a_null_character_is_refused():
-    """No file has such a name."""
     assert re.fullmatch(r"can't read 'a\\x00b': (stat: )?embedded null (byte|character in path)", _error("a\0b"))
 
 
@@ -538,14 +525,10 @@ def test_a_link_to_a_dump_is_followed_and_its_data_is_beside_the_link(data):
 @pytest.mark.parametrize(
     ("places", "allowed"),
     [
-        ([(0, 256), (256, 256)], True),
-        ([(256, 256), (0, 256)], True),
-        ([(0, 256), (0, 256)], False),
-        ([(0, 256), (128, 256)], False),
-        ([(128, 256), (0, 256)], False),
-        ([(0, 256), (252, 256)], False),
+        ([(0, 256), (256, 256)], True), ([(256, 256), (0, 256)], True), ([(0, 256), (0, 256)], False),
+        ([(0, 256), (128, 256)], False), ([(128, 256), (0, 256)], False), ([(0, 256), (252, 256)], False),
     ],
-)
+)  # fmt: skip
 def test_tensors_that_overlap_are_refused(data, places, allowed):
     """A shared tensor is one tensor to which several records refer."""
 
@@ -562,19 +545,14 @@ def test_tensors_that_overlap_are_refused(data, places, allowed):
         assert "two of its tensors overlap in 'dump.onnx.data'" in _error(data)
 
 
-def test_unaligned_bytes_are_refused(data):
-    """Some processors can't read them."""
+def test_bytes_that_are_not_aligned_or_in_two_files_are_refused(data):
+    """Some processors can't read unaligned ones, and a dump has one data file."""
     _point(data, offset=514)
     with (data.parent / "dump.onnx.data").open("ab") as file:
         file.write(bytes(1024))
-
     assert "the bytes of 'm#0.O[0]' begin at 514, which is not aligned for float32" in _error(data)
 
-
-def test_data_in_two_files_is_refused(data):
-    """A dump has one data file."""
     _point(data, location="other")
-
     assert _error(data) == f"'{data}' is damaged: its bytes are in more than one file: 'other', 'dump.onnx.data'"
 
 
@@ -637,15 +615,12 @@ def _field(number, contents):
 @pytest.mark.parametrize(
     "graph",
     [
-        b"\x0a\x00" * 450_000,
-        _field(1, b"\x2a\x00" * 450_000),
-        _field(1, _field(5, _field(5, b"\x6a\x00" * 450_000))),
-        b"\x2a\x00" * 450_000,
-        b"\x0b" * 900_000,
+        b"\x0a\x00" * 450_000, _field(1, b"\x2a\x00" * 450_000),
+        _field(1, _field(5, _field(5, b"\x6a\x00" * 450_000))), b"\x2a\x00" * 450_000, b"\x0b" * 900_000,
         b"\x62\x00" * 450_000,
     ],
     ids=["nodes", "attributes", "places", "initializers", "groups", "outputs"],
-)
+)  # fmt: skip
 def test_a_protobuf_bomb_is_refused_in_little_memory(dump, graph):
     """The parser, which creates an object of 140 bytes for every two bytes, is not called."""
     model = onnx.load(dump)
@@ -856,7 +831,7 @@ def test_invalid_statistics_are_refused(dump, changes):
 @pytest.fixture
 def packed(tmp_path):
     """Return the path of a dump with compressed tensors."""
-    module = Give(torch.arange(100.0))
+    module = give(torch.arange(100.0))
     with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx", compress=True):
         module()
     return tmp_path / "dump.onnx"

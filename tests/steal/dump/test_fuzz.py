@@ -285,24 +285,8 @@ WORDS = """
 """.split()  # noqa: SIM905  shorter than a list
 WORDS += [f"{__name__}:Watched", "\ud800"]
 NUMBERS = [
-    -1,
-    0,
-    1,
-    2,
-    63,
-    64,
-    2**31,
-    2**32,
-    2**53,
-    2**61 - 1,
-    2**63 - 1,
-    2**63,
-    2**64,
-    10**400,
-    -(2**63),
-    1e308,
-    1e400,
-]
+    -1, 0, 1, 2, 63, 64, 2**31, 2**32, 2**53, 2**61 - 1, 2**63 - 1, 2**63, 2**64, 10**400, -(2**63), 1e308, 1e400,
+]  # fmt: skip
 PLACES = [*map(str, NUMBERS), *WORDS[:-1], "64", "128", "4096", "１", "1_0", " 1", "9" * 5000]  # noqa: RUF001
 _leaves = st.one_of(
     st.none(), st.booleans(), st.sampled_from(NUMBERS), st.integers(0, 20), st.sampled_from(WORDS), st.text(max_size=4)
@@ -392,16 +376,9 @@ def _damaged_node(draw, model):
     node = nodes[index]
     tensor = node.attribute[0].t if node.attribute else onnx.TensorProto()
     ways = [
-        "dims",
-        "type",
-        "raw",
-        "where",
-        "name",
-        "word",
-        "node",
-        "attribute",
+        "dims", "type", "raw", "where", "name", "word", "node", "attribute",
         *["place"] * 2 * len(tensor.external_data),
-    ]
+    ]  # fmt: skip
     way = draw(st.sampled_from(ways))
     if way == "dims":
         tensor.dims[:] = draw(st.lists(st.sampled_from([0, 1, 2, 3, 6, 2**40, 2**62, -1]), max_size=70))
@@ -472,10 +449,6 @@ def damage(draw, dumps):
     return contents[:SIZE], None if data is None else data[:SIZE]
 
 
-def _warn():
-    warnings.warn("of something", UserWarning, stacklevel=1)
-
-
 def _two_lines():
     raise DumpError("this\nand that")
 
@@ -495,7 +468,7 @@ def _import():
     [
         (lambda: {}["x"], "it raised KeyError: 'x'"),
         (lambda: int("x"), "it raised ValueError"),
-        (_warn, "it raised UserWarning: of something"),
+        (lambda: warnings.warn("of something", UserWarning, stacklevel=1), "it raised UserWarning: of something"),
         (_two_lines, "its message is not one short printable line"),
         (_import, r"it imported \['planted'\]"),
         (lambda: Watched(1), "it ran the attribute of a class"),

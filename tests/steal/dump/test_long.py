@@ -65,11 +65,9 @@ def test_a_long_capture_is_opened_in_linear_time_and_little_memory(monkeypatch, 
     assert dump["m", 1999, "O"].shape == (1, 2)
 
 
-class Indexed(nn.Module):
+def indexed():
     """Returns what it receives under a name, with as many tensors as wanted."""
-
-    def forward(self, count):
-        return {f"tensor {index}": torch.full((1,), float(index)) for index in range(count)}
+    return module_of(lambda self, count: {f"tensor {index}": torch.full((1,), float(index)) for index in range(count)})
 
 
 @pytest.mark.parametrize("make", [_record, lambda path, calls: _record(path, calls, compress=True)])
@@ -112,7 +110,7 @@ def test_a_capture_at_its_limit_stops_the_run_if_wanted(monkeypatch, tmp_path):
 def test_a_value_whose_description_is_too_long_is_refused(monkeypatch, tmp_path):
     """What was recorded before it is there."""
     monkeypatch.setattr(form, "MAX_ROW_SIZE", 20_000)
-    module = Indexed()
+    module = indexed()
 
     with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx") as capture:
         module(100)
@@ -131,7 +129,7 @@ def test_many_long_descriptions_are_written_and_recovered(monkeypatch, tmp_path)
     """They are read through a window that grows with them, and their journal has short lines."""
     monkeypatch.setattr(form, "MAX_ROW_SIZE", 60_000)
     monkeypatch.setattr(_rows, "_WINDOW", 1000)
-    module, lines = Indexed(), []
+    module, lines = indexed(), []
     with steal_forward(("m", module), dump_file=tmp_path / "dump.onnx") as capture:
         for count in (300, 1, 300, 2, 300, 3):
             module(count)

@@ -15,11 +15,9 @@ from filch.steal import Key, Origin, Skipped, restore, steal_forward
 from support.models.small import module_of
 
 
-class Scale(nn.Module):
+def scale_module():
     """Multiplies by three."""
-
-    def forward(self, x):
-        return x * 3
+    return module_of(lambda self, x: x * 3)
 
 
 def _both(run):
@@ -94,7 +92,7 @@ def test_gradient_records_have_the_nesting_of_the_values(steal):
 
 def test_accumulating_calls_have_separate_gradients():
     """One leaf, one module, three calls and two backward passes: each call has the gradients of the pass through it."""
-    module, leaf = Scale(), torch.ones(1, requires_grad=True)
+    module, leaf = scale_module(), torch.ones(1, requires_grad=True)
 
     with steal_forward(("m", module), gradients=True) as capture:
         first, second, third = module(leaf), module(leaf), module(leaf)
@@ -168,7 +166,7 @@ def test_an_unused_view_has_no_gradient():
 @pytest.mark.parametrize("replaced", [False, True])
 def test_gradients_include_changes_by_other_hooks(replaced):
     """Inputs replaced by later pre-hooks, and gradients changed by tensor hooks."""
-    module, x = Scale(), torch.ones(1, requires_grad=True)
+    module, x = scale_module(), torch.ones(1, requires_grad=True)
     x.register_hook(lambda gradient: gradient * 100)
 
     with steal_forward(("m", module), gradients=True) as capture:
@@ -192,7 +190,7 @@ def test_without_a_graph_there_are_no_gradients(context):
 
 def test_only_the_first_backward_pass_through_a_call_is_recorded():
     """A second pass over the same graph neither adds nor replaces records."""
-    module, x = Scale(), torch.ones(1, requires_grad=True)
+    module, x = scale_module(), torch.ones(1, requires_grad=True)
 
     with steal_forward(("m", module), gradients=True) as capture:
         output = module(x)
@@ -222,7 +220,7 @@ def test_double_backward_works():
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpointing_records_calls_once(reentrant):
     """Calls inside reentrant checkpointing have no gradients: the first build no graph, the others are repetitions."""
-    model, x = nn.Sequential(nn.Tanh(), Scale()), torch.zeros(1, requires_grad=True)
+    model, x = nn.Sequential(nn.Tanh(), scale_module()), torch.zeros(1, requires_grad=True)
 
     with steal_forward(("m", model), submodules=True, gradients=True, strict=True) as capture:
         model[1](checkpoint(model[0], x, use_reentrant=reentrant)).sum().backward()
@@ -236,7 +234,7 @@ def test_checkpointing_records_calls_once(reentrant):
 
 def test_after_the_block_no_gradient_is_recorded_and_no_hook_is_left():
     """A later backward pass runs as without a capture."""
-    module, x = Scale(), torch.ones(1, requires_grad=True)
+    module, x = scale_module(), torch.ones(1, requires_grad=True)
 
     with steal_forward(("m", module), gradients=True) as capture:
         output = module(x)
@@ -271,7 +269,7 @@ def test_no_graph_is_kept_alive(backward):
 
 def test_a_backward_pass_in_another_thread_is_recorded():
     """As on a GPU, where torch has a thread per device."""
-    module, x = Scale(), torch.ones(1, requires_grad=True)
+    module, x = scale_module(), torch.ones(1, requires_grad=True)
 
     with steal_forward(("m", module), gradients=True, strict=True) as capture:
         outputs = [module(x) for _ in range(4)]
@@ -286,7 +284,7 @@ def test_a_backward_pass_in_another_thread_is_recorded():
 
 def test_gradients_of_a_failed_backward_pass_are_not_mixed_with_the_next():
     """Its gradient of the output stays, without one of the input; each key is recorded once."""
-    module, x = Scale(), torch.ones(1, requires_grad=True)
+    module, x = scale_module(), torch.ones(1, requires_grad=True)
     inner = x * 1
     failing = inner.register_hook(lambda _: 1 / 0)
 
@@ -304,7 +302,7 @@ def test_gradients_of_a_failed_backward_pass_are_not_mixed_with_the_next():
 
 def test_a_backward_pass_that_failed_before_a_call_is_ignored():
     """The next one is recorded."""
-    module, x = Scale(), torch.ones(1, requires_grad=True)
+    module, x = scale_module(), torch.ones(1, requires_grad=True)
 
     with steal_forward(("m", module), gradients=True, strict=True) as capture:
         output = module(x)
@@ -320,14 +318,11 @@ def test_a_backward_pass_that_failed_before_a_call_is_ignored():
 
 def test_gradients_are_recorded_before_later_changes():
     """Code that gets them afterwards may change them in place."""
-    module, x = Scale(), torch.ones(2, requires_grad=True)
-
-    def erase(gradient):
-        gradient.zero_()
+    module, x = scale_module(), torch.ones(2, requires_grad=True)
 
     with steal_forward(("m", module), gradients=True) as capture:
         output = module(x)
-        output.register_hook(erase)
+        output.register_hook(lambda gradient: gradient.zero_())
         output.backward(torch.ones(2))
 
     assert capture["m", 0, "GO"].tolist() == [1, 1]

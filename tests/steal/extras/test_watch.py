@@ -5,17 +5,12 @@ import torch
 from torch import nn
 
 from filch.steal import FilchError, Key, NonFinite, NonFiniteError, restore, steal_forward
+from support.models.small import module_of
 
 
-class Fault(nn.Module):
+def fault_module(compute):
     """Applies the given function."""
-
-    def __init__(self, compute):
-        super().__init__()
-        self.compute = compute
-
-    def forward(self, *args):
-        return self.compute(*args)
+    return module_of(lambda self, *args: self.compute(*args), compute=compute)
 
 
 def _log(x):
@@ -23,7 +18,7 @@ def _log(x):
 
 
 def _model(compute=_log):
-    return nn.Sequential(nn.ReLU(), Fault(compute), nn.Tanh())
+    return nn.Sequential(nn.ReLU(), fault_module(compute), nn.Tanh())
 
 
 def test_the_module_is_named_with_its_line_and_inputs(tmp_path):
@@ -80,7 +75,7 @@ def test_each_nonfinite_output_can_be_reported_instead():
 )  # fmt: skip
 def test_inputs_are_described_whatever_is_recorded_of_them(fault, number, finite, options):
     """As they were before the call, which may change them, if possible; else as they are at its end."""
-    module, found = Fault(fault), []
+    module, found = fault_module(fault), []
 
     with steal_forward(("m", module), watch="nan", on_nonfinite=found.append, strict=True, **options):
         module(torch.tensor([number]))
@@ -98,7 +93,7 @@ def test_watch_nan_ignores_infinities():
 
 def test_infinities_in_inputs_are_not_reported():
     """Only outputs are checked."""
-    module = Fault(lambda x, mask: (x + mask).softmax(-1))
+    module = fault_module(lambda x, mask: (x + mask).softmax(-1))
     mask = torch.tensor([0.0, -torch.inf])
 
     with steal_forward(module, watch="nonfinite", operators=True, strict=True) as capture:
@@ -148,7 +143,7 @@ def test_the_aten_call_with_a_nonfinite_output_is_named(compute, operator):
 )
 def test_creating_and_adding_masks_is_not_reported(compute):
     """An ATen call that writes a given infinity, or has one in its inputs, only passes it on."""
-    module = Fault(compute)
+    module = fault_module(compute)
 
     with steal_forward(module, watch="nonfinite", operators=True, strict=True):
         module(torch.ones(2, 2))

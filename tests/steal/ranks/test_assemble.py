@@ -273,20 +273,11 @@ def test_a_layout_is_read_as_it_was_written():
 @pytest.mark.parametrize(
     "change",
     [
-        {"shape": [2**40, 3]},
-        {"shape": [-1, 3]},
-        {"shape": "4"},
-        {"placements": ["S(2)"]},
-        {"placements": ["S(0)", "R"]},
-        {"placements": ["X(0)"]},
-        {"placements": ["S(0, 9999999)"]},
-        {"mesh": [3]},
-        {"mesh": [0], "ranks": []},
-        {"ranks": [0, 0]},
-        {"names": ["dp", "tp"]},
-        {"source": 1},
+        {"shape": [2**40, 3]}, {"shape": [-1, 3]}, {"shape": "4"}, {"placements": ["S(2)"]},
+        {"placements": ["S(0)", "R"]}, {"placements": ["X(0)"]}, {"placements": ["S(0, 9999999)"]}, {"mesh": [3]},
+        {"mesh": [0], "ranks": []}, {"ranks": [0, 0]}, {"names": ["dp", "tp"]}, {"source": 1},
     ],
-)
+)  # fmt: skip
 def test_a_damaged_layout_is_refused(change):
     """Sizes, placements and ranks that do not fit each other."""
     with pytest.raises(ValueError, match="is not"):

@@ -140,14 +140,7 @@ def test_views_are_restored_with_their_values(captured, restored, differ, name):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "transposed",
-        "one number expanded",
-        "column expanded",
-        "channels last",
-        "transposed parameter",
-    ],
+    "name", ["transposed", "one number expanded", "column expanded", "channels last", "transposed parameter"]
 )
 def test_views_are_restored_in_their_memory_order(restored, name):
     """And with no more memory."""

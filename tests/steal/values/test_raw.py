@@ -124,15 +124,11 @@ class _Dispatches(TorchDispatchMode):
 @pytest.mark.parametrize(
     "options",
     [
-        {"dump_file": "dump.onnx"},
-        {"gradients": True},
-        {"parameters": True},
-        {"statistics_only": True},
-        {"operators": True},
-        {"watch": "nonfinite"},
+        {"dump_file": "dump.onnx"}, {"gradients": True}, {"parameters": True}, {"statistics_only": True},
+        {"operators": True}, {"watch": "nonfinite"},
     ],
     ids=lambda options: next(iter(options)),
-)
+)  # fmt: skip
 def test_modes_see_only_operations_of_the_model(mode, options, tmp_path, monkeypatch):
     """Also with tensors of 4 MiB, which are copied and summed by torch's threads."""
     monkeypatch.chdir(tmp_path)

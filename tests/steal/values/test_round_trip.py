@@ -14,6 +14,7 @@ from transformers import DynamicCache, StaticCache
 from transformers.cache_utils import EncoderDecoderCache
 
 from filch.steal import Skipped
+from support.models.small import module_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning"),
@@ -22,11 +23,9 @@ pytestmark = [
 ]
 
 
-class Passing(nn.Module):
+def passing():
     """Returns its only argument, or all arguments."""
-
-    def forward(self, *args, **kwargs):
-        return args[0] if len(args) == 1 and not kwargs else (args, kwargs)
+    return module_of(lambda self, *args, **kwargs: args[0] if len(args) == 1 and (not kwargs) else (args, kwargs))
 
 
 ONE, SEVEN = torch.ones(1), torch.full((1,), 7.0)
@@ -35,24 +34,15 @@ ONE, SEVEN = torch.ones(1), torch.full((1,), 7.0)
 @pytest.mark.parametrize(
     ("args", "kwargs"),
     [
-        ((ONE, None, SEVEN), {}),
-        ((ONE, None), {}),
-        ((ONE,), {"a": None, "b": SEVEN}),
-        ((ONE,), {"b": SEVEN, "a": None}),
-        ((None, None), {"a": None}),
-        ((), {"x": ONE, "flag": True}),
-        ((), {}),
-        ((None,), {}),
-        ((ONE, [None]), {}),
-        (((ONE, None),), {}),
-        (({"logits": ONE, "loss": None, "states": [SEVEN, {"deep": ONE}]},), {}),
-        ((5,), {}),
-        (((),), {}),
+        ((ONE, None, SEVEN), {}), ((ONE, None), {}), ((ONE,), {"a": None, "b": SEVEN}),
+        ((ONE,), {"b": SEVEN, "a": None}), ((None, None), {"a": None}), ((), {"x": ONE, "flag": True}), ((), {}),
+        ((None,), {}), ((ONE, [None]), {}), (((ONE, None),), {}),
+        (({"logits": ONE, "loss": None, "states": [SEVEN, {"deep": ONE}]},), {}), ((5,), {}), (((),), {}),
     ],
-)
+)  # fmt: skip
 def test_arguments_and_outputs_are_recorded_as_passed(steal, differ, args, kwargs):
     """Positions, keywords, their order and any nesting are kept, and no None is omitted."""
-    module = Passing()
+    module = passing()
 
     records = steal(("m", module), lambda: module(*args, **kwargs))
 
@@ -69,7 +59,7 @@ def _any_value(rng, depth):
 
 def test_random_nested_values_with_none_are_restored(steal, differ):
     """400 random nestings of tensors, numbers and None."""
-    rng, module = random.Random(0), Passing()  # noqa: S311  no secrets here
+    rng, module = random.Random(0), passing()  # noqa: S311  no secrets here
     values = [_any_value(rng, 3) for _ in range(400)]
 
     records = steal(("m", module), lambda: [module(value) for value in values])
@@ -88,16 +78,10 @@ class Opaque:
 
 
 STORED = {
-    "dtype": torch.float16,
-    "device": torch.device("cpu"),
-    "slice": slice(0, 1),
-    "dataclass": State(torch.ones(2)),
-    "range": range(3),
-    "complex": 1 + 2j,
-    "numpy scalar": np.float32(1.5),
-    "numpy array": np.arange(6.0).reshape(2, 3),
-    "string": "eager",
-}
+    "dtype": torch.float16, "device": torch.device("cpu"), "slice": slice(0, 1), "dataclass": State(torch.ones(2)),
+    "range": range(3), "complex": 1 + 2j, "numpy scalar": np.float32(1.5),
+    "numpy array": np.arange(6.0).reshape(2, 3), "string": "eager",
+}  # fmt: skip
 
 
 NOT_STORED = {"function": len, "object": Opaque(), "class": Opaque, "lambda": lambda: None}

@@ -9,17 +9,12 @@ import torch
 from torch import nn
 
 from filch.steal import restore, steal_forward
+from support.models.small import module_of
 
 
-class Apply(nn.Module):
+def apply(function):
     """Returns the result of a function of its input."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
+    return module_of(lambda self, x: self.function(x), function=function)
 
 
 @pytest.fixture(params=["memory", "dump"])
@@ -27,7 +22,7 @@ def run_captured(request, tmp_path):
     """Run modules in sequence; return the capture and the outputs."""
 
     def run(x, *functions):
-        model = nn.Sequential(*map(Apply, functions))
+        model = nn.Sequential(*map(apply, functions))
         file = tmp_path / "dump.onnx" if request.param == "dump" else None
         with steal_forward(model, include="*", dump_file=file) as capture:
             model(x)
@@ -48,15 +43,11 @@ def test_an_output_that_is_the_next_input_is_stored_once(run_captured):
 @pytest.mark.parametrize(
     "view",
     [
-        lambda x: x[100:300],
-        lambda x: x.view(-1),
-        lambda x: x.unsqueeze(0),
-        lambda x: x.view(torch.int32),
-        lambda x: (x, x[0:500], x[500:]),
-        lambda x: x.expand(3, 1000),
+        lambda x: x[100:300], lambda x: x.view(-1), lambda x: x.unsqueeze(0), lambda x: x.view(torch.int32),
+        lambda x: (x, x[0:500], x[500:]), lambda x: x.expand(3, 1000),
     ],
     ids=["slice", "flat", "unsqueezed", "other dtype", "several", "expanded"],
-)
+)  # fmt: skip
 def test_a_view_of_a_stored_tensor_takes_no_space(run_captured, view, differ):
     """It is restored with its own shape and dtype."""
     x = torch.randn(1000)

@@ -47,29 +47,14 @@ def _inline(dims, kind=TensorProto.FLOAT, raw=bytes(64)):
     return TensorProto(name="w", data_type=kind, dims=dims, raw_data=raw)
 
 
-def _link_out(folder):
-    (folder / "link").symlink_to("../secret")
-    return _add(_external("link"))
+def _after(prepare: Callable[[Path], object], location: str):
+    """Return a function that prepares a folder, and whose model refers to a file there."""
 
+    def make(folder):
+        prepare(folder)
+        return _add(_external(location))
 
-def _folder_out(folder):
-    (folder / "sub").symlink_to("..")
-    return _add(_external("sub/secret"))
-
-
-def _hard_link(folder):
-    os.link(folder.parent / "secret", folder / "hard")
-    return _add(_external("hard"))
-
-
-def _fifo(folder):
-    os.mkfifo(folder / "fifo")
-    return _add(_external("fifo"))
-
-
-def _link_to_zero(folder):
-    (folder / "zero").symlink_to("/dev/zero")
-    return _add(_external("zero"))
+    return make
 
 
 def _constant(location):
@@ -167,9 +152,10 @@ def _sparse():
     return model
 
 
-def _twice_an_input():
+def _changed(change: Callable[[onnx.ModelProto], object]):
+    """Return a model of one Relu after a change."""
     model = model_of([_relu("x", "y")])
-    model.graph.input.append(_VARIABLE)
+    change(model)
     return model
 
 
@@ -191,63 +177,42 @@ def _cycle_through_branch():
     }""")
 
 
-def _attribute(attribute):
-    model = model_of([_relu("x", "y")])
-    model.graph.node[0].attribute.append(attribute)
-    return model
-
-
 def _versioned(domain, version):
     model = model_of([_relu("x", "y")])
-    model.ClearField("opset_import")
+    del model.opset_import[:]
     model.opset_import.add(domain=domain, version=version)
-    return model
-
-
-def _typed(kind):
-    model = model_of([_relu("x", "y")])
-    model.graph.input[0].type.CopyFrom(kind)
     return model
 
 
 Make = Callable[[Path], onnx.ModelProto | bytes]
 
+ELSEWHERE = {
+    "up": "../secret", "up, by a detour": "sub/../../secret", "up, as on Windows": "..\\secret", "no name": "",
+    "passwords": "/etc/passwd", "device": "/dev/zero", "the folder": ".",
+}  # fmt: skip
+NO_NAME, LINK = "is not the name of a file in the folder", "is a link out of the folder"
+NO_PLACE = "has no valid location of its external data"
 OUTSIDE: dict[str, tuple[Make, str]] = {
-    "up": (lambda _: _add(_external("../secret")), "is not the name of a file in the folder"),
-    "up, by a detour": (lambda _: _add(_external("sub/../../secret")), "is not the name of a file in the folder"),
-    "up, as on Windows": (lambda _: _add(_external("..\\secret")), "is not the name of a file in the folder"),
-    "absolute": (
-        lambda folder: _add(_external(str(folder.parent / "secret"))),
-        "is not the name of a file in the folder",
-    ),
-    "passwords": (lambda _: _add(_external("/etc/passwd")), "is not the name of a file in the folder"),
-    "link": (_link_out, "is a link out of the folder"),
-    "folder that is a link": (_folder_out, "is a link out of the folder"),
-    "hard link": (_hard_link, "is a hard link"),
-    "FIFO": (_fifo, "it is a FIFO, not a regular file"),
-    "link to a device": (_link_to_zero, "is a link out of the folder"),
-    "device": (lambda _: _add(_external("/dev/zero")), "is not the name of a file in the folder"),
-    "no name": (lambda _: _add(_external("")), "is not the name of a file in the folder"),
+    **{name: (_after(lambda _: None, location), NO_NAME) for name, location in ELSEWHERE.items()},
+    "absolute": (lambda folder: _add(_external(str(folder.parent / "secret"))), NO_NAME),
+    "link": (_after(lambda folder: (folder / "link").symlink_to("../secret"), "link"), LINK),
+    "folder that is a link": (_after(lambda folder: (folder / "sub").symlink_to(".."), "sub/secret"), LINK),
+    "hard link": (_after(lambda folder: os.link(folder.parent / "secret", folder / "hard"), "hard"), "is a hard link"),
+    "FIFO": (_after(lambda folder: os.mkfifo(folder / "fifo"), "fifo"), "it is a FIFO, not a regular file"),
+    "link to a device": (_after(lambda folder: (folder / "zero").symlink_to("/dev/zero"), "zero"), LINK),
     "null character": (lambda _: _add(_external("a\0b")), "null"),
-    "the folder": (lambda _: _add(_external(".")), "is not the name of a file in the folder"),
     "address in memory": (lambda _: _add(_external("*/_ORT_MEM_ADDR_/*", "4096")), "No such file"),
-    "in a constant": (lambda _: _constant("../secret"), "is not the name of a file in the folder"),
-    "in a branch": (lambda _: _in_branch("../secret"), "is not the name of a file in the folder"),
-    "in a function": (lambda _: _in_function("../secret"), "is not the name of a file in the folder"),
+    "in a constant": (lambda _: _constant("../secret"), NO_NAME),
+    "in a branch": (lambda _: _in_branch("../secret"), NO_NAME),
+    "in a function": (lambda _: _in_function("../secret"), NO_NAME),
 }
 
 TENSORS: dict[str, tuple[Make, str]] = {
-    "negative offset": (lambda _: _add(_external("inside", "-5")), "has no valid location of its external data"),
+    "negative offset": (lambda _: _add(_external("inside", "-5")), NO_PLACE),
     "offset beyond": (lambda _: _add(_external("inside", "1000")), "has 0 bytes, but its shape requires 64"),
     "length beyond": (lambda _: _add(_external("inside", "0", None, (2**30, 2**30))), "but its shape requires"),
-    "offset of many digits": (
-        lambda _: _add(_external("inside", "9" * 5000)),
-        "has no valid location of its external data",
-    ),
-    "texts elsewhere": (
-        lambda _: _add(_external("inside", kind=TensorProto.STRING)),
-        "has no valid location of its external data",
-    ),
+    "offset of many digits": (lambda _: _add(_external("inside", "9" * 5000)), NO_PLACE),
+    "texts elsewhere": (lambda _: _add(_external("inside", kind=TensorProto.STRING)), NO_PLACE),
     "fewer numbers than dims": (lambda _: _add(_inline([2**31, 2**31])), "has 64 bytes, but its shape requires"),
     "a product of dims that overflows": (lambda _: _add(_inline([2**32, 2**32, 16])), "but its shape requires"),
     "negative dim": (lambda _: _add(_inline([-1])), "has the invalid shape"),
@@ -271,7 +236,10 @@ GRAPHS: dict[str, tuple[Make, str]] = {
     "output that nothing makes": (lambda _: model_of([_relu("x", "q")]), "no node computes 'y'"),
     "value made twice": (lambda _: model_of([_relu("x", "y"), _relu("x", "y")]), "two nodes or inputs define 'y'"),
     "input made again": (lambda _: model_of([_relu("x", "x"), _relu("x", "y")]), "two nodes or inputs define 'x'"),
-    "input twice": (lambda _: _twice_an_input(), "two of its inputs have the same name"),
+    "input twice": (
+        lambda _: _changed(lambda model: model.graph.input.append(_VARIABLE)),
+        "two of its inputs have the same name",
+    ),
     "initializer twice": (lambda _: _twice_an_initializer(), "two of its initializers have the same name"),
     "deep": (lambda _: _deep(30), "nested more than 16 deep"),
     "function that calls itself": (lambda _: _calling(_calls("F", "F")), "a function calls itself: F → F"),
@@ -288,11 +256,11 @@ GRAPHS: dict[str, tuple[Make, str]] = {
         "call each other more than 50 deep",
     ),
     "attribute without a type": (
-        lambda _: _attribute(onnx.AttributeProto(name="a", i=1)),
+        lambda _: _changed(lambda model: model.graph.node[0].attribute.add(name="a", i=1)),
         "the attribute 'a' has an unknown type",
     ),
     "attribute of an unknown type": (
-        lambda _: _attribute(onnx.AttributeProto.FromString(b"\x0a\x01a\xa0\x01\x63")),
+        lambda _: _changed(lambda model: model.graph.node[0].attribute.add().ParseFromString(b"\x0a\x01a\xa0\x01\x63")),
         "the attribute 'a' has an unknown type",
     ),
     "operators of a version to come": (
@@ -301,22 +269,23 @@ GRAPHS: dict[str, tuple[Make, str]] = {
     ),
     "the same, by the domain's other name": (lambda _: _versioned("ai.onnx", 2**32 + 18), "which does not exist"),
     "input of an unknown type": (
-        lambda _: _typed(onnx.TypeProto(tensor_type=onnx.TypeProto.Tensor(elem_type=99))),
+        lambda _: _changed(lambda model: setattr(model.graph.input[0].type.tensor_type, "elem_type", 99)),
         "ValueError: 99 is not a valid DataType",
     ),
     "input that is a map": (
-        lambda _: _typed(onnx.TypeProto(map_type=onnx.TypeProto.Map(key_type=TensorProto.INT64))),
+        lambda _: _changed(lambda model: setattr(model.graph.input[0].type.map_type, "key_type", TensorProto.INT64)),
         "is a map, which only a ZipMap node may return",
     ),
     "function twice": (lambda _: _calling(_calls("F", "Relu"), _calls("F", "Relu")), "has the function 'F' twice"),
 }
 
+TOO_MUCH = "would take more than 768 MB"
 BYTES: dict[str, tuple[Make, str]] = {
-    "nodes": (lambda _: _flood(1, 10**6), "would take more than 768 MB"),
-    "initializers": (lambda _: _flood(5, 10**6), "would take more than 768 MB"),
-    "inputs": (lambda _: _flood(11, 10**6), "would take more than 768 MB"),
-    "attributes": (lambda _: _node_flood(5, 2 * 10**6), "would take more than 768 MB"),
-    "notes": (lambda _: _node_flood(9, 4 * 10**6), "would take more than 768 MB"),
+    "nodes": (lambda _: _flood(1, 10**6), TOO_MUCH),
+    "initializers": (lambda _: _flood(5, 10**6), TOO_MUCH),
+    "inputs": (lambda _: _flood(11, 10**6), TOO_MUCH),
+    "attributes": (lambda _: _node_flood(5, 2 * 10**6), TOO_MUCH),
+    "notes": (lambda _: _node_flood(9, 4 * 10**6), TOO_MUCH),
     "text that is none": (
         lambda _: model_of([_relu("x", "y", "AAAA")]).SerializeToString().replace(b"AAAA", b"A\xff\xfeA"),
         "a string that is not UTF-8",
@@ -346,17 +315,8 @@ NOTES: dict[str, tuple[Make, str]] = {
     ),
 }
 
-REFUSED = {
-    f"{kind}: {name}": case
-    for kind, cases in (
-        ("outside", OUTSIDE),
-        ("tensors", TENSORS),
-        ("graphs", GRAPHS),
-        ("bytes", BYTES),
-        ("notes", NOTES),
-    )
-    for name, case in cases.items()
-}
+KINDS = {"outside": OUTSIDE, "tensors": TENSORS, "graphs": GRAPHS, "bytes": BYTES, "notes": NOTES}
+REFUSED = {f"{kind}: {name}": case for kind, cases in KINDS.items() for name, case in cases.items()}
 
 # What is odd, and loads and is shown all the same.
 LOADED: dict[str, Make] = {
@@ -452,23 +412,17 @@ def _shaped(operator, reads, **sizes):
     )
 
 
+def _gathered_in_function():
+    gathers = " ".join(f"v{place + 1} = Gather(v{place}, v{place})" for place in range(40))
+    return _written(f"""{{ y = own.F(x) }} <domain: "own", opset_import: ["": 18]> F(a) => (b) {{
+        v0 = Cast<to = 7>(a) {gathers} b = Cast<to = 1>(v40)
+    }}""")
+
+
 # What loads, and must not be run: some nodes that ask for billions of dimensions.
 DIMENSIONS: dict[str, Make] = {
     "gathered by itself": lambda _: _again("Gather", 40, "Cast"),
-    "gathered by itself in a function": lambda _: _calling(
-        helper.make_function(
-            "local",
-            "F",
-            ["a"],
-            ["b"],
-            [
-                helper.make_node("Cast", ["a"], ["v0"], to=TensorProto.INT64),
-                *(helper.make_node("Gather", [f"v{i}", f"v{i}"], [f"v{i + 1}"]) for i in range(40)),
-                helper.make_node("Cast", ["v40"], ["b"], to=TensorProto.FLOAT),
-            ],
-            _OPSETS,
-        )
-    ),
+    "gathered by itself in a function": lambda _: _gathered_in_function(),
     "gathered from each": lambda _: _again("GatherND", 10_000, "Cast", "v0"),
     "a shape joined with itself": lambda _: _again("Concat", 40, "Shape", last="Reshape", axis=0),
     "squeezed by one axis often": lambda _: _squeezed("Squeeze"),

@@ -193,14 +193,6 @@ def unmade(files: Files, _: Path) -> None:
     files["extra/filch.onnx"] = base64.b64encode(model.SerializeToString())
 
 
-def many_nodes(data: dict[str, Any], _: Path) -> None:
-    data["nodes"] = [{}] * 20_001
-
-
-def nested(files: Files, _: Path) -> None:
-    files[MODEL] = b"[" * 200_000
-
-
 def many_lists(files: Files, _: Path) -> None:
     files[MODEL] = b"[" + b"[]," * 3_000_000 + b"[]]"
 
@@ -238,58 +230,55 @@ def of_products(name: str, *further: str) -> str:
 
 POWERS = "Pow(Integer(9), Pow(Integer(9), Pow(Integer(9), Integer(9))))"
 
+NOT_VALID, TERMS = "not valid in a symbolic size", "more than 100 terms"
+UNKNOWN, NOT_RUN = "knows no operator", "Filch does not run from a file"
+TOO_MANY, OTHER_SIZE = "at most 10,000 are read", "does not have the size in its metadata"
 REFUSED: dict[str, tuple[Change, str]] = {
-    "a size that is code": (first_size(lambda folder: code(folder) + " or 2"), "not valid in a symbolic size"),
-    "code in a symbol": (first_size(lambda folder: f"Symbol({code(folder)})"), "not valid in a symbolic size"),
+    "a size that is code": (first_size(lambda folder: code(folder) + " or 2"), NOT_VALID),
+    "code in a symbol": (first_size(lambda folder: f"Symbol({code(folder)})"), NOT_VALID),
     "code in an assumption": (
         first_size(lambda folder: f"Symbol('s0', real={code(folder)})"),
         "assumptions that torch does not use",
     ),
-    "a lambda": (first_size(lambda folder: f"(lambda: {code(folder)})()"), "not valid in a symbolic size"),
-    "powers of powers": (first_size(lambda _: "9**9**9**9"), "not valid in a symbolic size"),
+    "a lambda": (first_size(lambda folder: f"(lambda: {code(folder)})()"), NOT_VALID),
+    "powers of powers": (first_size(lambda _: "9**9**9**9"), NOT_VALID),
     "sympy's powers of powers": (first_size(lambda _: POWERS), "the exponent"),
-    "a remainder of powers": (first_size(lambda _: of_powers("PythonMod")), "more than 100 terms"),
-    "a quotient of powers": (first_size(lambda _: of_powers("FloorDiv")), "more than 100 terms"),
-    "a quotient of products": (first_size(lambda _: of_products("FloorDiv")), "more than 100 terms"),
-    "an index of products": (
-        first_size(lambda _: of_products("ModularIndexing", "Integer(7)")),
-        "more than 100 terms",
-    ),
+    "a remainder of powers": (first_size(lambda _: of_powers("PythonMod")), TERMS),
+    "a quotient of powers": (first_size(lambda _: of_powers("FloorDiv")), TERMS),
+    "a quotient of products": (first_size(lambda _: of_products("FloorDiv")), TERMS),
+    "an index of products": (first_size(lambda _: of_products("ModularIndexing", "Integer(7)")), TERMS),
     "a remainder of products of sums": (
         first_size(lambda _: f"PythonMod(Mul({sum_of(19)}, {sum_of(19, 9)}), {sum_of(9, 5)})"),
-        "more than 100 terms",
+        TERMS,
     ),
     "a long number": (first_size(lambda _: f"Integer({'9' * 3000})"), "too large a number"),
-    "products of products": (
-        first_size(lambda _: f"Mul({', '.join(['Integer(2**40)'] * 90)})"),
-        "not valid in a symbolic size",
-    ),
+    "products of products": (first_size(lambda _: f"Mul({', '.join(['Integer(2**40)'] * 90)})"), NOT_VALID),
     "an expression without end": (first_size(lambda _: "Add(" * 500 + "1" + ")" * 500), "too long"),
     "brackets in a size": (first_size(lambda _: "[" * 3000), "not a symbolic size"),
     "a file that is mapped": (
         calls("torch.ops.aten.from_file.default", text(lambda folder: str(canary(folder)))),
-        "Filch does not run from a file",
+        NOT_RUN,
     ),
-    "a file that is written": (calls("torch.ops.aten.save.default", text(str)), "Filch does not run from a file"),
-    "a shell": (calls("torch.os.system", text(lambda folder: f"touch {canary(folder)}")), "knows no operator"),
-    "a library": (calls("torch.ops.load_library", text(str)), "knows no operator"),
-    "a function of Python": (calls("_operator.methodcaller", text(str)), "knows no operator"),
-    "an operator of nobody": (calls("torch.ops.nobody.knows.default"), "knows no operator"),
-    "an unchecked view": (calls("torch.ops.aten._reshape_alias.default"), "Filch does not run from a file"),
-    "a change in place": (calls("torch.ops.aten.add_.Tensor", cyclic), "Filch does not run from a file"),
-    "a loop": (calls("torch.ops.higher_order.while_loop"), "Filch does not run from a file"),
-    "an operator as an argument": (argument({"as_operator": "torch.os.system"}), "knows no operator"),
+    "a file that is written": (calls("torch.ops.aten.save.default", text(str)), NOT_RUN),
+    "a shell": (calls("torch.os.system", text(lambda folder: f"touch {canary(folder)}")), UNKNOWN),
+    "a library": (calls("torch.ops.load_library", text(str)), UNKNOWN),
+    "a function of Python": (calls("_operator.methodcaller", text(str)), UNKNOWN),
+    "an operator of nobody": (calls("torch.ops.nobody.knows.default"), UNKNOWN),
+    "an unchecked view": (calls("torch.ops.aten._reshape_alias.default"), NOT_RUN),
+    "a change in place": (calls("torch.ops.aten.add_.Tensor", cyclic), NOT_RUN),
+    "a loop": (calls("torch.ops.higher_order.while_loop"), NOT_RUN),
+    "an operator as an argument": (argument({"as_operator": "torch.os.system"}), UNKNOWN),
     "an object as an argument": (argument({"as_custom_obj": {"name": "x", "class_fqn": "y"}}), "as_custom_obj"),
     "a number of any length": (argument({"as_int": 10**30}), "not a 64-bit integer"),
     "a text of two lines": (argument({"as_string": "a\nb"}), "not a single line of text"),
     "an unknown type": (argument({"as_scalar_type": 99}), "not a supported ScalarType"),
     "an unchecked layout": (argument({"as_layout": 2}), "not a supported Layout"),
-    "a million dimensions to sum": (argument({"as_ints": [0] * 1_000_000}), "at most 10,000 are read"),
-    "lists of a million numbers": (argument({"as_int_lists": [[0] * 1_000_000]}), "at most 10,000 are read"),
-    "a million symbols": (argument({"as_sym_ints": [{"as_int": 1}] * 100_000}), "at most 10,000 are read"),
+    "a million dimensions to sum": (argument({"as_ints": [0] * 1_000_000}), TOO_MANY),
+    "lists of a million numbers": (argument({"as_int_lists": [[0] * 1_000_000]}), TOO_MANY),
+    "a million symbols": (argument({"as_sym_ints": [{"as_int": 1}] * 100_000}), TOO_MANY),
     "a value of too many dimensions": (
         graph(lambda data, _: next(iter(data["tensor_values"].values())).update(sizes=[{"as_int": 1}] * 10_001)),
-        "at most 10,000 are read",
+        TOO_MANY,
     ),
     "two arguments in one": (argument({"as_int": 1, "as_string": "x"}), "not one of"),
     "a value of itself": (calls("torch.ops.aten.neg.default", cyclic), "torch can't make a program of it"),
@@ -311,27 +300,24 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "a schema to come": (whole(lambda data, _: data.update(schema_version={"major": 9, "minor": 0})), "its schema has"),
     "no graph": (whole(lambda data, _: data.update(graph_module=None)), "is not an object"),
     "a list of operations without end": (many_lists, "MB of memory"),
-    "brackets": (nested, "nested too deep"),
+    "brackets": (lambda files, _: files.update({MODEL: b"[" * 200_000}), "nested too deep"),
     "an opaque constant": (opaque, "a pickle may hold code"),
     "a pickled weight": (pickled_weight, "a pickle may hold code"),
     "weights of an older torch": (pickled("data/weights/model.pt"), "its weights are pickled"),
-    "a weight larger than its bytes": (
-        weight_meta(sizes=[HUGE, HUGE], strides=[HUGE, {"as_int": 1}]),
-        "does not have the size in its metadata",
-    ),
+    "a weight larger than its bytes": (weight_meta(sizes=[HUGE, HUGE], strides=[HUGE, {"as_int": 1}]), OTHER_SIZE),
     "a weight that repeats its numbers": (
         weight_meta(sizes=[HUGE, HUGE], strides=[{"as_int": 0}, {"as_int": 0}]),
         "repeats its elements too often",
     ),
     "values of too many elements": (beyond_counting, "can't make a program"),
-    "a weight at the end of memory": (
-        weight_meta(storage_offset={"as_int": 2**62}),
-        "does not have the size in its metadata",
-    ),
+    "a weight at the end of memory": (weight_meta(storage_offset={"as_int": 2**62}), OTHER_SIZE),
     "a weight of another file": (weight(path_name="../../../../etc/passwd"), "it has no member"),
     "a graph with data of another file": (outside, "refers to other files"),
     "a graph with a value that nothing makes": (unmade, "no node computes 'nothing'"),
-    "a graph of too many operations": (graph(many_nodes), "at most 20,000 are read"),
+    "a graph of too many operations": (
+        graph(lambda data, _: data.update(nodes=[{}] * 20_001)),
+        "at most 20,000 are read",
+    ),
 }
 
 HARMLESS: dict[str, Change] = {
@@ -392,18 +378,6 @@ def hard_linked(files: Files, path: Path) -> None:
     path.hardlink_to(path.with_name("elsewhere"))
 
 
-def endless(_: Files, path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-def nothing(_: Files, path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def pickle_alone(_: Files, path: Path) -> None:
-    path.write_bytes(pickle.dumps(Payload(path.parent.parent), 2))
-
-
 ARCHIVES: dict[str, tuple[Change, str]] = {
     "a compressed member": (compressed, "is compressed"),
     "a member outside of the folder": (outside_names, "is encrypted or has an invalid name"),
@@ -413,8 +387,8 @@ ARCHIVES: dict[str, tuple[Change, str]] = {
     "members that share bytes": (overlapping, "larger than the file"),
     "a link out of the folder": (linked, "a link out of the folder"),
     "a hard link": (hard_linked, "hard link"),
-    "a link to a device": (endless, ""),
+    "a link to a device": (lambda _, path: path.symlink_to("/dev/zero"), ""),
     "a FIFO": (lambda _, path: os.mkfifo(path), ""),
-    "nothing": (nothing, "not a zip file"),
-    "a pickle": (pickle_alone, "not a zip file"),
+    "nothing": (lambda _, path: path.write_bytes(b""), "not a zip file"),
+    "a pickle": (lambda _, path: path.write_bytes(pickle.dumps(Payload(path.parent.parent), 2)), "not a zip file"),
 }

@@ -85,16 +85,9 @@ JOURNALS: dict[str, tuple[Write, str]] = {
 }
 
 _ROW = {
-    "filch_ledger": 1,
-    "key": "k",
-    "run": "2026-10-01T03:00:00Z",
-    "labels": {"model": "m"},
-    "status": "close",
-    "error": 1e-7,
-    "detail": "",
-    "blame": None,
-    "environment": {},
-}
+    "filch_ledger": 1, "key": "k", "run": "2026-10-01T03:00:00Z", "labels": {"model": "m"}, "status": "close",
+    "error": 1e-7, "detail": "", "blame": None, "environment": {},
+}  # fmt: skip
 
 
 def _row(**entries: object) -> Write:
@@ -150,12 +143,6 @@ TABLES: dict[str, tuple[Write, str]] = {
 
 # Files that a report says that it is about.
 PATHS = {
-    "a long name": "a" * 5_000,
-    "a long path": "a/" * 5_000,
-    "NUL": "a\0b.onnx",
-    "a color": "\x1b[31m\n[red]x[/red]",
-    "a surrogate": "\ud800.onnx",
-    "a device": "/dev/zero",
-    "a folder": ".",
-    "nothing": "",
-}
+    "a long name": "a" * 5_000, "a long path": "a/" * 5_000, "NUL": "a\0b.onnx", "a color": "\x1b[31m\n[red]x[/red]",
+    "a surrogate": "\ud800.onnx", "a device": "/dev/zero", "a folder": ".", "nothing": "",
+}  # fmt: skip

@@ -17,20 +17,9 @@ from support.models.zoo import MODELS
 WANTED = ("ResNet-18", "resnet", "bert", "llama", "t5", "vit", "whisper", "clip")
 LEVELS = ("basic", "extended", "layout", "all")
 TITLES = (
-    "model",
-    "backend",
-    "exported nodes",
-    "survive",
-    "fused",
-    "folded",
-    "removed",
-    "compiled nodes",
-    "with origins",
-    "with an error",
-    "wrong values",
-    "largest error",
-    "observer's effect",
-)
+    "model", "backend", "exported nodes", "survive", "fused", "folded", "removed", "compiled nodes", "with origins",
+    "with an error", "wrong values", "largest error", "observer's effect",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

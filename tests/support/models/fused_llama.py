@@ -18,16 +18,9 @@ def tiny_llama() -> tuple[LlamaForCausalLM, tuple[()], dict[str, Any]]:
     """Return a Llama of one layer and the arguments to call it with."""
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=40,
-        hidden_size=_WIDTH,
-        intermediate_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=_HEADS,
-        num_key_value_heads=_KEYS,
-        max_position_embeddings=16,
-        initializer_range=0.2,
-        attn_implementation="eager",
-    )
+        vocab_size=40, hidden_size=_WIDTH, intermediate_size=64, num_hidden_layers=1, num_attention_heads=_HEADS,
+        num_key_value_heads=_KEYS, max_position_embeddings=16, initializer_range=0.2, attn_implementation="eager",
+    )  # fmt: skip
     model = LlamaForCausalLM(config).eval()
     for parameter in model.parameters():
         if parameter.dim() == 1:

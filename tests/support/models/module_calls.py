@@ -14,18 +14,9 @@ from filch.steal import Capture, steal_forward
 from support.models.zoo import MODELS
 
 TITLES = (
-    "model",
-    "calls",
-    "exact",
-    "alias",
+    "model", "calls", "exact", "alias", "dead", "largest error", "optimized: exact", "alias", "folded", "fused",
     "dead",
-    "largest error",
-    "optimized: exact",
-    "alias",
-    "folded",
-    "fused",
-    "dead",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

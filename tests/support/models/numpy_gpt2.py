@@ -12,16 +12,10 @@ from transformers import GPT2Config, GPT2LMHeadModel
 HEADS, WIDTH, LAYERS = 4, 48, 3
 # Each fault, with the first array that shows it.
 FAULTS = {
-    "eps": "b1/ln1",
-    "norm order": "b1/mid",
-    "swapped query and key": "b1/exp",
-    "no scale": "b1/exp",
-    "no mask": "b1/exp",
-    "heads not merged": "b1/mid",
-    "transposed weight": "b1/mid",
-    "erf": "b1/act",
+    "eps": "b1/ln1", "norm order": "b1/mid", "swapped query and key": "b1/exp", "no scale": "b1/exp",
+    "no mask": "b1/exp", "heads not merged": "b1/mid", "transposed weight": "b1/mid", "erf": "b1/act",
     "positions": "embed",
-}
+}  # fmt: skip
 Arrays = dict[str, Any]
 
 
@@ -49,17 +43,10 @@ def numpy_weights(model: nn.Module) -> Arrays:
     weights = {"wte": own["wte.weight"], "wpe": own["wpe.weight"], "g": own["ln_f.weight"], "b": own["ln_f.bias"]}
     for layer in range(LAYERS):
         names = {
-            "g1": "ln_1.weight",
-            "b1": "ln_1.bias",
-            "g2": "ln_2.weight",
-            "b2": "ln_2.bias",
-            "o": "attn.c_proj.weight",
-            "o_b": "attn.c_proj.bias",
-            "up": "mlp.c_fc.weight",
-            "up_b": "mlp.c_fc.bias",
-            "down": "mlp.c_proj.weight",
-            "down_b": "mlp.c_proj.bias",
-        }
+            "g1": "ln_1.weight", "b1": "ln_1.bias", "g2": "ln_2.weight", "b2": "ln_2.bias",
+            "o": "attn.c_proj.weight", "o_b": "attn.c_proj.bias", "up": "mlp.c_fc.weight", "up_b": "mlp.c_fc.bias",
+            "down": "mlp.c_proj.weight", "down_b": "mlp.c_proj.bias",
+        }  # fmt: skip
         weights |= {f"b{layer}/{name}": own[f"h.{layer}.{path}"] for name, path in names.items()}
         for index, name in enumerate("qkv"):
             part = slice(index * WIDTH, (index + 1) * WIDTH)

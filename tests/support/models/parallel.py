@@ -161,14 +161,9 @@ def data_parallel(model: nn.Module) -> nn.Module:
 
 
 KINDS: dict[str, Parallel] = {
-    "single": single,
-    "tensor": tensor_parallel,
-    "sequence": sequence_parallel,
-    "fsdp": fully_sharded,
-    "hsdp": hybrid_sharded,
-    "fsdp_tensor": two_dimensional,
-    "ddp": data_parallel,
-}
+    "single": single, "tensor": tensor_parallel, "sequence": sequence_parallel, "fsdp": fully_sharded,
+    "hsdp": hybrid_sharded, "fsdp_tensor": two_dimensional, "ddp": data_parallel,
+}  # fmt: skip
 
 
 def batch_of(kind: str, rank: int, world: int) -> tuple[torch.Tensor, torch.Tensor]:

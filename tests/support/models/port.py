@@ -100,14 +100,8 @@ class Ported(nn.Module):
 
 # The module of the port in which each bug is, in a block.
 BUGS = {
-    "epsilon": "ln1",
-    "scale": "",
-    "mask": "",
-    "heads": "",
-    "gelu": "",
-    "residual": "",
-    "transposed": "proj",
-}
+    "epsilon": "ln1", "scale": "", "mask": "", "heads": "", "gelu": "", "residual": "", "transposed": "proj",
+}  # fmt: skip
 
 
 def port(bugs: dict[int, str] | None = None) -> tuple[Decoder, Ported, tuple[Tensor]]:

@@ -11,14 +11,14 @@ from filch.export import Program, export
 from filch.steal import Capture, steal_forward
 
 
-def module_of(forward: Callable[..., Any], /, **parts: nn.Module | torch.Tensor) -> nn.Module:
-    """Return a module whose `forward` is this function of itself and its inputs; other tensors are buffers."""
+def module_of(forward: Callable[..., Any], /, **parts: Any) -> nn.Module:
+    """Return a module whose `forward` is this function of itself and its inputs; tensors but parameters are buffers."""
     module: nn.Module = type("Model", (nn.Module,), {"forward": forward})()
     for name, part in parts.items():
-        if isinstance(part, nn.Parameter | nn.Module):
-            setattr(module, name, part)
-        else:
+        if isinstance(part, torch.Tensor) and not isinstance(part, nn.Parameter):
             module.register_buffer(name, part)
+        else:
+            setattr(module, name, part)
     return module
 
 

@@ -77,10 +77,6 @@ def _ids_only() -> Inputs:
     return (), {"input_ids": _ids()}
 
 
-def _positional_ids() -> Inputs:
-    return (_ids(),), {}
-
-
 def _text_to_text() -> Inputs:
     args, kwargs = _text()
     return args, kwargs | {"decoder_input_ids": _ids(6)}
@@ -111,10 +107,6 @@ def _image() -> Inputs:
     return (), {"pixel_values": _pixels()}
 
 
-def _positional_image() -> Inputs:
-    return (_pixels(),), {}
-
-
 def _masked_image() -> Inputs:
     """Return two images, the second one padded on the right."""
     mask = torch.ones(BATCH, IMAGE, IMAGE, dtype=torch.int64)
@@ -131,17 +123,10 @@ def _spectrogram() -> Inputs:
     return (), {"input_features": torch.randn(BATCH, 8, 2 * LENGTH), "decoder_input_ids": _ids(6)}
 
 
-def _waveform() -> Inputs:
-    return (), {"input_values": torch.randn(BATCH, 400)}
-
-
 TEXT: Settings = {"vocab_size": VOCABULARY, "pad_token_id": PAD, "bos_token_id": 1, "eos_token_id": 2}
 STACK: Settings = {
-    "hidden_size": HIDDEN,
-    "intermediate_size": 48,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS,
-}
+    "hidden_size": HIDDEN, "intermediate_size": 48, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
+}  # fmt: skip
 POSITIONS: Settings = {"max_position_embeddings": 32}
 ENCODER: Settings = TEXT | STACK | POSITIONS
 NO_CACHE: Settings = {"use_cache": False}
@@ -155,32 +140,11 @@ EXPERTS: Settings = DECODER | {
     # The default, a grouped product, has no ONNX translation; 'eager' loops over the experts that were hit.
     "experts_implementation": "batched_mm",
 }
-SEQ2SEQ: Settings = (
-    TEXT
-    | NO_CACHE
-    | {
-        "d_model": HIDDEN,
-        "encoder_layers": LAYERS,
-        "decoder_layers": LAYERS,
-        "encoder_attention_heads": HEADS,
-        "decoder_attention_heads": HEADS,
-        "encoder_ffn_dim": 48,
-        "decoder_ffn_dim": 48,
-        "decoder_start_token_id": 2,
-    }
-)
-T5: Settings = (
-    TEXT
-    | NO_CACHE
-    | {
-        "d_model": HIDDEN,
-        "d_kv": HEAD_DIM,
-        "d_ff": 48,
-        "num_layers": LAYERS,
-        "num_heads": HEADS,
-        "decoder_start_token_id": PAD,
-    }
-)
+PER_SIDE = {"layers": LAYERS, "attention_heads": HEADS, "ffn_dim": 48}
+SIDES: Settings = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in PER_SIDE.items()}
+SEQ2SEQ: Settings = TEXT | NO_CACHE | SIDES | {"d_model": HIDDEN, "decoder_start_token_id": 2}
+SIZES_OF_T5: Settings = {"d_model": HIDDEN, "d_kv": HEAD_DIM, "d_ff": 48, "num_layers": LAYERS, "num_heads": HEADS}
+T5: Settings = TEXT | NO_CACHE | SIZES_OF_T5 | {"decoder_start_token_id": PAD}
 STATE_SPACE: Settings = TEXT | NO_CACHE | {"hidden_size": HIDDEN, "state_size": 8, "num_hidden_layers": LAYERS}
 PATCHES: Settings = {"image_size": IMAGE, "patch_size": 8}
 VISION: Settings = STACK | PATCHES
@@ -216,7 +180,7 @@ RECIPES: dict[str, Recipe] = {
     "gemma": ("GemmaForCausalLM", DECODER, _text),
     "gemma2": ("Gemma2ForCausalLM", DECODER | {"sliding_window": 4}, _text),
     "gpt2": ("GPT2LMHeadModel", GPT, _text),
-    "gpt_neox": ("GPTNeoXForCausalLM", ENCODER | NO_CACHE, _positional_ids),
+    "gpt_neox": ("GPTNeoXForCausalLM", ENCODER | NO_CACHE, lambda: (_ids(),), {}),
     "opt": ("OPTForCausalLM", ENCODER | NO_CACHE | {"ffn_dim": 48, "word_embed_proj_dim": 16}, _text),
     "bloom": ("BloomForCausalLM", GPT, _text),
     "mamba": ("MambaForCausalLM", STATE_SPACE, _ids_only),
@@ -237,12 +201,12 @@ RECIPES: dict[str, Recipe] = {
     "dinov2": ("Dinov2Model", VISION, _image),
     "swin": ("SwinModel", WINDOWS, _image),
     "convnext": ("ConvNextModel", PYRAMID | {"layer_scale_init_value": 1.0}, _image),
-    "resnet": ("ResNetForImageClassification", RESNET, _positional_image),
+    "resnet": ("ResNetForImageClassification", RESNET, lambda: (_pixels(),), {}),
     "mobilenet_v2": ("MobileNetV2Model", MOBILE, _image),
     "segformer": ("SegformerForSemanticSegmentation", PYRAMID | {"num_attention_heads": [1, 2, 2, 4]}, _image),
     "yolos": ("YolosForObjectDetection", VISION | {"image_size": [IMAGE, IMAGE], "num_detection_tokens": 5}, _image),
     # Sound, and text with images
-    "wav2vec2": ("Wav2Vec2ForCTC", WAV2VEC2, _waveform),
+    "wav2vec2": ("Wav2Vec2ForCTC", WAV2VEC2, lambda: (), {"input_values": torch.randn(BATCH, 400)}),
     "clip": ("CLIPModel", TOWERS | {"projection_dim": 16}, _text_and_image),
     "siglip": ("SiglipModel", TOWERS, _text_and_image),
 }

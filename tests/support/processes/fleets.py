@@ -87,13 +87,9 @@ class Fleet:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
         with (self.folder / "output").open("w") as output:
             process = subprocess.Popen(
-                [*command, "--timeout", str(timeout), "--json"],
-                cwd=self.folder,
-                env=environment,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+                [*command, "--timeout", str(timeout), "--json"], cwd=self.folder, env=environment, stdout=output,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
         try:
             yield process
             process.wait()

@@ -66,12 +66,7 @@ def finding(status: str, error: float | None, **more) -> Finding:
     """Return a finding with all fields set."""
     if error is None:
         return Finding(status, text=f"{status}: nothing to hold it against", **more)
-    numbers = {
-        "mean_error": error / 7,
-        "absolute": error * 3,
-        "snr": -math.log(error or 1),
-        "count": 512,
-    }
+    numbers = {"mean_error": error / 7, "absolute": error * 3, "snr": -math.log(error or 1), "count": 512}
     told = {
         "text": f"greatest harmonic error {error:.1e} (up to 1.0e-05 allowed)",
         "evidence": "module",
@@ -140,17 +135,9 @@ def compiled() -> Graph:
     found = {"h": (finding("different", 0.25, first=True, kind="fused"),), "y": (finding("different", 0.125),)}
     values = {name: FORWARD.values[name] for name in ("x", "h", "y", "weight", "bias")}
     return Graph(
-        "compiled",
-        ("x",),
-        ("y",),
-        ("weight", "bias"),
-        nodes,
-        values,
-        source_graph=before,
-        findings=found,
-        remarks=("2 of 2",),
-        close=False,
-    )
+        "compiled", ("x",), ("y",), ("weight", "bias"), nodes, values, source_graph=before, findings=found,
+        remarks=("2 of 2",), close=False,
+    )  # fmt: skip
 
 
 def linked(size: int, layers: int) -> Graph:
@@ -204,19 +191,9 @@ def named(name: str) -> Graph:
     """Return a graph in which every field for a name has this one."""
     stack = (Frame("", name), Frame(name, name, name), Frame(f"{name}.{name}", name, name))
     node = Node(
-        name,
-        name,
-        (f"{name} in", f"{name} w"),
-        (name,),
-        {name: name},
-        module=name,
-        source=name,
-        target=name,
-        code=name,
-        stack=stack,
-        origins=(name,),
-        gradient_of=name,
-    )
+        name, name, (f"{name} in", f"{name} w"), (name,), {name: name}, module=name, source=name, target=name,
+        code=name, stack=stack, origins=(name,), gradient_of=name,
+    )  # fmt: skip
     values = {each: Value(each, name, (name, 3)) for each in (f"{name} in", f"{name} w", name)}
     found = {name: (dataclasses.replace(finding("different", 0.5, first=True), text=name, evidence=name, kind=name),)}
     graph = Graph(name, (f"{name} in",), (name,), (f"{name} w",), (node,), values, findings=found, remarks=(name,))
