@@ -195,6 +195,7 @@ def precision_command(
 
 
 def _pass_listing() -> str:
+    """Return the names of all passes, those that run by default first."""
     from filch.export.passes import default_passes, pass_names
 
     names = "\n".join(f"  {name}" for name in default_passes())

@@ -165,6 +165,7 @@ def _in_causal_order(wrong: Sequence[PositionedRow], steps: Steps) -> list[Posit
 
 
 def _key(item: PositionedRow) -> RowKey:
+    """Return what identifies the row among those of a report."""
     return item.row.stage, item.row.kind, item.row.value
 
 
@@ -220,10 +221,17 @@ def _token_decision(item: PositionedRow, logits: torch.Tensor | None, expected: 
 
 
 def _break(item: PositionedRow) -> DecodeBreak:
+    """Return a wrong value as a break of the result."""
     row = item.row
-    place = row.node, row.op, row.value, row.module, row.source
     return DecodeBreak(
-        *(row.stage, item.position or 0, item.sequence, *place),
+        stage=row.stage,
+        position=item.position or 0,
+        sequence=item.sequence,
+        node=row.node,
+        op=row.op,
+        value=row.value,
+        module=row.module,
+        source=row.source,
         introduced=row.introduced,
         float64=row.float64,
         index=row.index,

@@ -142,6 +142,7 @@ class PositionedRun:
 
 
 def _operation(node: Node) -> Operation:
+    """Return the module that a node runs in, and its operator."""
     return module_of(node), node.operator.name
 
 

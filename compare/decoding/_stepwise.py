@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
-from typing import Any
 
 import torch
 
@@ -122,12 +121,16 @@ class Stepwise:
             whole = whole_reference(name)
             return None if whole is None else handle.axes[name].piece(whole, step)
 
-        limits: dict[str, Any] = {"nodes": nodes, "buffer": buffer + 2 * handle.weights}
         runs = (
             isolate(
-                *(self.backend, handle.program, handle.inner, step_inputs, partial(reference_in_step, step)),
+                self.backend,
+                handle.program,
+                handle.inner,
+                step_inputs,
+                partial(reference_in_step, step),
                 optimize=handle.optimize,
-                **limits,
+                nodes=nodes,
+                buffer=buffer + 2 * handle.weights,
             )
             for step, step_inputs in enumerate(handle.inputs_of_steps())
         )
@@ -136,6 +139,7 @@ class Stepwise:
                 yield name, handle.axes[name].joined(whole, in_steps).value
 
     def _observe(self, handle: "_StepwiseProgram", inputs: Values, buffer: int) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the values of the steps of the last run, joined, in the order of execution; see `observe`."""
         if not handle.inputs:
             raise CompareError("a program with a cache is run before its values are observed")
         values = defaultdict[str, StepTensors](StepTensors)
@@ -163,9 +167,10 @@ class Stepwise:
     def _run_steps(self, handle: "_StepwiseProgram", inputs: Values) -> dict[str, StepTensors]:
         """Return the outputs of the steps by name; the cache of the next one is what a step returns."""
         shape = inputs[TOKENS].shape
-        steps = Steps.of(shape, self.first, self.last, self.slots)
         if self.sequences:
             steps = Steps.in_rows_of(self.sequences, shape[0] // self.sequences)
+        else:
+            steps = Steps.of(shape, self.first, self.last, self.slots)
         handle.steps = self.steps = steps
         first_cache = {name: tensor for name, tensor in inputs.items() if name.startswith(PAST) and not steps.in_rows}
         given = [

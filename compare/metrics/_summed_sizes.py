@@ -323,10 +323,12 @@ def _factor(tensor: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def _double(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the numbers of a tensor in float64 and one dimension; complex ones as pairs."""
     return complex_as_real(tensor.detach()).reshape(-1).double()
 
 
 def _rms(numbers: torch.Tensor) -> float:
+    """Return the root mean square; 0 of no numbers."""
     return float(numbers.square().mean().sqrt()) if numbers.numel() else 0.0
 
 

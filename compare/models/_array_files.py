@@ -131,6 +131,7 @@ def _joined(files: Mapping[Path, Collection[str] | None]) -> dict[str, torch.Ten
 
 
 def _from_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors of a file, which is mapped: what is not used takes no memory."""
     with open_untrusted(path) as file:
         size = os.fstat(file.fileno()).st_size
         contents = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if size else b""
@@ -175,5 +176,6 @@ def _load(file: BinaryIO, budget: Budget) -> Any:
 
 
 def _is_tar(file: BinaryIO) -> bool:
+    """Return whether an open file begins as a tar file."""
     file.seek(0)
     return file.read(_MAGIC_OF_TAR.stop)[_MAGIC_OF_TAR] == b"ustar"

@@ -66,6 +66,7 @@ def print_text(text: str) -> None:
 
 
 def _rich_table(table: Table, available: int) -> rich.table.Table:
+    """Return a table of `rich` that fits into a number of characters."""
     cells = [[_printable(row[index]) for row in table.rows] for index in range(len(table.columns))]
     columns = [_ColumnLayout(index, table.columns[index], column) for index, column in enumerate(cells)]
     shown = _without_optional(columns, available)
@@ -150,4 +151,5 @@ def _choose_widths(columns: Sequence[_ColumnLayout], available: int) -> None:
 
 
 def _printable(cell: Cell) -> Cell:
+    """Return a cell without control characters, and not longer than a terminal can show."""
     return short_line(cell, _CELL) if isinstance(cell, str) else tuple(short_line(line, _CELL) for line in cell)

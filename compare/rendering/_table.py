@@ -193,6 +193,7 @@ def hidden_text(items: Sequence[object], most: int | None, rest: str = "more") -
 
 
 def _column(title: str | Column, values: Iterable[object]) -> Column:
+    """Return the layout of a column; with a title alone, text is folded and numbers are at the right."""
     if isinstance(title, Column):
         return title
     is_text = any(isinstance(value, str | tuple | list) for value in values)

@@ -97,6 +97,7 @@ class Runner:
         return self.script.takes == "torch"
 
     def _compile(self, function: fx.GraphModule, arguments: Sequence[torch.Tensor]) -> _Call:
+        """Return the function as the backend, a compiler of torch, compiles it."""
         if not isinstance(self.backend, CompilesTorch):
             raise TypeError(f"backend {self.backend.name!r} compiles no torch function")
         handle: _Call = self.backend.compile_graph(function, arguments).handle

@@ -208,6 +208,7 @@ class Decoding(Result):
         yield table_of(_POSITIONS, self.positions, marked=lambda row: row.position in wrong, skip_empty=not wide)
 
     def _remarks(self) -> Iterable[str]:
+        """Yield sentences about the run, the decisions, and what was not judged."""
         last = sum(item.step == self.positions[-1].step for item in self.positions)
         at_the_end = f" and at the end {last}" if last > 1 else ""
         yield (

@@ -127,6 +127,7 @@ class DumpDiff(Result):
         return "" if first is None else as_text([self._table(surrounding(self.rows, first, around))], width=width)
 
     def _page(self) -> str:
+        """Return the page: a row for each value, and all ranks."""
         grid = rank_grid(self.rows, whole=True)
         return as_page(self.title, [self.headline, self._verdict(), *self.reasons, *grid, self._table(self.rows)])
 
@@ -136,6 +137,7 @@ class DumpDiff(Result):
         return f"{self.actual} against {self.reference}"
 
     def _table(self, rows: Sequence[DiffRow]) -> Table:
+        """Return a table of values, without the columns that say nothing of them."""
         columns: Columns[DiffRow] = {
             Column("value", fit_paths, least=12, preferred=24): lambda row: row.place,
             Column("is", folded, optional=1): lambda row: row.what,
@@ -189,6 +191,7 @@ def _uncovered(rows: Sequence[DiffRow]) -> list[DiffRow]:
     judged_modules = {row.key.name for row in rows if row.key.kind == "O"} - with_gaps  # all of their outputs were
 
     def is_covered(row: DiffRow) -> bool:
+        """Return whether a value says nothing new, as the outputs of its model were judged."""
         model = outermost(row.key.name, names)
         is_output = row.key.kind == "O" and row.key.name == model
         return row.key.kind in _FORWARD and not is_output and model in judged_modules

@@ -79,9 +79,8 @@ class Explanation:
             return visible(" ".join(filter(None, (self._text_without_divergence(), self._decisions_text()))))
         parts = [self._start_text(), self._others_text(), self._outputs_text()]
         if self.grows is not None:
-            parts.append(
-                f"The error grows most at {_node_text(self.grows)}, by a factor of {format_ratio(self.growth)}."
-            )
+            factor = format_ratio(self.growth)
+            parts.append(f"The error grows most at {_node_text(self.grows)}, by a factor of {factor}.")
         parts.append(self._decisions_text())
         if self.culprits:
             parts.append(f"Disabling {_enumerated(self.culprits)} removes the error.")
@@ -351,10 +350,9 @@ def _node_text(row: Row) -> str:
     """Return text like `layers.1.mlp.act (Gelu, fused from Div, Erf and 2 Mul, modeling_x.py:176)`."""
     parts = [short_line(row.op)]
     if row.kind == "fused":
-        counts = Counter(map(short_line, row.operators)).items()
-        parts.append(
-            f"fused from {_enumerated([f'{count} {op}' if count > 1 else op for op, count in counts], most=8)}"
-        )
+        counts = Counter(row.operators).items()
+        fused = [f"{count} {short_line(op)}" if count > 1 else short_line(op) for op, count in counts]
+        parts.append(f"fused from {_enumerated(fused, most=8)}")
     if row.source:
         parts.append(short_line(short_source(row.source)))
     if row.unjudged:

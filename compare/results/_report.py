@@ -302,6 +302,7 @@ class Report(Result):
             yield from ("", *self.verdict())
 
     def _summary_blocks(self) -> Iterable[Block]:
+        """Yield the verdict, the rows around the first difference, and a row for each module."""
         notes, first = self._notes(), self.first_divergence
         yield from (shortened(note, _MAX_NOTE) for note in notes[:_MAX_NOTES])
         yield from hidden_text(notes, _MAX_NOTES, "more notes")
@@ -394,6 +395,7 @@ class Report(Result):
         return f"{self.program} on {self.backend}, against {self.reference}"
 
     def _notes(self) -> list[str]:
+        """Return remarks for the reader, also about nodes that draw random numbers."""
         notes = [f"note: {note}" for note in self.notes]
         if self.random:
             names = listed(self.random)
@@ -447,6 +449,7 @@ def _all_close(rows: Sequence[Row]) -> str:
 
 
 def _observer_effect_text(effect: Difference | None) -> str:
+    """Return whether instrumentation changed the outputs, as a phrase; see `Report.observer_effect`."""
     if effect is None:
         return "instrumentation did not change the outputs"
     amount = f": {effect.problem}" if effect.problem else f" by up to {effect.error:.1e}"
@@ -501,6 +504,7 @@ def load_report(path: str | os.PathLike[str]) -> Report:
 
 
 def _report(data: Mapping[str, Any]) -> Report:
+    """Return a report from its JSON, without what a file from somebody else must not say."""
     # A report suggests a command to run from the folder of a repro, which is a program; and reasons for passing.
     report: Report = replace(typed(Report, data, ""), accepted={}, repro="")
     operators = [tuple(_operator(item, report.rows) for item in call) for call in data["operators"]]
@@ -514,6 +518,7 @@ _MAX_CAUSE = 300  # characters of the cause in a message
 
 
 def _operator(data: Mapping[str, Any], rows: tuple[Row, ...]) -> ModelOperation:
+    """Return an operation from its JSON, which names its row by its index."""
     index = typed(int | None, data["row"], "operators.row")
     operator: ModelOperation = typed(ModelOperation, data, "operators")
     return operator if index is None else replace(operator, row=rows[index])

@@ -63,6 +63,7 @@ def _short_table(rows: Sequence[Row], *, brief: bool = False) -> Table:
     before = {id(row): previous for previous, row in pairwise(rows)}
 
     def operator(row: Row) -> object:
+        """Return the operator; for a further output of a fused node, the value."""
         previous = before.get(id(row))
         is_further = row.kind == "fused" and previous is not None and previous.node == row.node
         return f"  → {row.value}" if is_further else _operator(row)
@@ -235,10 +236,12 @@ def _attention(row: Row) -> str:
 
 
 def _is_timed(rows: Iterable[Row]) -> bool:
+    """Return whether the run time of nodes was measured."""
     return any(row.seconds is not None for row in rows)
 
 
 def _has_float64(rows: Iterable[Row]) -> bool:
+    """Return whether values, or nodes alone, were judged by their distance from float64."""
     return any(row.float64 is not None or row.isolated is not None for row in rows)
 
 

@@ -323,4 +323,5 @@ class DiffRow(_Measured):
 
 
 def _last(names: Sequence[str], most: int = 5) -> str:
+    """Return the last names, which are the nearest ones, and how many are before them."""
     return ", ".join(names[-most:]) + (f" and {len(names) - most} more" if len(names) > most else "")

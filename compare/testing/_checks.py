@@ -355,6 +355,7 @@ class Checks:
         return f"repro: python {script}"
 
     def _record(self, result: Result) -> None:
+        """Record the outcome of a comparison as properties of the test."""
         self._artifacts.record("result", result.outcome)
         if isinstance(result, Report | DumpDiff):
             errors = [row.error for row in result.rows if row.error is not None]
