@@ -149,7 +149,7 @@ def _parts(
     if original is not None:
         names = frozenset(node.target for node in graph.nodes if node.name in names and node.target)
         graph = graph_from_fx(original.graph)
-    nearby = names
+    nearby = names  # and all nodes that a larger part may have
     for _ in range(_MAX_STEPS):
         nearby = with_neighbors(graph, nearby)
     nodes = [node for node in graph.nodes if node.name in nearby]

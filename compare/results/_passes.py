@@ -169,7 +169,7 @@ def _introduced(now: Report, before: Report, graph: Graph) -> Row | None:
     affected = {call: graph.computed_from(names) for call, names in wrong.items()}
 
     def is_introduced(row: Row) -> bool:
-        is_new_and_sound = row.value not in affected.get(row.call, ())
-        return row.value not in wrong[row.call] and ((row.call, row.value) in judged or is_new_and_sound)
+        is_inherited = (row.call, row.value) not in judged and row.value in affected.get(row.call, ())
+        return row.value not in wrong[row.call] and not is_inherited
 
     return next(filter(is_introduced, now.diverged), None)

@@ -18,6 +18,7 @@ OutcomeKind = Literal["survives", "fused", "folded", "removed"]
 Status = Literal["same", "different", "shape or dtype differs", "no value", "not mapped"]
 STAGES: tuple[Stage, ...] = ("exported", "compiled")  # in the order in which they run
 SENTENCE = 4000  # characters; names may be of any length
+_NEAREST = 5  # names in a list
 DIVERGED = frozenset({"different", "shape or dtype differs"})
 JUDGED = DIVERGED | {"same"}
 
@@ -322,6 +323,7 @@ class DiffRow(_Measured):
         return short_line(f"{self.place}{ranks}: {ratio}{detail}")
 
 
-def _last(names: Sequence[str], most: int = 5) -> str:
+def _last(names: Sequence[str]) -> str:
     """Return the last names, which are the nearest ones, and how many are before them."""
-    return ", ".join(names[-most:]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    hidden = len(names) - _NEAREST
+    return ", ".join(names[-_NEAREST:]) + (f" and {hidden} more" if hidden > 0 else "")

@@ -370,6 +370,9 @@ class _Setup:
     """A model's dump and program, and the options with which each backend is compared (see `Checks.check`).
 
     Attributes:
+        dump: the dump of the model, in a temporary folder.
+        program: the program to compare with it.
+        options: the options of backends that are given by name.
         judged: the tolerance, and whether a lower precision is allowed.
         statistics: whether pages with statistics are written.
         is_exported: whether `check` exported the program: then it may be optimized if a backend can't run it otherwise.
