@@ -341,8 +341,8 @@ def _roles(steps: Steps, whole: Sequence[int], in_steps: Sequence[torch.Tensor])
     if any(item.dim() != len(whole) for item in in_steps):
         return None
     sizes = zip(whole, *(item.shape for item in in_steps), strict=True)
-    roles = [_role(steps, size, others) for size, *others in sizes]
-    known = tuple(role for role in roles if role is not None)
+    roles: list[Role | None] = [_role(steps, size, others) for size, *others in sizes]
+    known: tuple[Role, ...] = tuple(role for role in roles if role is not None)
     return known if len(known) == len(roles) else None
 
 

@@ -121,7 +121,8 @@ def _limit(graph: Graph, name: str) -> int | None:
 
 def _indexed_size(graph: Graph, node: Node) -> Iterator[int]:
     """Yield the size of the dimension that a node indexes, if it is known."""
-    axis, value = node.attributes.get("axis", 0), graph.values.get(node.inputs[0])
+    given, value = node.attributes.get("axis"), graph.values.get(node.inputs[0])
+    axis = given if isinstance(given, int) else 0
     dims = () if value is None or value.shape is None else value.shape
-    if isinstance(axis, int) and -len(dims) <= axis < len(dims) and isinstance(size := dims[axis], int):
+    if -len(dims) <= axis < len(dims) and isinstance(size := dims[axis], int):
         yield size
