@@ -18,7 +18,7 @@ from filch.steal.text._visible import short_line
 
 from ._compare import BUFFER, compare, resolve_backend
 from .common._errors import CompareError
-from .decoding._axes import StepSpans
+from .decoding._axes import Steps
 from .decoding._decoded import decoding_result
 from .decoding._decoder import Decoder
 from .decoding._implementations import EXPORTED_EXPERTS, implementation
@@ -32,8 +32,8 @@ from .models._subject import Subject
 from .results._decoding import Decoding
 from .runs._mode import Float64Mode
 
-_TOKENS, _LEAST, _SEQUENCES = 32, 6, 2
-_EXTRA_SLOTS = 8
+_TOKENS, _LEAST, _SEQUENCES = 32, 6, 2  # tokens of each sequence by default, and at least; sequences
+_EXTRA_SLOTS = 8  # of a static cache, which stay empty
 _LAST = 2  # tokens of the last step
 _REASON = 120  # characters
 _IN_STEPS = "numbers count from the last key: steps of one token were compared with those of the model, none masked"
@@ -120,7 +120,10 @@ def compare_decode(
     given, others = given_tokens(Subject.of(model, () if args is None else args, kwargs), _SEQUENCES)
     device = next((parameter.device for parameter in model.parameters()), given.device)
     given = given.repeat(1, -(-tokens // given.shape[1]))[:, :tokens].to(device)
-    others = {name: _on(device, item) for name, item in others.items()} if has_encoder else {}
+    others = {
+        name: item.to(device) if isinstance(item, torch.Tensor) else item
+        for name, item in (others.items() if has_encoder else ())
+    }
     if program is None:
         slots = tokens + _EXTRA_SLOTS if cache.startswith("static") else 0
         names = {"decoder_input_ids": given} if has_encoder else {}
@@ -209,14 +212,15 @@ class _DecodeComparison:
         notes = [_NOT_MASKED] if counts_tokens else []
         decoded: torch.Tensor | None
         with implementation(model, "experts", EXPORTED_EXPERTS), torch.no_grad():
+            # What computes the model's logits step by step, with its own cache, and in one call.
             decode: Callable[[], torch.Tensor] = self._decode_in_steps
             decode_at_once: Callable[[], torch.Tensor] = self._decode_without_cache
             if in_steps:
                 with phase("decoding in eager PyTorch"):
                     arguments, decoded = self._stepwise_call()
             else:
-                steps = StepSpans.of(given.shape, count, last, slots).all
-                decode = partial(self._decode, mask, steps)
+                spans = Steps.of(given.shape, count, last, slots).spans
+                decode = partial(self._decode, mask, spans)
                 decode_at_once = partial(self._decode, mask, [(0, given.shape[1])])
                 arguments = cached_call(model, given, self.others, slots=slots, mask=mask)
                 with phase("decoding in eager PyTorch"):
@@ -224,7 +228,8 @@ class _DecodeComparison:
             with steal_forward(model, submodules=True, on_error="raise") as capture:
                 expected = logits_of(model(**arguments)).reshape(*given.shape, -1).cpu()
             with phase("decoding in eager PyTorch"):
-                consistency = _consistency(decoded, decode_at_once() if in_steps else expected, decode, decode_at_once)
+                at_once = decode_at_once() if in_steps else expected
+                eager, consistent = _consistency(decoded, at_once, decode, decode_at_once)
         report = compare(
             capture,
             self.program,
@@ -234,16 +239,18 @@ class _DecodeComparison:
             buffer=self.buffer,
         )
         kind = ("static-window" if slots else "window") if self.has_windows else "static" if slots else "dynamic"
-        result = decoding_result(model, stepwise, report, expected, (kind, self.to or ""), consistency)
-        return replace(result, notes=tuple(notes))
+        known: dict[str, Any] = {"cache": kind, "to": self.to or "", "eager": eager, "consistent": consistent}
+        return replace(decoding_result(model, stepwise, report, expected, **known), notes=tuple(notes))
 
     def _stepwise_call(self) -> tuple[dict[str, Any], torch.Tensor]:
+        """Return the arguments of one call with all steps in its rows, and the model's logits of these steps."""
         return stepwise_call(self.model, self.given, has_windows=self.has_windows, slots=self.slots)
 
     def _decode_in_steps(self) -> torch.Tensor:
         return self._stepwise_call()[1]
 
     def _decode_without_cache(self) -> torch.Tensor:
+        """Return the model's logits, computed in one call in which no token is masked."""
         plan = Plan(together(self.given.cpu()), "none")
         logits: list[torch.Tensor] = Decoder(self.model, plan, self.others, len(self.given))()
         return logits[0]
@@ -323,10 +330,6 @@ def _checked_slots(program: Program, tokens: int, windows: Sequence[int], *, in_
     if 0 < slots < tokens and not all(0 < window <= slots for window in windows):
         raise CompareError(f"{tokens} tokens need as many slots, unless all windows are smaller, not {slots}")
     return slots
-
-
-def _on(device: torch.device, item: Any) -> Any:
-    return item.to(device) if isinstance(item, torch.Tensor) else item
 
 
 def _size(program: Program, name: str) -> int:

@@ -61,22 +61,23 @@ def relation_on(backend: Backend) -> str:
 
 
 def _at(result: Decoding, item: DecodeBreak) -> InvarianceBreak:
+    """Return a value that is wrong as a break of the relation, with its largest difference at the position."""
     findings = result.graph.findings.get(item.value, ())
     errors = [finding.positions.errors[item.position] for finding in findings if finding.positions is not None]
-    place = item.module or "", item.op, short_source(item.source) if item.source else None
+    place = item.module or "", item.op, item.source and short_source(item.source)
     return InvarianceBreak(*place, item.sequence, item.position, max(errors, default=0.0), node=item.node)
 
 
 def _first_other_bits(result: Decoding) -> InvarianceBreak | None:
     """Return the first value of the first step that has other numbers than in eager PyTorch; None if there is none."""
     graph = result.graph
-    by_step: dict[int, InvarianceBreak] = {}
+    by_step: dict[int, InvarianceBreak] = {}  # the first one of each step, in the order of execution
     for node in graph.nodes:
         for finding in (item for name in node.outputs for item in graph.findings.get(name, ())):
             errors = () if finding.positions is None else finding.positions.errors
             position = next((index for index, error in enumerate(errors) if error), None)
             if position is not None:
                 step = result.positions[position].step
-                place = node.module or "", node.op, short_source(node.source) if node.source else None
+                place = node.module or "", node.op, node.source and short_source(node.source)
                 by_step.setdefault(step, InvarianceBreak(*place, None, position, errors[position], node=node.name))
     return by_step[min(by_step)] if by_step else None

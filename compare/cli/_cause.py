@@ -51,7 +51,7 @@ def bisect_command(
             backend=backend,
             value=value,
             passes=default_passes() if optimized else None,
-            to=None if to is None else to.value,
+            to=to,
             only=only,
             journal=journal,
             interpreters=interpreter or (),
@@ -184,7 +184,7 @@ def precision_command(
             subject.run()
         report = filch.keep_precise(
             *(capture, program),
-            to=to.value,
+            to=to,
             backend=backend,
             tolerance=tolerance,
             snr=snr,
@@ -195,6 +195,7 @@ def precision_command(
 
 
 def _pass_listing() -> str:
+    """Return the names of all passes, those that run by default first."""
     from filch.export.passes import default_passes, pass_names
 
     names = "\n".join(f"  {name}" for name in default_passes())

@@ -15,6 +15,7 @@ import typer
 from ..common._streams import OutputError
 
 _INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
+# Options that say how a result is printed and written, and the number of values that each takes.
 _OF_OUTPUT = {"-q": 0, "--quiet": 0, "--json": 0, "--markdown": 0, "--all": 0, "--wide": 0, "--traceback": 0}
 _OF_OUTPUT |= {"--view": 1, "-o": 1, "--output": 1}
 Traceback = Annotated[bool, typer.Option("--traceback", help="If an error occurs, print all of its stack frames.")]
@@ -23,7 +24,8 @@ Traceback = Annotated[bool, typer.Option("--traceback", help="If an error occurs
 def as_command(function: Any) -> Callable[..., None]:
     """Return a command with the option `--traceback` that ends the process with code 2 if the function raises.
 
-    A parameter of the function that is a dataclass becomes an option for each of its fields.
+    A parameter of the function that is a dataclass, a group of options, becomes an option for each of its fields.
+    Typer reads the options from the signature of the command, and calls it with their values.
     """
     own = inspect.signature(function).parameters.values()
     groups: dict[str, Any] = {one.name: one.annotation for one in own if is_dataclass(one.annotation)}
@@ -37,11 +39,9 @@ def as_command(function: Any) -> Callable[..., None]:
             gc.enable()
         try:
             with end_process_if_stuck():
-                grouped = {
-                    name: group(**{field.name: options.pop(field.name) for field in fields(group)})
-                    for name, group in groups.items()
-                }
-                function(*args, **options, **grouped)
+                for name, group in groups.items():
+                    options[name] = group(**{field.name: options.pop(field.name) for field in fields(group)})
+                function(*args, **options)
         except (OutputError, typer.Exit):
             raise
         except KeyboardInterrupt:
@@ -51,13 +51,10 @@ def as_command(function: Any) -> Callable[..., None]:
             raise typer.Exit(2) from None
 
     added = [(field.name, field.type, field.default) for group in groups.values() for field in fields(group)]
-    parameters = [
-        *(one for one in own if one.name not in groups),
-        *(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-            for name, annotation, default in [*added, ("traceback", Traceback, False)]
-        ),
-    ]
+    parameters = [one for one in own if one.name not in groups]
+    for name, annotation, default in [*added, ("traceback", Traceback, False)]:
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in parameters}
     return command
@@ -88,9 +85,9 @@ def command_line(not_repeated: Mapping[str, int], *more: str, command: str = "")
     arguments = iter(sys.argv[1:])
     kept = []
     for argument in arguments:
-        name, has_value, _ = argument.partition("=")
+        name, equals, _ = argument.partition("=")
         is_attached = not argument.startswith("--") and not_repeated.get(argument[:2], 0) > 0  # as in -ofile
-        if name in not_repeated and not has_value:
+        if name in not_repeated and not equals:  # the next arguments are its values
             for _ in range(not_repeated[name]):
                 next(arguments, None)
         elif name not in not_repeated and not is_attached and argument != "--":  # options are appended

@@ -1,9 +1,8 @@
 """The commands that compare: `filch demo`, `check`, `compare`, `diff`, `align`, `decode` and `invariance`."""
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
 
@@ -87,7 +86,7 @@ def compare_command(
     mapping: Annotated[
         Path | None, typer.Option(help="The dump is of another implementation: the TOML file of `filch align`.")
     ] = None,
-    view: shared.ViewOption = shared.TableView.summary,
+    view: shared.ViewOption = "summary",
     *,
     comparing: Comparing,
     shown: ReportOptions,
@@ -108,7 +107,7 @@ def compare_command(
             **comparing.arguments,
         )
     if isinstance(result, filch.Report):
-        raise shown.finish(_with_command(result), view=str(view))
+        raise shown.finish(_with_command(result), view=view)
     raise shown.finish(result)
 
 
@@ -167,7 +166,7 @@ def check_command(
         typer.Option("--dim", metavar="NAME=SIZE", help="Size of a dynamic dimension, as batch=7; may be repeated."),
     ] = None,
     blamed: shared.Blame = None,
-    view: shared.ViewOption = shared.TableView.summary,
+    view: shared.ViewOption = "summary",
     *,
     comparing: Comparing,
     shown: ReportOptions,
@@ -208,7 +207,7 @@ def check_command(
             ]
     if file is not None:
         reports = [replace(report, reference=factory, notes=(*notes, *report.notes)) for report in reports]
-    raise shown.finish(*map(_with_command, reports), as_list=True, view=str(view))
+    raise shown.finish(*map(_with_command, reports), as_list=True, view=view)
 
 
 def align_command(
@@ -301,22 +300,6 @@ def invariance_command(
     raise shown.finish(result)
 
 
-class CacheOption(StrEnum):
-    """The kinds of cache that a program can be exported with; see `filch.export.export`."""
-
-    dynamic = "dynamic"
-    static = "static"
-    window = "window"
-    static_window = "static-window"
-
-
-class DecodePrecision(StrEnum):
-    """The precisions to which a program that decodes can be lowered."""
-
-    float16 = "float16"
-    bfloat16 = "bfloat16"
-
-
 def decode_command(
     factory: Annotated[str, _LANGUAGE_MODEL],
     program: Annotated[
@@ -329,8 +312,12 @@ def decode_command(
         int | None,
         typer.Option(help="How many of them are in the first call, from 2 to all but 3. Default: a quarter."),
     ] = None,
-    cache: Annotated[CacheOption, typer.Option(help="The cache to export with.")] = CacheOption.dynamic,
-    to: Annotated[DecodePrecision | None, typer.Option(help="Lower the program to this precision.")] = None,
+    cache: Annotated[
+        Literal["dynamic", "static", "window", "static-window"], typer.Option(help="The cache to export with.")
+    ] = "dynamic",
+    to: Annotated[
+        Literal["float16", "bfloat16"] | None, typer.Option(help="Lower the program to this precision.")
+    ] = None,
     *,
     shown: Judged,
 ) -> None:
@@ -351,8 +338,8 @@ def decode_command(
             options=shared.parse_options(option),
             tokens=tokens,
             prefill=prefill,
-            cache=cache.value,
-            to=None if to is None else to.value,
+            cache=cache,
+            to=to,
         )
     raise shown.finish(result)
 

@@ -73,6 +73,7 @@ def _report_graph(path: Path, model: Path | None) -> Graph:
 
 
 def _torch_graph(path: Path) -> Graph:
+    """Return the graph of a file that `torch.export.save` wrote, without running code in it."""
     try:
         with open_untrusted(path) as file:
             return graph_from_fx(load_graph(Archive(file)), path.stem)
@@ -100,4 +101,5 @@ def default_output(source: str, name: str) -> Path:
 
 
 def _graph_name(source: str) -> str:
+    """Return a name for the graph of a factory or file."""
     return source.rpartition(":")[2] if ":" in source else Path(source).stem

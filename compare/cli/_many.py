@@ -1,6 +1,6 @@
 """The commands that compare many: `filch matrix`, `sweep`, `fleet` and `history`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -145,8 +145,9 @@ def _run_specs(
     from ..fleet._spec import check_cells
     from ..results._cells import CellTable
 
-    hidden = {"model"} if title == "sweep" else set[str]()
-    hidden |= {"backend"} if title == "sweep" and len({spec.backend for spec in specs}) == 1 else set()
+    hidden: tuple[str, ...] = ()
+    if title == "sweep":  # of one model, and often on one backend
+        hidden = ("model",) if len({spec.backend for spec in specs}) > 1 else ("model", "backend")
 
     def labels(spec: "CellSpec") -> dict[str, str]:
         shown = {name.removeprefix("dim:"): text for name, text in spec.labels.items()}
@@ -162,15 +163,16 @@ def _run_specs(
                 cells = run_fleet(specs, executor, ledger, timeout=timeout, again=again, labels=labels)
         else:
             cells = [*run_here(specs, labels)]
-    command = _next_command(cells, factories) if title != "fleet" else ""
-    if title == "fleet":
-        checks = (_check(spec) for spec, cell in zip(specs, cells, strict=True) if cell.status in _EXAMINED)
-        command = next(checks, "")
+    pairs = ((spec, cell) for spec, cell in zip(specs, cells, strict=True) if cell.status in _EXAMINED)
+    spec, cell = next(pairs, (None, None))
+    command = ""
+    if spec is not None and cell is not None:
+        command = _check_of_spec(spec) if title == "fleet" else _check_of_cell(cell, factories)
     return shown.finish(CellTable(tuple(cells), command))
 
 
-def _check(spec: "CellSpec") -> str:
-    """Return the command line that examines one comparison of a fleet."""
+def _check_of_spec(spec: "CellSpec") -> str:
+    """Return the command line that examines one comparison of a fleet, whose options are in its file."""
     place, colon, function = spec.factory.rpartition(":")
     path = Path(spec.folder, place)
     if place.endswith(".py"):
@@ -189,11 +191,8 @@ def _check(spec: "CellSpec") -> str:
     )
 
 
-def _next_command(cells: Iterable["Cell"], factories: Sequence[str]) -> str:
-    """Return the command line that examines the first comparison that is not close; `""` if all are."""
-    cell = next((cell for cell in cells if cell.status in _EXAMINED), None)
-    if cell is None:
-        return ""
+def _check_of_cell(cell: "Cell", factories: Sequence[str]) -> str:
+    """Return the command line that examines one comparison of this process's command, with its further options."""
     named = {name: text for name, text in cell.labels.items() if name in _LABELS}
     sizes = {name: text for name, text in cell.labels.items() if name not in ("model", *_LABELS)}
     not_repeated = _NOT_REPEATED | dict.fromkeys(factories, 0)

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from enum import StrEnum
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -34,24 +33,10 @@ REPEATABLE = ("crashed", "timeout", "lost", "failed", "missing", "different", "i
 DEFAULT_TIMEOUT = 3600.0
 
 
-class Precision(StrEnum):
-    """The precisions to which a program can be lowered; see `filch.export.lower`."""
-
-    float16 = "float16"
-    bfloat16 = "bfloat16"
-    int8 = "int8"
-    int4 = "int4"
-
-
-class TableView(StrEnum):
-    """The tables that a report can be printed as; see `Report.table`."""
-
-    summary = "summary"
-    nodes = "nodes"
-    operators = "operators"
-    modules = "modules"
-    outcomes = "outcomes"
-    precision = "precision"
+# The precisions to which a program can be lowered; see `filch.export.lower`.
+Precision = Literal["float16", "bfloat16", "int8", "int4"]
+# The tables that a report can be printed as; see `Report.table`.
+TableView = Literal["summary", "nodes", "operators", "modules", "outcomes", "precision"]
 
 
 def backend_names() -> list[str]:

@@ -100,6 +100,7 @@ class Showing(Printing):
         return typer.Exit(Proof.together(result.proof for result in found).without(self.reasons).exit_code)
 
     def _text(self, result: "Result", **view: Any) -> str:
+        """Return a result as text in the form that the options ask for."""
         from ..rendering._console import is_colored
 
         return result.table(wide=self.wide, all_rows=self.all_rows, color=is_colored(), **view)

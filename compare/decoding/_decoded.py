@@ -1,5 +1,6 @@
 """`decoding_result`: the values that are wrong by position, from a comparison of a program that ran step by step."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -13,19 +14,22 @@ from ..results._decoding import DecodeBreak, DecodeDecision, DecodePosition, Dec
 from ..results._picture import RowKey, picture
 from ..results._report import Report
 from ..results._rows import STAGES, Row
-from ._axes import StepSpans
+from ._axes import Steps
 from ._inherited import without_rounding
 from ._positioned_row import PositionedRow
 from ._stepwise import LOGITS, PRESENT, Stepwise
 
 
-def decoding_result(  # noqa: PLR0917  called in one place
+def decoding_result(
     model: nn.Module,
     run: Stepwise,
     report: Report,
     expected: torch.Tensor,
-    kind: tuple[str, str],
-    eager: tuple[float, bool],
+    *,
+    cache: str,
+    to: str,
+    eager: float,
+    consistent: bool,
 ) -> Decoding:
     """Return what a program computes step by step, from the comparison of its values.
 
@@ -34,79 +38,102 @@ def decoding_result(  # noqa: PLR0917  called in one place
         run: ran the program.
         report: the comparison.
         expected: the model's logits, float in the shape [sequences, length, words].
-        kind: the kind of the cache, and the precision that the program was lowered to.
-        eager: how far the model's own logits in steps are from those, and whether they are the same up to rounding.
+        cache: see `Decoding`.
+        to: see `Decoding`.
+        eager: see `Decoding`.
+        consistent: see `Decoding`.
     """
-    rows = {(row.stage, row.kind, row.value): row for row in report.rows}
-    records = _without_rounding(report, [item for key, item in run.records.items() if key in rows])
-    length = expected.shape[1]
-    wrong = [item for item in records if item.position is not None and rows[_key(item)].diverged]
-    wrong_nodes = {item.row.value for item in wrong if item.row.kind != "output"}
-    wrong = _ordered([x for x in wrong if x.row.kind != "output" or x.row.value not in wrong_nodes], run.spans)
-    nodes = [item for item in records if item.row.kind != "output"]
-    decisions = [found for item in nodes if (found := _decision(item, rows[_key(item)])) is not None]
-    first_of = {item.value: item.position for item in decisions}
-    records, nodes = ([_before_decisions(item, first_of) for item in items] for items in (records, nodes))
-    outputs = {item.row.value: item for item in records if item.row.kind == "output"}
-    actual = run.logits if run.logits is not None and run.logits.numel() == expected.numel() else None
-    flips = _flips(actual, expected)
-    logits = outputs.get(LOGITS)
-    if logits is not None and logits.row.float64 is not None and not (logits.row.diverged or logits.row.follows):
-        decisions += _tokens(actual, expected, logits.row)
-    state = [item for name, item in outputs.items() if name.startswith(PRESENT)]
-    positions = tuple(
-        DecodePosition(
-            position,
-            run.spans.step_of(position),
-            _largest(item.errors[position] for name, item in outputs.items() if name == LOGITS),
-            _largest(item.errors[position] for item in state),
-            _largest(item.errors[position] for item in records),
-            *flips[position],
-        )
-        for position in range(length)
-    )
-    layers: dict[str, LayerErrors] = {}
-    for item in nodes:
-        name = item.row.module or ""
-        layer = layers.get(name, LayerErrors(name, item.errors))
-        places = {*layer.wrong, *(item.wrong if rows[_key(item)].diverged else ())}
-        layers[name] = LayerErrors(name, tuple(map(max, layer.errors, item.errors)), tuple(sorted(places)))
+    records = _records(run, report)
+    wrong = _in_causal_order(_wrong_values(records), run.steps)
+    decisions = [found for item in records if (found := _decision(item)) is not None]
+    first_positions = {item.value: item.position for item in decisions}
+    records = [_before_decisions(item, first_positions) for item in records]
+    logits = run.logits
+    logits = None if logits is None or logits.numel() != expected.numel() else logits.reshape(expected.shape)
+    decisions += [found for item in records if (found := _token_decision(item, logits, expected)) is not None]
     return Decoding(
-        type(model).__name__,
-        run.name,
-        *kind,
-        len(expected),
-        run.first,
-        positions,
-        tuple(_break(item, rows[_key(item)]) for item in wrong),
-        tuple(sorted(decisions, key=lambda item: item.position)),
-        tuple(layers.values()),
-        sum(row.judged for row in report.rows),
-        len(report.rows),
-        *eager,
-        _unjudged(report.rows, {item.row.value for item in wrong}),
-        report.failed,
+        model=type(model).__name__,
+        backend=run.name,
+        cache=cache,
+        to=to,
+        sequences=len(expected),
+        prefill=run.first,
+        positions=_positions(records, run.steps, _flips(logits, expected)),
+        breaks=tuple(map(_break, wrong)),
+        decisions=tuple(sorted(decisions, key=lambda item: item.position)),
+        layers=_layers(records),
+        judged=sum(row.judged for row in report.rows),
+        values=len(report.rows),
+        eager=eager,
+        consistent=consistent,
+        unjudged=_unjudged(report.rows, {item.row.value for item in wrong}),
+        failed=report.failed,
         graph=picture(
-            report.rows,
-            report.graphs,
-            rows[_key(wrong[0])] if wrong else None,
-            {
-                _key(item): PositionErrors(item.errors, item.wrong if rows[_key(item)].diverged else ())
-                for item in records
-            },
+            report.rows, report.graphs, wrong[0].row if wrong else None, {_key(item): _errors(item) for item in records}
         ),
     )
 
 
-def _without_rounding(report: Report, records: Sequence[PositionedRow]) -> list[PositionedRow]:
-    """Return records without the positions at which only rounding differs; see `without_rounding`."""
-    settled: dict[RowKey, PositionedRow] = {}
+def _records(run: Stepwise, report: Report) -> list[PositionedRow]:
+    """Return where values differ, with their rows of the report, without the positions at which only rounding differs.
+
+    See `without_rounding`.
+    """
+    rows = {(row.stage, row.kind, row.value): row for row in report.rows}
+    records = {key: replace(item, row=rows[key]) for key, item in run.records.items() if key in rows}
     for stage, graph in report.graphs.items():
-        rows = {row.value: row for row in report.rows if row.stage == stage and row.kind != "output"}
-        own = [item for item in records if item.row.stage == stage and item.row.kind != "output"]
-        wrong = [item for item in own if item.position is not None and rows[item.row.value].diverged]
-        settled |= {_key(item): item for item in without_rounding(graph, wrong, rows)}
-    return [settled.get(_key(item), item) for item in records]
+        of_values = {row.value: row for row in report.rows if row.stage == stage and row.kind != "output"}
+        wrong = _wrong_values(x for x in records.values() if x.row.stage == stage and x.row.kind != "output")
+        records |= {_key(item): item for item in without_rounding(graph, wrong, of_values)}
+    return [*records.values()]
+
+
+def _wrong_values(records: Iterable[PositionedRow]) -> list[PositionedRow]:
+    """Return what is wrong at some position; an output only if it is right in the run with instrumentation."""
+    wrong = [item for item in records if item.position is not None and item.row.diverged]
+    of_nodes = {item.row.value for item in wrong if item.row.kind != "output"}
+    return [item for item in wrong if item.row.kind != "output" or item.row.value not in of_nodes]
+
+
+def _positions(
+    records: Sequence[PositionedRow], steps: Steps, flips: Sequence[tuple[int, float | None]]
+) -> tuple[DecodePosition, ...]:
+    """Return the largest differences at each position; see `_flips` for `flips`."""
+    outputs = [item for item in records if item.row.kind == "output"]
+    logits = [item for item in outputs if item.row.value == LOGITS]
+    state = [item for item in outputs if item.row.value.startswith(PRESENT)]
+
+    def largest(items: Iterable[PositionedRow], position: int) -> float:
+        return max((item.errors[position] for item in items), default=0.0)
+
+    return tuple(
+        DecodePosition(
+            position,
+            steps.step_of(position),
+            logits=largest(logits, position),
+            state=largest(state, position),
+            worst=largest(records, position),
+            flips=count,
+            margin=margin,
+        )
+        for position, (count, margin) in enumerate(flips)
+    )
+
+
+def _layers(records: Iterable[PositionedRow]) -> tuple[LayerErrors, ...]:
+    """Return the differences of the values of each module by position."""
+    by_module = defaultdict[str, list[PositionedRow]](list)
+    for item in records:
+        if item.row.kind != "output":
+            by_module[item.row.module or ""].append(item)
+    return tuple(
+        LayerErrors(
+            module,
+            tuple(map(max, zip(*(item.errors for item in items), strict=True))),
+            tuple(sorted({position for item in items for position in _errors(item).wrong})),
+        )
+        for module, items in by_module.items()
+    )
 
 
 def _unjudged(rows: Iterable[Row], wrong: Collection[str]) -> dict[str, str]:
@@ -119,7 +146,7 @@ def _unjudged(rows: Iterable[Row], wrong: Collection[str]) -> dict[str, str]:
     }
 
 
-def _ordered(wrong: Sequence[PositionedRow], spans: StepSpans) -> list[PositionedRow]:
+def _in_causal_order(wrong: Sequence[PositionedRow], steps: Steps) -> list[PositionedRow]:
     """Return wrong values by step and, in each, in the order of execution, which is that of cause and effect.
 
     Integers and masks may be wrong without an effect, such as the start of a window that hides nothing yet: they count
@@ -130,7 +157,7 @@ def _ordered(wrong: Sequence[PositionedRow], spans: StepSpans) -> list[Positione
         return (item.row.dtype or "").startswith(("float", "bfloat")) or item.row.value.startswith(PRESENT)
 
     def step_of(item: PositionedRow) -> int:
-        return spans.step_of(item.position or 0)
+        return steps.step_of(item.position or 0)
 
     shown = min((item.position or 0 for item in wrong if counts(item)), default=0)
     items = [item if counts(item) else replace(item, position=max(item.position or 0, shown)) for item in wrong]
@@ -138,59 +165,76 @@ def _ordered(wrong: Sequence[PositionedRow], spans: StepSpans) -> list[Positione
 
 
 def _key(item: PositionedRow) -> RowKey:
+    """Return what identifies the row among those of a report."""
     return item.row.stage, item.row.kind, item.row.value
 
 
-def _decision(item: PositionedRow, row: Row) -> DecodeDecision | None:
+def _errors(item: PositionedRow) -> PositionErrors:
+    """Return how far a value is off at each position; of one that is close, no position is wrong."""
+    return PositionErrors(item.errors, item.wrong if item.row.diverged else ())
+
+
+def _decision(item: PositionedRow) -> DecodeDecision | None:
     """Return a decision that is not the model's because rounding decides it; None if a value is none."""
+    row = item.row
     flips = None if row.float64 is None or row.diverged else row.float64.flips
-    if flips is None or item.position is None:
+    if row.kind == "output" or flips is None or item.position is None:
         return None
     return DecodeDecision(item.position, item.sequence, row.node, row.op, row.value, row.module, flips)
 
 
-def _before_decisions(item: PositionedRow, first_of: Mapping[str, int]) -> PositionedRow:
-    """Return a row without the differences of decisions, and of positions from which on one before changes it."""
+def _before_decisions(item: PositionedRow, first_positions: Mapping[str, int]) -> PositionedRow:
+    """Return a row without the differences of decisions, and of positions from which on one before changes it.
+
+    Args:
+        item: the row.
+        first_positions: the first position at which each decision is not the model's, by the name of its value.
+    """
     verdict = item.row.float64
     is_changed = verdict is not None and (verdict.decided or 0.0) > WRONG * verdict.rounding
     follows = verdict.follows if verdict is not None and is_changed else ()
-    first = min((first_of[name] for name in follows if name in first_of), default=len(item.errors))
+    first = min((first_positions[name] for name in follows if name in first_positions), default=len(item.errors))
     first = 0 if item.row.decides else first
     return replace(item, errors=tuple(0.0 if index >= first else error for index, error in enumerate(item.errors)))
 
 
-def _tokens(logits: torch.Tensor | None, expected: torch.Tensor, row: Row) -> list[DecodeDecision]:
-    """Return the choice of the next token as a decision, if it differs: all logits are right up to rounding."""
-    verdict, values = row.float64, expected.double()
-    if logits is None or verdict is None:
-        return []
-    chosen = logits.reshape(expected.shape).argmax(-1, keepdim=True)
+def _token_decision(item: PositionedRow, logits: torch.Tensor | None, expected: torch.Tensor) -> DecodeDecision | None:
+    """Return the choice of the next token as a decision if it differs, and a value is the logits, right up to rounding.
+
+    Args:
+        item: the value.
+        logits: the program's logits; None if they are not known.
+        expected: the model's, of the same shape.
+    """
+    row, verdict = item.row, item.row.float64
+    is_right = verdict is not None and not (row.diverged or row.follows)
+    if (row.kind, row.value) != ("output", LOGITS) or not is_right or logits is None or verdict is None:
+        return None
+    values, chosen = expected.double(), logits.argmax(-1, keepdim=True)
     margins = (values.amax(-1, keepdim=True) - values.gather(-1, chosen))[..., 0]
     flipped = chosen[..., 0] != expected.argmax(-1)
     if not bool(flipped.any()):
-        return []
+        return None
     position, sequence = min((place, index) for index, place in flipped.nonzero().tolist())
     flips = Flips(int(flipped.sum()), flipped.numel(), float(margins[flipped].max()), 2 * verdict.rounding)
-    return [DecodeDecision(position, sequence, row.node, "next token", row.value, row.module, flips)]
+    return DecodeDecision(position, sequence, row.node, "next token", row.value, row.module, flips)
 
 
-def _largest(values: Iterable[float]) -> float:
-    return max(values, default=0.0)
-
-
-def _break(item: PositionedRow, row: Row) -> DecodeBreak:
+def _break(item: PositionedRow) -> DecodeBreak:
+    """Return a wrong value as a break of the result."""
+    row = item.row
     return DecodeBreak(
-        row.stage,
-        item.position or 0,
-        item.sequence,
-        row.node,
-        row.op,
-        row.value,
-        row.module,
-        row.source,
-        row.introduced,
-        row.float64,
-        row.index,
+        stage=row.stage,
+        position=item.position or 0,
+        sequence=item.sequence,
+        node=row.node,
+        op=row.op,
+        value=row.value,
+        module=row.module,
+        source=row.source,
+        introduced=row.introduced,
+        float64=row.float64,
+        index=row.index,
     )
 
 
@@ -201,7 +245,6 @@ def _flips(logits: torch.Tensor | None, expected: torch.Tensor) -> list[tuple[in
     """
     if logits is None:
         return [(0, None)] * expected.shape[1]
-    logits = logits.reshape(expected.shape)
     values = expected.double()
     top = values.topk(2, -1).values
     margins = (top[..., 0] - top[..., 1]) / values.square().mean().sqrt()

@@ -24,23 +24,18 @@ def without_rounding(graph: Graph, items: Iterable[PositionedRow], rows: Mapping
     wrong = {item.row.value: item for item in items}
 
     def start_of(name: str, inherited_start: int | None) -> int | None:
+        """Return the first wrong position of a value, from that of what its node reads; None if it is right."""
         item = wrong.get(name)
         if item is None:
-            return None if _is_right(rows, name) else inherited_start
-        if inherited_start is not None and _is_right_alone(rows[name]):
+            is_right = name in rows and rows[name].judged and not rows[name].diverged
+            return None if is_right else inherited_start
+        alone = item.row.isolated
+        if inherited_start is not None and alone is not None and alone.sound:
             wrong[name] = item = _from(item, inherited_start)
         return item.position or 0
 
     inherited_starts(graph.nodes, start_of, dict.fromkeys(graph.inputs, 0))
     return [*wrong.values()]
-
-
-def _is_right_alone(row: Row) -> bool:
-    return row.isolated is not None and row.isolated.sound
-
-
-def _is_right(rows: Mapping[str, Row], name: str) -> bool:
-    return name in rows and rows[name].judged and not rows[name].diverged
 
 
 def _from(item: PositionedRow, start: int) -> PositionedRow:

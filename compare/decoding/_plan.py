@@ -1,7 +1,8 @@
 """`Plan`: the calls with which a model computes some sequences of tokens."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -80,11 +81,8 @@ def chunks(
     """
     rows = tuple(range(len(tokens)) if order is None else order)
     given = tokens[list(rows)] if len(tokens) > 1 else tokens
-    places = torch.arange(tokens.shape[1]).expand(len(rows), -1)
-    return tuple(
-        PlannedCall(rows, given[:, start:end], places[:, start:end], places[:, :end], start == 0)
-        for start, end in _spans(tokens.shape[1], size, first or size)
-    )
+    positions = torch.arange(tokens.shape[1]).expand(len(rows), -1)
+    return _calls(rows, given, positions, _spans(tokens.shape[1], size, first or size))
 
 
 def masked(tokens: torch.Tensor, mask: torch.Tensor, spans: Sequence[tuple[int, int]]) -> tuple[PlannedCall, ...]:
@@ -95,19 +93,23 @@ def masked(tokens: torch.Tensor, mask: torch.Tensor, spans: Sequence[tuple[int, 
         mask: which tokens are attended to, int64 in the shape of `tokens`.
         spans: the first position of each call, and the one after its last.
     """
-    places = torch.where(mask.bool(), mask.cumsum(-1) - 1, PADDING)
-    rows = tuple(range(len(tokens)))
+    positions = torch.where(mask.bool(), mask.cumsum(-1) - 1, PADDING)
+    return _calls(tuple(range(len(tokens))), tokens, positions, spans)
+
+
+def _calls(
+    sequences: tuple[int, ...], tokens: torch.Tensor, positions: torch.Tensor, spans: Iterable[tuple[int, int]]
+) -> tuple[PlannedCall, ...]:
+    """Return a call for each span of columns; see `PlannedCall` for the arguments."""
     return tuple(
-        PlannedCall(rows, tokens[:, start:end], places[:, start:end], places[:, :end], start == 0)
+        PlannedCall(sequences, tokens[:, start:end], positions[:, start:end], positions[:, :end], start == 0)
         for start, end in spans
     )
 
 
-def _spans(length: int, size: int, first: int) -> Iterator[tuple[int, int]]:
-    start, end = 0, first
-    while start < length:
-        yield start, min(end, length)
-        start, end = end, end + size
+def _spans(length: int, size: int, first: int) -> Iterable[tuple[int, int]]:
+    """Return the first column of each call, and the one after its last: of `first` columns, then of `size` each."""
+    return pairwise([0, *range(first, length, size), length])
 
 
 def padded(sequences: Sequence[torch.Tensor], side: Side, size: int, filler: int) -> tuple[PlannedCall, ...]:

@@ -46,42 +46,21 @@ class PositionedRow:
             positions: the position of each token along the axis of tokens; see `JoinedSteps`.
         """
         if torch.equal(value, reference):
-            return cls(row, (0.0,) * axes.spans.length)
+            return cls(row, (0.0,) * axes.steps.length)
         is_float32 = value.dtype == reference.dtype == torch.float32  # near numbers have an exact difference
         dtype = torch.float32 if is_float32 and not row.diverged else torch.float64
-        differs = row.diverged or row.decides
-        actual, expected = (axes.split(item).to(dtype) for item in (value, reference))
-        axis = axes.key_axis if axes.query_axis is None else axes.query_axis
-        if axis is None:
-            actual, expected, axis = actual[None], expected[None], 0
-        actual, expected = (item.narrow(axis, 0, len(positions)).movedim(axis, 0) for item in (actual, expected))
-        distance = (actual - expected).abs_()
-        if (uncomputed := axes.uncomputed) is not None:
-            distance.masked_fill_(uncomputed, 0.0)
-        low, high = expected.aminmax()
-        shown, size = distance, expected
-        if not -_MASKED < low <= high < _MASKED:  # few values have masks, infinite numbers or NaN
-            distance[(actual == expected) | (actual.isnan() & expected.isnan())] = 0.0
-            shown = distance.masked_fill((actual.abs() >= _MASKED) & (expected.abs() >= _MASKED), 0.0)
-            size = torch.where(expected.abs() < _MASKED, expected, 0.0)
-        typical = float(torch.linalg.vector_norm(size)) / math.sqrt(size.numel())
-        largest = shown.amax([*range(1, shown.dim())]) if shown.dim() > 1 else shown
-        errors = largest.nan_to_num(nan=math.inf).div(typical or 1.0)
-        by_position = [0.0] * axes.spans.length
-        for position, error in zip(positions, errors.tolist(), strict=True):
+        actual, expected = (_tokens_first(item.to(dtype), axes, len(positions)) for item in (value, reference))
+        distances = _Distances.of(actual, expected, axes.uncomputed)
+        by_position = [0.0] * axes.steps.length
+        for position, error in zip(positions, distances.largest_by_token(), strict=True):
             by_position[position] = max(by_position[position], error)
-        if not differs or not bool(distance.any()):
+        if not distances.has_any or not (row.diverged or row.decides):
             return cls(row, tuple(by_position))
-        distance = shown  # masks of another dtype differ, but not in what they hide
-        distance.nan_to_num_(nan=math.inf)
-        wrong = distance > _limit(row, value.dtype) * expected.abs().clamp(min=typical)
-        if not bool(wrong.any()):
-            wrong = distance == distance.max()
+        wrong = distances.above(_limit(row, value.dtype) * expected.abs().clamp(min=distances.typical))
         tokens = wrong.reshape(len(positions), -1).any(-1).nonzero()[:, 0].tolist()
-        first = min(tokens, key=lambda token: positions[token])
-        rows = wrong[first]
-        has_rows = rows.dim() > 0 and rows.shape[0] == axes.spans.rows and axis > 0
-        sequence = int(rows.reshape(len(rows), -1).any(-1).nonzero()[0]) if has_rows else None
+        of_first = wrong[min(tokens, key=lambda token: positions[token])]
+        has_rows = bool(axes.token_axis) and of_first.dim() > 0 and of_first.shape[0] == axes.steps.rows
+        sequence = int(of_first.reshape(len(of_first), -1).any(-1).nonzero()[0]) if has_rows else None
         places = tuple(sorted({positions[token] for token in tokens}))
         return cls(row, tuple(by_position), places[0], sequence, places)
 
@@ -91,11 +70,60 @@ class PositionedRow:
     ) -> "PositionedRow":
         """Return where a value has another shape than its reference, such as a window of another size; see `of`."""
         position = positions[0]
-        if axes.spans.in_rows and "keys" in axes.roles and value.dim() == reference.dim():
+        if axes.steps.in_rows and "keys" in axes.roles and value.dim() == reference.dim():
             axis = axes.roles.index("keys")
-            position = min(value.shape[axis], reference.shape[axis], axes.spans.length - 1)  # they are equal before it
-        errors = tuple(math.inf if index == position else 0.0 for index in range(axes.spans.length))
+            position = min(value.shape[axis], reference.shape[axis], axes.steps.length - 1)  # they are equal before it
+        errors = tuple(math.inf if index == position else 0.0 for index in range(axes.steps.length))
         return cls(row, errors, position, None, (position,))
+
+
+@dataclass(frozen=True)
+class _Distances:
+    """How far the numbers of a value are from those of its reference.
+
+    Attributes:
+        numbers: the absolute differences, the axis of tokens in front; 0 where both are masks, or the same infinity or
+            NaN, and where no step computes a number.
+        typical: the root mean square of the reference without masks.
+        has_any: whether any number differs, also a mask: those of another dtype differ, but not in what they hide.
+    """
+
+    numbers: torch.Tensor
+    typical: float
+    has_any: bool
+
+    @classmethod
+    def of(cls, actual: torch.Tensor, expected: torch.Tensor, uncomputed: torch.Tensor | None) -> "_Distances":
+        """Return the distances; see `Axes.uncomputed`."""
+        numbers, size = (actual - expected).abs_(), expected
+        if uncomputed is not None:
+            numbers.masked_fill_(uncomputed, 0.0)
+        low, high = expected.aminmax()
+        is_ordinary = bool(-_MASKED < low <= high < _MASKED)  # few values have masks, infinite numbers or NaN
+        if not is_ordinary:
+            numbers[(actual == expected) | (actual.isnan() & expected.isnan())] = 0.0
+        has_any = bool(numbers.any())
+        if not is_ordinary:
+            numbers.masked_fill_((actual.abs() >= _MASKED) & (expected.abs() >= _MASKED), 0.0)
+            size = torch.where(expected.abs() < _MASKED, expected, 0.0)
+        typical = float(torch.linalg.vector_norm(size)) / math.sqrt(size.numel())
+        return cls(numbers.nan_to_num_(nan=math.inf), typical, has_any)
+
+    def largest_by_token(self) -> list[float]:
+        """Return the largest difference of each token, relative to the root mean square."""
+        found: list[float] = self.numbers.reshape(len(self.numbers), -1).amax(-1).div(self.typical or 1.0).tolist()
+        return found
+
+    def above(self, limits: torch.Tensor) -> torch.Tensor:
+        """Return which distances exceed their limits; if none does, the largest ones."""
+        found = self.numbers > limits
+        return found if bool(found.any()) else self.numbers == self.numbers.max()
+
+
+def _tokens_first(value: torch.Tensor, axes: Axes, count: int) -> torch.Tensor:
+    """Return the first `count` tokens of a value, with their axis in front; a value without tokens is that of one."""
+    axis = axes.token_axis
+    return value[None] if axis is None else axes.split(value).narrow(axis, 0, count).movedim(axis, 0)
 
 
 def _limit(row: Row, dtype: torch.dtype) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 
@@ -23,7 +24,22 @@ from ._plan import Plan, PlannedCall
 
 ROOT, RESULT = "model", "result"  # the paths of the model in a `Decoder`, and of what returns its logits
 Operation = tuple[str, str]  # the path of a module, and an operator
-Place = tuple[Operation, int, int, int]  # of a value in a call: how many came before, how many there are, the output
+
+
+class Place(NamedTuple):
+    """What identifies a value in a call of the model: it has the same place in other calls.
+
+    Attributes:
+        operation: the module and the operator that compute it.
+        before: how many nodes of this operation ran before in the call.
+        total: how many nodes of this operation the call has.
+        output: which output of the node it is.
+    """
+
+    operation: Operation
+    before: int
+    total: int
+    output: int
 
 
 @dataclass(frozen=True)
@@ -80,6 +96,7 @@ class PositionedRun:
         return [dict(self._placed(graph.nodes[start:end])) for start, end in pairwise([0, *ends])]
 
     def _placed(self, nodes: Sequence[Node]) -> Iterator[tuple[Place, str]]:
+        """Yield the place and the name of each floating-point value that the nodes of a call compute."""
         totals = Counter(map(_operation, nodes))
         counts: Counter[Operation] = Counter()
         for node in nodes:
@@ -87,7 +104,7 @@ class PositionedRun:
             for index, name in enumerate(node.outputs):
                 value = self.execution.values.get(name)
                 if value is not None and value.is_floating_point() and value.numel():
-                    yield (operation, counts[operation], totals[operation], index), name
+                    yield Place(operation, counts[operation], totals[operation], index), name
             counts[operation] += 1
 
     def fixed_axes(self, call: int, place: Place) -> frozenset[int]:
@@ -100,8 +117,8 @@ class PositionedRun:
         return frozenset(same) if len(shape) == len(shorter_shape) else frozenset()
 
     @cached_property
-    def places(self) -> Mapping[int, tuple[int, int]]:
-        """The call that computes a whole sequence, and its row, by the index of the sequence."""
+    def calls_of_sequences(self) -> Mapping[int, tuple[int, int]]:
+        """The index of the call that computes a whole sequence, and its row there, by the index of the sequence."""
         return {
             sequence: (index, row)
             for index, call in enumerate(self.plan.calls)
@@ -125,6 +142,7 @@ class PositionedRun:
 
 
 def _operation(node: Node) -> Operation:
+    """Return the module that a node runs in, and its operator."""
     return module_of(node), node.operator.name
 
 
@@ -148,13 +166,14 @@ def mismatches(reference: PositionedRun, actual: PositionedRun, relative: float)
     for call, values in zip(actual.plan.calls, actual.values, strict=True):
         for place, name in values.items() if call.is_judged else ():
             for rows in _equal_rows(reference, call):
-                first, _ = reference.places[call.sequences[rows[0]]]
-                reference_name = reference.values[first].get(place)
+                whole, _ = reference.calls_of_sequences[call.sequences[rows[0]]]
+                reference_name = reference.values[whole].get(place)
                 if reference_name is None or reference_name not in reference.known:
                     continue
-                x, y = reference.execution.values[reference_name], actual.execution.values[name]
-                fixed = reference.fixed_axes(first, place)
-                if (pair := _selected(x, reference.plan.calls[first], y, call, rows, fixed)) is not None:
+                compared = reference.execution.values[reference_name], actual.execution.values[name]
+                fixed = reference.fixed_axes(whole, place)
+                pair = _common_numbers(compared, (reference.plan.calls[whole], call), rows, fixed)
+                if pair is not None:
                     mismatch = _mismatch(pair, reference.closeness(reference_name, relative), call, rows)
                     found[name] = found.get(name) or mismatch
     return found
@@ -164,7 +183,7 @@ def _equal_rows(reference: PositionedRun, call: PlannedCall) -> list[list[int]]:
     """Return the rows of a call in groups that have the same positions, and whose sequences are in one other call."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for row, sequence in enumerate(call.sequences):
-        key = (reference.places[sequence][0], *call.positions[row].tolist(), *call.keys[row].tolist())
+        key = (reference.calls_of_sequences[sequence][0], *call.positions[row].tolist(), *call.keys[row].tolist())
         groups.setdefault(key, []).append(row)
     return list(groups.values())
 
@@ -188,45 +207,48 @@ class _ValuePair:
     positions: list[int]
 
 
-def _selected(  # noqa: PLR0917  called in one place
-    x: torch.Tensor, whole: PlannedCall, y: torch.Tensor, call: PlannedCall, rows: Sequence[int], fixed: Collection[int]
+def _common_numbers(
+    values: tuple[torch.Tensor, torch.Tensor],
+    calls: tuple[PlannedCall, PlannedCall],
+    rows: Sequence[int],
+    fixed: Collection[int],
 ) -> _ValuePair | None:
     """Return the numbers that two values share; None if their axes do not show which.
 
-    `x` is a value of `whole`, a call of the reference with whole sequences; `y` one of `call`, which computes some rows
-    and positions of them. `fixed` are the axes of `x` that are no axes of tokens.
+    Args:
+        values: that of the reference, and the one to judge.
+        calls: the calls that compute them: whole sequences, and some rows and positions of these.
+        rows: the rows of the second call that are compared.
+        fixed: the axes of the first value that are no axes of tokens.
     """
-    before = x.dim()
-    x, y = _with_equal_axes(x, whole, y, call, fixed)
-    fixed = {axis + x.dim() - before for axis in fixed}
-    count, length = whole.tokens.shape
-    if x.dim() != y.dim():
+    whole, call = calls
+    reference, actual = _with_equal_axes(*values, whole, call, fixed)
+    if reference.dim() != actual.dim():
         return None
-    whole_rows = {sequence: row for row, sequence in enumerate(whole.sequences)}
-    chosen = [whole_rows[call.sequences[row]] for row in rows]
-    pairs = [_rows_of(x, count, chosen), _rows_of(y, len(call.sequences), rows)]
-    has_rows = None not in pairs
+    fixed = {axis + reference.dim() - values[0].dim() for axis in fixed}
+    count, length = whole.tokens.shape
+    whole_rows = [whole.sequences.index(call.sequences[row]) for row in rows]
+    chosen = _rows_of(reference, count, whole_rows), _rows_of(actual, len(call.sequences), rows)
+    has_rows = None not in chosen
     if has_rows:
-        x, y = x[pairs[0]], y[pairs[1]]
+        reference, actual = reference[chosen[0]], actual[chosen[1]]
     elif max(count, len(call.sequences)) > 1:
         return None
-    axes = [axis for axis in range(int(has_rows), x.dim()) if x.shape[axis] == length and axis not in fixed]
-    if any(x.shape[axis] != y.shape[axis] for axis in range(x.dim()) if axis not in axes):
+    first_axis = int(has_rows)
+    axes = [at for at in range(first_axis, reference.dim()) if reference.shape[at] == length and at not in fixed]
+    if any(reference.shape[axis] != actual.shape[axis] for axis in range(reference.dim()) if axis not in axes):
         return None
+    if not axes:  # such as a state, which the last call leaves behind
+        is_last = bool(call.keys[rows[0]].max() == length - 1)
+        return _ValuePair(reference, actual, has_rows, None, []) if is_last or torch.equal(reference, actual) else None
     positions: list[int] = []
-    for axis in reversed(axes):
-        indices, positions = _along(y.shape[axis], call, rows[0], length)
+    for axis in reversed(axes):  # so that the positions are those of the first one, which is that of the queries
+        indices, positions = _along(actual.shape[axis], call, rows[0], length)
         if not positions:
             return None
-        x = x.index_select(axis, torch.tensor(positions, device=x.device))
-        y = y.index_select(axis, torch.tensor(indices, device=y.device))
-    if not axes:  # such as a state, which the last call leaves behind
-        return (
-            _ValuePair(x, y, has_rows, None, [])
-            if call.keys[rows[0]].max() == length - 1 or torch.equal(x, y)
-            else None
-        )
-    return _ValuePair(x, y, has_rows, axes[0], positions)
+        reference = reference.index_select(axis, torch.tensor(positions, device=reference.device))
+        actual = actual.index_select(axis, torch.tensor(indices, device=actual.device))
+    return _ValuePair(reference, actual, has_rows, axes[0], positions)
 
 
 def _rows_of(value: torch.Tensor, count: int, rows: Sequence[int]) -> list[int] | None:
@@ -237,19 +259,19 @@ def _rows_of(value: torch.Tensor, count: int, rows: Sequence[int]) -> list[int] 
 
 
 def _with_equal_axes(
-    x: torch.Tensor, whole: PlannedCall, y: torch.Tensor, call: PlannedCall, fixed: Collection[int]
+    reference: torch.Tensor, actual: torch.Tensor, whole: PlannedCall, call: PlannedCall, fixed: Collection[int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return two values with an axis for rows and one for tokens, if they have one for both."""
+    """Return two values with an axis for rows and one for tokens, if they have one for both; see `_common_numbers`."""
     (count, length), (rows, queries) = whole.tokens.shape, call.tokens.shape
-    if x.dim() and x.shape[0] == count * length and 0 not in fixed:
-        x = x.reshape(count, length, *x.shape[1:])
-        y = y.reshape(rows, queries, *y.shape[1:]) if y.dim() and y.shape[0] == rows * queries else y
-    shape = list(x.shape)
-    if x.dim() != y.dim() and shape:
-        shape = [queries if size == length else size for size in shape]
-        shape[0] = rows if x.shape[0] == count else shape[0]
-        y = y.reshape(shape) if math.prod(shape) == y.numel() else y
-    return x, y
+    if reference.dim() and reference.shape[0] == count * length and 0 not in fixed:
+        reference = reference.reshape(count, length, *reference.shape[1:])
+        if actual.dim() and actual.shape[0] == rows * queries:
+            actual = actual.reshape(rows, queries, *actual.shape[1:])
+    if reference.dim() != actual.dim() and reference.dim():  # the shape that the numbers of the call would have there
+        shape = [queries if size == length else size for size in reference.shape]
+        shape[0] = rows if reference.shape[0] == count else shape[0]
+        actual = actual.reshape(shape) if math.prod(shape) == actual.numel() else actual
+    return reference, actual
 
 
 def _along(size: int, call: PlannedCall, row: int, length: int) -> tuple[list[int], list[int]]:
@@ -264,8 +286,8 @@ def _along(size: int, call: PlannedCall, row: int, length: int) -> tuple[list[in
         given = keys
     else:
         given = keys[len(keys) - size :] if size < len(keys) else []
-    pairs = [(index, position) for index, position in enumerate(given) if 0 <= position < length]
-    return [index for index, _ in pairs], [position for _, position in pairs]
+    indices = [index for index, position in enumerate(given) if 0 <= position < length]
+    return indices, [given[index] for index in indices]
 
 
 def _mismatch(pair: _ValuePair, closeness: Closeness, call: PlannedCall, rows: Sequence[int]) -> Mismatch | None:

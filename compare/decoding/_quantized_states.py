@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -92,6 +92,17 @@ class WatchedCache:
     def _update(
         self, index: int, layer: Any, update: Any, keys: torch.Tensor, values: torch.Tensor, *args: Any, **kwargs: Any
     ) -> Any:
+        """Update a layer in place of the method `update`, and compare what it holds and returns then.
+
+        Args:
+            index: the index of the layer in the cache.
+            layer: the layer.
+            update: its own method.
+            keys: the keys that it is given.
+            values: the values that it is given.
+            *args: further arguments of the method.
+            **kwargs: further arguments of the method.
+        """
         given = keys.clone(), values.clone()
         returned = update(keys, values, *args, **kwargs)
         code = inspect.unwrap(type(layer).update).__code__
@@ -108,8 +119,8 @@ class WatchedCache:
 
     def _check(
         self, index: int, layer: Any, what: str, new: torch.Tensor, returned: torch.Tensor
-    ) -> tuple[int, int, float] | None:
-        """Return where a layer returned or holds something else than it should; see `_first_difference`.
+    ) -> _FirstDifference | None:
+        """Return where a layer returned or holds something else than it should; None if it does not.
 
         Args:
             index: the index of the layer in the cache.
@@ -150,23 +161,34 @@ class WatchedCache:
         return first, errors
 
 
-def _first_difference(
-    actual: torch.Tensor, expected: torch.Tensor, allowed: torch.Tensor
-) -> tuple[int, int, float] | None:
-    """Return the first sequence and its first position with larger differences than allowed, and the largest there."""
+class _FirstDifference(NamedTuple):
+    """Where keys or values differ first by more than is allowed.
+
+    Attributes:
+        sequence: the first sequence in which they do.
+        position: the first position of it.
+        difference: the largest difference there, relative to the size of the number or of a typical one.
+    """
+
+    sequence: int
+    position: int
+    difference: float
+
+
+def _first_difference(actual: torch.Tensor, expected: torch.Tensor, allowed: torch.Tensor) -> _FirstDifference | None:
+    """Return the first difference that is larger than allowed; None if there is none."""
     if actual.shape != expected.shape:
         counts = [item.shape[_TOKENS] for item in (actual, expected)]
-        return 0, min(*counts, max(counts) - 1), torch.inf
+        return _FirstDifference(0, min(*counts, max(counts) - 1), torch.inf)
     distance = (actual.double() - expected.double()).abs()
     wrong = ~(distance <= allowed)  # NaN is wrong
     if not bool(wrong.any()):
         return None
     sequence = int(wrong.flatten(1).any(1).nonzero()[0])
-    along = wrong[sequence].movedim(_TOKENS, 0).flatten(1).any(1)
-    position = int(along.nonzero()[0])
+    position = int(wrong[sequence].movedim(_TOKENS, 0).flatten(1).any(1).nonzero()[0])
     sizes = TensorNumbers(expected.double()).closeness(RELATIVE).sizes(expected.double())
     relative = (distance / sizes)[sequence].movedim(_TOKENS, 0)[position]
-    return sequence, position, float(relative.nan_to_num(nan=torch.inf).max())
+    return _FirstDifference(sequence, position, float(relative.nan_to_num(nan=torch.inf).max()))
 
 
 def _stored_by(layer: Any, quantized: Any) -> _StoredLayer:

@@ -13,7 +13,7 @@ from ..rendering._outcome import Proof
 from ..rendering._result import NextCommand, Result
 from ..rendering._table import Block, Column, Columns, Line, fit_paths, section, table_of
 from ..rendering._words import listed, plural
-from ..results._cells import Cell, CellStatus, Divergence, LedgerRow
+from ..results._cells import Cell, CellStatus, Divergence, LedgerRow, label_of
 from ._regressions import (
     BAD,
     Change,
@@ -176,22 +176,24 @@ def history(
         command: the command line that writes the site.
     """
     by_labels = grouped(rows, lambda row: tuple(row.labels.items()))
-    by_cell = [by_labels[labels] for labels in sorted(by_labels, key=lambda labels: cell_name(dict(labels)))]
+    by_cell = sorted(by_labels.values(), key=lambda group: cell_name(group[0].labels))
     regressions = [found for group in by_cell for found in regressions_of(group)]
     flaky = [found for group in by_cell if (found := flaky_of(group)) is not None]
-    still_wrong = [regression for regression in regressions if regression.fixed is None]
-    explained = {tuple(one.labels.items()) for one in still_wrong} | {tuple(one.labels.items()) for one in flaky}
+    explained = {tuple(found.labels.items()) for found in flaky}
+    explained |= {tuple(found.labels.items()) for found in regressions if found.fixed is None}
     wrong = (group[0].labels for group in by_cell for last in ran(group)[-1:] if last.status in BAD)
     return History(
-        tuple(ledgers),
-        tuple(sorted({row.run for group in by_cell for row in group})),
-        tuple(clustered(regressions)),
-        tuple(not_run(by_cell)),
-        tuple(sorted(flaky, key=lambda found: found.last_change, reverse=True)),
-        tuple(labels for labels in wrong if tuple(labels.items()) not in explained),
-        tuple(CellHistory(group[0].labels, group[-1].status, tuple(map(CellOutcome.of, group))) for group in by_cell),
-        tuple(notes),
-        command,
+        ledgers=tuple(ledgers),
+        runs=tuple(sorted({row.run for group in by_cell for row in group})),
+        clusters=tuple(clustered(regressions)),
+        not_run=tuple(not_run(by_cell)),
+        flaky=tuple(sorted(flaky, key=lambda found: found.last_change, reverse=True)),
+        never_close=tuple(labels for labels in wrong if tuple(labels.items()) not in explained),
+        cells=tuple(
+            CellHistory(group[0].labels, group[-1].status, tuple(map(CellOutcome.of, group))) for group in by_cell
+        ),
+        notes=tuple(notes),
+        command=command,
     )
 
 
@@ -202,9 +204,8 @@ def moment(run: str) -> str:
 
 def ordered_labels(labels: Mapping[str, str]) -> dict[str, str]:
     """Return labels in the order model, backend, dtype, then the others."""
-    first = [title for title in ("model", "backend", "dtype") if title in labels]
-    titles = [*first, *(title for title in labels if title not in first)]
-    return {title: labels[title] for title in titles}
+    titles = dict.fromkeys(("model", "backend", "dtype", *labels))
+    return {title: labels[title] for title in titles if title in labels}
 
 
 def cell_name(labels: Mapping[str, str]) -> str:
@@ -248,18 +249,15 @@ def cells_text(cells: Sequence[Mapping[str, str]]) -> str:
 
 
 def _cluster_blocks(cluster: Cluster, *, wide: bool, most: int | None) -> Iterable[Block]:
+    """Yield the title of a cluster, when it began, what changed then, and a table of its first regressions."""
     yield Line(cluster.title, "heading")
     yield f"  {when(cluster)}"
     yield f"  {what_changed(cluster)}"
     titles = dict.fromkeys(title for one in cluster.regressions for title in ordered_labels(one.labels))
-    labels: Columns[Regression] = {title: partial(_label, title) for title in titles}
+    labels: Columns[Regression] = {title: partial(label_of, title) for title in titles}
     yield table_of(labels | (_MEMBER_WIDE if wide else _MEMBER), cluster.regressions[:most])
     hidden = len(cluster.regressions[most:]) if most else 0
     yield from [f"  and {plural(hidden, 'more cell')}"] if hidden else ()
-
-
-def _label(title: str, regression: Regression) -> str:
-    return regression.labels.get(title, "")
 
 
 _MEMBER: Columns[Regression] = {

@@ -14,6 +14,7 @@ from filch.steal.files._untrusted import open_untrusted, parse_json, read_lines
 from filch.steal.text._visible import short_line
 
 from ..common._errors import CompareError
+from ..rendering._words import listed
 from ..results._cells import VERSION, LedgerRow, ledger_row
 
 _MAX_CELLS = 10_000
@@ -51,9 +52,10 @@ def read_ledgers(paths: Iterable[str | os.PathLike[str]]) -> tuple[list[LedgerRo
 
 
 def _rows(path: Path, lines: Iterable[bytes], notes: list[str], budget: Budget) -> list[LedgerRow]:
+    """Return the rows of a ledger, and add sentences to `notes` about lines that are left out."""
     rows: list[LedgerRow] = []
     damaged: list[int] = []
-    shared: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}  # most rows repeat those of an earlier row
+    shared: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}  # most rows repeat the labels of an earlier row
     for number, line in enumerate(lines, 1):
         try:
             data = parse_json(line, memory=budget.kind.memory)
@@ -67,8 +69,7 @@ def _rows(path: Path, lines: Iterable[bytes], notes: list[str], budget: Budget) 
     if not rows:
         raise CompareError(f"{str(path)!r} has no rows of a ledger: `filch fleet` writes a ledger")
     if damaged:
-        numbers = ", ".join(map(str, damaged[:_SHOWN_LINES])) + (", …" if len(damaged) > _SHOWN_LINES else "")
-        notes.append(f"Damaged lines of {str(path)!r} were left out: {numbers}.")
+        notes.append(f"Damaged lines of {str(path)!r} were left out: {listed(damaged, _SHOWN_LINES, ', …')}.")
     return rows
 
 
@@ -104,8 +105,8 @@ def _without_repeated(rows: Iterable[LedgerRow]) -> list[LedgerRow]:
     """
     by_key: dict[tuple[str, str], LedgerRow] = {}
     for row in rows:
-        place = row.run, row.key
-        if place not in by_key or by_key[place].status == "lost":
-            by_key[place] = row
+        valid = by_key.get((row.run, row.key))
+        if valid is None or valid.status == "lost":
+            by_key[row.run, row.key] = row
     by_cell = {(row.run, *row.labels.items()): row for row in by_key.values()}
     return sorted(by_cell.values(), key=lambda row: row.run)

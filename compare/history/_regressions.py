@@ -167,13 +167,12 @@ def regressions_of(rows: Sequence[LedgerRow]) -> list[Regression]:
     """
     flaky = flaky_keys(rows)
     judged = [row for row in ran(rows) if row.status == GOOD or row.key not in flaky]
-    streaks = [(good, [*group]) for good, group in groupby(judged, lambda row: row.status == GOOD)]
-    found = []
-    for index, (good, streak) in enumerate(streaks[1:], 1):
-        if not good:
-            fixed = streaks[index + 1][1][0].run if index + 1 < len(streaks) else None
-            found.append(_regression(streaks[index - 1][1][-1], streak[0], fixed, flaky))
-    return found
+    streaks = [[*group] for _, group in groupby(judged, lambda row: row.status == GOOD)]  # alternately good and bad
+    return [
+        _regression(good[-1], bad[0], fixed[0].run if fixed else None, flaky)
+        for good, bad, fixed in zip(streaks, streaks[1:], [*streaks[2:], []], strict=False)
+        if good[0].status == GOOD
+    ]
 
 
 def clustered(regressions: Sequence[Regression]) -> list[Cluster]:
@@ -234,25 +233,26 @@ def _flips(rows: Sequence[LedgerRow]) -> list[str]:
     return [after.run for before, after in pairwise(rows) if (before.status == GOOD) != (after.status == GOOD)]
 
 
-def _regression(before: LedgerRow, after: LedgerRow, fixed: str | None, flaky: Container[str]) -> Regression:
+def _regression(good: LedgerRow, bad: LedgerRow, fixed: str | None, flaky: Container[str]) -> Regression:
+    """Return the regression of a cell between its last good row and its first bad one; `flaky` are its flaky keys."""
     return Regression(
-        after.labels,
-        before.run,
-        after.run,
-        fixed,
-        after.status,
-        before.error,
-        after.error,
-        after.detail,
-        after.blame,
-        environment_changes(before, after),
-        same_key=before.key == after.key,
-        flaky_before=before.key in flaky,
+        labels=bad.labels,
+        last_good=good.run,
+        first_bad=bad.run,
+        fixed=fixed,
+        status=bad.status,
+        error_before=good.error,
+        error=bad.error,
+        detail=bad.detail,
+        blame=bad.blame,
+        changes=environment_changes(good, bad),
+        same_key=good.key == bad.key,
+        flaky_before=good.key in flaky,
     )
 
 
 def _marks(regression: Regression) -> Iterable[tuple[str, ...]]:
-    """Return what a regression has in common with others of its cluster."""
+    """Yield what a regression has in common with others of its cluster; two that share a mark are in the same one."""
     blame = regression.blame
     if blame is None or not (blame.operator or blame.module):
         yield "reason", regression.status, _NUMBER.sub("#", regression.detail)
@@ -264,44 +264,38 @@ def _marks(regression: Regression) -> Iterable[tuple[str, ...]]:
 
 
 def _cluster(regressions: Sequence[Regression]) -> Cluster:
+    """Return regressions that began in the same run as a cluster."""
     blames = [regression.blame for regression in regressions if regression.blame is not None]
     operators = tuple(dict.fromkeys(blame.operator for blame in blames if blame.operator))
     modules = tuple(dict.fromkeys(without_layers(blame.module) for blame in blames if blame.module))
     recorded = [regression.changes for regression in regressions if regression.changes is not None]
     fixed = [regression.fixed for regression in regressions if regression.fixed is not None]
     return Cluster(
-        regressions[0].first_bad,
-        max(regression.last_good for regression in regressions),
-        max(fixed) if len(fixed) == len(regressions) else None,
-        _title(operators, modules) or short_line(regressions[0].detail) or regressions[0].status,
-        operators,
-        modules,
-        tuple(dict.fromkeys(change for changes in recorded for change in changes)) if recorded else None,
-        tuple(regressions),
+        first_bad=regressions[0].first_bad,
+        last_good=max(regression.last_good for regression in regressions),
+        fixed=max(fixed) if len(fixed) == len(regressions) else None,
+        title=_title(operators, modules) or short_line(regressions[0].detail) or regressions[0].status,
+        operators=operators,
+        modules=modules,
+        changes=tuple(dict.fromkeys(change for changes in recorded for change in changes)) if recorded else None,
+        regressions=tuple(regressions),
     )
 
 
 def _title(operators: Sequence[str], modules: Sequence[str]) -> str:
+    """Return the first blamed operators, and the first blamed module with the number of others; `""` without any."""
     more = f" and {len(modules) - 1} other module{'s' if len(modules) > 2 else ''}" if len(modules) > 1 else ""
-    parts = (
-        " + ".join(map(short_line, operators[:_SHOWN_OPERATORS])),
-        *(short_line(name) + more for name in modules[:1]),
-    )
-    return " in ".join(filter(None, parts))
+    shown = " + ".join(map(short_line, operators[:_SHOWN_OPERATORS]))
+    return " in ".join(filter(None, (shown, *(short_line(name) + more for name in modules[:1]))))
 
 
 def _stopped(rows: Sequence[LedgerRow]) -> NotRun | None:
     """Return since when a cell has not run; None if it ran the last time."""
     done, last = ran(rows), rows[-1]
-    last_ran = done[-1] if done else None
-    if last is last_ran:
+    if not done:
+        return NotRun(rows[0].run, last.status, last.detail, None, None, (last.labels,))
+    if last is done[-1]:
         return None
-    first = rows[rows.index(last_ran) + 1] if last_ran is not None else rows[0]
-    return NotRun(
-        first.run,
-        last.status,
-        last.detail,
-        None if last_ran is None else last_ran.run,
-        None if last_ran is None else environment_changes(last_ran, first),
-        (last.labels,),
-    )
+    first = rows[rows.index(done[-1]) + 1]
+    changes = environment_changes(done[-1], first)
+    return NotRun(first.run, last.status, last.detail, done[-1].run, changes, (last.labels,))

@@ -64,7 +64,10 @@ def as_site(history: History) -> str:
         for regression in cluster.regressions
         if regression.fixed is None
     }
-    rows, columns, boxes = _grid(history.cells)
+    # A row for each model and its sizes, a column for each backend and dtype.
+    boxes = {(_labels(cell, column=False), _labels(cell, column=True)): cell for cell in history.cells}
+    rows = [*dict.fromkeys(row for row, _ in boxes)]
+    columns = sorted({column for _, column in boxes})
     if len(rows) * len(columns) > _MAX_GRID:
         raise CompareError(
             f"the grid of {len(rows):,} models and {len(columns):,} backends would have more than {_MAX_GRID:,} boxes"
@@ -80,7 +83,7 @@ def as_site(history: History) -> str:
         columns=columns,
         boxes=boxes,
         cells_of=lambda row: [boxes[row, column] for column in columns if (row, column) in boxes],
-        column_of=lambda cell: _part(cell.labels, column=True),
+        column_of=lambda cell: _labels(cell, column=True),
         open_regression=lambda cell: open_regressions.get(_identity(cell.labels)),
         draw=lambda cell: timeline(cell.outcomes, places),
         streaks=lambda cell: streaks_of(cell.outcomes)[: -_MAX_STREAKS - 1 : -1],
@@ -90,21 +93,14 @@ def as_site(history: History) -> str:
     )
 
 
-def _grid(cells: Sequence[CellHistory]) -> tuple[list[Labels], list[Labels], dict[tuple[Labels, Labels], CellHistory]]:
-    """Return rows (models, with their sizes), columns (backends, with their dtypes), and the cells in them."""
-    boxes = {(_part(cell.labels, column=False), _part(cell.labels, column=True)): cell for cell in cells}
-    rows, columns = ({place[index]: None for place in boxes} for index in (0, 1))
-    return [*rows], sorted(columns), boxes
-
-
-def _part(labels: Mapping[str, str], *, column: bool) -> Labels:
-    """Return the labels that select the column of the grid, or those that select the row."""
-    return tuple(
-        (title, text) for title, text in ordered_labels(labels).items() if (title in ("backend", "dtype")) == column
-    )
+def _labels(cell: CellHistory, *, column: bool) -> Labels:
+    """Return the labels of a cell that select its column in the grid, or those that select its row."""
+    items = ordered_labels(cell.labels).items()
+    return tuple((title, text) for title, text in items if (title in ("backend", "dtype")) == column)
 
 
 def _identity(labels: Mapping[str, str]) -> Labels:
+    """Return labels as a key of dictionaries."""
     return tuple(labels.items())
 
 
@@ -204,15 +200,14 @@ def timeline(outcomes: Sequence[CellOutcome], places: Mapping[str, int]) -> Time
 
 
 def _streak(outcomes: Sequence[CellOutcome]) -> Streak:
-    first, errors = outcomes[0], [outcome.error for outcome in outcomes if outcome.error is not None]
-    return Streak(
-        *(kind_of(first.status), first.status, first.run, outcomes[-1].run, len(outcomes)),
-        max(errors, default=None),
-        _blamed(first),
-    )
+    """Return outcomes with the same status and the same blame as one."""
+    first, last = outcomes[0], outcomes[-1]
+    error = max((outcome.error for outcome in outcomes if outcome.error is not None), default=None)
+    return Streak(kind_of(first.status), first.status, first.run, last.run, len(outcomes), error, _blamed(first))
 
 
 def _blamed(outcome: CellOutcome) -> str:
+    """Return the module and operator that are blamed, or `""`."""
     return "" if outcome.blame is None else outcome.blame.place
 
 

@@ -70,5 +70,6 @@ class Limits:
 
 
 def _dtype(graph: Graph, name: str) -> torch.dtype | None:
+    """Return the dtype of a value; None if it is not known."""
     value = graph.values.get(name)
     return getattr(torch, value.dtype, None) if value is not None and value.dtype else None

@@ -133,15 +133,15 @@ class Difference:
     def _limit_ratios(self) -> tuple[float, float, float]:
         """The harmonic error, scale and rms, each divided by its limit."""
         limits = self.tolerance
-        pairs = (self.error, limits.harmonic), (self.scale, limits.scale), (self.rms, limits.rms)
-        harmonic, scale, rms = (_quotient(measure, limit) for measure, limit in pairs)
-        return harmonic, scale, rms
+        harmonic = _quotient(self.error, limits.harmonic)
+        return harmonic, _quotient(self.scale, limits.scale), _quotient(self.rms, limits.rms)
 
 
 _EQUAL = Difference(close=True, error=0.0, mean_error=0.0, absolute=0.0, relative=0.0, scale=0.0, rms=0.0, snr=math.inf)
 
 
 def _allowed(limit: float) -> str:
+    """Return a limit as the end of a sentence; `""` if there is none."""
     return "" if limit == ANY_ERROR else f" (up to {limit:.1e} allowed)"
 
 
@@ -174,14 +174,8 @@ def compare_tensors(
     if expected is None or actual is None:
         side = "expected value" if expected is None else "value"
         return Difference(close=False, problem=f"the {side} is missing")
-    for tensor in (expected, actual):
-        if tensor.layout is not torch.strided or tensor.is_quantized:
-            kind = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
-            return Difference(close=False, problem=f"a {kind} tensor can't be compared: convert it to a dense one")
     lowered = lower_precision and is_coarser(actual.dtype, expected.dtype)
-    if expected.shape != actual.shape or (expected.dtype != actual.dtype and not lowered):
-        what = "shape" if expected.shape != actual.shape else "dtype"
-        problem = f"the {what} differs: {describe(actual)} where {describe(expected)} is expected"
+    if problem := _problem(actual, expected, lowered=lowered):
         return Difference(close=False, problem=problem)
     dtype = actual.dtype
     limits = tolerance_for(dtype, tolerance)
@@ -213,6 +207,18 @@ def compare_tensors(
         shape=tuple(expected.shape),
         times=times,
     )
+
+
+def _problem(actual: torch.Tensor, expected: torch.Tensor, *, lowered: bool) -> str:
+    """Return why two tensors can't be compared number by number, or `""`; `lowered` allows a coarser dtype."""
+    for tensor in (expected, actual):
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            kind = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
+            return f"a {kind} tensor can't be compared: convert it to a dense one"
+    if expected.shape == actual.shape and (expected.dtype == actual.dtype or lowered):
+        return ""
+    what = "shape" if expected.shape != actual.shape else "dtype"
+    return f"the {what} differs: {describe(actual)} where {describe(expected)} is expected"
 
 
 def replace_masks(actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
@@ -292,7 +298,7 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class _ChunkTotals:
-    """The measures of all chunks.
+    """The measures of a tensor, which are added up from those of its chunks; see `Measured` for the terms.
 
     Args:
         dtype_max: the largest number of the dtype that is judged.

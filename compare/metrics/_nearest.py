@@ -44,8 +44,9 @@ class Nearest:
         key, limit = _key(tensor), default_tolerance(tensor.dtype).harmonic * (1 + largest)
         for other_key, name in _from_nearest(keys, key):
             distance = abs(other_key - key) / _KEY_TERMS
-            if not least_error or distance / (1 + distance) > min(least_error, limit) + _KEY_ERROR:
-                break
+            least_possible = distance / (1 + distance)  # the harmonic error of tensors with these keys; see `_key`
+            if not least_error or least_possible > min(least_error, limit) + _KEY_ERROR:
+                break  # it is equal, or all that follow are further off or not close
             difference = compare_tensors(self._values[name], tensor)
             if difference.close and difference.error < least_error:
                 nearest, least_error = name, difference.error

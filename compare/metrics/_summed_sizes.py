@@ -6,6 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import chain
+from typing import NamedTuple
 
 import torch
 
@@ -15,8 +17,7 @@ from ..common._complex import complex_as_real
 from ._metrics import Difference, bytes_of, compare_tensors
 from ._tolerance import Tolerance, default_tolerance
 
-_Call = tuple[str, int]  # the name of a module and the iteration
-_Flowing = tuple[str, torch.Tensor, torch.Tensor]  # the path, the gradient and the value of an input or output
+_Call = tuple[str, int]  # the name of a module, and the iteration of its call
 SUMMED = "it is no further off than rounding of what was summed"
 _FLOAT32_EPS = torch.finfo(torch.float32).eps  # sums are computed in float32, or finer
 # In the last place of what was summed: in clean runs of float32, float16 and bfloat16, the root mean square of the
@@ -26,16 +27,43 @@ _NOISE_UNITS = 2  # the root mean square of what consists of rounding errors alo
 _LARGE, _FEWEST, _UNEXPLAINED = 0.1, 8, 0.1  # see `_is_multiple`
 
 
+class _Gradient(NamedTuple):
+    """The gradient with respect to an input or output of a call.
+
+    Attributes:
+        tensor: the input or output.
+        numbers: those of the gradient, in float64 and one dimension.
+        values: those of the input or output, likewise.
+    """
+
+    tensor: "_ModuleTensor"
+    numbers: torch.Tensor
+    values: torch.Tensor
+
+
+class _Terms(NamedTuple):
+    """The terms that the gradients of the inputs of a call are summed from.
+
+    Attributes:
+        total: the sum of `abs(gradient * output)` over the outputs, with what rounding may add to their gradients.
+        inexactness: the size of what the most inexact gradient of an output was summed from, relative to the gradient.
+    """
+
+    total: float
+    inexactness: float
+
+
 class SummedSizes:
     """The sizes of what the gradients of a dump were summed from.
+
+    A gradient is a sum, and its rounding errors are relative to the terms, which may cancel, not to the result.
 
     The terms of the gradient of an input are those of the output, times how much the output changes with the input. In
     units of the loss, `sum(abs(gradient * output))` of a call goes on to its inputs, whatever cancels: a normalization
     whose outputs are squared and summed passes on next to nothing of it. Of an output, the call that reads it next
     counts, or the module around it if no recorded call does. A gradient whose rounding errors exceed the tolerance
     counts with the size of what it was summed from, and what is computed from it is as inexact, relative to itself. The
-    terms of a parameter's gradient are products of the gradient
-    of the output, at most one for each of its elements.
+    terms of a parameter's gradient are products of the gradient of the output, at most one for each of its elements.
 
     Args:
         records: a dump with the inputs, the outputs and their gradients.
@@ -43,9 +71,9 @@ class SummedSizes:
 
     def __init__(self, records: Records) -> None:
         self._records = records
-        self._flow = lru_cache(maxsize=None)(self._flow_of)
+        self._terms = lru_cache(maxsize=None)(self._terms_of)
         self._size = lru_cache(maxsize=None)(self._size_of)
-        self._pending: set[_Call | _ModuleTensor] = set()
+        self._pending: set[_Call | _ModuleTensor] = set()  # what is being computed, in modules that return their input
 
     def of(self, key: Key, path: str, shape: Sequence[int]) -> float:
         """Return the size of what a gradient was summed from; 0 for other values, and where it is not known.
@@ -55,15 +83,14 @@ class SummedSizes:
             path: its path in the record.
             shape: its shape.
         """
-        call = key.name, key.iteration
         if key.kind not in ("GP", "GF", "GI", "GO"):
             return 0.0
         while self._waiting:
-            self._flow(self._waiting.pop())
+            self._terms(self._waiting.pop())
         if key.kind in ("GP", "GF"):
             return self._of_parameter(key.name.rpartition(".")[0], shape)
-        value = self._values.of(call, key.kind[1:]).get(path)
-        return 0.0 if value is None else self._size(value)
+        tensor = self._values.of((key.name, key.iteration), key.kind[1:]).get(path)
+        return 0.0 if tensor is None else self._size(tensor)
 
     @cached_property
     def _values(self) -> "_Values":
@@ -71,103 +98,85 @@ class SummedSizes:
 
     @cached_property
     def _waiting(self) -> list[_Call]:
-        """All calls; the last one to return is taken first, so that none waits for a chain of those behind it."""
+        """The calls whose terms were not computed; the last one to return is first, so that recursion is not deep."""
         return self._values.returned
 
-    def _size_of(self, value: "_ModuleTensor") -> float:
-        """Return the size of the terms of the gradient with respect to a value."""
-        if value in self._pending:  # a module that returns what it receives
+    def _size_of(self, tensor: "_ModuleTensor") -> float:
+        """Return the size of the terms of the gradient with respect to an input or output."""
+        if tensor in self._pending:
             return 0.0
-        self._pending.add(value)
-        readers = self._values.readers(value)
-        around = [] if readers else self._values.around(value)
-        sizes = [self._size_of_terms(value, call) for call in readers]
-        sizes += [self._size_of_multiple(value, *calls) or self._size_of_terms(value, calls[1]) for calls in around]
-        self._pending.discard(value)
+        self._pending.add(tensor)
+        readers = self._values.readers(tensor)
+        around = [] if readers else self._values.around(tensor)
+        sizes = [self._size_in_reader(tensor, call) for call in readers]
+        sizes += [self._size_of_multiple(tensor, *calls) or self._size_in_reader(tensor, calls[1]) for calls in around]
+        self._pending.discard(tensor)
         return max(sizes, default=0.0)
 
-    def _size_of_terms(self, value: "_ModuleTensor", call: _Call) -> float:
-        if not value.spread or call in self._pending:
+    def _size_in_reader(self, tensor: "_ModuleTensor", call: _Call) -> float:
+        """Return the size of the terms that a gradient gets from a call that reads the tensor."""
+        if not tensor.spread or call in self._pending:
             return 0.0
-        total, inexactness = self._flow(call)
-        own = max(
-            (_rms(gradient) for path, gradient, _ in self._inputs(call) if self._is(value, call, path)), default=0.0
-        )
-        return max(total / (value.spread * value.count), inexactness * own)
+        terms = self._terms(call)
+        own = max((_rms(item.numbers) for item in self._gradients(call, "I") if item.tensor == tensor), default=0.0)
+        return max(terms.total / (tensor.spread * tensor.count), terms.inexactness * own)
 
-    def _is(self, value: "_ModuleTensor", call: _Call, path: str) -> bool:
-        return self._values.of(call, "I")[path] == value
-
-    def _size_of_multiple(self, value: "_ModuleTensor", call: _Call, around: _Call) -> float:
+    def _size_of_multiple(self, tensor: "_ModuleTensor", call: _Call, around: _Call) -> float:
         """Return the size of a gradient that is a multiple of one that follows in the module around the call; else 0.
 
         The gradient of a term of a sum is not summed, however small the term is beside the others.
         """
-        own = next((gradient for path, gradient, _ in self._outputs(call) if self._value(call, path) == value), None)
+        own = next((item.numbers for item in self._gradients(call, "O") if item.tensor == tensor), None)
         if own is None:
             return 0.0
-        following = [(item, "I", self._inputs(item)) for item in self._values.following(call, around)]
-        for item, kind, gradients in (*following, (around, "O", self._outputs(around))):
-            for path, gradient, _ in gradients:
-                factor = _factor(own, gradient)
-                if factor:
-                    return factor * max(_rms(gradient), self._noise(self._values.of(item, kind)[path], gradient))
+        following = (self._gradients(other, "I") for other in self._values.following(call, around))
+        for item in chain(*following, self._gradients(around, "O")):
+            if factor := _factor(own, item.numbers):
+                return factor * max(_rms(item.numbers), self._noise(item))
         return 0.0
 
-    def _flow_of(self, call: _Call) -> tuple[float, float]:
-        """Return the sum of `abs(gradient * output)` of a call, with what rounding may add to the gradient.
-
-        The second number is the size of what the most inexact gradient of an output was summed from, relative to it.
-        """
+    def _terms_of(self, call: _Call) -> _Terms:
+        """Return the terms of the gradients of the inputs of a call."""
         self._pending.add(call)
         total = inexactness = 0.0
-        for path, gradient, output in self._outputs(call):
-            value = self._value(call, path)
-            noise = self._noise(value, gradient)
-            total += max(float((gradient * output).abs().sum()), noise * value.mean * value.count)
-            inexactness = max(inexactness, noise / (_rms(gradient) or math.inf))
+        for item in self._gradients(call, "O"):
+            noise = self._noise(item)
+            products = float((item.numbers * item.values).abs().sum())
+            total += max(products, noise * item.tensor.mean * item.tensor.count)
+            inexactness = max(inexactness, noise / (_rms(item.numbers) or math.inf))
         self._pending.discard(call)
-        return total, inexactness
+        return _Terms(total, inexactness)
 
-    def _noise(self, value: "_ModuleTensor", gradient: torch.Tensor) -> float:
+    def _noise(self, item: _Gradient) -> float:
         """Return the size of what a gradient was summed from, if its rounding may exceed the tolerance; else 0."""
-        size = self._size(value)
-        exceeds = value.eps * size > default_tolerance(value.dtype).rms * _rms(gradient)
+        size = self._size(item.tensor)
+        exceeds = item.tensor.eps * size > default_tolerance(item.tensor.dtype).rms * _rms(item.numbers)
         return size if exceeds else 0.0
 
     def _of_parameter(self, module: str, shape: Sequence[int]) -> float:
         """Return the size of the sum that the gradient of a module's parameter is."""
-        sizes, units, inputs, count = [0.0], [_FLOAT32_EPS], [0.0], 0
-        for call in self._values.calls_of(module):
-            inputs += [value.mean for value in self._values.of(call, "I").values()]
-            for path, gradient, _ in self._outputs(call):
-                value = self._value(call, path)
-                sizes.append(max(_rms(gradient), self._noise(value, gradient)))
-                units.append(value.eps)
-                count += gradient.numel()
-        terms = max(1.0, count / (shape[0] if shape else 1))
+        calls = self._values.calls_of(module)
+        outputs = [item for call in calls for item in self._gradients(call, "O")]
+        size = max((max(_rms(item.numbers), self._noise(item)) for item in outputs), default=0.0)
+        unit = max((_FLOAT32_EPS, *(item.tensor.eps for item in outputs)))
+        terms = max(1.0, sum(item.numbers.numel() for item in outputs) / (shape[0] if shape else 1))
         # Rounding errors of the terms are random; those that they have in common, as of a mean, add up in float32.
-        number = math.sqrt(terms) + terms * _FLOAT32_EPS / (_TYPICAL_UNITS * max(units))
-        return max(sizes) * number * (max(inputs) or 1.0 if len(shape) > 1 else 1.0)
+        number = math.sqrt(terms) + terms * _FLOAT32_EPS / (_TYPICAL_UNITS * unit)
+        if len(shape) < 2:  # of a bias, which is only added
+            return size * number
+        inputs = max((tensor.mean for call in calls for tensor in self._values.of(call, "I").values()), default=0.0)
+        return size * number * (inputs or 1.0)
 
-    def _value(self, call: _Call, path: str) -> "_ModuleTensor":
-        return self._values.of(call, "O")[path]
-
-    def _outputs(self, call: _Call) -> Iterator[_Flowing]:
-        return self._flowing(call, "O")
-
-    def _inputs(self, call: _Call) -> Iterator[_Flowing]:
-        return self._flowing(call, "I")
-
-    def _flowing(self, call: _Call, kind: str) -> Iterator[_Flowing]:
-        """Yield the path, the gradient and the value of each input or output of a call that has a gradient."""
+    def _gradients(self, call: _Call, kind: str) -> Iterator[_Gradient]:
+        """Yield the gradient of each input (`"I"`) or output (`"O"`) of a call that has one."""
         places = Key(*call, f"G{kind}"), Key(*call, kind)
         if not all(key in self._records for key in places):
             return
+        known = self._values.of(call, kind)
         gradients, values = (tensors(self._records.borrow(key)) for key in places)
         for path, gradient in gradients.items():
-            if path in self._values.of(call, kind) and values[path].shape == gradient.shape:
-                yield path, _double(gradient), _double(values[path])
+            if path in known and values[path].shape == gradient.shape:
+                yield _Gradient(known[path], _double(gradient), _double(values[path]))
 
 
 @dataclass(frozen=True)
@@ -229,10 +238,11 @@ class _Values:
         """Return the innermost calls that read a value and return another one."""
         own = {call for call, kind in self._places[value] if kind == "O"}
         calls = [call for call, kind in self._places[value] if kind == "I" and call not in own]
-        return [call for call in calls if not any(_is_below(other[0], call[0]) for other in calls)]
+        names = {name for name, _ in calls}
+        return [call for call in calls if not any(_is_inside(name, call[0]) for name in names)]
 
     def around(self, value: _ModuleTensor) -> list[tuple[_Call, _Call]]:
-        """Return the calls that return a value, each with the call of the module around it."""
+        """Return the calls that return a value, each with that of the module around it unless it returns it, too."""
         own = [call for call, kind in self._places[value] if kind == "O"]
         return [(call, around) for call in own if (around := self._around.get(call)) is not None and around not in own]
 
@@ -251,9 +261,10 @@ class _Values:
     def _around(self) -> dict[_Call, _Call]:
         """The call of the module around each call, in the order of the run."""
         found = {}
-        for call, kind in self._by_call:
-            calls = self.calls_of(call[0].rpartition(".")[0]) if call[0] and kind == "O" else []
-            found.update({call: calls[call[1] * len(calls) // self._counts[call[0]]]} if calls else {})
+        for name, iteration in self.returned:
+            calls = self.calls_of(name.rpartition(".")[0]) if name else []
+            if calls:  # each of them calls the module equally often
+                found[name, iteration] = calls[iteration * len(calls) // self._counts[name]]
         return found
 
 
@@ -312,12 +323,15 @@ def _factor(tensor: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def _double(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the numbers of a tensor in float64 and one dimension; complex ones as pairs."""
     return complex_as_real(tensor.detach()).reshape(-1).double()
 
 
 def _rms(numbers: torch.Tensor) -> float:
+    """Return the root mean square; 0 of no numbers."""
     return float(numbers.square().mean().sqrt()) if numbers.numel() else 0.0
 
 
-def _is_below(name: str, parent: str) -> bool:
+def _is_inside(name: str, parent: str) -> bool:
+    """Return whether a module is a submodule of another one, at any depth."""
     return name != parent and (not parent or name.startswith(f"{parent}."))

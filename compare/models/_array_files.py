@@ -5,6 +5,7 @@ import os
 import re
 import warnings
 import zipfile
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -84,6 +85,7 @@ def load_arrays(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
 
 
 def _from_folder(folder: Path) -> dict[str, torch.Tensor]:
+    """Return the weights in the folder of a model: of its index, of its only file, or of all parts of a checkpoint."""
     for pattern in _PATTERNS:
         found = sorted(folder.glob(pattern))
         if len(found) == 1:
@@ -97,15 +99,16 @@ def _from_folder(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def _from_index(path: Path) -> dict[str, torch.Tensor]:
+    """Return the weights that an index names, from the files beside it."""
     contents = parse_json(read_untrusted(path, budget_of("index of a checkpoint")))
     places = contents.get("weight_map") if isinstance(contents, dict) else None
     if not isinstance(places, dict) or not places or not all(isinstance(item, str) for item in places.values()):
         raise ValueError("an index has a table weight_map: the file of each weight")
-    wanted: dict[Path, list[str]] = {}
+    wanted = defaultdict[Path, list[str]](list)
     for name, file in places.items():
         if Path(file).name != file or Path(file).suffix not in ARRAY_FILES:
             raise ValueError(f"{file!r} is no file of weights in the same folder")
-        wanted.setdefault(path.with_name(file), []).append(name)
+        wanted[path.with_name(file)].append(name)
     found = _joined(wanted)
     return {name: found[name] for name in places}
 
@@ -128,6 +131,7 @@ def _joined(files: Mapping[Path, Collection[str] | None]) -> dict[str, torch.Ten
 
 
 def _from_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors of a file, which is mapped: what is not used takes no memory."""
     with open_untrusted(path) as file:
         size = os.fstat(file.fileno()).st_size
         contents = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if size else b""
@@ -155,6 +159,7 @@ def read_checkpoint(file: BinaryIO) -> dict[str, torch.Tensor]:
 
 
 def _load(file: BinaryIO, budget: Budget) -> Any:
+    """Return what `torch.save` has written, without running code."""
     is_mapped = zipfile.is_zipfile(file)  # older files are not
     if is_mapped:
         sizes = {name.rpartition("/")[2]: item.file_size for name, item in stored_members(file).items()}
@@ -171,5 +176,6 @@ def _load(file: BinaryIO, budget: Budget) -> Any:
 
 
 def _is_tar(file: BinaryIO) -> bool:
+    """Return whether an open file begins as a tar file."""
     file.seek(0)
     return file.read(_MAGIC_OF_TAR.stop)[_MAGIC_OF_TAR] == b"ustar"

@@ -51,10 +51,12 @@ def draw_constants(program: Program, names: Sequence[str], seed: int, shapes: Ma
 
 
 def _sequences(program: Program) -> set[str | None]:
+    """Return the names of the inputs that are sequences."""
     return {value.name for value in program.model.graph.inputs if isinstance(value.type, ir.SequenceType)}
 
 
 def _words(graph: Graph, name: str) -> Sequence[str]:
+    """Return the strings that an attribute of a node that reads an input has, such as the keys of a LabelEncoder."""
     attributes = (item for node in graph.consumers.get(name, ()) for item in node.attributes.values())
     lists = (item for item in attributes if isinstance(item, list | tuple) and item)
     return next((item for item in lists if all(isinstance(word, str) for word in item)), _WORDS)
@@ -87,6 +89,7 @@ def _as_list(sequence: object) -> list[np.ndarray] | None:
 
 
 def _as_element(item: object) -> np.ndarray | None:
+    """Return the array of an element of a sequence; None if it is neither numbers nor strings."""
     tensor = as_tensor(item)
     return _as_strings(item) if tensor is None else tensor_adapters.TorchTensor(tensor.contiguous()).numpy()
 
@@ -117,6 +120,7 @@ def as_tensor(given: object) -> torch.Tensor | None:
 
 
 def _are_equal(one: Any, other: Any) -> bool:
+    """Return whether two arrays, or lists of arrays, are the same, bit for bit."""
     if isinstance(one, list):
         return isinstance(other, list) and len(one) == len(other) and all(map(_are_equal, one, other))
     if not isinstance(other, np.ndarray) or (one.dtype, one.shape) != (other.dtype, other.shape):
@@ -151,7 +155,8 @@ def _construct(model: ir.Model, value: ir.Value, elements: Sequence[np.ndarray])
         name = f"{value.name}[{index}]"
         while name in used:
             name += "_"
-        weights.append(_weight(element, name))
+        constant, shape = _constant(element, name), ir.Shape(element.shape)
+        weights.append(ir.Value(name=name, type=ir.TensorType(constant.dtype), shape=shape, const_value=constant))
         graph.register_initializer(weights[-1])
     empty = [] if weights or value.dtype is None else [ir.AttrInt64("dtype", value.dtype.value)]
     sequence = ir.Value(name=value.name, type=value.type)
@@ -160,12 +165,8 @@ def _construct(model: ir.Model, value: ir.Value, elements: Sequence[np.ndarray])
     graph.insert_before(graph[0], node) if len(graph) else graph.append(node)
 
 
-def _weight(array: np.ndarray, name: str) -> ir.Value:
-    constant = _constant(array, name)
-    return ir.Value(name=name, type=ir.TensorType(constant.dtype), shape=ir.Shape(array.shape), const_value=constant)
-
-
 def _constant(array: np.ndarray, name: str | None) -> ir.TensorProtocol:
+    """Return an array of numbers or strings as a tensor of ONNX."""
     if array.dtype.kind != "O":
         return ir.tensor(array, name=name)
     return ir.StringTensor([item.encode() for item in array.reshape(-1)], shape=ir.Shape(array.shape), name=name)

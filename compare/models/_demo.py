@@ -91,12 +91,10 @@ class DecoderLayer(nn.Module):
 class LLM(nn.Module):
     """A language model of one layer, without a head."""
 
-    def __init__(
-        self, vocabulary: int = 1024, context: int = 256, size: int = 16, heads: int = 2, hidden: int = 128
-    ) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.embedding = Embedding(vocabulary, context, size)
-        self.decoder = DecoderLayer(size, heads, hidden, context)
+        self.embedding = Embedding(vocabulary=1024, context=256, size=16)
+        self.decoder = DecoderLayer(size=16, heads=2, hidden=128, context=256)
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Map `(batch, length)` tokens to `(batch, length, size)`."""

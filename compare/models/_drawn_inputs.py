@@ -1,12 +1,12 @@
 """Draw random inputs for a program, of the dtypes and shapes that its graph declares."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from filch.export import Graph, Value
+from filch.export import Graph, Node, Value
 from filch.steal import describe
 
 from ..common._errors import CompareError
@@ -76,6 +76,7 @@ def _sizes(value: Value, shape: Sequence[int]) -> Iterator[tuple[str, int]]:
 
 
 def _shape(value: Value, sizes: Mapping[str, int]) -> list[int]:
+    """Return the declared shape of an input, in which dynamic dimensions have the given sizes, or else 1."""
     if value.shape is None:
         raise CompareError(f"the program does not declare the shape of its input {value.name!r}: give it")
     return [dim if isinstance(dim, int) else _size(dim, sizes) for dim in value.shape]
@@ -108,20 +109,20 @@ def _draw(
 
 def _limit(graph: Graph, name: str) -> int | None:
     """Return the size of the smallest dimension that an input indexes; None if it is no index."""
-    names = {name}
+    names = {name}  # of the input, and of what has its numbers in another order
     limits: list[int] = []
     for node in graph.nodes:
         if (node.operator.rearranges or node.operator.chooses) and node.inputs and node.inputs[0] in names:
             names.update(node.outputs[:1])
-        axis = node.attributes.get("axis")
-        limits += _limits(graph, node.op, node.inputs, axis if isinstance(axis, int) else 0, names)
+        if node.op in ("Gather", "GatherElements") and len(node.inputs) == 2 and node.inputs[1] in names:
+            limits += _indexed_size(graph, node)
     return min(limits, default=None)
 
 
-def _limits(graph: Graph, op: str, inputs: Sequence[str], axis: int, names: Collection[str]) -> Iterator[int]:
-    """Yield the size of the dimension that a node indexes by one of these values."""
-    if op in ("Gather", "GatherElements") and len(inputs) == 2 and inputs[1] in names:
-        value = graph.values.get(inputs[0])
-        dims = () if value is None or value.shape is None else value.shape
-        if -len(dims) <= axis < len(dims) and isinstance(size := dims[axis], int):
-            yield size
+def _indexed_size(graph: Graph, node: Node) -> Iterator[int]:
+    """Yield the size of the dimension that a node indexes, if it is known."""
+    given, value = node.attributes.get("axis"), graph.values.get(node.inputs[0])
+    axis = given if isinstance(given, int) else 0
+    dims = () if value is None or value.shape is None else value.shape
+    if -len(dims) <= axis < len(dims) and isinstance(size := dims[axis], int):
+        yield size

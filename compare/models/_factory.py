@@ -89,9 +89,7 @@ def find_factory(name: str) -> Factory:
         raise CompareError(f"a model is named as package.module:factory or path.py:factory, not {name!r}")
     try:
         module = _load_file(place) if place.endswith(".py") else _load_module(place)
-    except CompareError:
-        raise
-    except KeyboardInterrupt:
+    except (CompareError, KeyboardInterrupt):
         raise
     except BaseException as error:
         raise CompareError(f"can't import {place!r}: {type(error).__name__}: {error}") from error
@@ -112,6 +110,7 @@ def make_subject(name: str) -> Subject:
 
 
 def _load_module(name: str) -> ModuleType:
+    """Import a module by its name, also from the current folder."""
     if "" not in sys.path:
         sys.path.insert(0, "")
     return importlib.import_module(name)

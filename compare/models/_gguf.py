@@ -5,6 +5,7 @@ import os
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -77,15 +78,13 @@ class GgufWeights:
         Args:
             reference: other weights, by name.
         """
-        pools: dict[int, _WeightRows] = {}
+        rows_of_width = cache(partial(_WeightRows, reference))
         weights, quantized = dict(self.weights), dict(self.quantized)
         for name, how in self.quantized.items():
             weight = self.weights[name]
             if how.is_judged and weight.dim() > 1:
                 width = weight.shape[-1]
-                if width not in pools:
-                    pools[width] = _WeightRows(reference, width)
-                nearest = pools[width].nearest(weight.reshape(-1, width)).reshape(weight.shape)
+                nearest = rows_of_width(width).nearest(weight.reshape(-1, width)).reshape(weight.shape)
                 is_rounded = (weight - nearest).abs() <= _allowed(weight, how.type)
                 weights[name] = torch.where(is_rounded, nearest, weight)
                 error = torch.linalg.vector_norm(weight - weights[name]) / torch.linalg.vector_norm(weights[name])
@@ -187,6 +186,7 @@ class _WeightRows:
         self._sketches = [self._sketch(matrix) for matrix in self._matrices]
 
     def _sketch(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return a unit vector for each row; the product of two is near 1 if their rows have similar directions."""
         return torch.nn.functional.normalize(rows.float() @ self._vectors)
 
     def nearest(self, rows: torch.Tensor) -> torch.Tensor:
@@ -194,9 +194,12 @@ class _WeightRows:
         found = torch.zeros_like(rows)
         sketches = self._sketch(rows)
         samples = sketches[torch.linspace(0, len(rows) - 1, min(len(rows), _SAMPLES)).long()]
-        likely = torch.stack([(samples @ own.T).amax(-1) for own in self._sketches]) if self._sketches else None
+        if not self._sketches:
+            return found
+        # Only the matrices that have the nearest row of some of the samples are searched.
+        likely = torch.stack([(samples @ own.T).amax(-1) for own in self._sketches]).argmax(0)
         best = torch.full((len(rows),), -math.inf)
-        for index in [] if likely is None else sorted({*likely.argmax(0).tolist()}):
+        for index in sorted({*likely.tolist()}):
             size, place = (sketches @ self._sketches[index].T).max(-1)
             better = size > best
             best = torch.where(better, size, best)
@@ -205,6 +208,7 @@ class _WeightRows:
 
 
 def _matrices(weights: Tensors, width: int) -> Iterator[torch.Tensor]:
+    """Yield the weights as matrices whose rows have a length, also transposed ones."""
     for weight in weights.values():
         if weight.is_floating_point() and weight.dim() > 1:
             if weight.shape[-1] == width:

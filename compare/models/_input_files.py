@@ -8,7 +8,7 @@ import os
 import re
 import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,11 @@ def from_npz(contents: bytes) -> Inputs:
 
 
 def _as_input(name: str, array: torch.Tensor | np.ndarray) -> torch.Tensor | np.ndarray:
+    """Return numbers as a tensor, and strings as an array of Python's.
+
+    Raises:
+        ValueError: no tensor can hold the numbers, or there are too many strings.
+    """
     if isinstance(array, torch.Tensor):
         return array
     if array.dtype.kind not in _STRINGS:
@@ -104,6 +109,7 @@ def _as_input(name: str, array: torch.Tensor | np.ndarray) -> torch.Tensor | np.
 
 
 def _as_tensor(name: str, array: np.ndarray) -> torch.Tensor:
+    """Return an array as a tensor; raise a `ValueError` with its name if torch lacks the dtype."""
     try:
         return torch.from_numpy(array)
     except TypeError as error:
@@ -170,11 +176,8 @@ def _npy_header(name: str, contents: bytes) -> tuple[bool, np.dtype[Any], tuple[
     return match["fortran"] == "True", dtype, tuple(map(int, re.findall(r"\d+", match["shape"]))), end
 
 
-def _from_safetensors(contents: bytes) -> tuple[Arrays, ...]:
-    return (read_safetensors(bytearray(contents)),)
-
-
 def _from_polygraphy(contents: bytes) -> tuple[Arrays, ...]:
+    """Return the arrays of each call in a file that Polygraphy's --save-inputs has written."""
     calls = parse_json(contents)
     calls = calls if isinstance(calls, list) else [calls]
     if not calls or not all(isinstance(call, dict) for call in calls):
@@ -194,4 +197,9 @@ def _polygraphy_array(name: str, item: Any) -> np.ndarray:
     return _from_npy(name, contents)
 
 
-_READERS = {".npz": _npz, ".safetensors": _from_safetensors, ".json": _from_polygraphy}
+# What returns the arrays of each call in the bytes of a file, by its suffix.
+_READERS: Mapping[str, Callable[[bytes], tuple[Arrays, ...]]] = {
+    ".npz": _npz,
+    ".safetensors": lambda contents: (read_safetensors(bytearray(contents)),),
+    ".json": _from_polygraphy,
+}

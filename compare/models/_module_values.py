@@ -30,6 +30,7 @@ def module_values(name: str, model: nn.Module, put: PutValue) -> Iterator[None]:
     handles: list[Any] = []
 
     def add(key: Key, value: Any) -> None:
+        """Pass on the tensors of a record, and later their gradients, in the backward pass."""
         for path, tensor in tensors(value).items():
             put(key, path, tensor.detach().clone())
             if tensor.requires_grad:
@@ -40,6 +41,7 @@ def module_values(name: str, model: nn.Module, put: PutValue) -> Iterator[None]:
         put(key, path, gradient.clone())
 
     def begin(module_name: str, _: nn.Module, args: Any, kwargs: Any) -> None:
+        """Pass on the inputs of a call that begins; calls in it end before it does."""
         running.append(Key(module_name, counts[module_name], "I"))
         counts[module_name] += 1
         add(running[-1], (args, kwargs))

@@ -52,6 +52,7 @@ def read_safetensors(contents: Any) -> dict[str, torch.Tensor]:
 
 
 def _tensors(contents: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors; errors of any of the types that `read_safetensors` catches say what is damaged."""
     (length,) = _LENGTH.unpack(contents[: _LENGTH.size])
     begin = _LENGTH.size + length
     if begin > min(len(contents), _LONGEST):
@@ -69,12 +70,21 @@ def _tensors(contents: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _tensor(name: str, entry: Mapping[str, Any], contents: Any, at: int, size: int) -> torch.Tensor:
+    """Return a tensor that shares its numbers with the file.
+
+    Args:
+        name: its name.
+        entry: its entry in the header: its dtype and shape.
+        contents: the file.
+        at: where its numbers begin.
+        size: the number of their bytes.
+    """
     dtype, shape = _dtype(entry["dtype"]), list(entry["shape"])
     if not all(type(dim) is int and dim >= 0 for dim in shape):
         raise ValueError(f"{name!r} has the shape {shape!r:.80}")
     if dtype.is_floating_point and entry["dtype"] == "F4" and shape:  # torch has two of these in an element
         shape[-1], odd = divmod(shape[-1], 2)
-        size += odd  # so that it does not fit
+        size += odd  # an odd number of them does not fit
     if math.prod(shape) * dtype.itemsize != size:
         raise ValueError(f"{name!r} has {size:,} bytes, which are not its shape {shape!r:.80} of {entry['dtype']}")
     if not size:
@@ -84,6 +94,7 @@ def _tensor(name: str, entry: Mapping[str, Any], contents: Any, at: int, size: i
 
 
 def _dtype(name: Any) -> torch.dtype:
+    """Return the dtype of torch for a name in the header; raise a `ValueError` if there is none."""
     found: torch.dtype | None = getattr(torch, _DTYPES.get(name, ""), None) if isinstance(name, str) else None
     if found is None:
         raise ValueError(f"numbers of type {name!r:.80} are not known")

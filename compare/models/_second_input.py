@@ -25,11 +25,13 @@ def other_numbers(arguments: Any) -> Any:
 
 
 def _with_other_numbers(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.is_floating_point() or tensor.is_complex():
-        numbers = tensor if tensor.is_complex() else tensor.double()  # torch multiplies none of 8 bits
-        size = torch.view_as_real(tensor).norm(dim=-1).double() if tensor.is_complex() else numbers
-        factor = 1 + 0.2 * torch.sin(1000 * size)
-        return (numbers * factor).to(tensor.dtype)
+    """Return a tensor with other numbers; see `other_numbers`."""
+    if tensor.is_complex():
+        size = torch.view_as_real(tensor).norm(dim=-1).double()
+        return (tensor * _factors(size)).to(tensor.dtype)
+    if tensor.is_floating_point():
+        numbers = tensor.double()  # torch multiplies none of 8 bits
+        return (numbers * _factors(numbers)).to(tensor.dtype)
     if tensor.dtype == torch.bool:
         return tensor
     values, places = torch.unique(tensor, return_inverse=True)
@@ -40,3 +42,8 @@ def _with_other_numbers(tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     other: torch.Tensor = values.roll(1)[places]
     return other
+
+
+def _factors(sizes: torch.Tensor) -> torch.Tensor:
+    """Return a factor from 0.8 to 1.2 for each number, which is another one for numbers that are near to each other."""
+    return 1 + 0.2 * torch.sin(1000 * sizes)

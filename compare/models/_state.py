@@ -57,6 +57,7 @@ def preserved_buffers(buffers: Iterable[torch.Tensor]) -> Iterator[None]:
 
 
 def _copies(buffers: Iterable[torch.Tensor]) -> dict[torch.Tensor, torch.Tensor]:
+    """Return a copy of the numbers of each buffer that is stored densely."""
     return {buffer: buffer.detach().clone() for buffer in buffers if is_dense(buffer)}
 
 
@@ -65,6 +66,7 @@ def _copy(gradient: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _write(values: Mapping[torch.Tensor, torch.Tensor]) -> None:
+    """Write numbers into tensors, in place; tensors that have them are not touched, so that autograd sees no change."""
     for tensor, value in values.items():
         if not torch.equal(tensor, value):
             tensor.copy_(value)

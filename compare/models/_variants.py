@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils._pytree import tree_map
 
 from filch.export.common._suggestions import dtype_hint
 
@@ -94,26 +93,17 @@ def converted(subject: Subject, dtype: torch.dtype | None, device: torch.device 
     if device is not None and (problem := device_problem(device)):
         raise CompareError(f"the model can't run there: {problem}; choose another device, or leave it out for the CPU")
 
-    def convert(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        return value.to(device=device, dtype=dtype if value.is_floating_point() else None)
+    def convert(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
 
     to: Callable[..., Any] = subject.model.to  # its overloads accept no None
     try:
         model = to(device=device, dtype=dtype) if dtype or device else subject.model
-        args, kwargs = tree_map(convert, subject.args), tree_map(convert, dict(subject.kwargs))
-    except (
-        NotImplementedError,
-        RuntimeError,
-        TypeError,
-    ) as error:  # no memory, no such dtype there, on the device meta
+        args, kwargs = pytree.tree_map_only(torch.Tensor, convert, (subject.args, dict(subject.kwargs)))
+    except (RuntimeError, TypeError) as error:  # no memory, no such dtype there; not implemented on the device meta
         goal = " as ".join(str(item) for item in (device or "the same device", dtype) if item)
         raise CompareError(f"the model can't be moved to {goal}: {reason_of(error)}") from error
     return replace(subject, model=model, args=args, kwargs=kwargs)
-
-
-_SEED = 0
 
 
 def dimension_names(shapes: Any) -> list[str]:
@@ -141,7 +131,7 @@ def resized(subject: Subject, sizes: Mapping[str, int]) -> Subject:
     Raises:
         CompareError: an argument is in a container other than list, tuple or dict.
     """
-    generator = torch.Generator().manual_seed(_SEED)
+    generator = torch.Generator().manual_seed(0)
     signature = inspect.signature(subject.model.forward)
     bound = signature.bind(*subject.args, **subject.kwargs)
     shapes = subject.dynamic_shapes
@@ -156,6 +146,14 @@ def resized(subject: Subject, sizes: Mapping[str, int]) -> Subject:
 
 
 def _resize(value: Any, shapes: Any, sizes: Mapping[str, int], generator: torch.Generator) -> Any:
+    """Return an argument with random tensors of other sizes in its containers; see `resized`.
+
+    Args:
+        value: the argument.
+        shapes: its dynamic shapes, in the same containers; what has none is not changed.
+        sizes: the size of each dimension, by name.
+        generator: of the random numbers.
+    """
     if not shapes or not dimension_names(shapes):
         return value
     if isinstance(value, torch.Tensor):
@@ -172,8 +170,10 @@ def _resize(value: Any, shapes: Any, sizes: Mapping[str, int], generator: torch.
 
 def _random_like(example: torch.Tensor, shape: list[int], generator: torch.Generator) -> torch.Tensor:
     """Return random numbers with the mean and standard deviation, or the range, of an example."""
-    if list(example.shape) == shape or not example.numel():
-        return example.new_zeros(shape) if not example.numel() else example
+    if not example.numel():
+        return example.new_zeros(shape)
+    if list(example.shape) == shape:
+        return example
     if example.is_floating_point() or example.is_complex():
         precise = example.detach().cpu().to(torch.complex128 if example.is_complex() else torch.float64)
         drawn = torch.randn(shape, generator=generator, dtype=precise.dtype)

@@ -66,83 +66,90 @@ def print_text(text: str) -> None:
 
 
 def _rich_table(table: Table, available: int) -> rich.table.Table:
+    """Return a table of `rich` that fits into a number of characters."""
     cells = [[_printable(row[index]) for row in table.rows] for index in range(len(table.columns))]
-    shown, widths = _layout(table.columns, cells, available)
+    columns = [_ColumnLayout(index, table.columns[index], column) for index, column in enumerate(cells)]
+    shown = _without_optional(columns, available)
+    _choose_widths(shown, available)
     rich_table = rich.table.Table(
         box=box.SIMPLE_HEAD,
         collapse_padding=True,
         pad_edge=False,
         padding=0,
         show_edge=False,
-        expand=any(table.columns[index].fill for index in shown),
+        expand=any(item.column.fill for item in shown),
     )
-    for index, width in zip(shown, widths, strict=True):
-        column = table.columns[index]
-        justify: Literal["left", "right"] = "right" if column.right else "left"
-        rich_table.add_column(column.title, justify=justify, min_width=width, max_width=None if column.fill else width)
-    fitted = [_fitted(cells[index], table.columns[index], width) for index, width in zip(shown, widths, strict=True)]
-    for number in range(len(table.rows)):
-        row = (
-            Text("\n".join(lines_of(column[number])), style="red" if (number, index) in table.wrong else "")
-            for index, column in zip(shown, fitted, strict=True)
+    for item in shown:
+        justify: Literal["left", "right"] = "right" if item.column.right else "left"
+        most = None if item.column.fill else item.width
+        rich_table.add_column(item.column.title, justify=justify, min_width=item.width, max_width=most)
+    for number, row in enumerate(zip(*(item.fitted_cells for item in shown), strict=True)):
+        texts = (
+            Text("\n".join(lines_of(cell)), style="red" if (number, item.index) in table.wrong else "")
+            for item, cell in zip(shown, row, strict=True)
         )
-        rich_table.add_row(*row, style="red" if number in table.marked else None)
+        rich_table.add_row(*texts, style="red" if number in table.marked else None)
     return rich_table
 
 
-def _layout(columns: Sequence[Column], cells: Sequence[Sequence[Cell]], available: int) -> tuple[list[int], list[int]]:
-    """Return the indices of the columns that are shown, and their widths."""
-    natural = [max(map(_width, column), default=0) for column in cells]
-    titles = [max(map(cell_len, column.title.split()), default=0) for column in columns]
-    least = [
-        max(title, width if column.fit is None else min(width, column.least))
-        for column, title, width in zip(columns, titles, natural, strict=True)
-    ]
-    preferred = [
-        max(width, 0 if column.fit is None else min(whole, column.preferred))
-        for column, width, whole in zip(columns, least, natural, strict=True)
-    ]
-    shown = _shown(columns, natural, preferred, available)
-    widths = [least[index] for index in shown]
-    left = available - sum(widths) - len(widths) + 1
-    shrinking = [number for number, index in enumerate(shown) if columns[index].fit is not None]
-    while left < 0 and (wide := [number for number in shrinking if widths[number] > titles[shown[number]]]):
-        widths[max(wide, key=widths.__getitem__)] -= 1
-        left += 1
-    growing = [number for number, index in enumerate(shown) if widths[number] < natural[index]]
-    while left > 0 and growing:  # up to their preferred widths, then the narrowest first, so that all get a fair share
-        number = min(growing, key=lambda number: (widths[number] >= preferred[shown[number]], widths[number]))
-        widths[number] += 1
-        left -= 1
-        growing = [number for number in growing if widths[number] < natural[shown[number]]]
-    return shown, widths
+class _ColumnLayout:
+    """A column of a table while its width is chosen; all widths are in characters.
+
+    Attributes:
+        index: its index in the table.
+        column: what the table says about it.
+        title_width: the width of the longest word of its title, below which it is never cut.
+        whole_width: the width of its longest line, with which nothing in it is cut.
+        preferred_width: the width for which optional columns are left out.
+        width: the width chosen so far; at first the least one that the column asks for.
+    """
+
+    def __init__(self, index: int, column: Column, cells: Sequence[Cell]) -> None:
+        self.index, self.column, self._cells = index, column, cells
+        self.title_width = max(map(cell_len, column.title.split()), default=0)
+        self.whole_width = max((cell_len(line) for cell in cells for line in lines_of(cell)), default=0)
+        self.width = self.preferred_width = max(self.title_width, self.whole_width)
+        if column.fit is not None:
+            self.width = max(self.title_width, min(self.whole_width, column.least))
+            self.preferred_width = max(self.width, min(self.whole_width, column.preferred))
+
+    @property
+    def fitted_cells(self) -> Sequence[Cell]:
+        """The cells, shortened or wrapped to the width if they are wider."""
+        fit = self.column.fit
+        return self._cells if fit is None or self.whole_width <= self.width else fit(self._cells, self.width)
 
 
-def _shown(columns: Sequence[Column], natural: Sequence[int], preferred: Sequence[int], available: int) -> list[int]:
-    """Return the indices of the columns without those that are left out for others to have their preferred widths."""
-    # Columns that are empty, but not those of a table without rows, are left out first.
-    order = [
-        column.optional if width or not any(natural) else math.inf
-        for column, width in zip(columns, natural, strict=True)
-    ]
-    shown = list(range(len(columns)))
-    while sum(preferred[index] + 1 for index in shown) - 1 > available:
-        index = max(shown, key=order.__getitem__)
-        if not order[index]:
+def _without_optional(columns: Sequence[_ColumnLayout], available: int) -> list[_ColumnLayout]:
+    """Return the columns that are shown: optional ones are left out until all others have their preferred widths."""
+    has_cells = any(item.whole_width for item in columns)
+
+    def priority(item: _ColumnLayout) -> float:
+        """Return a larger number for a column that is left out sooner, 0 for one that is always shown."""
+        is_empty = has_cells and not item.whole_width  # in a table without rows, all columns are empty
+        return math.inf if is_empty else item.column.optional
+
+    shown = [*columns]
+    while sum(item.preferred_width + 1 for item in shown) - 1 > available:
+        first = max(shown, key=priority)
+        if not priority(first):
             break
-        shown.remove(index)
+        shown.remove(first)
     return shown
 
 
-def _fitted(cells: Sequence[Cell], column: Column, width: int) -> Sequence[Cell]:
-    if column.fit is None or max(map(_width, cells), default=0) <= width:
-        return cells
-    return column.fit(cells, width)
-
-
-def _width(cell: Cell) -> int:
-    return max(map(cell_len, lines_of(cell)), default=0)
+def _choose_widths(columns: Sequence[_ColumnLayout], available: int) -> None:
+    """Shrink columns that are too wide together, the widest first, or let those with cut cells grow."""
+    left = available - sum(item.width + 1 for item in columns) + 1  # a blank between two columns
+    while left < 0 and (wide := [item for item in columns if item.column.fit and item.width > item.title_width]):
+        max(wide, key=lambda item: item.width).width -= 1
+        left += 1
+    while left > 0 and (narrow := [item for item in columns if item.width < item.whole_width]):
+        # Up to their preferred widths, then the narrowest first, so that all get a fair share.
+        min(narrow, key=lambda item: (item.width >= item.preferred_width, item.width)).width += 1
+        left -= 1
 
 
 def _printable(cell: Cell) -> Cell:
+    """Return a cell without control characters, and not longer than a terminal can show."""
     return short_line(cell, _CELL) if isinstance(cell, str) else tuple(short_line(line, _CELL) for line in cell)

@@ -50,6 +50,7 @@ def as_fragment(blocks: Iterable[Block]) -> str:
 
 
 def _template_context(block: Block) -> object:
+    """Return a block as the template takes it: a table without columns that have no text."""
     if not isinstance(block, Table):
         return block
     shown = [index for index in range(len(block.columns)) if any(row[index] for row in block.rows)]
@@ -66,6 +67,7 @@ def _template_context(block: Block) -> object:
 
 
 def _cell_text(value: object) -> object:
+    """Return what the template shows of a value: one line of printable text."""
     if hasattr(value, "__html__"):  # the result of a macro, whose texts are escaped already
         return value
     return short_line(" ".join(value) if isinstance(value, tuple) else value, _MAX_CELL)

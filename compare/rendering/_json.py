@@ -60,15 +60,18 @@ def typed(kind: Any, data: Any, place: str) -> Any:
 
 @cache
 def _types(kind: type) -> Mapping[str, Any]:
+    """Return the types of the fields of a dataclass that JSON has, by name."""
     hints = get_type_hints(kind)
     return {field.name: hints[field.name] for field in _written(kind)}
 
 
 def _written(kind: Any) -> Iterator[Field[Any]]:
+    """Return the fields of a dataclass that JSON has."""
     return (field for field in fields(kind) if field.metadata.get("json", True))
 
 
 def _scalar(kind: Any, data: Any, place: str) -> Any:
+    """Return a value of a type without parts; a float may be written as an integer, `inf` or `nan`."""
     if kind is float:
         number = _NUMBERS.get(data, data) if isinstance(data, str) else data
         if type(number) is int and abs(number) < _LARGEST:
@@ -78,6 +81,7 @@ def _scalar(kind: Any, data: Any, place: str) -> Any:
 
 
 def _tuple(parts: tuple[Any, ...], data: Any, place: str) -> tuple[Any, ...]:
+    """Return a tuple of items of the given types, or of any number of items of one (`tuple[int, ...]`)."""
     items = _check_type(data, list, place)
     kinds = parts[:1] * len(items) if parts[1:] == (...,) else parts
     if len(kinds) != len(items):
@@ -112,6 +116,7 @@ _MAKERS: dict[Any, Callable[[tuple[Any, ...], Any, str], Any]] = {
 
 
 def _check_type(data: Any, kind: type, place: str) -> Any:
+    """Return data if it has exactly this type, else raise an error that says where it is."""
     if type(data) is not kind:  # isinstance would accept True as int
         raise TypeError(f"{place} is {_short_repr(data)}, not of type {kind.__name__}")
     return data

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import groupby
 
 _MAX_PARTS = 16  # of a path that is shortened part by part
 _MIN_NAMES = (8, 5)  # characters of the last name of a path that is shortened
@@ -111,14 +112,11 @@ def _with_gaps(names: Sequence[str], always: Collection[int]) -> list[str]:
 
 
 def _with_gap(names: Sequence[str], kept: Collection[int]) -> str:
-    text = ""
-    for index, name in enumerate(names):
-        if index in kept:
-            text += f".{name}" if text and not text.endswith("…") else name
-        elif not text.endswith("…"):
-            text += "…"
-    return text
+    """Return the path with the names of some indices, and an ellipsis in place of neighboring other ones."""
+    runs = groupby(range(len(names)), kept.__contains__)  # neighboring names that are kept, or not
+    return "".join(".".join(names[index] for index in run) if is_kept else "…" for is_kept, run in runs)
 
 
 def _without_middle(name: str, width: int, head: int) -> str:
+    """Return the first `head` characters of a name, an ellipsis, and as many of the last ones as fit."""
     return f"{name[:head]}…{name[len(name) - (width - 1 - head) :]}"

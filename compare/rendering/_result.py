@@ -101,11 +101,12 @@ class Result:
 
     def gap_sentences(self) -> list[str]:
         """Return a sentence for each gap, with the reason for which it is accepted."""
-        return [short_line(self._gap_sentence(gap)) for gap in self.proof.gaps]
 
-    def _gap_sentence(self, gap: Gap) -> str:
-        reason = self.accepted.get(gap.name) if gap.name else None
-        return str(gap) if reason is None else f"{gap}; accepted: {reason}"
+        def sentence(gap: Gap) -> str:
+            is_accepted = gap.name and gap.name in self.accepted
+            return f"{gap}; accepted: {self.accepted[gap.name]}" if is_accepted else str(gap)
+
+        return [short_line(sentence(gap)) for gap in self.proof.gaps]
 
     @property
     def title(self) -> str:
@@ -154,8 +155,10 @@ class Result:
 
     def _text(self, blocks: Iterable[Block], *, wide: bool, width: int | None, color: bool) -> str:
         """Return tables and sentences, and below them the next command, as text."""
-        after = ("", *self.next_command.blocks()) if self.next_command is not None else ()
-        return as_text([*blocks, *after], width=WIDE if wide else width, color=color)
+        return as_text([*blocks, *self._next_command_blocks()], width=WIDE if wide else width, color=color)
+
+    def _next_command_blocks(self) -> Iterable[Block]:
+        return () if self.next_command is None else ("", *self.next_command.blocks())
 
     def __repr__(self) -> str:
         return short_line(f"<{type(self).__name__}: {self.headline}>", _REPR)
@@ -165,7 +168,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Return the tables and sentences of `table`, for a notebook."""
-        return as_fragment([*self.blocks(), *(self.next_command.blocks() if self.next_command is not None else ())])
+        return as_fragment([*self.blocks(), *self._next_command_blocks()])
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the result as JSON, also written to `path` if one is given; inf and NaN are strings."""

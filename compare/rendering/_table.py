@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from textwrap import wrap
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from ._names import shortened_names, shortened_paths, without_middle
 
@@ -133,6 +134,11 @@ def lines_of(cell: Cell) -> tuple[str, ...]:
 Columns = dict[str | Column, Callable[[T], object]]  # what returns the value of a row, by the title of its column
 
 
+def attributes(*names: str) -> Columns[Any]:
+    """Return columns that are titled by the attributes of the items that they show."""
+    return {name: attrgetter(name) for name in names}
+
+
 def table_of(
     columns: Columns[T],
     rows: Iterable[T],
@@ -187,6 +193,7 @@ def hidden_text(items: Sequence[object], most: int | None, rest: str = "more") -
 
 
 def _column(title: str | Column, values: Iterable[object]) -> Column:
+    """Return the layout of a column; with a title alone, text is folded and numbers are at the right."""
     if isinstance(title, Column):
         return title
     is_text = any(isinstance(value, str | tuple | list) for value in values)

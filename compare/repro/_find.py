@@ -93,29 +93,33 @@ def find_fault_region(
 
 
 def _stages(program: Program, backend: Backend, name: str) -> Iterator[tuple[Stage, frozenset[str]]]:
-    """Yield each stage with a node or value of this name, and the names of the exported nodes that it computes."""
-    graphs = [program.graph]
-    node = _node(program.graph, name)
-    if node is not None and "exported" in backend.stages:
-        yield "exported", frozenset({node.name})
-    names = set() if node is None else {node.name}
+    """Yield each stage with a node or value of this name, and the names of the exported nodes that it computes.
+
+    Raises:
+        CompareError: there is no such node or value.
+    """
+    known = [node.name for node in program.graph.nodes]
+    exported_node = _node(program.graph, name)
+    names = set() if exported_node is None else {exported_node.name}
+    if names and "exported" in backend.stages:
+        yield "exported", frozenset(names)
+    compiled_node = None
     if "compiled" in backend.stages:
         try:
             compiled = backend.compile(program, optimize=True)
-        except BackendError:
-            if node is None:
+        except BackendError:  # which the repro may show
+            if not names:
                 raise
             yield "compiled", frozenset(names)
             return
-        graphs.append(compiled.graph)
+        known += [node.name for node in compiled.graph.nodes]
         compiled_node = _node(compiled.graph, name)
         if compiled_node is not None:
             names |= {origin.name for origin in NodeProvenance(program.graph, compiled).of(compiled_node)}
-            node = node or compiled_node
         if names:
             yield "compiled", frozenset(names)
-    if node is None:
-        near = difflib.get_close_matches(name, [item.name for graph in graphs for item in graph.nodes], n=1)
+    if exported_node is None and compiled_node is None:
+        near = difflib.get_close_matches(name, known, n=1)
         raise CompareError(
             f"there is no node or value {name!r} in the exported graph, nor in the graph that {backend.name} compiles"
             f"{f'; did you mean {near[0]!r}?' if near else ''}"
@@ -130,13 +134,22 @@ def _node(graph: Graph, name: str) -> Node | None:
 def _parts(
     records: Records, program: Program, call: CapturedCall, names: frozenset[str], limits: Limits, *, takes: str
 ) -> tuple[OnnxParts | TorchParts, frozenset[str]]:
-    """Return an extractor of parts of the program, and the names of the nodes to start with."""
+    """Return what extracts parts of the program, and the names of the nodes to start with.
+
+    Args:
+        records: the capture or dump.
+        program: the program.
+        call: the call of the model.
+        names: the names of exported nodes.
+        limits: the tolerance of each value.
+        takes: what the backend runs: `onnx`, or `torch`, for which parts are operations of the exported program.
+    """
     graph = program.graph
     original = program.exported_program if takes == "torch" else None
     if original is not None:
         names = frozenset(node.target for node in graph.nodes if node.name in names and node.target)
         graph = graph_from_fx(original.graph)
-    nearby = names
+    nearby = names  # and all nodes that a larger part may have
     for _ in range(_MAX_STEPS):
         nearby = with_neighbors(graph, nearby)
     nodes = [node for node in graph.nodes if node.name in nearby]

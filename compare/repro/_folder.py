@@ -20,6 +20,7 @@ from filch.steal.files._scratch import Scratch
 from filch.steal.text._markup import for_markdown
 
 from ..common._errors import CompareError
+from ..rendering._words import listed
 from ._case import Case
 from ._code import DIFFERENCE_ERROR, repro_script, write_tensors
 from ._result import Culprit, ExpectedSource, Repro
@@ -28,6 +29,7 @@ from ._runner import Runner
 _SECONDS = 600
 _SHOWN = 6  # operators in a title
 _LIMIT_RATIO = 0.1  # of the error: the limit of the script, so that a fixed library passes
+# What the expected values are, and why they are right.
 _EXPECTED: Mapping[ExpectedSource, tuple[str, str]] = {
     "model": ("the captured values of the PyTorch model", ""),
     "reference": ("the result of onnx.reference", "which agrees with the PyTorch model on the captured values"),
@@ -83,8 +85,7 @@ def write_folder(repro: Repro, case: Case, runner: Runner, options: Mapping[str,
     """
     if not math.isinf(repro.error):
         limit = float(f"{max(_LIMIT_RATIO * repro.error, limit if repro.error > limit else 0.0):.1e}")
-    operators = list(dict.fromkeys(case.operators))
-    shown = ", ".join([*operators[:_SHOWN], *(["…"] if len(operators) > _SHOWN else [])])
+    shown = listed(list(dict.fromkeys(case.operators)), _SHOWN, ", …")
     backend, script = runner.backend.name, runner.script
     what = "can't be run, unlike" if runner.fails else "differs from"
     title = f"{shown} on {backend} {what} {_EXPECTED[repro.expected_source][0]}"
@@ -114,6 +115,7 @@ def write_folder(repro: Repro, case: Case, runner: Runner, options: Mapping[str,
 
 
 def _summary(repro: Repro, runner: Runner) -> str:
+    """Return what the folder shows, in sentences."""
     backend = runner.backend.name
     expected, reason = _EXPECTED[repro.expected_source]
     optimized = "optimized as in repro.py" if runner.optimize else "with its optimizations disabled"
@@ -127,6 +129,7 @@ def _summary(repro: Repro, runner: Runner) -> str:
 
 
 def _versions(runner: Runner, options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the versions of what ran the case, the processor, and the options of the backend, by name."""
     modules = dict.fromkeys(("torch", "onnx", runner.script.module, "numpy"))
     return {
         "Python": f"{platform.python_version()} on {platform.platform()}",

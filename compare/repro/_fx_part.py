@@ -40,9 +40,8 @@ class TorchParts:
         """Return a function of these operations that returns `outputs`; None if an input or output is unknown."""
         operations = [node for node in self._program.graph.nodes if node.op == "call_function" and node.name in names]
         computed = {node.name for node in operations}
-        inputs = dict.fromkeys(
-            node for user in operations for node in user.all_input_nodes if node.name not in computed
-        )
+        read = dict.fromkeys(node for user in operations for node in user.all_input_nodes)
+        inputs = [node for node in read if node.name not in computed]
         known = {**self._weights, **self._known}
         if not {*outputs} <= computed or any(node.name not in known for node in inputs):
             return None
@@ -83,11 +82,8 @@ def _remove_unused(graph: fx.Graph) -> None:
 def _weights(program: ExportedProgram) -> dict[str, torch.Tensor]:
     """Return parameters, buffers and constants by the names of their placeholders."""
     signature = program.graph_signature
-    qualified_names = {
-        **signature.inputs_to_parameters,
-        **signature.inputs_to_buffers,
-        **signature.inputs_to_lifted_tensor_constants,
-    }
+    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    names |= signature.inputs_to_lifted_tensor_constants
     state = {**program.constants, **program.state_dict}
-    tensors = {name: state.get(qualified) for name, qualified in qualified_names.items()}
+    tensors = {placeholder: state.get(name) for placeholder, name in names.items()}
     return {name: tensor for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor)}

@@ -36,14 +36,14 @@ def runnable_part(
                 selected.add(node.name)
                 pending.append(node)
     nodes = [node for node in graph.nodes if node.name in selected]
-    outputs = []
-    for node in nodes:
-        if node.name in names or not graph.constant_values.issuperset(node.outputs):
-            for name in node.outputs:
-                users = {user.name for user in graph.consumers.get(name, ())}
-                if name in known and (name in graph.outputs or not users or users - selected):
-                    outputs.append(name)
-    return (nodes, tuple(outputs)) if outputs else None
+
+    def is_output(name: str) -> bool:
+        users = {user.name for user in graph.consumers.get(name, ())}
+        return name in known and bool(name in graph.outputs or not users or users - selected)
+
+    sources = (item for item in nodes if item.name in names or not graph.constant_values.issuperset(item.outputs))
+    outputs = tuple(name for item in sources for name in item.outputs if is_output(name))
+    return (nodes, outputs) if outputs else None
 
 
 def with_neighbors(graph: Graph, names: Collection[str]) -> frozenset[str]:

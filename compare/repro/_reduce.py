@@ -63,6 +63,7 @@ class Reduction:
             self._accept_first(_with_tensor(self.case, name, simple) for simple in _simpler(tensor))
 
     def _accept_first(self, cases: Iterable[Case]) -> None:
+        """Try the cases, the smallest first, until one is accepted."""
         next((case for case in cases if self._accept(case)), None)
 
     def _accept(self, case: Case | None, *, captured: bool = False) -> bool:
@@ -128,6 +129,7 @@ def _resized(case: Case, old: int, new: int) -> Case:
     """Return the case with all dimensions of size `old` cut to `new`, also in tensors and arguments that are shapes."""
 
     def resize(_: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Cut the dimensions of a tensor; replace the size in a vector that may be a shape."""
         for dim, size in enumerate(tensor.shape):
             tensor = tensor.narrow(dim, 0, new) if size == old else tensor
         if tensor.dtype == torch.int64 and tensor.ndim == 1 and tensor.numel() <= _MAX_SHAPE_LENGTH:

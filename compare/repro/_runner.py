@@ -68,11 +68,9 @@ class Runner:
 
     def choose_expected_source(self, case: Case) -> ExpectedSource | None:
         """Return the first source of expected values that agrees with the captured outputs; None if none does."""
-        candidates: tuple[ExpectedSource, ...] = ("reference", "unoptimized", "torch")
-        if self._compiles_torch:
-            candidates = ("torch",)
-        elif not self.optimize:
-            candidates = ("reference", "torch")
+        candidates: list[ExpectedSource] = ["torch"] if self._compiles_torch else ["reference", "unoptimized", "torch"]
+        if not self.optimize and "unoptimized" in candidates:  # which is what is wrong
+            candidates.remove("unoptimized")
         return next((source for source in candidates if self.agrees_with_captured(case, source)), None)
 
     def agrees_with_captured(self, case: Case, source: ExpectedSource) -> bool:
@@ -82,7 +80,7 @@ class Runner:
         return bool(case.recorded) and self._agree(case, self.expected(case, source), case.recorded)
 
     def culprit(self, case: Case, source: ExpectedSource) -> Culprit:
-        """Return the faulty component."""
+        """Return the faulty component, as far as the expected values of a source tell it."""
         if self._compiles_torch:
             return "compiler"
         if source == "model":
@@ -99,15 +97,18 @@ class Runner:
         return self.script.takes == "torch"
 
     def _compile(self, function: fx.GraphModule, arguments: Sequence[torch.Tensor]) -> _Call:
+        """Return the function as the backend, a compiler of torch, compiles it."""
         if not isinstance(self.backend, CompilesTorch):
             raise TypeError(f"backend {self.backend.name!r} compiles no torch function")
         handle: _Call = self.backend.compile_graph(function, arguments).handle
         return handle
 
     def _agree(self, case: Case, actual: Tensors | None, expected: Tensors | None) -> bool:
+        """Return whether two results of a case are close; None is one that could not be computed."""
         return expected is not None and actual is not None and not self._largest_error(case, actual, expected)
 
     def _largest_error(self, case: Case, actual: Tensors, expected: Tensors) -> float:
+        """Return the largest harmonic error of an output that is not close, inf if one can't be compared; else 0."""
         magnitudes = [typical_magnitude(tensor) for tensor in case.inputs.values() if tensor.is_floating_point()]
         magnitude = max(magnitudes, default=0.0) if any(operator_of(op).adds for op in case.operators) else 0.0
         largest = 0.0
@@ -116,7 +117,7 @@ class Runner:
             pair = actual.get(name), expected.get(name)
             difference = compare_tensors(*pair, tolerance=limit, magnitude=magnitude)
             if not difference.close:
-                largest = max(largest, float("inf") if difference.problem else difference.error)
+                largest = max(largest, math.inf if difference.problem else difference.error)
         return largest
 
 

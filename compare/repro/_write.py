@@ -107,9 +107,9 @@ def write_repro(
 
 
 def _call(records: Records, program: Program, index: int | None) -> CapturedCall:
+    """Return a call of the model by its index; the first one for None."""
     calls = captured_calls(records, program).calls
-    for call in calls:
-        if index in (None, call.index):
-            return call
+    if found := next((call for call in calls if index in (None, call.index)), None):
+        return found
     known = ", ".join(str(call.index) for call in calls)
     raise CompareError(f"there is no call {index} of the model that can be compared; there are {known}")

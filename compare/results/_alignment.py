@@ -1,6 +1,6 @@
 """Which weights and values of two implementations are the same, and where the second one leaves the first."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,12 +13,12 @@ from ..rendering._outcome import Gap, Proof
 from ..rendering._result import NextCommand, Result
 from ..rendering._table import Block, Column, Columns, Line, fit_paths, folded, section, table_of
 from ..rendering._words import command_text, listed
-from ._next_command import DEFAULT_BACKEND, to_blame, to_repeat
+from ._next_command import to_blame, to_repeat
 
-_SHOWN = 8  # missing weights and values in a summary
+_SHOWN = 8  # names of weights that are not used, and values that are not found, in a summary
 Evidence = Literal["proved", "anchored", "by value", "ambiguous", "given", "contradicted", "uncovered"]
 SideName = Literal["A", "B"]
-_Findings = dict[str, Finding]
+# What each kind of evidence means: of module outputs of A, of values in the graph of A, and in that of B.
 _EXPLAINED: Mapping[str, str] = {
     "proved": "the same operators compute it from values that are the same",
     "anchored": "an operation with the same weight computes it, and the numbers are equal",
@@ -59,6 +59,11 @@ class AlignedWeight:
     arrangement: str
     complete: bool
     others: tuple[str, ...] = ()
+
+    @property
+    def is_missing_or_scaled(self) -> bool:
+        """Whether A lacks some of its numbers, or has them times a factor or plus an offset."""
+        return not self.complete or "times" in self.arrangement or "plus" in self.arrangement
 
 
 @dataclass(frozen=True)
@@ -188,7 +193,7 @@ class Alignment(Result):
 
     Attributes:
         reference: the name of implementation A.
-        other: the name of implementation B.
+        actual: the name of implementation B.
         weights: one for each weight of B.
         unused_weights: the weights of A whose numbers are in no weight of B.
         values: one for each tensor that a module of A returned, in the order of the run.
@@ -255,24 +260,27 @@ class Alignment(Result):
     @property
     def headline(self) -> str:
         """How many weights and values were found, and whether the outputs are the same."""
-        complete = sum(weight.complete for weight in self.weights)
-        moved = sum(item.is_elsewhere for item in self.outputs)
-        elsewhere = f", {moved} in another place or order" if moved else ""
-        verdict = "differ" if self.wrong_outputs else f"are the same{elsewhere}"
-        parts = ", ".join(f"{text} of the output {name}".rstrip() for name, text in self.parts.items())
-        verdict += f"; B was declared to have only {parts}" if parts else ""
-        weights = f"{complete} of {len(self.weights)} weights of B"
+        weights = f"{sum(weight.complete for weight in self.weights)} of {len(self.weights)} weights of B"
         if self.compared == "weights":
             what = "weights that were judged" if self.gaps else "weights"
-            return f"{weights} found, {len(self.unused_weights)} of A are not in B; the {what} {verdict}"
+            return f"{weights} found, {len(self.unused_weights)} of A are not in B; the {what} {self._verdict}"
         if self.compared == "arrays":
             found = f"{len(self.covered)} of {len(self.values)} arrays of A found in B"
             if self.arrays:
                 judged = [array for array in self.arrays if array.judged]
                 found = f"{sum(bool(array.places) for array in judged)} of {len(judged)} arrays of B found in A"
-            return f"{weights} and {found}; they {verdict}" if self.weights else f"{found}; they {verdict}"
+            return f"{weights} and {found}; they {self._verdict}" if self.weights else f"{found}; they {self._verdict}"
         found = f"{len(self.covered)} of {len(self.values)} module outputs of A found"
-        return f"{weights} and {found}; the {self.compared} {verdict}"
+        return f"{weights} and {found}; the {self.compared} {self._verdict}"
+
+    @property
+    def _verdict(self) -> str:
+        """Whether the outputs are the same, as the end of a sentence, and which parts of them B need not have."""
+        moved = sum(item.is_elsewhere for item in self.outputs)
+        elsewhere = f", {moved} in another place or order" if moved else ""
+        verdict = "differ" if self.wrong_outputs else f"are the same{elsewhere}"
+        parts = ", ".join(f"{text} of the output {name}".rstrip() for name, text in self.parts.items())
+        return f"{verdict}; B was declared to have only {parts}" if parts else verdict
 
     def blocks(self, *, wide: bool = False, all_rows: bool = False) -> Iterable[Block]:
         """Return the verdict, where B leaves A, the weights that differ, and what was found.
@@ -290,7 +298,7 @@ class Alignment(Result):
         if self.wrong_outputs:
             yield from section("A computes this, B does not:", _MISSING, self.missing)
         title = "Weights:" if all_rows else "Weights that are missing or have factors:"
-        weights = [weight for weight in self.weights if all_rows or _is_notable(weight)]
+        weights = [weight for weight in self.weights if all_rows or weight.is_missing_or_scaled]
         yield from section(title, _WEIGHTS, weights, marked=lambda weight: not weight.complete)
         if self.unused_weights and self.compared != "weights":
             names = listed(self.unused_weights, None if wide else _SHOWN)
@@ -305,6 +313,7 @@ class Alignment(Result):
         yield from () if self.wrong_outputs else remarks
 
     def _blocks_of_values(self, *, all_rows: bool) -> Iterable[Block]:
+        """Yield how many module outputs of A were found by which evidence, and a table of those that were not."""
         yield from ("", Line("Module outputs of A:", "heading"))
         counts: Counter[str] = Counter(value.evidence for value in self.values)
         for evidence, text in _EXPLAINED.items():
@@ -313,7 +322,10 @@ class Alignment(Result):
                 yield f"{counts[evidence]} {evidence}: {shown}"
         missing = [value for value in self.values if value.evidence == "uncovered"]
         if values := self.values if all_rows else (*self.contradicted, *missing[:_SHOWN]):
-            yield from ("", table_of(_VALUES, values, marked=_is_contradicted, skip_empty=True))
+            yield from (
+                "",
+                table_of(_VALUES, values, marked=lambda value: value.evidence == "contradicted", skip_empty=True),
+            )
 
     @cached_property
     def graph(self) -> Graph:
@@ -324,10 +336,9 @@ class Alignment(Result):
     @property
     def next_command(self) -> NextCommand | None:
         """The command that finds the cause where two programs differ, as for `compare`, or shows each value."""
-        if self.compared == "programs" and self.wrong_outputs:
-            command = to_repeat(self.reference, self.actual, backend=DEFAULT_BACKEND, options={}, tolerance=None)
-            if command:  # both are files
-                return to_blame(command)
+        repeated = to_repeat(self.reference, self.actual) if self.compared == "programs" and self.wrong_outputs else ""
+        if repeated:  # both are files
+            return to_blame(repeated)
         if not all(":" in name for name in (self.reference, self.actual)):
             return None
         command = command_text("align", self.reference, self.actual, all=True)
@@ -336,62 +347,70 @@ class Alignment(Result):
 
 def _linked_graph(result: Alignment) -> Graph:
     """Return the graph of B with findings, and that of A, likewise, as its `reference_graph`."""
-    graphs = [result.graphs.get(side, Graph("", (), (), (), (), {})) for side in ("A", "B")]
-    own, other = replace(graphs[0], name=result.reference), replace(graphs[1], name=result.actual)
-    lacking = own.computed_from([item.value for item in result.missing])
-    of_own = {item.value: _finding(item, _OF_A, lacking) for item in result.linked.get("A", ())}
-    wrong = other.computed_from([item.value for item in result.departures])
-    of_other = {item.value: _finding(item, _OF_B, wrong) for item in result.linked.get("B", ())}
+    empty = Graph("", (), (), (), (), {})
+    graph_a = replace(result.graphs.get("A", empty), name=result.reference)
+    graph_b = replace(result.graphs.get("B", empty), name=result.actual)
+    not_in_b = graph_a.computed_from([item.value for item in result.missing])
+    findings_a = {item.value: _finding(item, _OF_A, not_in_b) for item in result.linked.get("A", ())}
+    wrong = graph_b.computed_from([item.value for item in result.departures])
+    findings_b = {item.value: _finding(item, _OF_B, wrong) for item in result.linked.get("B", ())}
     for value in result.values:
-        if value.evidence in ("given", "contradicted") and value.value in of_own:
+        if value.evidence in ("given", "contradicted") and value.value in findings_a:
             text = f"mapped to {value.places[0]}" if value.evidence == "contradicted" else ""
-            changed = replace(
-                of_own[value.value], status=value.evidence, evidence=_EXPLAINED[value.evidence], text=text
+            findings_a[value.value] = Finding(
+                value.evidence, evidence=_EXPLAINED[value.evidence], text=text, places=findings_a[value.value].places
             )
-            of_own[value.value] = changed
     for item in result.missing:
-        of_own[item.value] = Finding("not in B", evidence="B has what this is computed from, but not the result")
+        findings_a[item.value] = Finding("not in B", evidence="B has what this is computed from, but not the result")
     for index, item in enumerate(result.departures):
         places = {} if item.reference_value is None else {item.reference_value: ""}
         evidence = "" if item.operator == "array" else "from the numbers of A, it computes what is no value of A"
-        of_other[item.value] = Finding("leaves A", first=index == 0, text=item.note, evidence=evidence, places=places)
-    uses = _add_weights(of_other, result.weights)
-    of_own |= {name: Finding("found", places=places) for name, places in uses.items()}
-    of_own |= {name: Finding("unused", evidence="no weight of B has these numbers") for name in result.unused_weights}
-    return replace(_with(other, of_other), reference_graph=_with(own, of_own))
+        findings_b[item.value] = Finding("leaves A", first=index == 0, text=item.note, evidence=evidence, places=places)
+    findings_b |= {weight.name: _finding_of_weight(weight) for weight in result.weights}
+    findings_a |= {name: Finding("found", places=places) for name, places in _uses_of_weights(result.weights).items()}
+    unused = Finding("unused", evidence="no weight of B has these numbers")
+    findings_a |= dict.fromkeys(result.unused_weights, unused)
+    return replace(_with_findings(graph_b, findings_b), reference_graph=_with_findings(graph_a, findings_a))
 
 
-def _finding(item: LinkedValue, explained: Mapping[str, str], wrong: Container[str]) -> Finding:
-    status = "inherited" if item.evidence == "uncovered" and item.value in wrong else item.evidence
+def _finding(item: LinkedValue, explained: Mapping[str, str], faulty: Container[str]) -> Finding:
+    """Return what is shown of a value in the graph of its implementation.
+
+    Args:
+        item: the value, and where it is in the other implementation.
+        explained: what each kind of evidence means: `_OF_A` or `_OF_B`.
+        faulty: the values that depend on one that is missing or wrong, which explains why they are not found.
+    """
+    status = "inherited" if item.evidence == "uncovered" and item.value in faulty else item.evidence
     places = dict(zip(item.places, item.orders, strict=True))
     return Finding(status, evidence=explained[status], places=places)
 
 
-def _add_weights(of_other: _Findings, weights: Iterable[AlignedWeight]) -> dict[str, dict[str, str]]:
-    """Add findings of the weights of B, and return the weights of A with those of B that have their numbers."""
-    uses: dict[str, dict[str, str]] = {}
+def _finding_of_weight(weight: AlignedWeight) -> Finding:
+    """Return what is shown of a weight of B: where its numbers are in A, and in which order."""
+    status = "found" if weight.complete else "in part" if weight.sources else "not found"
+    evidence = "" if weight.complete else "no weight of A has these numbers"
+    text = _order_of(weight) if len(weight.sources) > 1 else ""  # which is not that of each source
+    places = dict.fromkeys(weight.sources, "" if text else _order_of(weight))
+    return Finding(status, text=text, evidence=evidence, places=places)
+
+
+def _uses_of_weights(weights: Iterable[AlignedWeight]) -> dict[str, dict[str, str]]:
+    """Return for each weight of A the weights of B with its numbers, and the order in which each has them."""
+    uses = defaultdict[str, dict[str, str]](dict)
     for weight in weights:
-        order = "" if weight.arrangement == "same" else weight.arrangement
-        status = "found" if weight.complete else "in part" if weight.sources else "not found"
-        evidence = "" if weight.complete else "no weight of A has these numbers"
-        text = order if len(weight.sources) > 1 else ""
-        places = dict.fromkeys(weight.sources, "" if text else order)
-        of_other[weight.name] = Finding(status, text=text, evidence=evidence, places=places)
         for source in (*weight.sources, *weight.others):
-            uses.setdefault(source, {})[weight.name] = order
+            uses[source][weight.name] = _order_of(weight)
     return uses
 
 
-def _with(graph: Graph, findings: _Findings) -> Graph:
+def _order_of(weight: AlignedWeight) -> str:
+    """Return how the elements of a weight are arranged; `""` if as in A."""
+    return "" if weight.arrangement == "same" else weight.arrangement
+
+
+def _with_findings(graph: Graph, findings: Mapping[str, Finding]) -> Graph:
     return replace(graph, findings={name: (item,) for name, item in findings.items()})
-
-
-def _is_notable(weight: AlignedWeight) -> bool:
-    return not weight.complete or "times" in weight.arrangement or "plus" in weight.arrangement
-
-
-def _is_contradicted(value: AlignedValue) -> bool:
-    return value.evidence == "contradicted"
 
 
 _PLACE: Columns[Departure] = {

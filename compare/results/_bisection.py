@@ -140,7 +140,7 @@ class BisectReport(Result):
     @property
     def next_command(self) -> NextCommand | None:
         """The command that compares every value, and writes a repro if a culprit was found; None without files."""
-        command = to_repeat(self.reference, self.program, backend=self.backend, options={}, tolerance=None)
+        command = to_repeat(self.reference, self.program, backend=self.backend)
         if not command:
             return None
         return to_blame(command) if self.culprits else NextCommand(command, "compare every value")
@@ -159,6 +159,7 @@ _COLUMNS: Columns[Step] = {
 
 
 def _disabled_text(step: Step, candidates: Sequence[Switch], *, wide: bool) -> str:
+    """Return the names of the transformations that were disabled; unless `wide`, a short form of many."""
     names = ", ".join(switch.name for switch in step.off)
     if wide or len(names) <= _NAMES_WIDTH:
         return names or "nothing"
@@ -170,10 +171,12 @@ def _disabled_text(step: Step, candidates: Sequence[Switch], *, wide: bool) -> s
 
 
 def _error_text(outcome: OutputDifferences) -> str:
+    """Return the error of a run, with `!` if it misses the goal."""
     return "can't be judged" if outcome.problem else f"{outcome.error:.1e}{'' if outcome.passes else ' !'}"
 
 
 def _verdict_lines(report: BisectReport, shown: int) -> list[str]:
+    """Return lines about the error and up to `shown` culprits, or why there are none."""
     if report.close:
         return [f"no error with nothing disabled: {report.before}"]
     if not report.candidates:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 from filch.steal import FilchError
 
@@ -85,7 +85,7 @@ class Cell:
         """What it shows; nothing if it could not be made."""
         if self.status in NOT_COMPARED:
             return Proof.impossible(self.detail or self.status)
-        names = self.gaps or ("",) * (self.status == "incomplete")
+        names = self.gaps or (("",) if self.status == "incomplete" else ())
         return Proof(1, self.status == "different", tuple(Gap(name, self.detail) for name in names))
 
 
@@ -151,7 +151,7 @@ class CellTable(Result):
         yield from self.heading()
         labels = dict.fromkeys(title for cell in self.cells for title in cell.labels)
         columns: Columns[Cell] = {
-            Column(title, None if wide else fit_names, preferred=_LABEL_WIDTH): partial(_label, title)
+            Column(title, None if wide else fit_names, preferred=_LABEL_WIDTH): partial(label_of, title)
             for title in labels
         }
         yield table_of(columns | (_WIDE if wide else _NARROW), self.cells)
@@ -165,11 +165,18 @@ class CellTable(Result):
             yield from ("", reason)
 
 
-def _label(title: str, cell: Cell) -> str:
-    return cell.labels.get(title, "")
+class _Labeled(Protocol):
+    @property
+    def labels(self) -> Mapping[str, str]: ...
+
+
+def label_of(title: str, item: _Labeled) -> str:
+    """Return the label of a cell; `""` if it has none of this title."""
+    return item.labels.get(title, "")
 
 
 def _outcome(cell: Cell) -> str:
+    """Return the text of the outcome in a narrow table, which has no column for the status."""
     return f"{cell.status}: {cell.detail}" if cell.status in _UNSETTLED else cell.detail or "all close"
 
 

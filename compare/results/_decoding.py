@@ -12,7 +12,7 @@ from ..float64._verdict import Flips, RoundingVerdict
 from ..rendering._json import NOT_IN_JSON
 from ..rendering._outcome import Gap, Proof
 from ..rendering._result import Result
-from ..rendering._table import Block, Column, Columns, fit_paths, folded, section, table_of
+from ..rendering._table import Block, Column, Columns, attributes, fit_paths, folded, section, table_of
 
 
 @dataclass(frozen=True)
@@ -208,6 +208,7 @@ class Decoding(Result):
         yield table_of(_POSITIONS, self.positions, marked=lambda row: row.position in wrong, skip_empty=not wide)
 
     def _remarks(self) -> Iterable[str]:
+        """Yield sentences about the run, the decisions, and what was not judged."""
         last = sum(item.step == self.positions[-1].step for item in self.positions)
         at_the_end = f" and at the end {last}" if last > 1 else ""
         yield (
@@ -227,7 +228,7 @@ class Decoding(Result):
         yield from self.notes
 
     def _grid(self, most: int | None) -> Iterable[Block]:
-        """Return at which positions the modules with wrong values are wrong."""
+        """Yield a table of the modules with wrong values: a sign for each position, or for several of many."""
         per_sign = -(-len(self.positions) // _SIGNS) or 1
         groups = [range(start, start + per_sign) for start in range(0, len(self.positions), per_sign)]
         columns: Columns[LayerErrors] = {
@@ -244,7 +245,7 @@ class Decoding(Result):
         return replace(self.graph, name=f"{self.model} on {self.backend}", remarks=remarks, close=self.close)
 
 
-_SHOWN = 8
+_SHOWN = 8  # rows of each table but that of the positions
 _SIGNS = 40  # for positions in a line of a terminal
 
 
@@ -264,15 +265,13 @@ _BREAKS: Columns[DecodeBreak] = {
     "operator": lambda item: item.op,
     Column("module", fit_paths, least=12, preferred=24): lambda item: item.module or "(the model)",
     Column("line", fit_paths, least=10, preferred=16, optional=1): lambda item: (
-        short_source(item.source) if item.source else None
+        item.source and short_source(item.source)
     ),
     "verdict": lambda item: None if item.float64 is None else item.float64.verdict,
     "by itself": lambda item: "wrong" if item.introduced else None,
 }
 _POSITIONS: Columns[DecodePosition] = {
-    "position": lambda item: item.position,
-    "step": lambda item: item.step,
-    "logits": lambda item: item.logits,
+    **attributes("position", "step", "logits"),
     "cache": lambda item: item.state,
     "all values": lambda item: item.worst,
     "flips": lambda item: item.flips or None,

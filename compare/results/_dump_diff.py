@@ -1,9 +1,11 @@
 """The differences between two dumps of the same model, tensor by tensor."""
 
 import os
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import ClassVar
 
 from ..float64._verdict import format_ratio
@@ -19,7 +21,8 @@ from ._next_command import to_show_all
 from ._row_tables import ARROW, surrounding
 from ._rows import DiffRow
 
-_FORWARD, _OF_ONE_PROCESS = ("I", "O"), ("GP", "C")  # kinds of records
+_FORWARD = ("I", "O")  # kinds of records: inputs and outputs of modules
+_OF_ONE_PROCESS = ("GP", "C")  # accumulated gradients and collectives, which only one of several processes may have
 _AROUND = 5  # rows before and after the first difference
 _MAX_MODULES, _MAX_RANKS = 10, 16  # on a terminal
 _WRONG, _RIGHT, _UNKNOWN = "differs", "ok", "?"  # what the values of a module are on a rank
@@ -124,6 +127,7 @@ class DumpDiff(Result):
         return "" if first is None else as_text([self._table(surrounding(self.rows, first, around))], width=width)
 
     def _page(self) -> str:
+        """Return the page: a row for each value, and all ranks."""
         grid = rank_grid(self.rows, whole=True)
         return as_page(self.title, [self.headline, self._verdict(), *self.reasons, *grid, self._table(self.rows)])
 
@@ -133,6 +137,7 @@ class DumpDiff(Result):
         return f"{self.actual} against {self.reference}"
 
     def _table(self, rows: Sequence[DiffRow]) -> Table:
+        """Return a table of values, without the columns that say nothing of them."""
         columns: Columns[DiffRow] = {
             Column("value", fit_paths, least=12, preferred=24): lambda row: row.place,
             Column("is", folded, optional=1): lambda row: row.what,
@@ -148,6 +153,7 @@ class DumpDiff(Result):
         return table_of(columns, rows, marked=lambda row: row.diverged, skip_empty=True)
 
     def _verdict(self) -> str:
+        """Return the first row that differs as a sentence, or what was not judged."""
         first = self.first_divergence
         if first is not None and first.introduced:
             before = "" if first == self.diverged[0] else f"; the first that differs is {self.diverged[0].place}"
@@ -163,6 +169,7 @@ class DumpDiff(Result):
 
 
 def _times(row: DiffRow) -> str | None:
+    """Return the difference as a multiple of the rounding level; None if it was not judged by it."""
     return None if row.ratio is None else format_ratio(row.ratio)
 
 
@@ -180,13 +187,14 @@ def _uncovered(rows: Sequence[DiffRow]) -> list[DiffRow]:
     """
     names = {row.key.name for row in rows if row.key.kind in _FORWARD}
     unjudged = [row for row in rows if not row.judged and row.key.kind not in _OF_ONE_PROCESS and not row.is_extra]
-    open_models = {row.key.name for row in unjudged if row.key.kind == "O"}
-    outputs = {row.key.name for row in rows if row.key.kind == "O"} - open_models
+    with_gaps = {row.key.name for row in unjudged if row.key.kind == "O"}
+    judged_modules = {row.key.name for row in rows if row.key.kind == "O"} - with_gaps  # all of their outputs were
 
     def is_covered(row: DiffRow) -> bool:
+        """Return whether a value says nothing new, as the outputs of its model were judged."""
         model = outermost(row.key.name, names)
         is_output = row.key.kind == "O" and row.key.name == model
-        return row.key.kind in _FORWARD and not is_output and model in outputs
+        return row.key.kind in _FORWARD and not is_output and model in judged_modules
 
     return [row for row in unjudged if not is_covered(row)]
 
@@ -198,8 +206,8 @@ def _is_given(row: DiffRow, names: Collection[str]) -> bool:
 
 def outermost(name: str, names: Collection[str]) -> str:
     """Return the name of the outermost recorded module that has a module in it."""
-    parts = name.split(".")
-    return next(path for end in range(len(parts) + 1) if (path := ".".join(parts[:end])) in names or path == name)
+    paths = ["", *accumulate(name.split("."), lambda path, part: f"{path}.{part}")]
+    return next((path for path in paths if path in names), name)
 
 
 def rank_grid(rows: Sequence[DiffRow], *, whole: bool = False) -> list[Block]:
@@ -213,10 +221,10 @@ def rank_grid(rows: Sequence[DiffRow], *, whole: bool = False) -> list[Block]:
         whole: show all modules, for a page; else the first that differ, if the ranks fit on a terminal.
     """
     all_ranks = sorted({rank for row in rows for rank in row.held_by})
-    by_module: dict[str, list[DiffRow]] = {}
+    by_module = defaultdict[str, list[DiffRow]](list)
     for row in rows:
         if row.held_by:
-            by_module.setdefault(row.module or "(model)", []).append(row)
+            by_module[row.module or "(model)"].append(row)
     names = [name for name, values in by_module.items() if whole or any(value.diverged for value in values)]
     if not names or (not whole and len(all_ranks) > _MAX_RANKS):
         return []

@@ -77,7 +77,10 @@ class Explanation:
     def __str__(self) -> str:
         if self.starts is None and not self.results:
             return visible(" ".join(filter(None, (self._text_without_divergence(), self._decisions_text()))))
-        parts = [self._start_text(), self._others_text(), self._outputs_text(), self._growth_text()]
+        parts = [self._start_text(), self._others_text(), self._outputs_text()]
+        if self.grows is not None:
+            factor = format_ratio(self.growth)
+            parts.append(f"The error grows most at {_node_text(self.grows)}, by a factor of {factor}.")
         parts.append(self._decisions_text())
         if self.culprits:
             parts.append(f"Disabling {_enumerated(self.culprits)} removes the error.")
@@ -96,6 +99,7 @@ class Explanation:
         return {"text": str(self), **facts}
 
     def _text_without_divergence(self) -> str:
+        """Return the text about a comparison in which no node and no output is wrong."""
         if self.inherits:
             first, count = self.inherits[0], len(self.inherits)
             differ = "1 value differs" if count == 1 else f"{count} values differ"
@@ -112,12 +116,14 @@ class Explanation:
         )
 
     def _unknown_text(self) -> str:
+        """Return how many values were judged by the tolerance, with a blank in front; `""` if none was."""
         if not self.unknown:
             return ""
         values = "1 value has" if self.unknown == 1 else f"{self.unknown} values have"
         return f" {values} no float64 reference and are judged by the tolerance."
 
     def _largest_text(self) -> str:
+        """Return which node contributes most to the first difference, with a blank in front; `""` if not known."""
         if self.largest is None or self.largest.isolated is None:
             return ""
         amount = _error_text(self.largest.isolated, self.largest)
@@ -125,6 +131,7 @@ class Explanation:
         return f" Of the nodes that compute the first difference, {node} has the largest error of its own: {amount}."
 
     def _start_text(self) -> str:
+        """Return where the error starts, and how wrong the node is by itself."""
         sound = f"The {self.sound[0]} graph is sound. " if self.sound else ""
         if self.first is not None:
             first = f"The first value that differs is {_node_text(self.first)}: {_amount_text(self.first)}"
@@ -134,19 +141,17 @@ class Explanation:
             return f"{sound}{alone}.{self._largest_text()}"
         row, isolated = self.starts, self.starts.isolated
         exported = "The exported graph is already wrong. " if row.stage == "exported" else ""
-        changes = ""
-        if row.unstable and isolated is not None and isolated.spread is not None:
-            changes = f"; it changes from run to run, by up to {isolated.spread:.1e}"
-        what = ""
-        if isolated is not None:
-            what = f"is {_error_text(isolated, row)}" if _is_number(isolated) else f"differs ({isolated.note})"
         reasons = "".join(f"{reason}; " for reason in reasons_of(row, self.changed_weights, self.coarser_dtype))
-        return (
-            f"{sound}{exported}Divergence starts at {_node_text(row)}: {reasons}with correct inputs, its output "
-            f"{what}{changes}."
-        )
+        what = "" if isolated is None else f"differs ({isolated.note})"
+        if isolated is not None and _is_number(isolated):
+            what = f"is {_error_text(isolated, row)}"
+        if row.unstable and isolated is not None and isolated.spread is not None:
+            what += f"; it changes from run to run, by up to {isolated.spread:.1e}"
+        start = f"{sound}{exported}Divergence starts at {_node_text(row)}"
+        return f"{start}: {reasons}with correct inputs, its output {what}."
 
     def _others_text(self) -> str:
+        """Return which further nodes are wrong by themselves."""
         if not self.others:
             return ""
         count = len(self.others)
@@ -166,12 +171,8 @@ class Explanation:
         outputs = [f"{short_line(row.value)} ({_amount_text(row)})" for row in rows]
         return f"Model outputs that differ: {_enumerated(outputs)}."
 
-    def _growth_text(self) -> str:
-        if self.grows is None:
-            return ""
-        return f"The error grows most at {_node_text(self.grows)}, by a factor of {format_ratio(self.growth)}."
-
     def _decisions_text(self) -> str:
+        """Return where rounding decides otherwise than in the model, and how much that changes other values."""
         if not self.decisions:
             return ""
         flips = [row.float64.flips for row in self.decisions if row.float64]
@@ -212,13 +213,14 @@ def explain(
     results = tuple({(row.stage, row.value): row for row in reversed(outputs)}.values())[::-1]  # the first call's
     stages = list(dict.fromkeys(row.stage for row in rows))
     wrong = {row.stage for row in (*wrong_nodes, *results)}
-    last = stages[-1]
+    if stages[-1] in wrong:  # then the outputs of the stages before say nothing more
+        results = tuple(row for row in results if row.stage == stages[-1])
     alone = any(row.isolated is not None for row in rows)
     grows, growth = _largest_growth(all_rows, graphs) if introduced or results else (None, 0.0)
     return Explanation(
         starts=introduced[0] if introduced else None,
         others=tuple(introduced[1:]),
-        results=tuple(row for row in results if row.stage == (last if last in wrong else row.stage)),
+        results=results,
         inherits=() if introduced or results else _first_of_each_node(row for row in rows if row.diverged),
         alone=alone,
         first=None if alone else next((row for row in rows if row.diverged), None),
@@ -308,7 +310,7 @@ def _largest_growth(all_rows: Sequence[Row], graphs: Mapping[Stage, Graph]) -> t
     best, factor = None, _MIN_GROWTH
     for row in rows.values():
         if row.introduced or row.float64 is None or row.float64.sound or row.stage not in graphs:
-            continue
+            continue  # it is wrong by itself, or its error is rounding
         reads = graphs[row.stage].producer[row.value].reads
         inputs = [rows.get((row.call, row.stage, name)) for name in reads]
         before = max((_relative_error(item.float64) for item in inputs if item is not None), default=0.0)
@@ -324,6 +326,7 @@ def _relative_error(verdict: RoundingVerdict | None) -> float:
 
 
 def _error_text(verdict: RoundingVerdict, row: Row) -> str:
+    """Return how far the value of a row, or of its node alone, is from float64."""
     if not _is_number(verdict):
         return verdict.note
     if verdict.note:
@@ -334,6 +337,7 @@ def _error_text(verdict: RoundingVerdict, row: Row) -> str:
 
 
 def _amount_text(row: Row) -> str:
+    """Return how far the value of a row is from float64, or else from its reference."""
     return short_line(row.reason or row.difference) if row.float64 is None else _error_text(row.float64, row)
 
 
@@ -344,36 +348,40 @@ def _is_number(verdict: RoundingVerdict) -> bool:
 
 def _node_text(row: Row) -> str:
     """Return text like `layers.1.mlp.act (Gelu, fused from Div, Erf and 2 Mul, modeling_x.py:176)`."""
-    counts = Counter(row.operators)
-    parts = [f"{count} {short_line(op)}" if count > 1 else short_line(op) for op, count in counts.items()]
-    inside = [f"fused from {_enumerated(parts, most=8)}"] if row.kind == "fused" else []
-    source = [short_line(short_source(row.source))] if row.source else []
-    before = (
-        [f"after {_enumerated([*map(short_line, row.unjudged)])}, which could not be judged"] if row.unjudged else []
-    )
-    return f"{_node_name(row)} ({', '.join([short_line(row.op), *inside, *source, *before])})"
+    parts = [short_line(row.op)]
+    if row.kind == "fused":
+        counts = Counter(row.operators).items()
+        fused = [f"{count} {short_line(op)}" if count > 1 else short_line(op) for op, count in counts]
+        parts.append(f"fused from {_enumerated(fused, most=8)}")
+    if row.source:
+        parts.append(short_line(short_source(row.source)))
+    if row.unjudged:
+        parts.append(f"after {_enumerated([*map(short_line, row.unjudged)])}, which could not be judged")
+    return f"{_node_name(row)} ({', '.join(parts)})"
 
 
 def _node_name(row: Row) -> str:
+    """Return text like `layers.1.mlp.act` in `layers.1`."""
     return f"`{short_line(row.node)}` in `{short_line(row.module)}`" if row.module else f"`{short_line(row.node)}`"
 
 
 def _enumerated(parts: Sequence[str], most: int = _MAX_NAMES) -> str:
+    """Return parts of a sentence as `a, b and c`, the last of which counts those that are too many."""
     shown = [*parts[:most], f"{len(parts) - most} more"] if len(parts) > most else [*parts]
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
-_ROW_FIELDS = ("call", "stage", "node", "op", "value", "module", "source", "origins", "operators")
-
-
-_NO_FACTS = ("growth", "interface", "worst")
+_ROW_FIELDS = ("call", "stage", "node", "op", "value", "module", "source", "origins", "operators")  # of rows, in JSON
+_NO_FACTS = ("growth", "interface", "worst")  # attributes that JSON does not have by themselves
 
 
 def _facts(value: Any) -> Any:
     """Return an attribute of an explanation as JSON has it; a text that is not known is None."""
     if isinstance(value, Row):
         return _row_facts(value)
-    return [*map(_facts, value)] if isinstance(value, tuple) else None if value == "" else value
+    if isinstance(value, tuple):
+        return [*map(_facts, value)]
+    return None if value == "" else value
 
 
 def _row_facts(row: Row) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 import os
 import shlex
 from collections.abc import Mapping
+from itertools import chain, count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ..metrics._tolerance import Tolerance
@@ -11,7 +13,7 @@ from ..rendering._result import NextCommand
 from ..rendering._words import command_text
 
 DEFAULT_BACKEND = "onnxruntime-cpu"  # of the command line
-_FOLDER = "blame"
+_FOLDER = "blame"  # in which the suggested command writes
 # Options that can't make a backend run another program, load a library or write a file. OpenVINO's and Inductor's
 # `config` and a provider's own options can: Inductor's `cpp.cxx` is a command.
 _HARMLESS = (
@@ -22,7 +24,12 @@ _FILES = "ep."  # session configuration entries with this prefix name files that
 
 
 def to_repeat(
-    reference: str, program: str, *, backend: str, options: Mapping[str, Any], tolerance: Tolerance | None
+    reference: str,
+    program: str,
+    *,
+    backend: str = DEFAULT_BACKEND,
+    options: Mapping[str, Any] = MappingProxyType({}),
+    tolerance: Tolerance | None = None,
 ) -> str:
     """Return the command that compares two files again; `""` if one of them is not a file.
 
@@ -44,14 +51,10 @@ def to_run_repro(folder: str) -> NextCommand:
 
 def to_blame(command: str) -> NextCommand:
     """Return the command that finds the cause of a difference; `command` is `""` if objects in memory were compared."""
-    number, folder = 1, _FOLDER
-    while Path(folder).exists():
-        number += 1
-        folder = f"{_FOLDER}-{number}"
-    return NextCommand(
-        f"{command} --blame {folder}" if command else f"blame(report, capture, program, {folder!r})",
-        "find the cause and write a repro",
-    )
+    numbered = (f"{_FOLDER}-{number}" for number in count(2))
+    folder = next(name for name in chain([_FOLDER], numbered) if not Path(name).exists())
+    text = f"{command} --blame {folder}" if command else f"blame(report, capture, program, {folder!r})"
+    return NextCommand(text, "find the cause and write a repro")
 
 
 def to_run_every_node(command: str) -> NextCommand:

@@ -1,5 +1,6 @@
 """`PassRow`: a program after one pass, compared with the model; `PassErrors`: all passes of a run."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -118,6 +119,7 @@ _COLUMNS: Columns[PassRow] = {
 
 
 def _culprit_text(culprit: PassRow | None, origin: PassRow) -> str:
+    """Return which pass introduces the error, or that none does; `origin` is the program before the passes."""
     if culprit is not None and culprit.introduced is not None:
         return f"{culprit.name}, pass {culprit.index}, introduces the error: {culprit.introduced}"
     if culprit is not None:
@@ -161,12 +163,13 @@ def pass_row(
 def _introduced(now: Report, before: Report, graph: Graph) -> Row | None:
     """Return the first value that was close before and differs now, or a new one that depends on no wrong value."""
     judged = {(row.call, row.value) for row in before.rows if row.judged}
-    wrong: dict[int, set[str]] = {}
+    wrong = defaultdict[int, set[str]](set)  # the names of the values that differed before, by call of the model
     for row in before.diverged:
-        wrong.setdefault(row.call, set()).add(row.value)
+        wrong[row.call].add(row.value)
     affected = {call: graph.computed_from(names) for call, names in wrong.items()}
-    for row in now.diverged:
-        was_wrong = row.value in wrong.get(row.call, ())
-        if not was_wrong and ((row.call, row.value) in judged or row.value not in affected.get(row.call, ())):
-            return row
-    return None
+
+    def is_introduced(row: Row) -> bool:
+        is_inherited = (row.call, row.value) not in judged and row.value in affected.get(row.call, ())
+        return row.value not in wrong[row.call] and not is_inherited
+
+    return next(filter(is_introduced, now.diverged), None)

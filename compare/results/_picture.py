@@ -48,6 +48,7 @@ def _findings(
 
 
 def _finding(row: Row, *, first: bool) -> Finding:
+    """Return what views show of a row; `first` is whether it is the first divergence."""
     others = {name: number for name, number in row.measures.items() if name != "error"}
     verdicts = {"times rounding": row.float64, "own times rounding": row.isolated}
     decided = _decided(row.float64)

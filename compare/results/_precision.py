@@ -208,6 +208,7 @@ _COLUMNS: Columns[Sensitivity] = {
 
 
 def _verdict_lines(report: PrecisionReport) -> list[str]:
+    """Return lines about the nodes that have to stay in float32 for the goal to be met."""
     if report.close:
         return [f"no node has to be kept in float32: {report.before}; the goal is {report.goal}"]
     if report.after is None:

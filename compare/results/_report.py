@@ -4,7 +4,7 @@ import csv
 import io
 import os
 import reprlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -36,7 +36,7 @@ from ._module_summary import module_summary
 from ._next_command import to_blame, to_repeat, to_run_every_node, to_run_repro, to_show_all
 from ._picture import picture
 from ._row_tables import (
-    compiled_tables,
+    compiled_table,
     excerpt_table,
     legend,
     module_table,
@@ -45,7 +45,7 @@ from ._row_tables import (
     outcome_table,
     precision_tables,
 )
-from ._rows import SENTENCE, ModelOperation, ModuleRow, NodeOutcome, Row
+from ._rows import SENTENCE, STAGES, ModelOperation, ModuleRow, NodeOutcome, Row
 
 BY_MAPPING = ", by a mapping"  # after the name of a capture of another implementation
 EAGER_PYTORCH = "eager PyTorch"  # the reference of a graph that torch.compile made
@@ -159,22 +159,24 @@ class Report(Result):
         Their own node is right, or it did not run in isolation and what it reads is computed from a value that differs.
         Outputs whose value also differs in the instrumented run are among them.
         """
-        wrong: dict[tuple[int, Stage], set[str]] = {}
-        right: dict[tuple[int, Stage], set[str]] = {}
+        # The names of values in the instrumented run, by the call of the model and the stage.
+        wrong = defaultdict[tuple[int, Stage], set[str]](set)
+        right = defaultdict[tuple[int, Stage], set[str]](set)
         for row in self.rows:
-            if row.kind != "output" and (row.diverged or row.judged):
-                (wrong if row.diverged else right).setdefault((row.call, row.stage), set()).add(row.value)
+            if row.judged and row.kind != "output":
+                names = wrong if row.diverged else right
+                names[row.call, row.stage].add(row.value)
         inheriting = {
-            run: inherited(self.graphs[run[1]].nodes, names, right.get(run, ()))
-            for run, names in wrong.items()
-            if run[1] in self.graphs
+            (call, stage): inherited(self.graphs[stage].nodes, names, right[call, stage])
+            for (call, stage), names in wrong.items()
+            if stage in self.graphs
         }
 
         def inherits(row: Row) -> bool:
             if row.isolated is not None:
                 return not row.introduced
             run = row.call, row.stage
-            return row.value in inheriting.get(run, ()) or (row.kind == "output" and row.value in wrong.get(run, ()))
+            return row.value in inheriting.get(run, ()) or (row.kind == "output" and row.value in wrong[run])
 
         return tuple(row for row in self.diverged if inherits(row))
 
@@ -256,7 +258,7 @@ class Report(Result):
         """In one line, what was judged, what was not and why, and whether instrumentation changed the outputs."""
         compared, recorded = self.calls
         parts = [f"compared {compared} of {recorded} calls"] if recorded > compared else []
-        stages = [stage for stage in ("exported", "compiled") if _values(self.rows, stage)]
+        stages = [stage for stage in STAGES if _values(self.rows, stage)]
         parts += [f"judged {_judged_share(self.rows, stage)}" for stage in stages]
         parts += [f"INCOMPLETE: {reason}" for reason in self.failed]
         parts += [f"WRONG INTERFACE: {problem}" for problem in self.interface]
@@ -300,6 +302,7 @@ class Report(Result):
             yield from ("", *self.verdict())
 
     def _summary_blocks(self) -> Iterable[Block]:
+        """Yield the verdict, the rows around the first difference, and a row for each module."""
         notes, first = self._notes(), self.first_divergence
         yield from (shortened(note, _MAX_NOTE) for note in notes[:_MAX_NOTES])
         yield from hidden_text(notes, _MAX_NOTES, "more notes")
@@ -375,7 +378,8 @@ class Report(Result):
         writer.writerow([*_COLUMNS, *MEASURES])
         for row in self.rows:
             values = *(getattr(row, name) for name in _COLUMNS), *map(row.measures.get, MEASURES)
-            writer.writerow([for_csv(_csv_cell(value)) for value in values])
+            cells = (" ".join(map(str, value)) if isinstance(value, list | tuple) else value for value in values)
+            writer.writerow(map(for_csv, cells))
         return written(text.getvalue(), path)
 
     def to_markdown(self, path: str | os.PathLike[str] | None = None) -> str:
@@ -391,6 +395,7 @@ class Report(Result):
         return f"{self.program} on {self.backend}, against {self.reference}"
 
     def _notes(self) -> list[str]:
+        """Return remarks for the reader, also about nodes that draw random numbers."""
         notes = [f"note: {note}" for note in self.notes]
         if self.random:
             names = listed(self.random)
@@ -398,6 +403,7 @@ class Report(Result):
         return notes
 
     def _tables(self, view: str, *, wide: bool) -> Iterable[Block]:
+        """Yield the tables and sentences of a view other than `summary`; see `table`."""
         if view == "modules":
             yield module_table(self.modules, wide=wide)
         elif view == "outcomes" and not self.outcomes:
@@ -413,9 +419,10 @@ class Report(Result):
         else:
             yield from operator_tables(self.operators)
             if view == "dynamo":
-                yield from compiled_tables(self.rows, wide=wide)
+                yield from compiled_table(self.rows, wide=wide)
 
     def _values_verdict(self) -> list[str]:
+        """Return the first row that differs; else what was not judged, or the largest error, in one or two lines."""
         first = self.first_divergence
         if first is not None:
             count = len(self.diverged)
@@ -441,11 +448,8 @@ def _all_close(rows: Sequence[Row]) -> str:
     return f"all that could be judged is close, {' and '.join(missing)} could not" if missing else "all close"
 
 
-def _csv_cell(value: Any) -> Any:
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else "" if value is None else value
-
-
 def _observer_effect_text(effect: Difference | None) -> str:
+    """Return whether instrumentation changed the outputs, as a phrase; see `Report.observer_effect`."""
     if effect is None:
         return "instrumentation did not change the outputs"
     amount = f": {effect.problem}" if effect.problem else f" by up to {effect.error:.1e}"
@@ -453,6 +457,7 @@ def _observer_effect_text(effect: Difference | None) -> str:
 
 
 def _values(rows: Sequence[Row], stage: str) -> list[Row]:
+    """Return the rows of the values of a graph, without the outputs of the run without instrumentation."""
     return [row for row in rows if row.stage == stage and row.kind != "output"]
 
 
@@ -499,6 +504,7 @@ def load_report(path: str | os.PathLike[str]) -> Report:
 
 
 def _report(data: Mapping[str, Any]) -> Report:
+    """Return a report from its JSON, without what a file from somebody else must not say."""
     # A report suggests a command to run from the folder of a repro, which is a program; and reasons for passing.
     report: Report = replace(typed(Report, data, ""), accepted={}, repro="")
     operators = [tuple(_operator(item, report.rows) for item in call) for call in data["operators"]]
@@ -512,6 +518,7 @@ _MAX_CAUSE = 300  # characters of the cause in a message
 
 
 def _operator(data: Mapping[str, Any], rows: tuple[Row, ...]) -> ModelOperation:
+    """Return an operation from its JSON, which names its row by its index."""
     index = typed(int | None, data["row"], "operators.row")
     operator: ModelOperation = typed(ModelOperation, data, "operators")
     return operator if index is None else replace(operator, row=rows[index])

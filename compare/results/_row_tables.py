@@ -16,6 +16,7 @@ from ..rendering._table import (
     Columns,
     Fit,
     Table,
+    attributes,
     fit_names,
     fit_paths,
     folded,
@@ -24,7 +25,7 @@ from ..rendering._table import (
     table_of,
     wrapped,
 )
-from ._rows import ModelOperation, ModuleRow, NodeOutcome, OutcomeKind, Row
+from ._rows import STAGES, ModelOperation, ModuleRow, NodeOutcome, OutcomeKind, Row
 
 T = TypeVar("T")
 ARROW = "<------"
@@ -62,6 +63,7 @@ def _short_table(rows: Sequence[Row], *, brief: bool = False) -> Table:
     before = {id(row): previous for previous, row in pairwise(rows)}
 
     def operator(row: Row) -> object:
+        """Return the operator; for a further output of a fused node, the value."""
         previous = before.get(id(row))
         is_further = row.kind == "fused" and previous is not None and previous.node == row.node
         return f"  → {row.value}" if is_further else _operator(row)
@@ -128,10 +130,9 @@ def operator_tables(calls: Sequence[Sequence[ModelOperation]]) -> Iterable[Block
         yield table_of(_OPERATION_COLUMNS, operators, numbers=("", 0))
 
 
-def compiled_tables(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
-    """Yield a table of the compiled graph's values in all calls."""
-    chosen = [row for row in rows if row.stage == "compiled"]
-    if chosen:
+def compiled_table(rows: Sequence[Row], *, wide: bool) -> Iterable[Block]:
+    """Yield a table of the compiled graph's values in all calls of the model, if there are any."""
+    if chosen := [row for row in rows if row.stage == "compiled"]:
         yield _STAGES["compiled"]
         yield from node_table(chosen, wide=wide)
 
@@ -197,9 +198,10 @@ def surrounding(items: Sequence[T], item: T, around: int) -> Sequence[T]:
 
 
 def _rows_by_graph(rows: Sequence[Row]) -> Iterable[tuple[str, list[Row]]]:
+    """Yield the rows of each graph of each call of the model that has rows, with the title of their table."""
     calls = sorted({row.call for row in rows})
     for call in calls:
-        for stage in ("exported", "compiled"):
+        for stage in STAGES:
             chosen = [row for row in rows if row.call == call and row.stage == stage]
             if chosen:
                 yield f"{_STAGES[stage]}{f', call {call}' if len(calls) > 1 else ''}", chosen
@@ -234,10 +236,12 @@ def _attention(row: Row) -> str:
 
 
 def _is_timed(rows: Iterable[Row]) -> bool:
+    """Return whether the run time of nodes was measured."""
     return any(row.seconds is not None for row in rows)
 
 
 def _has_float64(rows: Iterable[Row]) -> bool:
+    """Return whether values, or nodes alone, were judged by their distance from float64."""
     return any(row.float64 is not None or row.isolated is not None for row in rows)
 
 
@@ -250,6 +254,21 @@ def rounding_ratio(verdict: RoundingVerdict | None) -> str:
 
 def _decibels(row: Row) -> str | None:
     return f"{row.measures['snr']:.0f}" if row.measures else None
+
+
+def _measure_columns(*, zeros: bool, **titles: str) -> Columns[Row]:
+    """Return columns of measures (see `MEASURES`).
+
+    Args:
+        zeros: whether a measure that is 0 is shown; else its cell is empty.
+        **titles: the titles of the columns, by measure.
+    """
+
+    def cell(measure: str, row: Row) -> float | None:
+        number = row.measures.get(measure)
+        return number if zeros or number else None
+
+    return {title: partial(cell, measure) for measure, title in titles.items()}
 
 
 _MODULE = Column("module", fit_paths, least=12, preferred=20)
@@ -273,9 +292,7 @@ _PRECISION_COLUMNS: Columns[Row] = {
     Column("module or value", fit_paths, least=12, preferred=16): lambda row: row.module or row.value,
     Column("dtype", optional=1): lambda row: row.dtype,
     "SNR (dB)": _decibels,
-    "overflowed": lambda row: row.measures.get("overflowed") or None,
-    "clipped": lambda row: row.measures.get("clipped") or None,
-    "zeroed": lambda row: row.measures.get("zeroed") or None,
+    **_measure_columns(zeros=False, overflowed="overflowed", clipped="clipped", zeroed="zeroed"),
     "attention": _attention,
 }
 _WIDE_COLUMNS: Columns[Row] = {
@@ -283,40 +300,27 @@ _WIDE_COLUMNS: Columns[Row] = {
     "kind": lambda row: row.kind,
     "operator": lambda row: row.op,
     "computes": lambda row: row.operators if row.kind == "fused" else (),
-    "node": lambda row: row.node,
-    "value": lambda row: row.value,
-    "module": lambda row: row.module,
-    "dtype": lambda row: row.dtype,
+    **attributes("node", "value", "module", "dtype"),
     "shape": lambda row: None if row.shape is None else str(list(row.shape)),
-    "status": lambda row: row.status,
-    "error": lambda row: row.measures.get("error"),
+    **attributes("status", "error"),
     **_FLOAT64_COLUMNS,
-    "mean error": lambda row: row.measures.get("mean_error"),
-    "absolute": lambda row: row.measures.get("absolute"),
-    "relative": lambda row: row.measures.get("relative"),
-    "to scale": lambda row: row.measures.get("scale"),
-    "rms": lambda row: row.measures.get("rms"),
+    **_measure_columns(zeros=True, mean_error="mean error", absolute="absolute", relative="relative"),
+    **_measure_columns(zeros=True, scale="to scale", rms="rms"),
     "SNR (dB)": _decibels,
-    "differ": lambda row: row.measures.get("mismatched"),
-    "not finite": lambda row: row.measures.get("nonfinite"),
-    "overflowed": lambda row: row.measures.get("overflowed"),
-    "clipped": lambda row: row.measures.get("clipped"),
-    "zeroed": lambda row: row.measures.get("zeroed"),
+    **_measure_columns(zeros=True, mismatched="differ", nonfinite="not finite"),
+    **_measure_columns(zeros=True, overflowed="overflowed", clipped="clipped", zeroed="zeroed"),
     "evidence": lambda row: row.evidence,
     "µs": _microseconds,
     "attention": _attention,
-    "reason": lambda row: row.reason,
-    "source": lambda row: row.source,
+    **attributes("reason", "source"),
 }
 _MODULE_COLUMNS: Columns[ModuleRow] = {
     "call": lambda row: row.call,
     "module": lambda row: row.path or "(model)",
-    "iteration": lambda row: row.iteration,
-    "side": lambda row: row.side,
-    "port": lambda row: row.port,
+    **attributes("iteration", "side", "port"),
     "is": lambda row: row.resolution,
     "value": lambda row: row.value or row.note,
-    "error": lambda row: None if row.difference is None or row.difference.problem else row.difference.error,
+    "error": lambda row: row.error,
     "attention": lambda row: ARROW if row.difference is not None and not row.difference.close else "",
     "note": lambda row: row.note,
 }

@@ -18,12 +18,24 @@ OutcomeKind = Literal["survives", "fused", "folded", "removed"]
 Status = Literal["same", "different", "shape or dtype differs", "no value", "not mapped"]
 STAGES: tuple[Stage, ...] = ("exported", "compiled")  # in the order in which they run
 SENTENCE = 4000  # characters; names may be of any length
+_NEAREST = 5  # names in a list
 DIVERGED = frozenset({"different", "shape or dtype differs"})
 JUDGED = DIVERGED | {"same"}
 
 
+class _Measured:
+    """A row with the difference of a value from its reference, or None if one of them is missing."""
+
+    difference: Difference | None
+
+    @property
+    def error(self) -> float | None:
+        """The largest harmonic error; None if the numbers were not compared."""
+        return None if self.difference is None or self.difference.problem else self.difference.error
+
+
 @dataclass(frozen=True)
-class Row:
+class Row(_Measured):
     """One value of a graph, compared with its reference.
 
     Attributes:
@@ -130,11 +142,6 @@ class Row:
         return self.float64.error / self.isolated.error
 
     @property
-    def error(self) -> float | None:
-        """The largest harmonic error, or None."""
-        return None if self.difference is None or self.difference.problem else self.difference.error
-
-    @property
     def measures(self) -> Mapping[str, float | int]:
         """The measures of its difference, by name; none if it has no error."""
         return {} if self.difference is None or self.difference.problem else self.difference.measures
@@ -165,7 +172,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class ModuleRow:
+class ModuleRow(_Measured):
     """One input or output tensor of a captured module call, and its value in the graph.
 
     Attributes:
@@ -237,7 +244,7 @@ class ModelOperation:
 
 
 @dataclass(frozen=True)
-class DiffRow:
+class DiffRow(_Measured):
     """One tensor of two dumps, or one record with different structures.
 
     Attributes:
@@ -298,13 +305,8 @@ class DiffRow:
         return self.key.name
 
     @property
-    def error(self) -> float | None:
-        """The largest harmonic error, or None."""
-        return None if self.difference is None or self.difference.problem else self.difference.error
-
-    @property
     def float64(self) -> None:
-        """No float64 value is known."""
+        """The verdict on its distance from float64, which dumps do not have; see `Row.float64`."""
 
     @property
     def judged(self) -> bool:
@@ -321,5 +323,7 @@ class DiffRow:
         return short_line(f"{self.place}{ranks}: {ratio}{detail}")
 
 
-def _last(names: Sequence[str], most: int = 5) -> str:
-    return ", ".join(names[-most:]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def _last(names: Sequence[str]) -> str:
+    """Return the last names, which are the nearest ones, and how many are before them."""
+    hidden = len(names) - _NEAREST
+    return ", ".join(names[-_NEAREST:]) + (f" and {hidden} more" if hidden > 0 else "")

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -25,6 +25,7 @@ from ..results._rows import DiffRow
 from ._golden_file import GoldenRecord
 
 Cause = Literal["code", "environment", "both", "inputs", "not reproducible", "unknown"]
+# Why a value differs; `_SENTENCES` says what each means.
 Kind = Literal["structure", "weights", "function", "precision", "environment", "unknown"]
 # Two float64 values of the same function differ by less, in rounding levels; float64 itself has units of 2**-29 of
 # float32's. A model in float64 has no finer reference.
@@ -98,8 +99,23 @@ class _Evidence:
         return self.change <= (_SAME_FLOAT64 if 0 < self.level.unit < _FLOAT64_UNIT else _SAME)
 
 
+class _EnvironmentChange(NamedTuple):
+    """An entry of the environment that may affect numbers, at the time of the golden dump and now."""
+
+    name: str
+    before: str
+    now: str
+
+    def __str__(self) -> str:
+        return f"{self.name} was {self.before} and is {self.now}"
+
+
 class _Examination:
-    """See `explain` for the arguments."""
+    """Runs a model again, and tells from its values why those of a run differ; see `explain` for the arguments.
+
+    A second run in the model's own dtypes shows whether the run can be repeated, one in float64 whether the model is
+    the same function as for the golden dump. `row.place` names a value: the label of its key, and its path.
+    """
 
     def __init__(
         self,
@@ -112,7 +128,7 @@ class _Examination:
         self._rows, self._golden, self._record, self._rerun = result.rows, golden, record, rerun
         self._evidence: dict[str, _Evidence] = {}
         self._again: dict[str, DiffRow] = {}
-        self._environment = _changes(golden)
+        self._environment = _environment_changes(golden)
         self._float64 = rerun.float64()
         rerun.into(lambda key, value: self._add(key, value, rows_of(key, value)), submodules=True)
 
@@ -152,23 +168,23 @@ class _Examination:
         cause = code if is_code else "unknown" if "unknown" in found else "environment"
         if cause == "both" and "environment" not in found:
             reasons.append(f"Rounding moved {len(moved)} earlier values, the first in {_where(moved[0].key)}.")
+        return GoldenCause(cause, (*reasons, *self._remarks(is_code=is_code)), kinds)
+
+    def _remarks(self, *, is_code: bool) -> Iterable[str]:
+        """Yield sentences about the environment, and how it may be at fault even if the code is."""
         if self._rounding_of_inputs and self._environment:
-            reasons.append(
+            yield (
                 f"{self._rounded_inputs_text}, as random numbers do in other environments. This hides smaller changes "
                 "of the code: read them from a file instead."
             )
         if self._environment:
-            reasons.append(f"The environment differs: {self._environment_text}.")
-        if is_code and (packages := self._changed_packages()):
-            reasons.append(f"The code that changes may be that of {packages}, whose modules the model contains.")
-        if is_code and not self._environment:
-            reasons.append("The environment is the same, as far as the golden dump records it.")
-        return GoldenCause(cause, tuple(reasons), kinds)
-
-    def _changed_packages(self) -> str:
-        """Return the packages of other versions that define modules of the model, or `""`."""
+            yield f"The environment differs: {'; '.join(map(str, self._environment))}."
         owners = {info.type_name.partition(":")[0].partition(".")[0] for info in self._golden.modules.values()}
-        return " or ".join(name for name, _, _ in self._environment if name in owners)
+        packages = " or ".join(change.name for change in self._environment if change.name in owners)
+        if is_code and packages:
+            yield f"The code that changes may be that of {packages}, whose modules the model contains."
+        if is_code and not self._environment:
+            yield "The environment is the same, as far as the golden dump records it."
 
     def _unrepeatable(self) -> str:
         """Return why the run can't be repeated, or `""`."""
@@ -184,19 +200,20 @@ class _Examination:
     def _other_inputs(self) -> str:
         """Return how the model's inputs differ by more than rounding, or `""`."""
         for row in self._rows:
-            is_input = row.key.kind == "I" and row.key in self._golden and self._is_outermost(row.key)
-            if is_input and row.diverged and not (self._environment and self._input_change(row) <= WRONG):
+            is_rounded = self._environment and self._input_change(row) <= WRONG
+            if self._is_model_input(row.key) and row.diverged and not is_rounded:
                 return f"The inputs differ, so that the code can't be compared: {row}."
         return ""
 
-    def _is_outermost(self, key: Key) -> bool:
-        return self._golden.records[key].origin.path == ""
+    def _is_model_input(self, key: Key) -> bool:
+        """Return whether a record has the inputs of the model itself, not of a module in it."""
+        return key.kind == "I" and key in self._golden and self._golden.records[key].origin.path == ""
 
     def _kind(self, row: DiffRow) -> Kind:
         """Return why a value differs."""
         if row.reason or (row.difference is not None and row.difference.problem):
             return "structure"
-        if row.key.kind == "I" and row.key in self._golden and self._is_outermost(row.key):
+        if self._is_model_input(row.key):
             return "environment"  # other inputs are a cause of their own
         evidence = self._evidence.get(row.place)
         if evidence is None:
@@ -245,8 +262,7 @@ class _Examination:
 
         Random numbers differ by some units between instruction sets, for example. 0 if all are bitwise equal.
         """
-        inputs = (row for row in self._rows if row.key.kind == "I" and row.key in self._golden)
-        changes = (self._input_change(row) for row in inputs if self._is_outermost(row.key) and _moved(row))
+        changes = (self._input_change(row) for row in self._rows if self._is_model_input(row.key) and _moved(row))
         weights = (change for name, change in self._weight_changes.items() if name not in self._changed_weights)
         return max((*weights, *(change for change in changes if change <= WRONG)), default=0.0)
 
@@ -277,27 +293,25 @@ class _Examination:
             owner = weight.rpartition(".")[0] or "(root)"
             more = f" and {len(self._changed_weights) - 1} others" if len(self._changed_weights) > 1 else ""
             return f"The weights differ: `{weight}` of module `{owner}`{more}. This changes {count}."
-        evidence = self._evidence.get(first.place)
-        detail = ""
+        return f"{_SENTENCES[kind]} {count}.{self._detail(kind, self._evidence.get(first.place))}"
+
+    def _detail(self, kind: Kind, evidence: _Evidence | None) -> str:
+        """Return a further sentence about the first value of a kind, with a blank in front; `""` if there is none."""
         if kind == "function" and evidence is not None:
-            detail = f" The float64 value is {format_ratio(evidence.change)} times the rounding level from what it was."
+            return f" The float64 value is {format_ratio(evidence.change)} times the rounding level from what it was."
         if kind == "precision" and evidence is not None:
             coarser = "; a lower precision is used on the way to it" if evidence.is_coarser else ""
-            detail = f" It is {format_ratio(evidence.error)} times the rounding level from float64{coarser}."
-        if kind == "unknown" and (problem := self._float64.problem or self._record.problem):
-            detail = f" In float64: {problem}."
-        return f"{_SENTENCES[kind]} {count}.{detail}"
+            return f" It is {format_ratio(evidence.error)} times the rounding level from float64{coarser}."
+        problem = self._float64.problem or self._record.problem
+        return f" In float64: {problem}." if kind == "unknown" and problem else ""
 
     @property
     def _rounded_inputs_text(self) -> str:
+        """How far weights or inputs are off by rounding, as the beginning of a sentence."""
         weights = [name for name in self._weight_changes if name not in self._changed_weights]
         others = f"{weights[0]}` and {len(weights) - 1} other weights" if weights[1:] else f"{''.join(weights)}`"
         what = f"The weights differ: `{others}" if weights else "The inputs differ"
         return f"{what} by up to {format_ratio(self._rounding_of_inputs)} units in the last place"
-
-    @property
-    def _environment_text(self) -> str:
-        return "; ".join(f"{name} was {before} and is {now}" for name, before, now in self._environment)
 
 
 _SENTENCES: Mapping[Kind, str] = {
@@ -310,12 +324,12 @@ _SENTENCES: Mapping[Kind, str] = {
 }
 
 
-def _changes(golden: Dump) -> list[tuple[str, str, str]]:
-    """Return the entries of the environment that differ and may affect numbers: name, value then, value now."""
+def _environment_changes(golden: Dump) -> list[_EnvironmentChange]:
+    """Return the entries of the environment that differ and may affect numbers."""
     before = golden.environment
     now = environment(info.type_name for info in golden.modules.values())
     names = [name for name in now if name in before and name not in _NOT_NUMERICAL]
-    return [(name, before[name], now[name]) for name in names if before[name] != now[name]]
+    return [_EnvironmentChange(name, before[name], now[name]) for name in names if before[name] != now[name]]
 
 
 def _moved(row: DiffRow) -> bool:
@@ -343,10 +357,6 @@ def _differs(row: DiffRow, again: DiffRow) -> bool:
 def _are_alike(actual: torch.Tensor, expected: torch.Tensor, float64: torch.Tensor) -> bool:
     """Return whether three tensors can be compared element by element."""
     real = complex_as_real(expected)
-    has_float64 = float64.dtype == (torch.float64 if real.is_floating_point() else real.dtype)
-    return (
-        actual.shape == expected.shape
-        and actual.dtype == expected.dtype
-        and real.shape == float64.shape
-        and has_float64
-    )
+    dtype = torch.float64 if real.is_floating_point() else real.dtype
+    is_same = (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
+    return is_same and (float64.shape, float64.dtype) == (real.shape, dtype)

@@ -48,10 +48,12 @@ def _first(result: Result) -> str:
 
 
 def _explained(result: Result) -> list[str]:
+    """Return the lines of the message about a result that does not pass."""
     return [result.headline, "", f"First: {_first(result)}", "", result.table(width=80)]
 
 
 def _explained_golden(name: str, result: DumpDiff) -> list[str]:
+    """Return the lines of the message about a run that differs from a golden dump."""
     cause = f" (cause: {result.cause})" if result.cause else ""
     title = f"this run differs from the golden dump {name!r}{cause}: {result.headline}"
     return [title, "", *result.reasons, "", f"First: {_first(result)}", "", result.excerpt()]
@@ -118,8 +120,7 @@ class Checks:
             judged = {"tolerance": tolerance, "lower_precision": lower_precision}
             setup = _Setup(dump, program, options or {}, judged, statistics, is_exported, reasons)
             results = [self._check_backend(setup, backend) for backend in self._list_backends(backends)]
-        problems = [problem for _, problem in results if problem]
-        if problems:
+        if problems := [problem for _, problem in results if problem]:
             raise AssertionError(for_terminal("\n\n".join(problems)))
         return tuple(report for report, _ in results if report is not None)
 
@@ -354,6 +355,7 @@ class Checks:
         return f"repro: python {script}"
 
     def _record(self, result: Result) -> None:
+        """Record the outcome of a comparison as properties of the test."""
         self._artifacts.record("result", result.outcome)
         if isinstance(result, Report | DumpDiff):
             errors = [row.error for row in result.rows if row.error is not None]
@@ -368,6 +370,9 @@ class _Setup:
     """A model's dump and program, and the options with which each backend is compared (see `Checks.check`).
 
     Attributes:
+        dump: the dump of the model, in a temporary folder.
+        program: the program to compare with it.
+        options: the options of backends that are given by name.
         judged: the tolerance, and whether a lower precision is allowed.
         statistics: whether pages with statistics are written.
         is_exported: whether `check` exported the program: then it may be optimized if a backend can't run it otherwise.

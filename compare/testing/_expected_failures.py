@@ -40,17 +40,18 @@ def expect_failures(table: Table, session: pytest.Session, items: Iterable[pytes
         backend = _backend(item) or ""
         name = without_backend(item.nodeid, backend)
         for entry in {name, name.partition("[")[0]} & table.get(backend, {}).keys():
-            reason = _printable(table[backend][entry], _MAX_REASON)
+            reason = short_line(table[backend][entry], _MAX_REASON)
             item.add_marker(pytest.mark.xfail(reason=reason, raises=AssertionError, strict=True))
             unused.discard((backend, entry))
     stale = sorted(entry for entry in unused if _should_be_collected(entry[1], session, files))
     return [
-        f"there is no test '{_printable(name)}' on backend '{_printable(backend)}', but a failure of it is expected"
+        f"there is no test '{short_line(name)}' on backend '{short_line(backend)}', but a failure of it is expected"
         for backend, name in stale
     ]
 
 
 def _backend(item: pytest.Item) -> str | None:
+    """Return the backend that a test is parametrized with (see `pytest_generate_tests`); None without one."""
     callspec = getattr(item, "callspec", None)
     return None if callspec is None else callspec.params.get("filch_backend")
 
@@ -68,15 +69,10 @@ def _should_be_collected(name: str, session: pytest.Session, files: set[str]) ->
     return complete or name.partition("::")[0] in files
 
 
-def _printable(text: object, max_length: int = 300) -> str:
-    """Return text of the table, escaped and shortened for a message."""
-    return short_line(text, max_length)
-
-
 def _describe(value: object) -> str:
     """Return a value of the table, shortened."""
     try:
-        return _printable(reprlib.repr(value))
+        return short_line(reprlib.repr(value))
     except (ValueError, RecursionError):  # a number of too many digits, tables in tables
         return f"a value of type {type(value).__name__}"
 
@@ -90,11 +86,11 @@ def read_table(path: Path) -> Table:
     try:
         table = read_toml(path, "table of expected failures")
     except FilchError as error:
-        raise pytest.UsageError(f"the expected failures: {_printable(error)}") from None
+        raise pytest.UsageError(f"the expected failures: {short_line(error)}") from None
     for backend, tests in table.items():
         if not isinstance(tests, dict) or not all("::" in name and isinstance(tests[name], str) for name in tests):
             raise pytest.UsageError(
-                f"{_printable(path)}: expected lines like "
-                f'"tests/test_x.py::test_y" = "the reason" under [{_printable(backend)}], found {_describe(tests)}'
+                f"{short_line(path)}: expected lines like "
+                f'"tests/test_x.py::test_y" = "the reason" under [{short_line(backend)}], found {_describe(tests)}'
             )
     return table

@@ -5,7 +5,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any
@@ -85,32 +84,46 @@ class Golden:
     def _block(
         self, model: Model, options: dict[str, Any], repeat: Callable[[Dump], None]
     ) -> AbstractContextManager[None]:
-        __tracebackhide__ = True
-        if not self.update and not self.path.is_file():
-            raise CompareError(f"there is no golden dump {str(self.path)!r}: pytest --filch-update stores it")
-        return _CheckedBlock(self._recording(model, {"submodules": True, **options}, repeat))
-
-    @contextmanager
-    def _recording(
-        self, model: Model, options: dict[str, Any], repeat: Callable[[Dump], None]
-    ) -> Iterator[Callable[[], None]]:
-        """Compare or store the records of the block; yield a function to call after a block that did not raise.
+        """Return the block that records a model, and compares the records with the dump or stores them.
 
         Args:
             model: see `steal`.
             options: of `steal_forward`.
             repeat: repeats the calls of the block, given the dump of these or of equal calls.
         """
-        name, module = model if isinstance(model, tuple) else ("", model)
-        rerun = Rerun(name, module)
-        if self.update:
-            outcome: list[str] = []  # a message about the update, and why it is refused
-            with self._temporary_folder() as folder:
-                new = folder / self.path.name
-                with steal_forward(model, dump_file=new, on_error="raise", strict=True, **options):
-                    yield partial(self._report, outcome)
-                outcome += self._store(new, rerun, repeat)
-            return
+        __tracebackhide__ = True
+        if not self.update and not self.path.is_file():
+            raise CompareError(f"there is no golden dump {str(self.path)!r}: pytest --filch-update stores it")
+        recording = self._storing if self.update else self._comparing
+        return _CheckedBlock(recording(model, {"submodules": True, "strict": True, **options}, repeat))
+
+    @contextmanager
+    def _storing(
+        self, model: Model, options: dict[str, Any], repeat: Callable[[Dump], None]
+    ) -> Iterator[Callable[[], None]]:
+        """Store the records of the block; yield what reports this after a block that did not raise."""
+        updates: list[_Update] = []  # the one that was made, once the block has ended
+
+        def finish() -> None:
+            __tracebackhide__ = True
+            (update,) = updates
+            if update.refusal:
+                raise AssertionError(update.refusal)
+            self.report_update(update.message)
+
+        rerun = _rerun(model)
+        with self._temporary_folder() as folder:
+            new = folder / self.path.name
+            with steal_forward(model, dump_file=new, on_error="raise", **options):
+                yield finish
+            updates.append(self._store(new, rerun, repeat))
+
+    @contextmanager
+    def _comparing(
+        self, model: Model, options: dict[str, Any], repeat: Callable[[Dump], None]
+    ) -> Iterator[Callable[[], None]]:
+        """Compare the records of the block; yield what checks the result after a block that did not raise."""
+        rerun = _rerun(model)
         golden = restore(self.path)
         record = GoldenRecord.of(golden)
         levels = record.levels if record is not None and self.tolerance is None else {}
@@ -124,7 +137,7 @@ class Golden:
                 result = replace(result, **vars(explain(result, golden, record, rerun, sink.rows)))
             self.check_diff(result)
 
-        with steal_forward(model, sink=sink, strict=True, **options):
+        with steal_forward(model, sink=sink, **options):
             yield finish
 
     @contextmanager
@@ -140,36 +153,30 @@ class Golden:
                 with suppress(OSError):  # it is not empty
                     place.rmdir()
 
-    def _report(self, outcome: Sequence[str]) -> None:
-        """Report an update, or raise if it is refused (see `_store`)."""
-        __tracebackhide__ = True
-        message, refusal = outcome
-        if refusal:
-            raise AssertionError(refusal)
-        self.report_update(message)
-
-    def _store(self, new: Path, rerun: Rerun, repeat: Callable[[Dump], None]) -> tuple[str, str]:
-        """Replace the golden dump by a new one, unless its numbers are the same, so that git sees no change.
-
-        Returns:
-            a message about it, and why it is refused, or `""`.
-        """
+    def _store(self, new: Path, rerun: Rerun, repeat: Callable[[Dump], None]) -> "_Update":
+        """Replace the golden dump by a new one, unless its numbers are the same, so that git sees no change."""
         changes = diff(self.path, new, tolerance=0) if self.path.is_file() else None
         former = GoldenRecord.of(restore(self.path)) if changes is not None else None
         is_same = changes is not None and not changes.diverged and all(row.judged for row in changes.rows)
         if is_same and former is not None:
-            return f"unchanged {self.path}", ""
+            return _Update(f"unchanged {self.path}")
         dump = restore(new)
         rerun.finish(lambda: repeat(dump))
         levels, problem = rerun.levels(dump)
         record = GoldenRecord(levels, rerun.weights(), rerun.draws_random, problem)
+        refusal = ""
         if changes is not None and former is not None and not self.allow_less_precise:
             refusal = lost_precision((restore(self.path), former), (dump, record), changes)
-            if refusal:
-                return "", refusal
+        if refusal:
+            return _Update(refusal=refusal)
         record.write(new)
         self._move(new)
-        return self._update_message(changes, record, is_same=is_same), ""
+        problem = f"; not all values have a rounding level: {record.problem}" if record.problem else ""
+        if changes is None:
+            return _Update(f"stored {self.path}{problem}")
+        what = f"{changes.headline}; the first is {changes.first_divergence}"
+        what = "the same values, now with rounding levels" if is_same else what
+        return _Update(f"changed {self.path}: {what}{problem}")
 
     def _move(self, new: Path) -> None:
         """Move a dump to the place of the golden dump, and remove the data of the former one."""
@@ -183,13 +190,24 @@ class Golden:
         for place in former - files.keys():
             place.unlink()
 
-    def _update_message(self, changes: DumpDiff | None, record: GoldenRecord, *, is_same: bool) -> str:
-        problem = "" if not record.problem else f"; not all values have a rounding level: {record.problem}"
-        if changes is None:
-            return f"stored {self.path}{problem}"
-        what = "the same values, now with rounding levels" if is_same else ""
-        what = what or f"{changes.headline}; the first is {changes.first_divergence}"
-        return f"changed {self.path}: {what}{problem}"
+
+@dataclass(frozen=True)
+class _Update:
+    """An update of a golden dump.
+
+    Attributes:
+        message: whether the dump was stored, changed or unchanged.
+        refusal: why it may not be overwritten, or `""`.
+    """
+
+    message: str = ""
+    refusal: str = ""
+
+
+def _rerun(model: Model) -> Rerun:
+    """Return what runs a model again from the state that it has now."""
+    name, module = model if isinstance(model, tuple) else ("", model)
+    return Rerun(name, module)
 
 
 class _CheckedBlock:

@@ -1,6 +1,7 @@
 """A summary of a test run: a Markdown table of tests and backends."""
 
 import os
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,14 +103,14 @@ def _comparisons(report: pytest.TestReport) -> list[dict[str, str]]:
 
 
 def _lines(results: list[ComparisonResult]) -> list[str]:
+    """Return the lines of the summary: a table with a row for each test, and the first divergences."""
     from ..rendering._markdown import Markup, escaped, table  # noqa: PLC0415  loads torch, which each start of pytest would do
 
     backends = list(dict.fromkeys(result.properties["backend"] for result in results))
-    cells: dict[tuple[str, str], list[str]] = {}
+    cells = defaultdict[str, dict[str, list[str]]](lambda: {backend: [] for backend in backends})
     for result in results:
-        cells.setdefault((result.test, result.properties["backend"]), []).append(result.cell)
-    tests = list(dict.fromkeys(result.test for result in results))
-    rows = [[test, *(Markup(", ".join(cells.get((test, backend), []))) for backend in backends)] for test in tests]
+        cells[result.test][result.properties["backend"]].append(result.cell)
+    rows = [[test, *(Markup(", ".join(texts)) for texts in row.values())] for test, row in cells.items()]
     lines = ["### Filch: tests and backends, by the largest error", "", *table(["test", *backends], rows), ""]
     return lines + [
         f"- {escaped(result.test)} on {escaped(result.properties['backend'])}: {escaped(first)}"

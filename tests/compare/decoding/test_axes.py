@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from filch.compare.decoding._axes import Axes, StepSpans, shape_in_one_call, value_in_one_call
-from filch.compare.decoding._parts import Parts
+from filch.compare.decoding._axes import Axes, Steps, shape_in_one_call, value_in_one_call
+from filch.compare.decoding._step_tensors import StepTensors
 from filch.compare.decoding._stepwise import _other_size, _same_nodes
 
 LENGTH, SIZE = 3, 4  # tokens; slots, and the size of a head
-SPANS = StepSpans.of((1, LENGTH), 1, 1, SIZE)
-ENDS = [end for _, end in SPANS.all]
+SPANS = Steps.of((1, LENGTH), 1, 1, SIZE)
+ENDS = [end for _, end in SPANS.spans]
 
 
 def written(numbers, end):
@@ -35,7 +35,7 @@ def test_the_slots_are_the_axis_that_fills_up(error):
 def test_what_has_no_slots_has_no_axis_of_them():
     """The queries of a head have its size, which is that of the cache."""
     queries = torch.randn(1, 1, LENGTH, SIZE, generator=torch.Generator().manual_seed(0))
-    axes = Axes.of(SPANS, queries, [queries[:, :, start:end] for start, end in SPANS.all])
+    axes = Axes.of(SPANS, queries, [queries[:, :, start:end] for start, end in SPANS.spans])
     assert axes is not None
     assert axes.roles == ("fixed", "fixed", "queries", "fixed")
 
@@ -48,7 +48,7 @@ def test_nodes_of_steps_are_judged_as_long_as_they_are_the_same():
     assert [(name, len(parts)) for name, parts in _same_nodes([first, first[:2]])] == [("a", 2), ("b", 2)]
 
 
-STEPS = StepSpans.of((2, 6), 2, 2, 0)
+STEPS = Steps.of((2, 6), 2, 2, 0)
 
 
 def grown(numbers):
@@ -57,7 +57,7 @@ def grown(numbers):
 
 
 def joined_parts(tensors):
-    parts = Parts()
+    parts = StepTensors()
     for tensor in tensors:
         parts.append(tensor)
     return parts.tensors
@@ -84,7 +84,7 @@ def test_keys_of_a_step_that_change_are_kept(step):
 
 @pytest.mark.parametrize("wrong", [None, 0, 3])
 def test_biases_that_count_from_the_last_key_are_those_of_a_call_with_steps_in_rows(wrong):
-    spans = StepSpans.in_rows_of(2, 5)
+    spans = Steps.in_rows_of(2, 5)
     biases = -torch.arange(5.0).flip(0)[None]
     parts = [biases[:, 5 - end :].clone() for end in spans.ends]
     if wrong is not None:
@@ -98,21 +98,21 @@ def test_biases_that_count_from_the_last_key_are_those_of_a_call_with_steps_in_r
 
 def test_queries_of_all_steps_are_those_of_one_call():
     values = torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(0))
-    parts = [values[:, start:end] for start, end in STEPS.all]
+    parts = [values[:, start:end] for start, end in STEPS.spans]
     assert torch.equal(value_in_one_call(STEPS, parts), values)
     flat = [part.reshape(-1, 3) for part in parts]
     assert torch.equal(value_in_one_call(STEPS, flat), values.reshape(-1, 3))
 
 
 def test_scores_have_a_shape_in_one_call_but_not_all_numbers():
-    parts = [torch.randn(2, end - start, end) for start, end in STEPS.all]
+    parts = [torch.randn(2, end - start, end) for start, end in STEPS.spans]
     assert shape_in_one_call(STEPS, parts) == (2, 6, 6)
     assert value_in_one_call(STEPS, parts) is None
     assert shape_in_one_call(STEPS, [*parts[:-1], torch.randn(2, 1, 4)]) is None
 
 
 def test_keys_of_a_window_are_at_the_positions_that_read_them_first():
-    spans = StepSpans.in_rows_of(1, 6)
+    spans = Steps.in_rows_of(1, 6)
     whole = torch.zeros(6, 1, 3, 2)
     parts = [whole[:1, :, : min(end, 3)] for end in spans.ends]
     axes = Axes(spans, ("fixed", "fixed", "keys", "fixed"), (1, 1, 3, 2))
@@ -121,9 +121,9 @@ def test_keys_of_a_window_are_at_the_positions_that_read_them_first():
 
 @pytest.mark.parametrize("window", [2, 5])
 def test_a_step_that_keeps_another_number_of_keys_is_found(window):
-    spans = StepSpans.in_rows_of(2, 5)
+    spans = Steps.in_rows_of(2, 5)
     whole = torch.zeros(10, 1, window, 2)
-    parts = [torch.zeros(2, 1, min(end, window), 2) for _, end in spans.all]
+    parts = [torch.zeros(2, 1, min(end, window), 2) for _, end in spans.spans]
     axes = Axes.of(spans, whole, parts)
     assert axes is not None and axes.roles == ("joint", "fixed", "keys", "fixed")
     assert _other_size(spans, "present.0.key", whole, parts) is None

@@ -1,11 +1,11 @@
-"""`Parts`: the tensors of a value in all steps, of which those that grow are kept once."""
+"""`StepTensors`: the tensors of a value in all steps, of which those that grow are kept once."""
 
 import torch
 
 _SMALL = 2**16  # bytes of an equal tensor that may be kept in each step: to compare it with the last one takes time
 
 
-class Parts:
+class StepTensors:
     """The tensors of a value in the steps so far.
 
     The keys in a cache grow from step to step. A tensor with which that of the next step begins is a view of it, so
