@@ -55,7 +55,7 @@ class InductorBackend:
             without_prims,
             program.graph,
             partial(placeholder_values, exported),
-            exported_names={**renamed, **weight_names(exported)},
+            value_names={**renamed, **weight_names(exported)},
             outputs=tuple(index for index, spec in enumerate(specs) if _is_graph_output(spec)),
             read_only=frozenset(index for index, spec in enumerate(inputs) if spec.kind == InputKind.PARAMETER),
             device=device or torch.device("cpu"),
@@ -95,7 +95,7 @@ class InductorBackend:
         graphs: KernelGraphs = compiled.handle
         known = torch._inductor.config.get_config_copy()  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]  as list_options, which torch documents
         return CompiledVariant(
-            compiled, switches_of(options, options.settings(), known), fingerprint_of(graphs.codes())
+            compiled, switches_of(options, options.settings(), known), fingerprint_of(graphs.source_codes())
         )
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
