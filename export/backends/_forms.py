@@ -148,9 +148,10 @@ class Form:
 
 
 class FormFinder:
-    """Finds the forms of values: first by the nodes that read a value, then by the node that computes it.
+    """Finds the forms of the values of a compiled graph that the exported graph does not have by name.
 
-    The readers determine which value they expect, whatever computes it. So they are tried first.
+    A form is found by the name of the value, by the nodes that read it, or by the node that computes it. The readers
+    determine which value they expect, whatever computes it. So they are tried first.
 
     Args:
         exported: the graph that was compiled.
@@ -167,24 +168,25 @@ class FormFinder:
     ) -> None:
         self._exported, self._compiled, self._numbers, self._block = exported, compiled, numbers, block
         self._exported_nodes = {node.name: node for node in exported.nodes}
-        self._transpose_source = cache(self._permutation_of)
+        self._transpose_source = cache(self._before_transposes)
         self.forms: dict[str, Form] = {}
-        for node in reversed(compiled.nodes):
-            self._add(
-                node, lambda node, index: self._by_value_name(node.outputs[index]) or self._by_readers(node, index)
-            )
+        for node in reversed(compiled.nodes):  # from the last reader to the first
+            self._add_outputs(node, self._by_name_or_readers)
         for node in compiled.nodes:
-            self._add(node, self._by_inputs)
+            self._add_outputs(node, self._by_inputs)
 
-    def _add(self, node: Node, find: Callable[[Node, int], Form | None]) -> None:
+    def _add_outputs(self, node: Node, find: Callable[[Node, int], Form | None]) -> None:
+        """Add the forms that `find` returns for a node and the indices of its outputs, unless they are known."""
         for index, name in enumerate(node.outputs):
-            if name and name not in self._exported.known and name not in self.forms:
-                form = find(node, index)
-                if form is not None:
-                    self.forms[name] = form
+            if name and self._form(name) is None and (form := find(node, index)) is not None:
+                self.forms[name] = form
 
     def _form(self, name: str) -> Form | None:
+        """Return the form of a compiled value, as far as it is known; an exported value has no transforms."""
         return Form(name) if name in self._exported.known else self.forms.get(name)
+
+    def _by_name_or_readers(self, node: Node, index: int) -> Form | None:
+        return self._by_value_name(node.outputs[index]) or self._by_readers(node.outputs[index])
 
     def _by_value_name(self, name: str) -> Form | None:
         """Find a copy by its name, or a value in float32 because the processor has no kernel for its dtype."""
@@ -196,20 +198,20 @@ class FormFinder:
         transforms = self._cast_to(self._type_of(value) or "float16")
         return None if transforms is None else Form(value, transforms)
 
-    def _by_readers(self, node: Node, index: int) -> Form | None:
-        """Find a form by a node that reads the value and only changes its form."""
-        name = node.outputs[index]
+    def _by_readers(self, name: str) -> Form | None:
+        """Find the form of a value by a node that reads it and only changes its form, or that dequantizes it."""
         for user in self._compiled.consumers.get(name, ()):
-            reader_form = self._form(user.outputs[0]) if _is_view(user) and user.inputs[0] == name else None
-            transforms = None if reader_form is None else self._transforms_of(user)
-            if reader_form is not None and transforms is not None:
-                return Form(reader_form.value, (*transforms, *reader_form.transforms))
+            result = self._form(user.outputs[0]) if _is_view(user) and user.inputs[0] == name else None
+            transforms = None if result is None else self._transforms_of(user)
+            if result is not None and transforms is not None:
+                return Form(result.value, (*transforms, *result.transforms))
             exported_node = self._exported_nodes.get(user.name.removesuffix(_COPIED))
             if user.operator.quantization == "dequantize" and exported_node is not None and exported_node.op == user.op:
                 return Form(exported_node.inputs[0], self._uint8_to_int8(name))
         return None
 
     def _uint8_to_int8(self, name: str) -> tuple[Transform, ...]:
+        """Return the conversion of a value that ONNX Runtime has converted from int8; none for any other value."""
         return (Uint8ToInt8(),) if name.startswith(_TO_UNSIGNED) else ()
 
     def _by_inputs(self, node: Node, index: int) -> Form | None:
@@ -223,7 +225,10 @@ class FormFinder:
         return self._by_node_name(node, index)
 
     def _transforms_of(self, node: Node, *, inverse: bool = False) -> tuple[Transform, ...] | None:
-        """Return the transforms of a node that only changes the form, or with `inverse` those that undo it."""
+        """Return the transforms of a node that only changes the form, or with `inverse` those that undo it.
+
+        None if the node is another one, or its shape or dtype is not known.
+        """
         target = node.inputs[0] if inverse else node.outputs[0]
         channels_last = bool(node.attributes.get("channels_last"))
         movement = node.operator.movement
@@ -248,10 +253,12 @@ class FormFinder:
         return None
 
     def _cast_to(self, dtype: str | None) -> tuple[Transform, ...] | None:
+        """Return a cast to a floating-point dtype; None for another one, or one that is not known."""
         target = getattr(torch, dtype or "", None)
         return (Cast(target),) if isinstance(target, torch.dtype) and target.is_floating_point else None
 
     def _type_of(self, name: str) -> str | None:
+        """Return the dtype of the exported value that a compiled one is; None if it is not known."""
         form = self._form(name)
         value = None if form is None else self._exported.values.get(form.value)
         return None if value is None else value.dtype
@@ -278,6 +285,7 @@ class FormFinder:
         return None if transforms is None else Form(value, (*transforms, *(self._cast_to(self._type_of(value)) or ())))
 
     def _unblocks(self, shape: Sequence[Dim] | None, *, channels_last: bool = False) -> tuple[Transform, ...] | None:
+        """Return the conversion of a blocked value to a shape; None if its number of channels is not known."""
         channels = None if shape is None or len(shape) < 3 else shape[-1 if channels_last else 1]
         if not isinstance(channels, int) or channels < 1:
             return None
@@ -293,7 +301,7 @@ class FormFinder:
         if any(form is not None and form.has(Unblock) for form in forms):
             return self._blocked(value)
         perms = set(self._permutations(origin, forms))
-        if len(perms) != 1:
+        if len(perms) != 1:  # unknown, or not the same for all inputs
             return None
         (perm,) = perms
         shape = self._exported.values[value].shape
@@ -306,21 +314,31 @@ class FormFinder:
         return Form(value, (*self._uint8_to_int8(node.outputs[index]), *permute, *(cast or ())))
 
     def _permutations(self, origin: Node, forms: Sequence[Form | None]) -> Iterator[Perm]:
-        """Yield, for each input of the exported node, the permutation in which the compiled node reads it."""
+        """Yield, for each input of an exported node, the permutation in which the compiled node reads it.
+
+        Inputs whose permutation is not known are left out.
+
+        Args:
+            origin: the exported node.
+            forms: the forms of the inputs of the compiled node.
+        """
         for name, form in zip(origin.inputs, forms, strict=False):
             if form is None or {name, form.value} & self._exported.constant_values or form.has(Reshape):
                 continue
-            known, before = self._transpose_source(name), self._transpose_source(form.value)
-            if known is None or before is None or known[0] != before[0]:
-                continue
-            order = before[1]
+            exported_read, compiled_read = self._transpose_source(name), self._transpose_source(form.value)
+            if exported_read is None or compiled_read is None or exported_read[0] != compiled_read[0]:
+                continue  # they do not read the same value
+            order = compiled_read[1]
             for transform in reversed(form.transforms):
                 if isinstance(transform, Permute):
                     order = _compose(order, _inverse(transform.perm))
-            yield _compose(_inverse(known[1]), order)
+            yield _compose(_inverse(exported_read[1]), order)
 
-    def _permutation_of(self, name: str) -> tuple[str, Perm] | None:
-        """Return the value before the exported Transposes that compute `name`, and the permutation between them."""
+    def _before_transposes(self, name: str) -> tuple[str, Perm] | None:
+        """Return the value before the exported Transposes that compute `name`, and the permutation between the two.
+
+        None if the rank of the value is not known.
+        """
         shape = self._exported.values[name].shape if name in self._exported.values else None
         if shape is None:
             return None
@@ -332,6 +350,7 @@ class FormFinder:
 
 
 def _inverse(perm: Perm) -> Perm:
+    """Return the permutation that undoes another one."""
     return tuple(perm.index(index) for index in range(len(perm)))
 
 

@@ -78,6 +78,7 @@ class ReferenceBackend:
         return iter(values.items())
 
     def _run(self, evaluator: ReferenceEvaluator, compiled: Compiled, inputs: Values) -> dict[str, Any]:
+        """Run the evaluator and return all values by name."""
         feeds = {name: torch_to_array(inputs[name]) for name in compiled.graph.inputs}
         try:
             with np.errstate(all="ignore"):  # numpy would warn of overflows

@@ -40,6 +40,7 @@ _TO = torch.ops.aten._to_copy.default  # noqa: SLF001  the operator's name
 
 
 def _is_float(node: fx.Node) -> bool:
+    """Return whether a node's result is a float32 tensor."""
     value = node.meta.get("val", node.meta.get("example_value"))
     return isinstance(value, torch.Tensor) and value.dtype == torch.float32
 

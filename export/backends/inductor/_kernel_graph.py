@@ -158,6 +158,7 @@ class KernelGraphs:
 
     @contextlib.contextmanager
     def _running(self) -> Iterator[None]:
+        """Set what the options set globally in the block, and convert errors of compiled code."""
         with torch.set_grad_enabled(self._task.gradients), self._options.reductions():
             try:
                 yield
@@ -176,6 +177,7 @@ class KernelGraphs:
             return compiled(*arguments)
 
     def _named_kernels(self, code: GeneratedCode) -> NamedKernels:
+        """Return the kernels of generated code with the names of the task's graph."""
         return NamedKernels(code, code.buffers, self._task.graph, self._task.value_names)
 
     def _copy_stored(self, stored: Stored) -> torch.Tensor:
@@ -223,6 +225,8 @@ def _aot_inputs(compiled: CompiledGraph, arguments: Sequence[Any]) -> list[Any]:
 
 
 class _Stop(Exception):  # noqa: N818  it is no error
+    """Ends a run when the inputs of the forward code are known."""
+
     def __init__(self, inputs: list[Any]) -> None:
         self.inputs = inputs
 

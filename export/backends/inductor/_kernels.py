@@ -383,13 +383,16 @@ def _has_dtype_of(buffer: Any, node: fx.Node) -> bool:
 
 
 def _shape(sizes: Iterable[Any]) -> list[str]:
+    """Return sizes, which may be symbolic, as text."""
     return [str(size) for size in sizes]
 
 
 def _shape_of(node: fx.Node) -> list[str] | None:
+    """Return the sizes of a node's result as text; None if it is not a tensor."""
     value = node.meta.get("val")
     return _shape(value.shape) if isinstance(value, torch.Tensor) else None
 
 
 def _line(code: str, match: re.Match[str]) -> int:
+    """Return the number of the line in which a match begins."""
     return code.count("\n", 0, match.start()) + 1

@@ -19,6 +19,7 @@ _SEARCH: Mapping[int, Mapping[str, Any]] = {
 
 
 def _parse_config(value: Any) -> Any:
+    """Parse settings of Inductor, which are `name=value,…` on the command line."""
     return {name: literal(text) for name, text in mapping(value).items()} if isinstance(value, str) else value
 
 

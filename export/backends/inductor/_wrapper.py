@@ -121,4 +121,5 @@ def _assigned_name(statement: ast.stmt) -> str:
 
 
 def _observer_call(kernel: Kernel, variables: str) -> ast.stmt:
+    """Return the statement that calls the observer with a kernel and its variables (an expression)."""
     return ast.parse(f"{_OBSERVER}({kernel.name!r}, {variables})").body[0]

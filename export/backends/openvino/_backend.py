@@ -75,6 +75,7 @@ class OpenVinoBackend:
         return cut.computed_values(self.run(cut_compiled, cut.inputs))
 
     def _compile(self, program: Program, folder: Path, *, watched: bool = True) -> Compiled:
+        """Compile a program; with `watched`, also find the values that can be observed."""
         path = write_model(program.model, folder / "program.onnx")
         with _backend_errors("refuses the program"):
             model = ov.Core().read_model(path)
@@ -244,6 +245,7 @@ def _to_openvino(tensor: torch.Tensor) -> ov.Tensor:
 
 
 def _to_torch(tensor: ov.Tensor) -> torch.Tensor:
+    """Copy a tensor of OpenVINO."""
     copied = torch.from_numpy(tensor.data.copy())
     dtype = _TYPES.get(tensor.element_type.get_type_name())
     return copied if dtype is None else copied.view(dtype)

@@ -416,6 +416,6 @@ def by_pattern(boundary: Mapping[str, BoundaryValue]) -> Collection[Collection[s
 
 
 def every_third(boundary: Mapping[str, BoundaryValue]) -> Collection[Collection[str]]:
-    """Partition the values that layers are reported to compute, so that no two within a distance of two are together."""
+    """Partition the values that layers are reported to compute, so that of three in a row no two are together."""
     values = [name for name, value in boundary.items() if value.computed]
     return [part for part in (values[::3], values[1::3], values[2::3]) if part]
