@@ -112,6 +112,7 @@ def can_replace(node: fx.Node, tensor: torch.Tensor) -> bool:
 
 
 def _fits(node: fx.Node, tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has the dtype of a node's result, and can replace it."""
     return node.op == "call_function" and can_replace(node, tensor) and node.meta["val"].dtype == tensor.dtype
 
 

@@ -85,6 +85,7 @@ class _Match:
             self._best = (error, name)
 
     def port(self, path: str) -> Port:
+        """Return the port of the tensor, which is at this path of its call."""
         if self._best is None:
             return Port(path, None, "dead", "no value of the exported program equals it")
         return Port(path, self._best[1], "exact", _NOTE)

@@ -163,6 +163,7 @@ class _Converter:
         return rounded.astype(np.float32) if self._simulate else rounded
 
     def _retype(self, value: ir.Value) -> None:
+        """Declare that a value has the lower dtype, unless it is only simulated."""
         if not self._simulate:
             value.type = ir.TensorType(self._dtype)
 
@@ -186,6 +187,7 @@ class _Converter:
 
 
 def _cast(value: ir.Value, name: str, dtype: ir.DataType) -> ir.Node:
+    """Return a Cast node that computes a new value of this name."""
     output = ir.Value(name=name, shape=value.shape, type=ir.TensorType(dtype))
     return ir.node("Cast", [value], {"to": int(dtype)}, outputs=[output], name=f"{name}_cast")
 

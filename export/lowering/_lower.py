@@ -1,6 +1,5 @@
 """Lower the precision of a program, except for the nodes in `keep`."""
 
-import difflib
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from filch.steal.files._scratch import Scratch
 from .._errors import ExportError, reason
 from ..common._onnxruntime import require_onnxruntime
 from ..common._quiet import quiet
-from ..common._suggestions import dtype_hint
+from ..common._suggestions import dtype_hint, suggestion
 from ..graph._graph import Graph
 from ..graph._nodes import Node
 from ..program._program import Program, follow_changes
@@ -102,9 +101,7 @@ class Lowering:
         names = [node.name for node in self._graph.nodes]
         for name in keep:
             if name not in names:
-                close = difflib.get_close_matches(name, names, n=1)
-                hint = f"; did you mean {close[0]!r}?" if close else ""
-                raise ExportError(f"the program has no node {name!r} to keep in float32{hint}")
+                raise ExportError(f"the program has no node {name!r} to keep in float32{suggestion(name, names)}")
         return self._lowered(keep) if keep else self._all_lowered
 
     def _lowered(self, keep: Collection[str]) -> Program:
@@ -115,6 +112,7 @@ class Lowering:
         return follow_changes(replace(self._program, model=self._lower_model(model, keep), path=None))
 
     def _lower_model(self, model: ir.Model, keep: Collection[str]) -> ir.Model:
+        """Lower a copy of the model, except for the nodes in `keep`."""
         if self._to in ("float16", "bfloat16"):
             convert_floats(model, ir.DataType[self._to.upper()], keep, simulate=self._simulate)
             return model

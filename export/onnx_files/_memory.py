@@ -132,6 +132,7 @@ def _remaining(contents: bytes, fields: Mapping[int, _Field], left: int, types: 
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return the number that is encoded at an offset, and the offset after it."""
     value = 0
     for shift in range(0, 7 * _LONGEST, 7):
         byte = data[at]
@@ -143,6 +144,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _check_text(part: bytes) -> None:
+    """Refuse a string that is not UTF-8."""
     try:
         part.decode("utf-8")
     except UnicodeDecodeError:
@@ -150,7 +152,7 @@ def _check_text(part: bytes) -> None:
 
 
 def _fields(message: Descriptor, cache: dict[str, dict[int, _Field]]) -> dict[int, _Field]:
-    """Return the fields of a message, by tag."""
+    """Return the fields of a message, by tag; `cache` has those of the messages that were visited, by name."""
     if message.full_name in cache:
         return cache[message.full_name]
     fields = cache[message.full_name] = {}
@@ -162,6 +164,7 @@ def _fields(message: Descriptor, cache: dict[str, dict[int, _Field]]) -> dict[in
 
 
 def _field(field: FieldDescriptor, cache: dict[str, dict[int, _Field]]) -> _Field:
+    """Return the cost of a field; `cache` has the fields of messages that were visited, by name."""
     inner, holder = field.message_type, field.containing_type.name  # pyright: ignore[reportOptionalMemberAccess]  a message's
     if inner is not None:
         if inner.name in _ENTRIES:

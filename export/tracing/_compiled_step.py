@@ -219,10 +219,12 @@ class CompiledStep(DispatchTracer):
 
 # Dynamo keeps backends and their results forever; weak references let the tracer and the model be freed.
 def _compile_with(tracer: "ref[CompiledStep]", module: fx.GraphModule, inputs: Sequence[Any]) -> Function:
+    """Compile a graph, or leave it as it is if its tracer no longer exists."""
     alive = tracer()
     return module.forward if alive is None else alive.compile(module, inputs)
 
 
 def _run_with(tracer: "ref[CompiledStep]", joint: JointGraph, code: GeneratedCode, inputs: list[Any]) -> Any:
+    """Run generated code, and record it if its tracer still exists."""
     alive = tracer()
     return code.run(inputs) if alive is None else alive.run_code(joint, code, inputs)

@@ -182,6 +182,7 @@ def _number(node: fx.Node) -> int:
 
 
 def _trace(node: fx.Node) -> str:
+    """Return the recorded lines of Python that lead to a node, as one text."""
     return node.meta.get("stack_trace") or ""
 
 

@@ -190,4 +190,5 @@ class GraphRecording:
 
 
 def _layout(tensor: torch.Tensor) -> _Layout:
+    """Return what tells the tensors in one storage apart."""
     return tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype
