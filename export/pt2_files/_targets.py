@@ -102,6 +102,7 @@ def _overload(target: str) -> Any:
 
 
 def _is_higher(target: str, known: frozenset[str]) -> bool:
+    """Return whether a name is that of one of these higher-order operators, and torch has it."""
     match = _HIGHER.fullmatch(target)
     return match is not None and match[1] in known and hasattr(torch.ops.higher_order, match[1])
 

@@ -52,6 +52,7 @@ def _carriers() -> dict[torch.dtype, Carrier]:
 
 
 def _opset(onnx_type: str) -> int:
+    """Return the oldest version of ONNX's operators, of at least 13, whose `Constant` has a type of this name."""
     return 24 if onnx_type == "FLOAT8E8M0" else 19 if onnx_type.startswith("FLOAT8") else 13
 
 
