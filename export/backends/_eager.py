@@ -18,7 +18,7 @@ from ..evaluation._devices import program_on
 from ..evaluation._eager import Replace, walk_eager
 from ..program._program import Program
 from ._backend import Compiled, ReferenceLookup, Stage, Values
-from ._forms import spec_of
+from ._forms import fitting_reference
 
 T = TypeVar("T")
 _ATTENTION = {
@@ -71,10 +71,9 @@ class EagerBackend:
         """See `Isolates.isolate`."""
 
         def replace(name: str, value: torch.Tensor) -> torch.Tensor:
-            tensor = references(name)
-            if tensor is None or spec_of(tensor) != spec_of(value):
-                return value
-            return torch.empty_like(value).copy_(tensor)  # the layout may decide which kernel runs
+            reference = fitting_reference(references, name, value)
+            # The layout may decide which kernel runs.
+            return value if reference is None else torch.empty_like(value).copy_(reference)
 
         return iter(self._run(compiled, inputs, compiled.graph.producer, replace).items())
 

@@ -8,12 +8,13 @@ are what the comparison judges.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from ..graph._graph import Graph
 from ..graph._nodes import Dim, Node
+from ._backend import ReferenceLookup
 from ._nchwc import CHANNELS_LAST, DOMAIN, FLOAT32_PREFIX, Unblock, exported_output
 
 TensorSpec = tuple[torch.dtype, torch.Size]
@@ -25,6 +26,12 @@ _TO_UNSIGNED = "qdq_s8_to_u8_quant"  # prefix of the name of a value that it con
 def spec_of(tensor: torch.Tensor) -> TensorSpec:
     """Return the dtype and shape of a tensor."""
     return tensor.dtype, tensor.shape
+
+
+def fitting_reference(references: ReferenceLookup, name: str, computed: torch.Tensor) -> torch.Tensor | None:
+    """Return the reference of a value; None if it has none, or one of another dtype or shape than was computed."""
+    reference = references(name)
+    return reference if reference is not None and spec_of(reference) == spec_of(computed) else None
 
 
 class Transform(Protocol):
@@ -230,25 +237,25 @@ class FormFinder:
         None if the node is another one, or its shape or dtype is not known.
         """
         target = node.inputs[0] if inverse else node.outputs[0]
+        match node.operator.movement:
+            case "copy":
+                return ()
+            case "permute" if "perm" in node.attributes:
+                perm = tuple(node.attributes["perm"])
+                return (Permute(_inverse(perm) if inverse else perm),)
+            case "cast" if inverse:
+                kept_in_float32 = FLOAT32_PREFIX in node.outputs[0]
+                return self._cast_to(self._type_of(target) or ("float16" if kept_in_float32 else None))
+            case "cast":
+                return self._cast_to(self._compiled.values[target].dtype or self._type_of(target))
+            case "reshape":
+                is_given = node.op == "Reshape" and not inverse and not node.attributes.get("allowzero")
+                shape = self._numbers(node.inputs[1]) if is_given else None
+                return self._reshape_to(target) if shape is None else (Reshape(tuple(shape)),)
         channels_last = bool(node.attributes.get("channels_last"))
-        movement = node.operator.movement
-        if movement == "copy":
-            return ()
-        if movement == "permute" and "perm" in node.attributes:
-            perm = tuple(node.attributes["perm"])
-            return (Permute(_inverse(perm) if inverse else perm),)
-        if movement == "cast" and inverse:
-            return self._cast_to(self._type_of(target) or ("float16" if FLOAT32_PREFIX in node.outputs[0] else None))
-        if movement == "cast":
-            return self._cast_to(self._compiled.values[target].dtype or self._type_of(target))
-        if movement == "reshape":
-            is_given = node.op == "Reshape" and not inverse and not node.attributes.get("allowzero")
-            shape = self._numbers(node.inputs[1]) if is_given else None
-            return self._reshape_to(target) if shape is None else (Reshape(tuple(shape)),)
-        if node.op == f"{DOMAIN}ReorderOutput" and not inverse:
-            last = (Permute(CHANNELS_LAST),) if channels_last else ()
-            return (Unblock(node.attributes["channels"], self._block), *last)
-        if node.op == f"{DOMAIN}ReorderInput" and inverse:
+        if node.op == f"{DOMAIN}ReorderOutput" and not inverse:  # from blocks
+            return self._unblock(node.attributes["channels"], channels_last=channels_last)
+        if node.op == f"{DOMAIN}ReorderInput" and inverse:  # into blocks
             return self._unblocks(self._shape(target), channels_last=channels_last)
         return None
 
@@ -287,8 +294,10 @@ class FormFinder:
     def _unblocks(self, shape: Sequence[Dim] | None, *, channels_last: bool = False) -> tuple[Transform, ...] | None:
         """Return the conversion of a blocked value to a shape; None if its number of channels is not known."""
         channels = None if shape is None or len(shape) < 3 else shape[-1 if channels_last else 1]
-        if not isinstance(channels, int) or channels < 1:
-            return None
+        is_known = isinstance(channels, int) and channels > 0
+        return self._unblock(channels, channels_last=channels_last) if is_known else None
+
+    def _unblock(self, channels: Any, *, channels_last: bool) -> tuple[Transform, ...]:
         return (Unblock(channels, self._block), *((Permute(CHANNELS_LAST),) if channels_last else ()))
 
     def _by_node_name(self, node: Node, index: int) -> Form | None:

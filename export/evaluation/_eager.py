@@ -106,9 +106,9 @@ def placeholder_values(program: ExportedProgram, inputs: Mapping[str, torch.Tens
 def can_replace(node: fx.Node, tensor: torch.Tensor) -> bool:
     """Whether a tensor, of any width, can replace a node's result; complex numbers are pairs of real ones in ONNX."""
     traced = node.meta.get("val")
-    return (
-        isinstance(traced, torch.Tensor) and traced.ndim == tensor.ndim and traced.is_complex() == tensor.is_complex()
-    )
+    if not isinstance(traced, torch.Tensor):
+        return False
+    return (traced.ndim, traced.is_complex()) == (tensor.ndim, tensor.is_complex())
 
 
 def _fits(node: fx.Node, tensor: torch.Tensor) -> bool:

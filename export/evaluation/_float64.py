@@ -61,9 +61,8 @@ class Float64Program:
         self._interpreter.read = _read_float64(read)
         try:
             with limited(*_STEP, error=ExportError), _in_float64(), torch.no_grad():
-                self._interpreter.env = {
-                    item: known[item] if item in known else run(item) for item in node.all_input_nodes
-                }
+                read_nodes = node.all_input_nodes
+                self._interpreter.env = {item: known[item] if item in known else run(item) for item in read_nodes}
                 return run(node)
         finally:
             self._interpreter.env = {}

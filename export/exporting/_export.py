@@ -164,13 +164,7 @@ def _export(call: _ExportedCall, next_step: Callable[[str], None], *, onnx_only:
     next_step("module calls")
     graph = graph_from_onnx(onnx_model)
     names = Names(exported, decomposed, graph)
-    # The model's own call has no signature: its inputs and outputs are the program's.
-    interface = exported.graph_signature
-    inputs, outputs = map(_user_arguments, (interface.input_specs, interface.output_specs))
-    followed = {("", 0): _sides(eager_calls["", 0], inputs, outputs, names)}
-    for key, signature in signatures.items():
-        if key in eager_calls and _is_filled(signature, eager_calls[key]):
-            followed[key] = _sides(eager_calls[key], signature.inputs, signature.outputs, names)
+    followed = _followed_calls(exported, eager_calls, signatures, names)
     calls = {key: found for key, sides in followed.items() if (found := _module_call(key, sides)) is not None}
     # Captures and inputs of programs are on the CPU, so references are computed there.
     original = Original.of(program_on(decomposed, torch.device("cpu")), onnx_model)
@@ -184,6 +178,20 @@ def _export(call: _ExportedCall, next_step: Callable[[str], None], *, onnx_only:
     kind = ModuleInfo.of(model).type_name
     program = Program(onnx_model, paths, ordered, kind, operators, original, outputs=graph.outputs, strategy=strategy)
     return replace(program, untranslated=refusal)
+
+
+def _followed_calls(
+    exported: ExportedProgram, eager_calls: EagerCalls, signatures: Signatures, names: Names
+) -> dict[tuple[str, int], Sides]:
+    """Return the ports of the calls that torch.export has followed, by module path and iteration."""
+    interface = exported.graph_signature
+    inputs, outputs = map(_user_arguments, (interface.input_specs, interface.output_specs))
+    # The model's own call has no signature: its inputs and outputs are the program's.
+    followed = {("", 0): _sides(eager_calls["", 0], inputs, outputs, names)}
+    for key, signature in signatures.items():
+        if key in eager_calls and _is_filled(signature, eager_calls[key]):
+            followed[key] = _sides(eager_calls[key], signature.inputs, signature.outputs, names)
+    return followed
 
 
 def _torch_export(call: _ExportedCall, eager_calls: EagerCalls) -> tuple[ExportedProgram, str]:

@@ -75,9 +75,8 @@ class Lowering:
         simulate: bool | None = None,
     ) -> None:
         if to not in get_args(Precision):
-            raise ExportError(
-                f"there is no precision {to!r}; there are {', '.join(get_args(Precision))}{dtype_hint(to)}"
-            )
+            choices = ", ".join(get_args(Precision))
+            raise ExportError(f"there is no precision {to!r}; there are {choices}{dtype_hint(to)}")
         if simulate and to.startswith("int"):
             raise ExportError(f"only float16 and bfloat16 are simulated: ONNX Runtime computes {to} as it is")
         if to == "int8" and not calibration:
@@ -130,15 +129,11 @@ class Lowering:
 
 def lowered_nodes(before: Graph, after: Graph) -> tuple[str, ...]:
     """Return the names of the nodes of `before` that differ in `after`."""
-    now = {node.name: node for node in after.nodes}
-    return tuple(
-        node.name for node in before.nodes if _signature(node, before) != _signature(now.get(node.name), after)
-    )
+    lowered = {node.name: _signature(node, after) for node in after.nodes}
+    return tuple(node.name for node in before.nodes if _signature(node, before) != lowered.get(node.name))
 
 
-def _signature(node: Node | None, graph: Graph) -> object:
+def _signature(node: Node, graph: Graph) -> object:
     """Return the properties of a node that lowering may change."""
-    if node is None:
-        return None
     types = [graph.values[name].dtype for name in (*node.reads, *node.outputs) if name in graph.values]
     return node.op, node.reads, node.outputs, types

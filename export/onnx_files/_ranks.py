@@ -103,9 +103,8 @@ class _Ranks:
         for name in filter(None, node.output):
             self._add_output(name, rank, numbers, is_joined=is_joined)
         for name in node.output if node.op_type == "Shape" else ():
-            self._shapes[name] = [
-                self._numbers[read] for read in node.input if self._rank(read) == 1 and read in self._numbers
-            ]
+            vectors = [read for read in node.input if self._rank(read) == 1]
+            self._shapes[name] = [self._numbers[read] for read in vectors if read in self._numbers]
         if self._sum > _MOST_RANKS or self._sum_joined > _MOST_NUMBERS:
             raise ValueError("its values would have millions of dimensions")
 

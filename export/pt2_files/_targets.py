@@ -15,7 +15,7 @@ _OPERATORS = {"add", "and_", "eq", "floordiv", "ge", "getitem", "gt", "le", "lt"
 _OPERATORS |= {"pos", "pow", "sub", "truediv"}
 _SYMBOLIC = ("sym_float", "sym_int", "sym_ite", "sym_max", "sym_min", "sym_not", "sym_sqrt")
 PYTHON = frozenset(
-    {f"_operator.{name}" for name in _OPERATORS} | {f"torch.{name}" for name in _SYMBOLIC} | {"math.trunc"}
+    {"math.trunc", *(f"_operator.{name}" for name in _OPERATORS), *(f"torch.{name}" for name in _SYMBOLIC)}
 )
 
 # These always end; `while_loop` may not.

@@ -202,9 +202,8 @@ class ScopeTracer(DispatchTracer):
         else:
             lines = user_lines(frame, opened_by)
             stack = self.calls.running or object_calls(frame, opened_by) or innermost_frames(lines)
-        return replace(
-            node, stack=stack, module=self.calls.innermost_path, source=next(user_lines(frame, opened_by), None)
-        )
+        source = next(user_lines(frame, opened_by), None)
+        return replace(node, stack=stack, module=self.calls.innermost_path, source=source)
 
     def owner(self, parameter: torch.Tensor) -> str | None:
         """See `DispatchTracer.owner`."""

@@ -97,8 +97,7 @@ class CompiledGraph:
 
     def _add_code(self, lowered: LoweredGraph, run: Call) -> Call:
         """Add the code of a graph; return the function that runs in place of `run`."""
-        code = GeneratedCode(
-            lowered, BufferMap(self._source, lowered), run, instrument(lowered.module, lowered.kernels)
-        )
+        buffers, run_observed = BufferMap(self._source, lowered), instrument(lowered.module, lowered.kernels)
+        code = GeneratedCode(lowered, buffers, run, run_observed)
         self.codes.append(code)
         return lambda inputs: run(inputs) if self.observer is None else self.observer(code, inputs)

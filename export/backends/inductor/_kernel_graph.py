@@ -138,11 +138,8 @@ class KernelGraphs:
         }
         aot_inputs = _aot_inputs(compiled, arguments)
         computed = node_values(compiled.forward.lowered.aot_module, aot_inputs, wanted={*operations.values()})
-        return {
-            name: self._original_dtype(computed[operation])
-            for name, operation in operations.items()
-            if operation in computed
-        }
+        found = {name: computed[operation] for name, operation in operations.items() if operation in computed}
+        return {name: self._original_dtype(value) for name, value in found.items()}
 
     def isolate(self, inputs: Values, references: ReferenceLookup) -> dict[str, torch.Tensor]:
         """Return what each kernel stores if the values of earlier kernels are overwritten with references, by name.

@@ -11,7 +11,7 @@ from ...graph._from_fx import graph_from_fx
 from ...graph._graph import Graph
 from ...graph._nodes import Node, Value
 from .._backend import Compiled, ReferenceLookup
-from .._forms import spec_of
+from .._forms import fitting_reference
 from ._buffer_map import BufferMap, Label, Stored
 from ._compiled_fx import GeneratedCode
 from ._kernels import Kernel
@@ -123,8 +123,7 @@ def replacing_observer(
         new = [item for item in stored if item.name not in values]  # an overwritten value may be observed again
         values.update({item.name: copy(item) for item in new})
         for item in new:  # after all are copied, as one may be part of another
-            reference = references(item.name)
-            if reference is not None and spec_of(reference) == spec_of(values[item.name]):
+            if (reference := fitting_reference(references, item.name, values[item.name])) is not None:
                 item.overwrite(reference)
 
     return observe

@@ -324,6 +324,16 @@ class OnnxRuntimeBackend:
         if self._is_frugal(path):
             options.add_session_config_entry("session.disable_prepacking", "1")
 
+    def _session_options(self, path: Path, level: ort.GraphOptimizationLevel, *, profile: bool) -> ort.SessionOptions:
+        """Return the options of a session of the program in the file `path`; with `profile`, it measures its nodes."""
+        options = self.options.session(level)
+        if profile:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(path.with_name("profile"))
+        elif level == _OFF or self._is_frugal(path):
+            options.enable_cpu_mem_arena = False  # each session has its own arena, which the next one can't reuse
+        return options
+
     def _session(
         self,
         path: Path,
@@ -340,21 +350,17 @@ class OnnxRuntimeBackend:
         The optimized graph is saved to `save_to`, and the names of the optimizers that change it are added to
         `changed`, if given. See `OrtOptions.provider_settings` for `replay`.
         """
-        options = self.options.session(level)
-        if level != _OFF and self._is_frugal(path):
-            release_memory()  # what was freed by now, before the weights take as much memory again
-        if changed is not None:
-            options.log_severity_level = 1
-        if profile:
-            options.enable_profiling = True
-            options.profile_file_prefix = str(path.with_name("profile"))
-        elif level == _OFF or self._is_frugal(path):
-            options.enable_cpu_mem_arena = False  # each session has its own arena, which the next one can't reuse
+        options = self._session_options(path, level, profile=profile)
         _add_weights(options, weights, are_constants=level != _OFF)
         if save_to is not None:
             self._save_optimized(options, path, save_to)
+        recording: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if changed is not None:
+            options.log_severity_level = 1
+            recording = record_transformers(changed)
         off = {"disabled_optimizers": self.options.disabled_optimizers} if self.options.disabled_optimizers else {}
-        recording = contextlib.nullcontext() if changed is None else record_transformers(changed)
+        if level != _OFF and self._is_frugal(path):
+            release_memory()  # what was freed by now, before the weights take as much memory again
         try:
             with recording:
                 session = ort.InferenceSession(

@@ -118,10 +118,8 @@ class OpenVinoBackend:
         with _backend_errors("can't run the program"):
             request.infer(_feeds(plain, inputs))
         seconds = {item.node_name: item.real_time.total_seconds() for item in request.profiling_info}
-        return {
-            node.name: sum(seconds.get(layer, 0.0) for layer in node.attributes["layers"])
-            for node in compiled.graph.nodes
-        }
+        layers = {node.name: node.attributes["layers"] for node in compiled.graph.nodes}
+        return {name: sum(seconds.get(layer, 0.0) for layer in executed) for name, executed in layers.items()}
 
     def script(self, *, optimize: bool) -> Script:  # noqa: ARG002  it always does
         """See `ProvidesScript.script`."""
