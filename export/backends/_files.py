@@ -22,7 +22,7 @@ _LARGE = 2**24  # larger weights are in a separate file, so that an observed gra
 
 
 def in_folder(compile_in: Callable[[Path], Compiled]) -> Compiled:
-    """Call `compile_in` with a new temporary folder, which is removed with the result."""
+    """Call `compile_in` with a new temporary folder, which is removed when the result is no longer referenced."""
     scratch = Scratch()
     try:
         compiled = compile_in(scratch.path)

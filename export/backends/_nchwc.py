@@ -35,7 +35,7 @@ class Unblock:
         return plain[:, : self.channels]
 
     def inverse(self, tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """Return the blocked tensor, with the shape of `like`; its padding channels are 0."""
+        """See `Transform.inverse`; the padding channels are 0."""
         batch, padded_channels, *spatial = like.shape
         plain = tensor.new_zeros(batch, padded_channels, *spatial)
         plain[:, : self.channels] = tensor

@@ -117,9 +117,20 @@ class _Unrolling:
 def _runs(
     bodies: Bodies, nodes: Sequence[ir.Node], backend: Backend, calls: Sequence[Values], most: int
 ) -> list[set[int]]:
-    """Return how often each node runs in the calls, `most + 1` if more; empty if the backend can't run what decides."""
+    """Return how often the body of each node runs, or which branch is taken: the different numbers of the calls.
+
+    Args:
+        bodies: the model with the graphs and functions that its nodes run.
+        nodes: the nodes.
+        backend: runs the part of the model that computes conditions and numbers of iterations.
+        calls: the inputs of each call, by name.
+        most: iterations that are counted; a loop with more has `most + 1`.
+
+    Returns:
+        a set of numbers for each node; no sets if the backend can't compute them.
+    """
     question = bodies.question(nodes, most + 1)
-    if question is None:
+    if question is None:  # nothing has to be computed: the nodes are function calls
         return [{1} for _ in nodes]
     inputs = [value.name or "" for value in question.graph.inputs]
     if any(name not in call for call in calls for name in inputs):

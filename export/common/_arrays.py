@@ -67,8 +67,8 @@ def _stacked(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
         return None
     sizes = [max(dims) for dims in zip(*shapes, strict=True)]
     result = tensors[0].new_full((len(tensors), *sizes), math.nan)
-    for place, tensor in zip(result, tensors, strict=True):
-        place[tuple(map(slice, tensor.shape))] = tensor
+    for row, tensor in zip(result, tensors, strict=True):
+        row[tuple(map(slice, tensor.shape))] = tensor
     return result
 
 

@@ -13,8 +13,8 @@ from .._errors import ExportError
 from ._blockwise import blockwise
 from ._unpredictable import fixed_seed, has_random_subgraph, is_random, is_uninitialized, zero_filled
 
-Replace = Callable[[str, torch.Tensor], torch.Tensor]
-Read = Callable[[str, Any, int | None], Any]
+Replace = Callable[[str, torch.Tensor], torch.Tensor]  # takes the name of a value and its tensor
+Read = Callable[[str, Any, int | None], Any]  # see `Interpreter`
 _MAX_BITS = 64  # limit for integers that a program computes; an untrusted one could multiply integers for hours
 
 

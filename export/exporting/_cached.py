@@ -466,7 +466,7 @@ def _cache_name(path: str, prefix: str) -> str:
 
 
 def _renamed(program: Program, names: Mapping[str, str]) -> Program:
-    """Return a program with other names for some values."""
+    """Return a program, and its exported program, with other names for some values."""
     original = program.original
     if original is None:
         raise ExportError("only a new export has its exported program")

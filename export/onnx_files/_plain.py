@@ -71,12 +71,19 @@ class _Dense:
         if min(dims, default=0) < 0 or self._left < 0:
             raise ValueError(f"the sparse tensor {name!r:.80} would take more than {MEMORY // 2**20} MB as a dense one")
         result = np.zeros(math.prod(dims), values.dtype)
-        result[_places(name, indices, dims, len(values))] = values
+        result[_flat_indices(name, indices, dims, len(values))] = values
         return numpy_helper.from_array(result.reshape(dims), name)
 
 
-def _places(name: str, indices: np.ndarray, dims: list[int], count: int) -> np.ndarray:
-    """Return the places of a sparse tensor's numbers in the flattened dense one."""
+def _flat_indices(name: str, indices: np.ndarray, dims: list[int], count: int) -> np.ndarray:
+    """Return the indices of a sparse tensor's numbers in the flattened dense one.
+
+    Args:
+        name: the name of the tensor, for the error.
+        indices: its indices: those in the flattened tensor, or a row of one for each dimension.
+        dims: its shape.
+        count: how many numbers it has.
+    """
     by_axis = indices.T if indices.ndim == 2 else indices[None]
     sizes = dims if indices.ndim == 2 else [math.prod(dims)]
     limits = np.array(sizes, np.int64)[:, None]

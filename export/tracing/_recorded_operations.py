@@ -139,7 +139,11 @@ class OperationRecorder:
             operations.views.update(dict.fromkeys(operation.outputs, operations.values[base.name][0]))
 
     def _operation(self, node: fx.Node) -> Node:
-        """Convert a node of the torch graph, with its stack, or with the operation whose derivative it computes."""
+        """Convert a node of the torch graph, and add what it computes.
+
+        The operation has its own stack. One that computes a derivative has that of the differentiated operation, and
+        one that the backward graph recomputes has that of the forward operation.
+        """
         name = self._recording.unique(node.name)
         frames = python_lines(node)
         lines = list(dict.fromkeys(f"{file}:{line}" for file, line, _ in frames if not is_machinery(file)))

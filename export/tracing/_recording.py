@@ -128,7 +128,7 @@ class GraphRecording:
         return self._state(tensor) is not None
 
     def add_result(self, tensor: torch.Tensor, name: str) -> str:
-        """Add the result of a node, and return its name."""
+        """Add the result of a node under a name, and return the name; later writes to its memory are noticed."""
         memory = self._memory(tensor)
         self._states[tensor] = state = (name, memory.writes if memory is not None else 0)
         if memory is not None:
@@ -169,7 +169,7 @@ class GraphRecording:
         return Graph(name, tuple(self.inputs), outputs, tuple(self._constants), nodes, values)
 
     def _state(self, tensor: torch.Tensor) -> _State | None:
-        """Return the recorded value of a tensor, found by identity or by its layout in memory."""
+        """Return the recorded value of a tensor, found by identity or by its layout in memory; else None."""
         memory = self._memory(tensor)
         state = self._states.get(tensor)
         return state or (memory.states.get(_layout(tensor)) if memory is not None else None)

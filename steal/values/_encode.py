@@ -86,7 +86,7 @@ class _State:
         self.budget -= parts + size
 
     def count_copy(self, value: Any) -> None:
-        """Count a leaf that is copied for its spec; the first copy is free."""
+        """Count the bytes of a leaf that is copied for its spec, unless it is the first copy of the object."""
         if not self.exact and issubclass(type(value), bytes | bytearray | torch.Size | np.ndarray):
             size = (value.nbytes if isinstance(value, np.ndarray) else len(value)) if id(value) in self.traversed else 0
             self.count(value, "", 0, size)
@@ -307,7 +307,15 @@ def _encode_other(state: _State, value: Any, path: str, depth: int) -> Spec:
 
 
 def _encode_container(state: _State, tag: str, child_list: list[Child], path: str, depth: int) -> Spec:
-    """Return the spec of a container from its tag and children (see `children`)."""
+    """Return the spec of a container.
+
+    Args:
+        state: the state of the `encode` call.
+        tag: the kind of the container (see `children`).
+        child_list: its children (see `children`).
+        path: its path.
+        depth: the depth of its children.
+    """
     items: list[Spec] = []
     attributes: list[Spec] = []
     for index, (step, key, child) in enumerate(child_list):

@@ -84,7 +84,7 @@ class InductorOptions:
 
     @contextlib.contextmanager
     def reductions(self) -> Iterator[None]:
-        """Set, inside of the block, how matrix products accumulate: a setting of torch, not of Inductor."""
+        """Set, inside of the block, how torch's matrix products accumulate; Inductor has no setting for it."""
         matmul = torch.backends.cuda.matmul
         names = ("allow_fp16_reduced_precision_reduction", "allow_fp16_accumulation")
         before = {name: getattr(matmul, name) for name in names}

@@ -86,7 +86,11 @@ class _Instrumented(ast.NodeTransformer):
         return node
 
     def _with_observer_calls(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        """Return the statements with calls of the observer after those that write buffers."""
+        """Return the statements with calls of the observer after those that write buffers.
+
+        A kernel's call may return a tuple, of which later statements assign the items to variables: the observer is
+        called again with each of these.
+        """
         statements: list[ast.stmt] = []
         called: dict[str, Kernel] = {}
         for statement in body:

@@ -136,13 +136,18 @@ class OnnxRuntimeBackend:
         return {name: array_to_ort(tensor.numpy()) for name, tensor in given.items()}
 
     def _is_frugal(self, path: Path) -> bool:
-        """Return whether sessions of the program in a file have to save memory: it runs on the CPU and is large."""
+        """Return whether sessions of a program have to save memory: it is large, and runs on the CPU."""
         return self.provider == CPU and path.with_name(DATA).exists()
 
     def _kept(self, session: ort.InferenceSession, path: Path) -> ort.InferenceSession | None:
         """Return a session that was created to see that it can be; None where it would be in memory with others.
 
-        One that has optimized a program has the weights twice, and can't free them.
+        One that has optimized a large program has the weights twice, and can't free them: it is created again when it
+        is needed.
+
+        Args:
+            session: the session.
+            path: the file of the program.
         """
         return None if self._is_frugal(path) else session
 
@@ -380,7 +385,7 @@ class OnnxRuntimeBackend:
 
 
 def _dtypes_read(path: Path, message: str) -> str:
-    """Return the dtypes that the node in an error message reads: it may be these that it has no kernel for."""
+    """Return the dtypes that the node in an error message reads, as text: it may have no kernel for these."""
     found = re.search(r"node with name '([^']+)'", message)
     dtypes: list[str] = []
     with contextlib.suppress(Exception):  # the file may be damaged
@@ -504,6 +509,6 @@ def _with_shapes(program: Program) -> Graph:
 
 
 def _constant(model: ir.Model, name: str) -> list[int] | None:
-    """Return the content of a constant, or None if there is no constant of this name."""
+    """Return the numbers of a constant, such as the shape of a Reshape; None if there is no such constant."""
     value = model.graph.initializers.get(name)
     return None if value is None or value.const_value is None else value.const_value.numpy().tolist()
