@@ -1,6 +1,5 @@
 """The Inductor backend: compiles the exported program and returns what its kernels store."""
 
-import copy
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,7 +14,7 @@ from filch.steal._tf32 import tf32_products
 from filch.steal.text._python import python_literal
 
 from ..._errors import BackendError
-from ...evaluation._devices import module_on
+from ...evaluation._devices import changed_copy, module_on
 from ...evaluation._eager import placeholder_values, weight_names
 from ...evaluation._unpredictable import random_nodes
 from ...graph._from_fx import graph_from_fx
@@ -56,15 +55,11 @@ class InductorBackend:
         inputs, outputs = exported.graph_signature.input_specs, exported.graph_signature.output_specs
         device = None if self.device is None else torch.device(self.device)
         module = exported.graph_module if device is None else _with_reshapes(module_on(exported.graph_module, device))
-        without_prims = _without_prims(module)
-        placeholders = (graph.find_nodes(op="placeholder") for graph in (without_prims.graph, module.graph))
-        # A copied graph may give other names to its inputs, such as to one called `input`.
-        renamed = {copied.name: node.name for copied, node in zip(*placeholders, strict=True)}
         return CompileTask(
-            without_prims,
+            _without_prims(module),
             program.graph,
             partial(placeholder_values, exported),
-            value_names={**renamed, **weight_names(exported)},
+            value_names=weight_names(exported),
             outputs=tuple(index for index, spec in enumerate(outputs) if _is_graph_output(spec)),
             read_only=frozenset(index for index, spec in enumerate(inputs) if spec.kind == InputKind.PARAMETER),
             device=device or torch.device("cpu"),
@@ -170,16 +165,17 @@ def _without_prims(module: fx.GraphModule) -> fx.GraphModule:
     These are views, which can't be functionalized, and `prims.var`, which has no lowering. The exporter's
     decompositions make them; the functions that implement them are of ATen operations.
     """
-    copied = fx.GraphModule(module, copy.deepcopy(module.graph))
-    for node in copied.graph.find_nodes(op="call_function", target=torch.ops.prims.var.default):
-        values, dims, *correction = node.args
-        node.target = torch.ops.aten.var.correction
-        node.args, node.kwargs = (values, dims), {"correction": correction[0] if correction else 1}
-    for node in copied.graph.nodes:
-        if getattr(node.target, "namespace", "") == "prims" and views_of(node) is not None:
-            node.target = node.target.prim_impl
-    copied.recompile()
-    return copied
+
+    def change(node: fx.Node) -> None:
+        target: Any = node.target
+        if target is torch.ops.prims.var.default:
+            values, dims, *correction = node.args
+            node.target = torch.ops.aten.var.correction
+            node.args, node.kwargs = (values, dims), {"correction": correction[0] if correction else 1}
+        elif getattr(target, "namespace", "") == "prims" and views_of(node) is not None:
+            node.target = target.prim_impl
+
+    return changed_copy(module, change)
 
 
 def _with_reshapes(module: fx.GraphModule) -> fx.GraphModule:
