@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import dropwhile
+from itertools import dropwhile, groupby
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -14,7 +14,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..graph._nodes import Frame
-from ._call_sites import caller_outside, is_filch, is_library, line_frame, line_of, module_call
+from ._call_sites import caller_outside, callers, is_filch, is_library, line_frame, line_of, module_call
 from ._module_calls import ModuleCallStack, class_of
 
 _WRAPPERS = (torch._compile.__file__, str(Path(torch.__file__).parent / "_dynamo"))  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]
@@ -151,13 +151,9 @@ def _object_call(frame: FrameType, owner: Any, *, is_constructor: bool) -> Frame
 
 
 def user_lines(frame: FrameType | None, block: CodeType | None) -> Iterator[str]:
-    """Yield the lines of user code that lead to a frame, innermost first."""
-    last = None
-    for inner in callers(frame, block):
-        line = line_of(inner)
-        if not is_library(inner.f_code.co_filename) and line != last:
-            last = line
-            yield line
+    """Return the lines of user code that lead to a frame, innermost first."""
+    lines = (line_of(inner) for inner in callers(frame, block) if not is_library(inner.f_code.co_filename))
+    return (line for line, _ in groupby(lines))  # a comprehension has a frame of its own on the same line
 
 
 def all_frames(frame: FrameType | None, block: CodeType | None) -> tuple[Frame, ...]:
@@ -170,12 +166,3 @@ def all_frames(frame: FrameType | None, block: CodeType | None) -> tuple[Frame, 
 def _is_wrapper(file: str) -> bool:
     """Return whether a file is part of Filch, or of torch's wrappers that keep Dynamo from compiling Filch."""
     return is_filch(file) or file.startswith(_WRAPPERS)
-
-
-def callers(frame: FrameType | None, block: CodeType | None) -> Iterator[FrameType]:
-    """Yield a frame and its callers up to the one that runs `block`, or all if there is none."""
-    while frame is not None:
-        yield frame
-        if frame.f_code is block:
-            return
-        frame = frame.f_back

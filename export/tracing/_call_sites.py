@@ -1,9 +1,9 @@
 """Call sites in Python code, as `file:line`."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -46,6 +46,15 @@ def caller_outside(frame: FrameType | None, is_inside: Callable[[str], bool]) ->
     return frame
 
 
+def callers(frame: FrameType | None, block: CodeType | None) -> Iterator[FrameType]:
+    """Yield a frame and its callers up to the one that runs `block`, or all if there is none."""
+    while frame is not None:
+        yield frame
+        if frame.f_code is block:
+            return
+        frame = frame.f_back
+
+
 def innermost_frames(lines: Iterable[str]) -> tuple[Frame, ...]:
     """Return frames for the first of these lines, which are innermost first; the frames are outermost first."""
     return tuple(line_frame(line) for line in reversed(list(islice(lines, _SHOWN))))
@@ -72,9 +81,8 @@ def lines_within(frame: FrameType | None, run: CodeType) -> list[str]:
 
     Returns nothing if `run` is not a caller of the frame. The line of a comprehension is that of its function.
     """
-    lines: list[str] = []
-    while frame is not None and frame.f_code is not run:
-        if not is_machinery(frame.f_code.co_filename) and (line := line_of(frame)) not in lines[-1:]:
-            lines.append(line)
-        frame = frame.f_back
-    return lines if frame is not None else []
+    frames = list(callers(frame, run))
+    if not frames or frames[-1].f_code is not run:
+        return []
+    lines = (line_of(inner) for inner in frames[:-1] if not is_machinery(inner.f_code.co_filename))
+    return [line for line, _ in groupby(lines)]

@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from .._errors import TraceError
 from ..graph._nodes import Node
 from ..views._trace import trace_of
-from ._any_calls import AnyModelCallStack, all_frames, callers, object_calls, user_lines
-from ._call_sites import caller_outside, innermost_frames, is_filch
+from ._any_calls import AnyModelCallStack, all_frames, object_calls, user_lines
+from ._call_sites import caller_outside, callers, innermost_frames, is_filch
 from ._dispatched import DispatchTracer, TracingMode, mark_derivative
 from ._recording import GraphRecording
 from ._sequence_numbers import SequenceNumbers

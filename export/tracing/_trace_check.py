@@ -1,4 +1,8 @@
-"""Check the format of a trace."""
+"""Check the format of a trace.
+
+In the functions that yield problems, `place` is where an object is in the trace, as messages write it; `nodes` are all
+nodes by id, and `valid` those of them that have no problem by themselves.
+"""
 
 import re
 from collections import Counter
@@ -147,12 +151,7 @@ def _execution_problems(place: str, key: Any, execution: Any) -> Iterator[str]:
 
 
 class _Edges:
-    """The edges of a trace, which both ends list.
-
-    Args:
-        nodes: all nodes by id.
-        valid: those that have no problem by themselves.
-    """
+    """The edges of a trace, which both ends list."""
 
     def __init__(self, nodes: Mapping[Any, Any], valid: Mapping[int, Any]) -> None:
         self._nodes, self._valid = nodes, valid

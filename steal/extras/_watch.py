@@ -80,10 +80,11 @@ class Watch(Extra):
             self._report(Key(frame.name, frame.iteration, "O"), path, (frame.name, None), (args, kwargs), output)
 
     def before_operator(self, operator: Any, args: Any, kwargs: Any) -> Callable[[], frozenset[str]] | None:
-        """Return what `after_operator` takes as `allowed_kinds`; None if the output of an ATen call is not to be checked.
+        """Return what `after_operator` takes as `allowed_kinds`; None for an ATen call that is not checked.
 
-        It is a function, because the inputs are read only if the output has a NaN or an infinity. A call may return what it is asked to write (`masked_fill(mask, -inf)`) and infinities of its inputs, as masks
-        are created and added that way. A NaN of an input is reported again.
+        It is a function, because the inputs are read only if the output has a NaN or an infinity. A call may return
+        what it is asked to write (`masked_fill(mask, -inf)`) and infinities of its inputs, as masks are created and
+        added that way. A NaN of an input is reported again.
         """
         if isinstance(operator, OpOverload):
             if operator.is_view or allocates_uninitialized(operator):
