@@ -232,7 +232,7 @@ def _run_in(
         value = own if mode is None else in_float64(_dense(mode.value(tensor, way)))
         outputs.append(Output(result, value, own, "" if mode is None else mode.problem))
 
-    recorded = record_run(model, args, kwargs, visit, within=mode.running if mode else nullcontext, left=leave)
+    recorded = record_run(model, args, kwargs, visit, within=mode.running if mode else nullcontext, on_result=leave)
     graph = recorded.graph
     kept = in_finest_shapes(graph, values)
     own = {name: tensor.detach() for name, tensor in weights.items() if name in graph.known}

@@ -18,7 +18,7 @@ from ..evaluation._devices import program_on
 from ..evaluation._eager import Replace, walk_eager
 from ..program._program import Program
 from ._backend import Compiled, ReferenceLookup, Stage, Values
-from ._forms import spec_of
+from ._forms import fitting_reference
 
 T = TypeVar("T")
 _ATTENTION = {
@@ -71,16 +71,23 @@ class EagerBackend:
         """See `Isolates.isolate`."""
 
         def replace(name: str, value: torch.Tensor) -> torch.Tensor:
-            tensor = references(name)
-            if tensor is None or spec_of(tensor) != spec_of(value):
-                return value
-            return torch.empty_like(value).copy_(tensor)  # the layout may decide which kernel runs
+            reference = fitting_reference(references, name, value)
+            # The layout may decide which kernel runs.
+            return value if reference is None else torch.empty_like(value).copy_(reference)
 
         return iter(self._run(compiled, inputs, compiled.graph.producer, replace).items())
 
     def _run(
         self, compiled: Compiled, inputs: Values, wanted: Collection[str], replace: Replace | None = None
     ) -> dict[str, torch.Tensor]:
+        """Run the program and return the wanted values by name, on the CPU.
+
+        Args:
+            compiled: the result of `compile`.
+            inputs: see `Backend.run`.
+            wanted: the names of the values.
+            replace: see `walk_eager`.
+        """
         values: dict[str, torch.Tensor] = {}
         dtypes: set[torch.dtype] = set()  # of all values
 
@@ -120,6 +127,7 @@ class EagerBackend:
             yield
 
     def _refuse_options_without_effect(self, program: ExportedProgram) -> None:
+        """Raise an error for `attention` if the program has none, and for `dtype` if it has integers alone."""
         targets = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
         if self.attention is not None and not any("scaled_dot_product_attention" in target for target in targets):
             raise BackendError(
@@ -132,6 +140,7 @@ class EagerBackend:
             raise BackendError(f"backend 'eager': dtype={str(self.dtype)!r} has no effect on a program of integers")
 
     def _moved_program(self, program: ExportedProgram) -> ExportedProgram:
+        """Return the program with weights of the backend's dtype and on its device."""
         if self.dtype is None and self.device is None:
             return program
         moved = copy.copy(program if self.device is None else program_on(program, self.device))
@@ -140,6 +149,7 @@ class EagerBackend:
         return moved
 
     def _move(self, value: Any) -> Any:
+        """Return a tensor on the backend's device, with its dtype if it is floating-point; another value as it is."""
         if not isinstance(value, torch.Tensor):
             return value
         dtype = self.dtype if value.is_floating_point() else None
@@ -196,6 +206,7 @@ _FLOATS = {
 
 
 def _dtype(option: str, value: torch.dtype | str | None) -> torch.dtype | None:
+    """Return the floating-point dtype that an option names; None if it is not given."""
     return None if value is None else _choice(option, str(value).removeprefix("torch."), _FLOATS)
 
 

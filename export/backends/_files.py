@@ -1,7 +1,8 @@
 """Write a program to a file, for runtimes that read models from files."""
 
+import contextlib
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import onnx
@@ -21,7 +22,7 @@ _LARGE = 2**24  # larger weights are in a separate file, so that an observed gra
 
 
 def in_folder(compile_in: Callable[[Path], Compiled]) -> Compiled:
-    """Call `compile_in` with a new temporary folder, which is removed with the result."""
+    """Call `compile_in` with a new temporary folder, which is removed when the result is no longer referenced."""
     scratch = Scratch()
     try:
         compiled = compile_in(scratch.path)
@@ -39,13 +40,11 @@ def write_model(model: ir.Model, path: Path) -> Path:
         BackendError: the graph is incomplete, or one of its values would be too large; see `check_values`.
     """
     size = weight_bytes(model)
-    try:
+    with _write_errors():
         if size > _LARGE:
             ir.save(model, path, external_data=DATA)
         else:
             path.write_bytes(serde.serialize_model(with_weights(model)).SerializeToString())
-    except ValueError as error:  # raised by onnx-ir
-        raise BackendError(f"the program can't be written: {first_line(error)}") from error
     refuse_large_values(onnx.load(path, load_external_data=False), size)
     return path
 
@@ -81,17 +80,24 @@ def write_without_weights(model: ir.Model, path: Path, dtypes: Collection[ir.Dat
             DATA, 0, tensor.nbytes, tensor.dtype, shape=shape, name=name
         )
     for value in (value for graph in light.graphs() for value in graph.initializers.values()):
-        if isinstance(value.const_value, ir.ExternalTensor) and value.name not in given:
+        if isinstance(value.const_value, ir.ExternalTensor) and value.name not in given:  # must not refer to `DATA`
             value.const_value = ir.tensor(value.const_value.numpy(), name=value.name)
-    try:
+    with _write_errors():
         proto = serde.serialize_model(light)
         path.write_bytes(proto.SerializeToString())
-    except ValueError as error:  # raised by onnx-ir
-        raise BackendError(f"the program can't be written: {first_line(error)}") from error
     with path.with_name(DATA).open("wb") as file:
         file.truncate(max(tensor.nbytes for tensor in given.values()))
     refuse_large_values(proto, size)
     return given
+
+
+@contextlib.contextmanager
+def _write_errors() -> Iterator[None]:
+    """Convert what onnx-ir raises for an incomplete graph to a `BackendError`."""
+    try:
+        yield
+    except ValueError as error:
+        raise BackendError(f"the program can't be written: {first_line(error)}") from error
 
 
 def refuse_large_values(model: onnx.ModelProto, weights: int) -> None:

@@ -8,12 +8,13 @@ are what the comparison judges.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from ..graph._graph import Graph
 from ..graph._nodes import Dim, Node
+from ._backend import ReferenceLookup
 from ._nchwc import CHANNELS_LAST, DOMAIN, FLOAT32_PREFIX, Unblock, exported_output
 
 TensorSpec = tuple[torch.dtype, torch.Size]
@@ -25,6 +26,12 @@ _TO_UNSIGNED = "qdq_s8_to_u8_quant"  # prefix of the name of a value that it con
 def spec_of(tensor: torch.Tensor) -> TensorSpec:
     """Return the dtype and shape of a tensor."""
     return tensor.dtype, tensor.shape
+
+
+def fitting_reference(references: ReferenceLookup, name: str, computed: torch.Tensor) -> torch.Tensor | None:
+    """Return the reference of a value; None if it has none, or one of another dtype or shape than was computed."""
+    reference = references(name)
+    return reference if reference is not None and spec_of(reference) == spec_of(computed) else None
 
 
 class Transform(Protocol):
@@ -148,9 +155,10 @@ class Form:
 
 
 class FormFinder:
-    """Finds the forms of values: first by the nodes that read a value, then by the node that computes it.
+    """Finds the forms of the values of a compiled graph that the exported graph does not have by name.
 
-    The readers determine which value they expect, whatever computes it. So they are tried first.
+    A form is found by the name of the value, by the nodes that read it, or by the node that computes it. The readers
+    determine which value they expect, whatever computes it. So they are tried first.
 
     Args:
         exported: the graph that was compiled.
@@ -167,24 +175,25 @@ class FormFinder:
     ) -> None:
         self._exported, self._compiled, self._numbers, self._block = exported, compiled, numbers, block
         self._exported_nodes = {node.name: node for node in exported.nodes}
-        self._transpose_source = cache(self._permutation_of)
+        self._transpose_source = cache(self._before_transposes)
         self.forms: dict[str, Form] = {}
-        for node in reversed(compiled.nodes):
-            self._add(
-                node, lambda node, index: self._by_value_name(node.outputs[index]) or self._by_readers(node, index)
-            )
+        for node in reversed(compiled.nodes):  # from the last reader to the first
+            self._add_outputs(node, self._by_name_or_readers)
         for node in compiled.nodes:
-            self._add(node, self._by_inputs)
+            self._add_outputs(node, self._by_inputs)
 
-    def _add(self, node: Node, find: Callable[[Node, int], Form | None]) -> None:
+    def _add_outputs(self, node: Node, find: Callable[[Node, int], Form | None]) -> None:
+        """Add the forms that `find` returns for a node and the indices of its outputs, unless they are known."""
         for index, name in enumerate(node.outputs):
-            if name and name not in self._exported.known and name not in self.forms:
-                form = find(node, index)
-                if form is not None:
-                    self.forms[name] = form
+            if name and self._form(name) is None and (form := find(node, index)) is not None:
+                self.forms[name] = form
 
     def _form(self, name: str) -> Form | None:
+        """Return the form of a compiled value, as far as it is known; an exported value has no transforms."""
         return Form(name) if name in self._exported.known else self.forms.get(name)
+
+    def _by_name_or_readers(self, node: Node, index: int) -> Form | None:
+        return self._by_value_name(node.outputs[index]) or self._by_readers(node.outputs[index])
 
     def _by_value_name(self, name: str) -> Form | None:
         """Find a copy by its name, or a value in float32 because the processor has no kernel for its dtype."""
@@ -196,20 +205,20 @@ class FormFinder:
         transforms = self._cast_to(self._type_of(value) or "float16")
         return None if transforms is None else Form(value, transforms)
 
-    def _by_readers(self, node: Node, index: int) -> Form | None:
-        """Find a form by a node that reads the value and only changes its form."""
-        name = node.outputs[index]
+    def _by_readers(self, name: str) -> Form | None:
+        """Find the form of a value by a node that reads it and only changes its form, or that dequantizes it."""
         for user in self._compiled.consumers.get(name, ()):
-            reader_form = self._form(user.outputs[0]) if _is_view(user) and user.inputs[0] == name else None
-            transforms = None if reader_form is None else self._transforms_of(user)
-            if reader_form is not None and transforms is not None:
-                return Form(reader_form.value, (*transforms, *reader_form.transforms))
+            result = self._form(user.outputs[0]) if _is_view(user) and user.inputs[0] == name else None
+            transforms = None if result is None else self._transforms_of(user)
+            if result is not None and transforms is not None:
+                return Form(result.value, (*transforms, *result.transforms))
             exported_node = self._exported_nodes.get(user.name.removesuffix(_COPIED))
             if user.operator.quantization == "dequantize" and exported_node is not None and exported_node.op == user.op:
                 return Form(exported_node.inputs[0], self._uint8_to_int8(name))
         return None
 
     def _uint8_to_int8(self, name: str) -> tuple[Transform, ...]:
+        """Return the conversion of a value that ONNX Runtime has converted from int8; none for any other value."""
         return (Uint8ToInt8(),) if name.startswith(_TO_UNSIGNED) else ()
 
     def _by_inputs(self, node: Node, index: int) -> Form | None:
@@ -223,35 +232,40 @@ class FormFinder:
         return self._by_node_name(node, index)
 
     def _transforms_of(self, node: Node, *, inverse: bool = False) -> tuple[Transform, ...] | None:
-        """Return the transforms of a node that only changes the form, or with `inverse` those that undo it."""
+        """Return the transforms of a node that only changes the form, or with `inverse` those that undo it.
+
+        None if the node is another one, or its shape or dtype is not known.
+        """
         target = node.inputs[0] if inverse else node.outputs[0]
+        match node.operator.movement:
+            case "copy":
+                return ()
+            case "permute" if "perm" in node.attributes:
+                perm = tuple(node.attributes["perm"])
+                return (Permute(_inverse(perm) if inverse else perm),)
+            case "cast" if inverse:
+                kept_in_float32 = FLOAT32_PREFIX in node.outputs[0]
+                return self._cast_to(self._type_of(target) or ("float16" if kept_in_float32 else None))
+            case "cast":
+                return self._cast_to(self._compiled.values[target].dtype or self._type_of(target))
+            case "reshape":
+                is_given = node.op == "Reshape" and not inverse and not node.attributes.get("allowzero")
+                shape = self._numbers(node.inputs[1]) if is_given else None
+                return self._reshape_to(target) if shape is None else (Reshape(tuple(shape)),)
         channels_last = bool(node.attributes.get("channels_last"))
-        movement = node.operator.movement
-        if movement == "copy":
-            return ()
-        if movement == "permute" and "perm" in node.attributes:
-            perm = tuple(node.attributes["perm"])
-            return (Permute(_inverse(perm) if inverse else perm),)
-        if movement == "cast" and inverse:
-            return self._cast_to(self._type_of(target) or ("float16" if FLOAT32_PREFIX in node.outputs[0] else None))
-        if movement == "cast":
-            return self._cast_to(self._compiled.values[target].dtype or self._type_of(target))
-        if movement == "reshape":
-            is_given = node.op == "Reshape" and not inverse and not node.attributes.get("allowzero")
-            shape = self._numbers(node.inputs[1]) if is_given else None
-            return self._reshape_to(target) if shape is None else (Reshape(tuple(shape)),)
-        if node.op == f"{DOMAIN}ReorderOutput" and not inverse:
-            last = (Permute(CHANNELS_LAST),) if channels_last else ()
-            return (Unblock(node.attributes["channels"], self._block), *last)
-        if node.op == f"{DOMAIN}ReorderInput" and inverse:
+        if node.op == f"{DOMAIN}ReorderOutput" and not inverse:  # from blocks
+            return self._unblock(node.attributes["channels"], channels_last=channels_last)
+        if node.op == f"{DOMAIN}ReorderInput" and inverse:  # into blocks
             return self._unblocks(self._shape(target), channels_last=channels_last)
         return None
 
     def _cast_to(self, dtype: str | None) -> tuple[Transform, ...] | None:
+        """Return a cast to a floating-point dtype; None for another one, or one that is not known."""
         target = getattr(torch, dtype or "", None)
         return (Cast(target),) if isinstance(target, torch.dtype) and target.is_floating_point else None
 
     def _type_of(self, name: str) -> str | None:
+        """Return the dtype of the exported value that a compiled one is; None if it is not known."""
         form = self._form(name)
         value = None if form is None else self._exported.values.get(form.value)
         return None if value is None else value.dtype
@@ -278,9 +292,12 @@ class FormFinder:
         return None if transforms is None else Form(value, (*transforms, *(self._cast_to(self._type_of(value)) or ())))
 
     def _unblocks(self, shape: Sequence[Dim] | None, *, channels_last: bool = False) -> tuple[Transform, ...] | None:
+        """Return the conversion of a blocked value to a shape; None if its number of channels is not known."""
         channels = None if shape is None or len(shape) < 3 else shape[-1 if channels_last else 1]
-        if not isinstance(channels, int) or channels < 1:
-            return None
+        is_known = isinstance(channels, int) and channels > 0
+        return self._unblock(channels, channels_last=channels_last) if is_known else None
+
+    def _unblock(self, channels: Any, *, channels_last: bool) -> tuple[Transform, ...]:
         return (Unblock(channels, self._block), *((Permute(CHANNELS_LAST),) if channels_last else ()))
 
     def _by_node_name(self, node: Node, index: int) -> Form | None:
@@ -293,7 +310,7 @@ class FormFinder:
         if any(form is not None and form.has(Unblock) for form in forms):
             return self._blocked(value)
         perms = set(self._permutations(origin, forms))
-        if len(perms) != 1:
+        if len(perms) != 1:  # unknown, or not the same for all inputs
             return None
         (perm,) = perms
         shape = self._exported.values[value].shape
@@ -306,21 +323,31 @@ class FormFinder:
         return Form(value, (*self._uint8_to_int8(node.outputs[index]), *permute, *(cast or ())))
 
     def _permutations(self, origin: Node, forms: Sequence[Form | None]) -> Iterator[Perm]:
-        """Yield, for each input of the exported node, the permutation in which the compiled node reads it."""
+        """Yield, for each input of an exported node, the permutation in which the compiled node reads it.
+
+        Inputs whose permutation is not known are left out.
+
+        Args:
+            origin: the exported node.
+            forms: the forms of the inputs of the compiled node.
+        """
         for name, form in zip(origin.inputs, forms, strict=False):
             if form is None or {name, form.value} & self._exported.constant_values or form.has(Reshape):
                 continue
-            known, before = self._transpose_source(name), self._transpose_source(form.value)
-            if known is None or before is None or known[0] != before[0]:
-                continue
-            order = before[1]
+            exported_read, compiled_read = self._transpose_source(name), self._transpose_source(form.value)
+            if exported_read is None or compiled_read is None or exported_read[0] != compiled_read[0]:
+                continue  # they do not read the same value
+            order = compiled_read[1]
             for transform in reversed(form.transforms):
                 if isinstance(transform, Permute):
                     order = _compose(order, _inverse(transform.perm))
-            yield _compose(_inverse(known[1]), order)
+            yield _compose(_inverse(exported_read[1]), order)
 
-    def _permutation_of(self, name: str) -> tuple[str, Perm] | None:
-        """Return the value before the exported Transposes that compute `name`, and the permutation between them."""
+    def _before_transposes(self, name: str) -> tuple[str, Perm] | None:
+        """Return the value before the exported Transposes that compute `name`, and the permutation between the two.
+
+        None if the rank of the value is not known.
+        """
         shape = self._exported.values[name].shape if name in self._exported.values else None
         if shape is None:
             return None
@@ -332,6 +359,7 @@ class FormFinder:
 
 
 def _inverse(perm: Perm) -> Perm:
+    """Return the permutation that undoes another one."""
     return tuple(perm.index(index) for index in range(len(perm)))
 
 

@@ -89,12 +89,14 @@ class CutProgram:
         return cls(Program(model), feeds, values)
 
     def computed_values(self, outputs: Values) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the computed values, in the form that `isolate` returns."""
+        """Yield the computed values, in the form that `isolate` returns.
+
+        A value that is cut is an input under its own name; what is computed for it has `AGAIN` appended to the name.
+        """
         for name, value in self.values.items():
-            for output in (value + AGAIN, value):
-                if output in outputs:
-                    yield name, outputs[output]
-                    break
+            output = value + AGAIN if value + AGAIN in outputs else value
+            if output in outputs:
+                yield name, outputs[output]
 
 
 def _exported_references(
@@ -102,8 +104,14 @@ def _exported_references(
 ) -> dict[str, torch.Tensor]:
     """Return the references of the values that nodes read, by their exported names.
 
-    Constants keep their values, so that the backend folds them as before. Without optimization, none but the outputs
-    of `Constant` nodes are constants.
+    Constants keep their values, so that the backend folds them as before. Without optimization, none but the outputs of
+    `Constant` nodes are constants.
+
+    Args:
+        exported: the exported graph.
+        values: see `CutProgram.values`.
+        references: see `isolate`.
+        optimize: see `isolate`.
     """
     unoptimized = {name for node in exported.nodes if node.op == "Constant" for name in node.outputs}
     constants = exported.constant_values if optimize else unoptimized
@@ -121,8 +129,7 @@ def _fits(exported: Graph, name: str, tensor: torch.Tensor) -> bool:
     declared = exported.values[name]
     if declared.dtype not in (None, str(tensor.dtype).removeprefix("torch.")):
         return False
-    shape = declared.shape
-    return shape is None or (
-        len(shape) == tensor.ndim
-        and all(dim == size for dim, size in zip(shape, tensor.shape, strict=True) if isinstance(dim, int))
-    )
+    if declared.shape is None or len(declared.shape) != tensor.ndim:
+        return declared.shape is None
+    pairs = zip(declared.shape, tensor.shape, strict=True)
+    return all(dim == size for dim, size in pairs if isinstance(dim, int))

@@ -43,6 +43,7 @@ class LimitedBackend:
         return repr(self._backend)
 
     def _limited(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a method that raises an error if a call, or the next item of an iterator, takes too long."""
         what = f"backend {self.name!r}"
 
         @wraps(method)

@@ -35,7 +35,7 @@ class Unblock:
         return plain[:, : self.channels]
 
     def inverse(self, tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """Return the blocked tensor, with the shape of `like`; its padding channels are 0."""
+        """See `Transform.inverse`; the padding channels are 0."""
         batch, padded_channels, *spatial = like.shape
         plain = tensor.new_zeros(batch, padded_channels, *spatial)
         plain[:, : self.channels] = tensor
@@ -44,10 +44,10 @@ class Unblock:
 
 
 def exported_output(node: Node, exported: Graph) -> str | None:
-    """Return the name of the exported value that a node with blocked output computes.
+    """Return the name of the exported value that a node with blocked output computes; None if it is not known.
 
     The node is named after its output when it was created. Afterwards ONNX Runtime may have fused a sum (its fourth
-    input) and then an activation into it.
+    input) and then an activation into it: then the value is that of the `Add` and of the activation that follow.
     """
     match = _NODE_NAME.fullmatch(node.name)
     if match is None or match["value"] not in exported.known:
@@ -56,15 +56,14 @@ def exported_output(node: Node, exported: Graph) -> str | None:
     has_sum = len(node.inputs) > 3 and bool(node.inputs[3])
     if has_sum:
         value = _output_of_consumer(match["value"], _is_sum, exported)
-    producer = exported.producer.get(value or "")
-    is_activation = not has_sum and producer is not None and producer.operator.activation
-    if value is None or not node.attributes.get("activation") or is_activation:
+    if value is None or not node.attributes.get("activation"):
         return value
+    producer = exported.producer.get(value)
+    if not has_sum and producer is not None and producer.operator.activation:
+        return value  # the node was created with its activation
     # Whether the node has the right activation and sum is not checked: a comparison of the numbers finds that.
-    ends = (value, _output_of_consumer(value, _is_sum, exported))
-    return next(
-        (result for end in ends if end and (result := _output_of_consumer(end, _is_activation, exported))), None
-    )
+    ends = filter(None, (value, _output_of_consumer(value, _is_sum, exported)))
+    return next(filter(None, (_output_of_consumer(end, _is_activation, exported) for end in ends)), None)
 
 
 def _is_sum(node: Node) -> bool:
@@ -76,6 +75,6 @@ def _is_activation(node: Node) -> bool:
 
 
 def _output_of_consumer(value: str, is_wanted: Callable[[Node], bool], exported: Graph) -> str | None:
-    """Return the output of the only consumer of a value that is a wanted one."""
+    """Return the output of the node that reads a value and is wanted; None if there is not exactly one."""
     users = [node for node in exported.consumers.get(value, ()) if is_wanted(node)]
     return users[0].outputs[0] if len(users) == 1 else None

@@ -15,7 +15,7 @@ from ..common._arrays import array_to_torch, comparable, torch_to_array
 from ..program._program import Program
 from ._backend import Compiled, ReferenceLookup, Script, Stage, Values
 from ._files import refuse_large_values, with_weights
-from ._forms import spec_of
+from ._forms import fitting_reference
 
 _ENDLESS = "RegexFullMatch"  # a short pattern can take exponential time
 _CODE = """\
@@ -65,11 +65,11 @@ class ReferenceBackend:
             if not name or not _is_array(value):
                 return value
             values[name] = array_to_torch(value)
-            tensor = references(name)
-            if tensor is None or spec_of(tensor) != spec_of(values[name]):
+            reference = fitting_reference(references, name, values[name])
+            if reference is None:
                 return value
             array = np.empty_like(value)  # the rounding of numpy's matrix products depends on the layout
-            array[...] = torch_to_array(tensor)
+            array[...] = torch_to_array(reference)
             return array
 
         evaluator = copy.copy(compiled.handle)
@@ -78,6 +78,7 @@ class ReferenceBackend:
         return iter(values.items())
 
     def _run(self, evaluator: ReferenceEvaluator, compiled: Compiled, inputs: Values) -> dict[str, Any]:
+        """Run the evaluator and return all values by name."""
         feeds = {name: torch_to_array(inputs[name]) for name in compiled.graph.inputs}
         try:
             with np.errstate(all="ignore"):  # numpy would warn of overflows

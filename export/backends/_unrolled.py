@@ -43,6 +43,10 @@ def unrolled(program: Program, backend: Backend, calls: Sequence[Values]) -> tup
 def _unrolled_model(
     model: ir.Model, backend: Backend, calls: Sequence[Values], most: int
 ) -> tuple[ir.Model, tuple[str, ...]]:
+    """Return what `unrolled` returns, for a model; `most` nodes may be added, besides one copy of each.
+
+    If the values would take too much memory, no further iterations of loops are added.
+    """
     if not has_bodies(model):
         return model, ()
     bodies = Bodies(model)
@@ -81,7 +85,13 @@ class _Unrolling:
     def replace(self, bodies: Bodies, nodes: Sequence[ir.Node], runs: Sequence[set[int]]) -> None:
         """Replace the nodes whose body runs as often, or of which the same branch is taken, in all calls.
 
-        If a loop has more iterations than were counted, it is kept, and what depends on it is asked again.
+        If a loop has more iterations than were counted, only that is kept: how often the others run may depend on it,
+        and is asked again without it.
+
+        Args:
+            bodies: the model with the graphs and functions that its nodes run.
+            nodes: the nodes to replace.
+            runs: how often the body of each runs, or which branch is taken; a number for each different call.
         """
         counted = [*zip(nodes, runs, strict=True)]
         endless = [(node, counts) for node, counts in counted if node.op_type == "Loop" and max(counts) > self.most]
@@ -95,10 +105,11 @@ class _Unrolling:
             elif count or node.op_type == "If":
                 bodies.replace(node, count)
                 self.nodes += size
-            else:
+            else:  # a loop without iterations
                 self.kept.add(node.outputs[0].name)
 
     def _keep(self, node: ir.Node, why: str) -> None:
+        """Keep a node as it is, and note why."""
         self.kept.add(node.outputs[0].name)
         self.notes.append(f"{node.name} ({node.op_type}) was judged as a whole: {why}")
 
@@ -106,9 +117,20 @@ class _Unrolling:
 def _runs(
     bodies: Bodies, nodes: Sequence[ir.Node], backend: Backend, calls: Sequence[Values], most: int
 ) -> list[set[int]]:
-    """Return how often each node runs in the calls, `most + 1` if more; empty if the backend can't run what decides."""
+    """Return how often the body of each node runs, or which branch is taken: the different numbers of the calls.
+
+    Args:
+        bodies: the model with the graphs and functions that its nodes run.
+        nodes: the nodes.
+        backend: runs the part of the model that computes conditions and numbers of iterations.
+        calls: the inputs of each call, by name.
+        most: iterations that are counted; a loop with more has `most + 1`.
+
+    Returns:
+        a set of numbers for each node; no sets if the backend can't compute them.
+    """
     question = bodies.question(nodes, most + 1)
-    if question is None:
+    if question is None:  # nothing has to be computed: the nodes are function calls
         return [{1} for _ in nodes]
     inputs = [value.name or "" for value in question.graph.inputs]
     if any(name not in call for call in calls for name in inputs):

@@ -55,20 +55,25 @@ def comparable(value: object) -> torch.Tensor | None:
 
 
 def _stacked(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """Return tensors as one with a new first dimension; None if they can't be (see `comparable`)."""
+    if not tensors:
+        return torch.empty(0)
+    if len({(tensor.dtype, tensor.ndim) for tensor in tensors}) > 1:
+        return None
     shapes = {tensor.shape for tensor in tensors}
-    is_regular = len({(tensor.dtype, tensor.ndim) for tensor in tensors}) == 1
-    if len(shapes) < 2:
-        return torch.stack([*tensors]) if is_regular else torch.empty(0) if not tensors else None
-    if not (is_regular and tensors[0].is_floating_point()) or any(bool(tensor.isnan().any()) for tensor in tensors):
+    if len(shapes) == 1:
+        return torch.stack([*tensors])
+    if not tensors[0].is_floating_point() or any(bool(tensor.isnan().any()) for tensor in tensors):
         return None
     sizes = [max(dims) for dims in zip(*shapes, strict=True)]
     result = tensors[0].new_full((len(tensors), *sizes), math.nan)
-    for place, tensor in zip(result, tensors, strict=True):
-        place[tuple(map(slice, tensor.shape))] = tensor
+    for row, tensor in zip(result, tensors, strict=True):
+        row[tuple(map(slice, tensor.shape))] = tensor
     return result
 
 
 def _hashes(strings: np.ndarray) -> torch.Tensor:
+    """Return a hash of each string."""
     items = [str(item).encode() for item in strings.reshape(-1)]
     numbers = [int.from_bytes(hashlib.blake2b(item, digest_size=8).digest(), "little", signed=True) for item in items]
     return torch.tensor(numbers, dtype=torch.int64).reshape(strings.shape)
@@ -91,9 +96,8 @@ def _shared(array: np.ndarray) -> torch.Tensor:
 
 def same_tensor(a: ir.TensorProtocol, b: ir.TensorProtocol) -> bool:
     """Return whether two weights are equal bit for bit, without copying them if they are contiguous."""
-    if a.dtype == ir.DataType.STRING:
-        return a.dtype == b.dtype and np.array_equal(a.numpy(), b.numpy())
-    return a.dtype == b.dtype and same_bits(a.numpy(), b.numpy())
+    same = np.array_equal if a.dtype == ir.DataType.STRING else same_bits
+    return a.dtype == b.dtype and same(a.numpy(), b.numpy())
 
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:

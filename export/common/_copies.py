@@ -36,7 +36,15 @@ def copy_tensors(values: Any, device: torch.device | None = None) -> Any:
 def _copied_spans(
     tensors: Sequence[torch.Tensor], device: torch.device | None
 ) -> Mapping[int, tuple[torch.UntypedStorage, int]]:
-    """Return a copy of the used part of each memory, and where that part begins, in bytes, by the memory's address."""
+    """Copy the used part of the memory of tensors, each memory once.
+
+    Args:
+        tensors: tensors with plain memory.
+        device: see `copy_tensors`.
+
+    Returns:
+        the copy, and the byte of the memory at which it begins, by the address of the memory.
+    """
     used: dict[int, tuple[torch.UntypedStorage, int, int]] = {}
     for tensor in tensors:
         storage, start, end = used.get(_address(tensor), (tensor.untyped_storage(), *_span(tensor)))
@@ -53,7 +61,7 @@ def _copied_spans(
 
 
 def _part(source: torch.Tensor, storage: torch.UntypedStorage, begin: int) -> torch.Tensor:
-    """Return the tensor in a copied memory that corresponds to `source`."""
+    """Return the tensor in a copied memory that corresponds to `source`; the copy begins at byte `begin`."""
     size = source.element_size()
     offset = source.storage_offset() - begin // size
     part = torch.empty(0, dtype=source.dtype, device=storage.device)
@@ -70,6 +78,7 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _address(tensor: torch.Tensor) -> int:
+    """Return what identifies the memory of a tensor."""
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001  data_ptr is 0 for all empty ones
 
 

@@ -63,6 +63,7 @@ class Extensions:
         return next((_package(entry) for entry in entry_points(group=self.group, name=name)), "")
 
     def _import_built_in(self, name: str) -> Any:
+        """Import one of Filch's own extensions; the error says what to install."""
         module, _, attribute = self.built_in[name].partition(":")
         try:
             return getattr(import_module(module, self.package), attribute)
@@ -75,6 +76,7 @@ class Extensions:
             ) from error
 
     def _load(self, entry: EntryPoint) -> Any:
+        """Import an extension of another package."""
         try:
             return entry.load()
         except Exception as error:
@@ -83,4 +85,5 @@ class Extensions:
 
 
 def _package(entry: EntryPoint) -> str:
+    """Return the name of the package that has an entry point."""
     return entry.dist.name if entry.dist else entry.value.partition(":")[0]

@@ -1,6 +1,6 @@
 """Suggest a name for one that does not exist."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
@@ -10,18 +10,17 @@ def hint(name: str, known: Sequence[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
 
 
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return the most similar of the known names to append to a message, as `; did you mean 'x'?`; `""` if none is."""
+    close = get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
 _DTYPES = {
-    "fp16": "float16",
-    "half": "float16",
-    "f16": "float16",
+    **dict.fromkeys(("fp16", "half", "f16"), "float16"),
     "bf16": "bfloat16",
-    "fp32": "float32",
-    "f32": "float32",
-    "float": "float32",
-    "single": "float32",
-    "fp64": "float64",
-    "f64": "float64",
-    "double": "float64",
+    **dict.fromkeys(("fp32", "f32", "float", "single"), "float32"),
+    **dict.fromkeys(("fp64", "f64", "double"), "float64"),
 }
 
 
@@ -31,5 +30,5 @@ def dtype_hint(name: str) -> str:
     >>> dtype_hint("fp16")
     "; did you mean 'float16'?"
     """
-    close = _DTYPES.get(name.lower()) or next(iter(get_close_matches(name, set(_DTYPES.values()), n=1)), None)
-    return f"; did you mean {close!r}?" if close else ""
+    dtype = _DTYPES.get(name.lower(), name)
+    return suggestion(dtype, set(_DTYPES.values()))

@@ -118,7 +118,10 @@ class TimeLimit:
             raise step.error() from None
 
     def _watch(self) -> None:
-        # A step that begins later also expires later than a wait that begins now, so this thread needs no wake-up.
+        """Stop steps that take too long, until the block ends; this is what the separate thread runs.
+
+        A step that begins later also expires later than a wait that begins now, so the thread needs no wake-up.
+        """
         wait = self.seconds
         while not self._ended.wait(min(wait, threading.TIMEOUT_MAX)):
             stuck: FilchError | None = None
@@ -222,6 +225,7 @@ def end_process_if_stuck() -> Iterator[None]:
 
 
 def _end_process(message: str) -> None:
+    """Write a message to standard error and end the process at once."""
     sys.stderr.write(f"filch: {message}\n")
     sys.stderr.flush()
     os._exit(2)

@@ -8,8 +8,10 @@ from torch import fx
 
 _LARGE = 2**20  # bytes of a weight; smaller ones are converted whole
 _BLOCK = 2**18  # elements, which fit in the processor's cache in float64
-Read = Callable[[str, torch.Tensor, int | None], torch.Tensor]  # see `Interpreter`
-Compute = Callable[[fx.Node, Mapping[fx.Node, Any], Read], torch.Tensor]
+# Converts a value that a node reads, such as to float64. Its arguments are the name of the value, a tensor, and for a
+# block of a weight the index of its first element in the flat weight; see `Interpreter`.
+Read = Callable[[str, torch.Tensor, int | None], torch.Tensor]
+Compute = Callable[[fx.Node, Mapping[fx.Node, Any], Read], torch.Tensor]  # takes a node and the values by node
 
 
 def blockwise(node: fx.Node, env: Mapping[fx.Node, Any]) -> Compute | None:
@@ -50,12 +52,12 @@ def _embedding(node: fx.Node, env: Mapping[fx.Node, Any], read: Read) -> torch.T
     weight_node, indices_node = arguments[:2]
     weight, indices = env[weight_node], env[indices_node]
     width = weight.shape[1]
-    used, places = indices.unique(return_inverse=True)
+    used, positions = indices.unique(return_inverse=True)  # each row is read once
     if used.numel() and not 0 <= int(used[0]) <= int(used[-1]) < len(weight):
         raise IndexError(f"embedding indices are from 0 to {len(weight) - 1}, not {int(used[0])} to {int(used[-1])}")
     rows = [read(weight_node.name, weight[row], row * width) for row in used.tolist()]
-    none = read(weight_node.name, weight[:0], 0).new_empty(0, width)
-    return (torch.stack(rows) if rows else none)[places]
+    no_rows = read(weight_node.name, weight[:0], 0).new_empty(0, width)  # of the dtype that `read` returns
+    return (torch.stack(rows) if rows else no_rows)[positions]
 
 
 # The index of the weight among the arguments, and the function.

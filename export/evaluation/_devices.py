@@ -1,6 +1,7 @@
 """Move exported programs to a device: weights, and the devices that are written in their graphs."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,23 +27,41 @@ def program_on(program: ExportedProgram, device: torch.device) -> ExportedProgra
 
 def module_on(module: fx.GraphModule, device: torch.device) -> fx.GraphModule:
     """Return a copy of a graph module that creates its tensors on a device; the export wrote the model's device."""
-    moved = fx.GraphModule(module, copy.deepcopy(module.graph))
-    for node, original in zip(moved.graph.nodes, module.graph.nodes, strict=True):
-        node.name = original.name  # a copy renames what is no identifier, or is called like a builtin
-        node.args, node.kwargs = (
-            map_aggregate(items, lambda item: device if isinstance(item, torch.device) else item)
-            for items in (node.args, node.kwargs)
-        )
+
+    def moved_argument(argument: Any) -> Any:
+        return device if isinstance(argument, torch.device) else argument
+
+    def move(node: fx.Node) -> None:
+        node.args, node.kwargs = map_aggregate(node.args, moved_argument), map_aggregate(node.kwargs, moved_argument)
         if "val" in node.meta:
             node.meta["val"] = pytree.tree_map(lambda value: _to(value, device), node.meta["val"])
-    for name, child in moved.named_children():
-        if isinstance(child, fx.GraphModule):
-            setattr(moved, name, module_on(child, device))
-    for name, buffer in moved.named_buffers(recurse=False):
-        setattr(moved, name, _to(buffer, device))
-    moved.meta = module.meta
-    moved.recompile()
+
+    moved = changed_copy(module, move)
+    _move_buffers(moved, device)
     return moved
+
+
+def _move_buffers(module: fx.GraphModule, device: torch.device) -> None:
+    """Move the buffers of a graph module and of those in it."""
+    for name, buffer in module.named_buffers(recurse=False):
+        setattr(module, name, _to(buffer, device))
+    for child in module.children():
+        if isinstance(child, fx.GraphModule):
+            _move_buffers(child, device)
+
+
+def changed_copy(module: fx.GraphModule, change: Callable[[fx.Node], None]) -> fx.GraphModule:
+    """Copy a graph module and those in it (branches, loop bodies), and call `change` with each node of the copies."""
+    copied = fx.GraphModule(module, copy.deepcopy(module.graph))
+    for node, original in zip(copied.graph.nodes, module.graph.nodes, strict=True):
+        node.name = original.name  # a copy renames what is no identifier, or is called like a builtin
+        change(node)
+    for name, child in module.named_children():
+        if isinstance(child, fx.GraphModule):
+            setattr(copied, name, changed_copy(child, change))
+    copied.meta = module.meta
+    copied.recompile()
+    return copied
 
 
 def _named_devices(module: fx.GraphModule) -> set[torch.device]:
@@ -62,6 +81,7 @@ def _named_devices(module: fx.GraphModule) -> set[torch.device]:
 
 
 def _is_on(value: Any, device: torch.device) -> bool:
+    """Return whether a value is on a device, or is no tensor."""
     return not isinstance(value, torch.Tensor) or value.device == device
 
 

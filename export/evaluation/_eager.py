@@ -13,9 +13,8 @@ from .._errors import ExportError
 from ._blockwise import blockwise
 from ._unpredictable import fixed_seed, has_random_subgraph, is_random, is_uninitialized, zero_filled
 
-Visit = Callable[[str, torch.Tensor], None]
-Replace = Callable[[str, torch.Tensor], torch.Tensor]
-Read = Callable[[str, Any, int | None], Any]
+Replace = Callable[[str, torch.Tensor], torch.Tensor]  # takes the name of a value and its tensor
+Read = Callable[[str, Any, int | None], Any]  # see `Interpreter`
 _MAX_BITS = 64  # limit for integers that a program computes; an untrusted one could multiply integers for hours
 
 
@@ -61,21 +60,31 @@ def walk_eager(
                 interpreter.env[node] = replace(node.name, value)
 
 
-def visit_nodes(module: fx.GraphModule, inputs: Sequence[Any], visit: Visit) -> None:
-    """Run every node of a functional graph and call `visit` with each resulting tensor."""
+def node_values(
+    module: fx.GraphModule, inputs: Sequence[Any], wanted: Collection[str] | None = None
+) -> dict[str, torch.Tensor]:
+    """Run a functional graph; return the tensors that its nodes compute, on the CPU, by the names of the nodes.
 
-    class Visiting(fx.Interpreter):
+    Args:
+        module: the graph.
+        inputs: its inputs; the graph may write to them.
+        wanted: the names of the nodes to return; None for all.
+    """
+    values: dict[str, torch.Tensor] = {}
+
+    class Recording(fx.Interpreter):
         def run_node(self, n: fx.Node) -> Any:
             value = super().run_node(n)
-            if n.op == "call_function" and isinstance(value, torch.Tensor):
-                visit(n.name, value)
+            if n.op == "call_function" and isinstance(value, torch.Tensor) and (wanted is None or n.name in wanted):
+                values[n.name] = value.detach().cpu()
             return value
 
         def call_function(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return super().call_function(_with_any_layout(target), args, kwargs)
 
     with torch.no_grad():
-        Visiting(module).run(*inputs)
+        Recording(module).run(*inputs)
+    return values
 
 
 def placeholder_values(program: ExportedProgram, inputs: Mapping[str, torch.Tensor]) -> list[Any]:
@@ -97,12 +106,13 @@ def placeholder_values(program: ExportedProgram, inputs: Mapping[str, torch.Tens
 def can_replace(node: fx.Node, tensor: torch.Tensor) -> bool:
     """Whether a tensor, of any width, can replace a node's result; complex numbers are pairs of real ones in ONNX."""
     traced = node.meta.get("val")
-    return (
-        isinstance(traced, torch.Tensor) and traced.ndim == tensor.ndim and traced.is_complex() == tensor.is_complex()
-    )
+    if not isinstance(traced, torch.Tensor):
+        return False
+    return (traced.ndim, traced.is_complex()) == (tensor.ndim, tensor.is_complex())
 
 
 def _fits(node: fx.Node, tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has the dtype of a node's result, and can replace it."""
     return node.op == "call_function" and can_replace(node, tensor) and node.meta["val"].dtype == tensor.dtype
 
 

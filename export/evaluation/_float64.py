@@ -15,6 +15,7 @@ from .._errors import ExportError, reason
 from ..common._time_limit import limited
 from ..graph._arguments import map_leaves
 from ..operators._in_float64 import float64_dtype, float64_operator, in_float64
+from ._devices import changed_copy
 from ._eager import Interpreter, Read, placeholder_values
 
 _STEP = "eager PyTorch", "to run an operation of the exported program in float64"
@@ -60,9 +61,8 @@ class Float64Program:
         self._interpreter.read = _read_float64(read)
         try:
             with limited(*_STEP, error=ExportError), _in_float64(), torch.no_grad():
-                self._interpreter.env = {
-                    item: known[item] if item in known else run(item) for item in node.all_input_nodes
-                }
+                read_nodes = node.all_input_nodes
+                self._interpreter.env = {item: known[item] if item in known else run(item) for item in read_nodes}
                 return run(node)
         finally:
             self._interpreter.env = {}
@@ -110,21 +110,17 @@ def _in_float64() -> Iterator[None]:
 
 def _with_float64(module: fx.GraphModule) -> fx.GraphModule:
     """Copy a module and its submodules (branches, loop bodies) with float64 as the dtype argument of each operation."""
-    copied = fx.GraphModule(module, copy.deepcopy(module.graph))
-    for node, original in zip(copied.graph.nodes, module.graph.nodes, strict=True):
-        node.name = original.name  # a copy renames an input that is called `input` or like another builtin
+
+    def widen(node: fx.Node) -> None:
         if node.op == "call_function" and node.target not in _REINTERPRETING:
-            node.args = map_aggregate(node.args, _wide_dtype)
-            node.kwargs = map_aggregate(node.kwargs, _wide_dtype)
+            node.args, node.kwargs = map_aggregate(node.args, _wide_dtype), map_aggregate(node.kwargs, _wide_dtype)
             node.target = float64_operator(node.target)
-    for name, part in module.named_children():
-        if isinstance(part, fx.GraphModule):
-            setattr(copied, name, _with_float64(part))
-    copied.recompile()
-    return copied
+
+    return changed_copy(module, widen)
 
 
 def _wide_dtype(item: Any) -> Any:
+    """Return float64 in place of a floating-point dtype; any other argument as it is."""
     return float64_dtype(item) if isinstance(item, torch.dtype) else item
 
 

@@ -85,9 +85,8 @@ class _Scope:
         given: Collection[str] = frozenset(),
         ties: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
-        self._ties = ties
         self._model, self._opsets, self._attributes = model, opsets, attributes
-        self._noise, self._given = noise, given
+        self._noise, self._given, self._ties = noise, given, ties
 
     def outputs(self, node: ir.Node, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outputs of a node by name.
@@ -100,7 +99,7 @@ class _Scope:
         operator = find_operator(node.domain, node.op_type)
         settings = () if operator is None else (*operator.settings, operator.exponent)
         read = [self._read(node, at, values, settings) for at in range(len(node.inputs))]
-        while read and read[-1] is None:  # those at the end may be written or not
+        while read and read[-1] is None:  # a node may name inputs at the end that are left out, or not
             read.pop()
         if function is not None:
             results = self._call(function, node, read)
@@ -112,7 +111,14 @@ class _Scope:
         return {item.name: in_float64(result) for item, result in named if item.name and result is not None}
 
     def _read(self, node: ir.Node, at: int, values: Mapping[str, Any], settings: Collection[int | None]) -> Any:
-        """Return an input of a node; what noise could turn into another shape, or into NaN, has none."""
+        """Return an input of a node, with its noise; None if it is left out.
+
+        Args:
+            node: the node.
+            at: the index of the input.
+            values: see `outputs`.
+            settings: the indices of inputs without noise, which could make another shape or NaN of them.
+        """
         item = node.inputs[at]
         if item is None or not item.name:
             return None
@@ -129,11 +135,18 @@ class _Scope:
         return results[0] + (self._noise(node.outputs[0].name or "", size) - size), *results[1:]
 
     def _call(self, function: ir.Function, node: ir.Node, read: Sequence[Any]) -> Sequence[Any]:
+        """Return the outputs of a call of a model-local function."""
         defaults = {name: item.value for name, item in function.attributes.items() if item.value is not None}
         given = {**defaults, **self._values_of(node)}
         return _Scope(self._model, function.opset_imports, given, noise=self._noise).run(function, read, {})
 
     def _described(self, node: ir.Node, values: Mapping[str, Any]) -> NodeCall:
+        """Return how a node calls its operator.
+
+        Args:
+            node: the node.
+            values: the values around its graphs, by name.
+        """
         domain = "" if node.domain == "ai.onnx" else node.domain
         version = self._opsets.get(domain, self._opsets.get(node.domain, 1))
         return NodeCall(
@@ -196,8 +209,10 @@ def _attribute(item: ir.Attr) -> Any:
 
 
 def _declared(value: ir.Value | None) -> ir.DataType | None:
-    constant = None if value is None else value.const_value
-    return constant.dtype if constant is not None else None if value is None else value.dtype
+    """Return the declared dtype of an input; None if it is not known or the input is left out."""
+    if value is None:
+        return None
+    return value.dtype if value.const_value is None else value.const_value.dtype
 
 
 def _by_reference(model: ir.Model, node: ir.Node, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -218,10 +233,12 @@ def _by_reference(model: ir.Model, node: ir.Node, inputs: Mapping[str, Any]) -> 
 
 
 def _integers(results: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, torch.Tensor]]:
+    """Yield the names and tensors of the results that are arrays of integers or booleans."""
     for name, array in results:
         if isinstance(array, np.ndarray | np.generic) and array.dtype.kind in "biu":
             yield name, array_to_torch(array, copy=False)
 
 
 def _is_exact(value: Any) -> bool:
+    """Return whether a value is a tensor of integers or booleans."""
     return isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())

@@ -201,5 +201,6 @@ def _number(graph: Graph, name: str) -> Any:
 
 
 def _is_view(node: fx.Node) -> bool:
+    """Return whether an operator returns a view of an input."""
     returns = getattr(getattr(node.target, "_schema", None), "returns", ())
     return any(item.alias_info is not None and not item.alias_info.is_write for item in returns)

@@ -47,11 +47,11 @@ def find_by_value(
     calls = {}
     for key, sides in captured.items():
         known = [{port.path: port for port in ports if port is not None} for ports in followed.get(key, ((), ()))]
-        ports = (
+        inputs_and_outputs = (
             tuple(known_ports.get(path) or matches[id(tensor)].port(path) for path, tensor in side.items())
             for known_ports, side in zip(known, sides, strict=True)
         )
-        calls[key] = ModuleCall(*key, *ports)
+        calls[key] = ModuleCall(*key, *inputs_and_outputs)
     return calls
 
 
@@ -85,6 +85,7 @@ class _Match:
             self._best = (error, name)
 
     def port(self, path: str) -> Port:
+        """Return the port of the tensor, which is at this path of its call."""
         if self._best is None:
             return Port(path, None, "dead", "no value of the exported program equals it")
         return Port(path, self._best[1], "exact", _NOTE)
@@ -106,7 +107,5 @@ def _tensors_of(records: Records, key: tuple[str, int]) -> tuple[dict[str, torch
     """Return the input tensors and the output tensors of a module call, by their paths."""
     path, iteration = key
     args, kwargs = records[records.arguments_key(path, iteration)]
-    return (
-        argument_tensors(records.modules[path].parameters, args, kwargs),
-        tensors(records[Key(path, iteration, "O")]),
-    )
+    inputs = argument_tensors(records.modules[path].parameters, args, kwargs)
+    return inputs, tensors(records[Key(path, iteration, "O")])

@@ -5,8 +5,8 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -15,7 +15,7 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 from .._errors import ExportError, reason
-from ..graph._module_calls import ModuleCall
+from ..graph._module_calls import ModuleCall, Port
 from ..program._original import Original
 from ..program._program import Program
 from ..program._renaming import renamed_program
@@ -44,6 +44,168 @@ def register_caches(model: nn.Module) -> None:
         register_dynamic_cache_export_support()
 
 
+def _cache_classes() -> Any:
+    """Return the module with the caches of transformers, a library that takes seconds to import."""
+    return importlib.import_module("transformers.cache_utils")
+
+
+@dataclass(frozen=True)
+class CachedModel:
+    """A language model of transformers, and the kind of its cache.
+
+    Attributes:
+        model: the model.
+        slots: the number of slots of a static cache; 0 for a dynamic one.
+        encoded: what its encoder computes (see `encoder_states`); the keys and values of these stay in the cache.
+        has_windows: whether layers with a sliding window keep the last keys and values only.
+    """
+
+    model: nn.Module
+    slots: int = 0
+    encoded: torch.Tensor | None = None
+    has_windows: bool = False
+
+    def arguments(
+        self, tokens: torch.Tensor, cache: Any, past: int, mask: torch.Tensor | None = None
+    ) -> dict[str, Any]:
+        """Return the keyword arguments of a call.
+
+        Args:
+            tokens: those after the ones in the cache, int64 in the shape [rows, queries].
+            cache: the cache.
+            past: how many tokens are in it.
+            mask: which tokens are attended to, of those in the cache and of `tokens`, int64 in the shape [rows, keys];
+                None for all.
+        """
+        rows, queries = tokens.shape
+        mask = torch.ones(rows, past + queries, dtype=torch.long, device=tokens.device) if mask is None else mask
+        positions = torch.where(mask.bool(), mask.cumsum(-1) - 1, 0)[:, -queries:]
+        if self.slots:
+            used_mask = nn.functional.pad(mask, (0, self.slots - mask.shape[1]))
+        else:
+            used_mask = mask[:, -(getattr(cache, "kept", past) + queries) :].clone()
+        accepted = inspect.signature(self.model.forward).parameters
+        prefix = "" if self.encoded is None else "decoder_"
+        given: dict[str, Any] = {
+            f"{prefix}input_ids": tokens.clone(),  # views would have the size of their base as a further dimension
+            f"{prefix}attention_mask": used_mask,
+            f"{prefix}position_ids": positions.clone(),
+        }
+        if f"{prefix}input_ids" in accepted:
+            given = {name: item for name, item in given.items() if name in accepted}
+        if has_only_states(self.model):  # they need neither a mask nor positions
+            given = {"input_ids": given["input_ids"]}
+        given |= {} if self.encoded is None else {"encoder_outputs": (self.encoded,)}
+        if (name := cache_argument(self.model, given)) is None:
+            raise ExportError("its forward has no argument for a cache")
+        return {**given, name: cache}
+
+    def call(self, tokens: torch.Tensor, cache: Any, past: int) -> Any:
+        """Return what the model returns, without gradients; see `arguments`."""
+        with torch.no_grad():
+            return self.model(**self.arguments(tokens, cache, past))
+
+    def empty_cache(self, tokens: torch.Tensor) -> Any:
+        """Return a cache of transformers without tokens, which has all its tensors.
+
+        All its layers keep all tokens, unless it has windows: those that attend to a window have a mask for that.
+        Recurrent states are 0.
+
+        Args:
+            tokens: of as many sequences as the cache will have, int64 in the shape [rows, any length].
+
+        Raises:
+            ExportError: the model fails, or keeps something else than keys and values in its cache.
+        """
+        module, is_recurrent = _cache_classes(), has_recurrent_states(self.model)
+        self._check_kind(is_recurrent=is_recurrent)
+        cache = module.DynamicCache(config=self.model.config) if is_recurrent else module.DynamicCache()
+        cache = cache if self.encoded is None else module.EncoderDecoderCache(cache, module.DynamicCache())
+        try:
+            used = step_cache(self.model, replace(self, slots=0).call(tokens[:, :1], cache, 0))
+            own = used if self.encoded is None else used.self_attention_cache
+            states = [(layer.keys, layer.values) for layer in own.layers if not hasattr(layer, "recurrent_states")]
+        except Exception as error:
+            why = error if isinstance(error, ExportError) else reason(error)
+            name = type(self.model).__name__
+            raise ExportError(f"{name} does not take the cache of a causal language model: {why}") from error
+        if is_recurrent:
+            return self._without_tokens(used)
+        if self.has_windows:
+            return self._with_windows(states)
+        if self.slots:
+            static = module.StaticCache(config=self.model.config, max_cache_len=self.slots)
+            static.layers = [module.StaticLayer(max_cache_len=self.slots) for _ in states]
+            for layer, shapes in zip(static.layers, states, strict=True):
+                layer.lazy_initialization(*shapes)
+            return static
+        empty = module.DynamicCache([tuple(item[:, :, :0].clone() for item in layer) for layer in states])
+        return empty if self.encoded is None else module.EncoderDecoderCache(empty, used.cross_attention_cache)
+
+    def _check_kind(self, *, is_recurrent: bool) -> None:
+        """Refuse a kind of cache that the model can't have; `is_recurrent` is whether it has recurrent states."""
+        name = type(self.model).__name__
+        if self.has_windows and (is_recurrent or self.encoded is not None):
+            what = "recurrent states" if is_recurrent else "an encoder"
+            raise ExportError(f"{name} has {what}: it is exported with a dynamic cache, not with a window")
+        if self.slots and is_recurrent:
+            raise ExportError(f"{name} has recurrent states, which have no static cache: use a dynamic one")
+        if self.slots and self.encoded is not None:
+            raise ExportError(f"{name} has an encoder: it is exported with a dynamic cache, not with a static one")
+
+    def _without_tokens(self, used: Any) -> Any:
+        """Remove the tokens from a cache with recurrent states, and return it."""
+        if any(hasattr(layer, "recurrent_states") and getattr(layer, "is_sliding", False) for layer in used.layers):
+            name = type(self.model).__name__
+            raise ExportError(f"{name} has layers with recurrent states and a window of keys, which are not exported")
+        used.layers = [_emptied(layer) for layer in used.layers]
+        return used
+
+    def _with_windows(self, states: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
+        """Return a cache without tokens, whose layers with a window keep the last ones.
+
+        Args:
+            states: keys and values of each layer, for their shapes.
+        """
+        module = importlib.import_module("._window_cache", __package__)
+        windows, slots = window_sizes(self.model), self.slots
+        if not any(windows):
+            kind, name = "static" if slots else "dynamic", type(self.model).__name__
+            raise ExportError(f"{name} has no layer with a sliding window: export it with a {kind} cache")
+        if not slots and any(0 < window < _LEAST_WINDOW for window in windows):
+            raise ExportError(f"a window of less than {_LEAST_WINDOW} tokens is not exported: torch would fix its size")
+        if slots:
+            cache = module.SlotCache()
+            sizes = [min(window or slots, slots) for window in windows]
+            cache.layers = [
+                module.SlotLayer(size, is_sliding=bool(window)) for size, window in zip(sizes, windows, strict=True)
+            ]
+        else:
+            cache = module.WindowCache()
+            cache.layers = [module.WindowLayer(window) if window else module.DynamicLayer() for window in windows]
+        for layer, (keys, values) in zip(cache.layers, states, strict=True):
+            layer.lazy_initialization(keys, values)
+            if not slots:
+                layer.keys, layer.values = keys[:, :, :0].clone(), values[:, :, :0].clone()
+        register_caches(self.model)
+        return cache
+
+
+def _emptied(layer: Any) -> Any:
+    """Return a layer of a cache without tokens, or with states that are 0."""
+    keys = [item for name in ("keys", "values") if (item := getattr(layer, name, None)) is not None]
+    if not hasattr(layer, "recurrent_states"):
+        layer = _cache_classes().DynamicLayer()
+        layer.lazy_initialization(*keys)
+    if keys:
+        layer.keys, layer.values = (item[:, :, :0].clone() for item in keys)
+    for states in (getattr(layer, "conv_states", {}), getattr(layer, "recurrent_states", {})):
+        for state in states.values():
+            if state is not None:
+                state.zero_()
+    return layer
+
+
 def cached_inputs(
     model: nn.Module, tokens: object, others: Mapping[str, Any], cache: CacheKind, slots: int
 ) -> tuple[dict[str, Any], Any]:
@@ -65,30 +227,39 @@ def cached_inputs(
         raise ExportError(f"give the number of slots of the static cache, at least {_PAST + _QUERIES}")
     register_caches(model)
     has_windows = cache.endswith("window")
-    in_steps = has_recurrent_states(model) or has_windows
+    one_by_one = has_recurrent_states(model) or has_windows  # the program takes one token in each call
     count = _ROWS * (_PAST + _QUERIES)
-    given = tokens.flatten().repeat(-(-count // tokens.numel()))[:count].reshape(_ROWS, -1)
+    example = tokens.flatten().repeat(-(-count // tokens.numel()))[:count].reshape(_ROWS, -1)
     encoded = encoder_states(model, others)
     encoded = None if encoded is None else encoded[:1].repeat(_ROWS, 1, 1)
-    filled = empty_cache(model, slots, given, encoded, has_windows=has_windows)
-    with torch.no_grad():
-        for start, end in [(index, index + 1) for index in range(_PAST)] if in_steps else [(0, _PAST)]:
-            filled = step_cache(
-                model, model(**step_arguments(model, given[:, start:end], filled, start, slots, encoded))
-            )
-    last = given[:, _PAST : _PAST + (1 if in_steps else _QUERIES)]
-    kwargs = step_arguments(model, last, filled, _PAST, slots, encoded)
+    cached = CachedModel(model, slots, encoded, has_windows)
+    filled = cached.empty_cache(example)
+    for start, end in [(index, index + 1) for index in range(_PAST)] if one_by_one else [(0, _PAST)]:
+        filled = step_cache(model, cached.call(example[:, start:end], filled, start))
+    kwargs = cached.arguments(example[:, _PAST : _PAST + (1 if one_by_one else _QUERIES)], filled, _PAST)
+    return kwargs, _dynamic_shapes(kwargs, filled, has_slots=bool(slots), one_by_one=one_by_one)
+
+
+def _dynamic_shapes(kwargs: Mapping[str, Any], cache: Any, *, has_slots: bool, one_by_one: bool) -> dict[str, Any]:
+    """Return the `dynamic_shapes` of `torch.export.export` for a call that continues a cache.
+
+    Args:
+        kwargs: the arguments.
+        cache: the cache among them.
+        has_slots: whether it is static: then its size, and that of the mask, is fixed.
+        one_by_one: whether the number of new tokens is fixed.
+    """
     rows, dynamic = {0: Dim.DYNAMIC}, {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
-    shapes: dict[str, Any] = dict.fromkeys(("input_ids", "position_ids"), rows if in_steps else dynamic)
-    shapes["attention_mask"] = rows if slots else dynamic
+    shapes: dict[str, Any] = dict.fromkeys(("input_ids", "position_ids"), rows if one_by_one else dynamic)
+    shapes["attention_mask"] = rows if has_slots else dynamic
     shapes |= {f"decoder_{name}": shape for name, shape in shapes.items()} | {"encoder_outputs": (dynamic,)}
-    caches = [getattr(filled, name, None) for name in ("self_attention_cache", "cross_attention_cache")]
-    layers = [layer for cache in caches if cache is not None for layer in cache.layers] or filled.layers
+    caches = [getattr(cache, name, None) for name in ("self_attention_cache", "cross_attention_cache")]
+    layers = [layer for item in caches if item is not None for layer in item.layers] or cache.layers
     growing = {id(getattr(layer, name, None)) for layer in layers for name in ("keys", "values")}
-    past = rows if slots else {0: Dim.DYNAMIC, 2: Dim.DYNAMIC}
-    leaves = pytree.tree_leaves(filled)
+    past = rows if has_slots else {0: Dim.DYNAMIC, 2: Dim.DYNAMIC}
+    leaves = pytree.tree_leaves(cache)
     of_cache = [past if id(leaf) in growing else rows if leaf.dim() else {} for leaf in leaves]
-    return kwargs, {name: shapes.get(name, of_cache) for name in kwargs}
+    return {name: shapes.get(name, of_cache) for name in kwargs}
 
 
 def encoder_states(model: nn.Module, inputs: Mapping[str, Any]) -> torch.Tensor | None:
@@ -136,9 +307,8 @@ def _own_layers(model: nn.Module) -> list[Any]:
     """Return the layers of the cache that transformers makes for the configuration of a model; none if it has none."""
     if "transformers" not in sys.modules or (config := getattr(model, "config", None)) is None:
         return []
-    module = importlib.import_module("transformers.cache_utils")
     try:
-        layers: list[Any] = module.DynamicCache(config=config).layers
+        layers: list[Any] = _cache_classes().DynamicCache(config=config).layers
     except (AttributeError, TypeError):  # a configuration of something else
         return []
     return layers
@@ -156,55 +326,9 @@ def step_cache(model: nn.Module, output: Any) -> Any:
     return cache
 
 
-def step_arguments(  # noqa: PLR0917  called in this file
-    model: nn.Module,
-    tokens: torch.Tensor,
-    cache: Any,
-    past: int,
-    slots: int,
-    encoded: torch.Tensor | None = None,
-    mask: torch.Tensor | None = None,
-) -> dict[str, Any]:
-    """Return the keyword arguments of a call.
-
-    Args:
-        model: the model.
-        tokens: those after the ones in the cache, int64 in the shape [rows, queries].
-        cache: the cache.
-        past: how many tokens are in it.
-        slots: the number of slots of a static cache; 0 for a dynamic one.
-        encoded: see `encoder_states`.
-        mask: which tokens are attended to, of those in the cache and of `tokens`, int64 in the shape [rows, keys]; None
-            for all.
-    """
-    rows, queries = tokens.shape
-    used = getattr(cache, "kept", past) + queries
-    mask = torch.ones(rows, past + queries, dtype=torch.long, device=tokens.device) if mask is None else mask
-    places = torch.where(mask.bool(), mask.cumsum(-1) - 1, 0)[:, -queries:]
-    accepted = inspect.signature(model.forward).parameters
-    given: dict[str, Any] = {
-        "input_ids": tokens.clone(),  # views would have the size of their base as a further dimension
-        "attention_mask": nn.functional.pad(mask, (0, slots - mask.shape[1])) if slots else mask[:, -used:].clone(),
-        "position_ids": places.clone(),
-    }
-    prefix = "" if encoded is None else "decoder_"
-    given = {
-        prefix + key: item
-        for key, item in given.items()
-        if prefix + key in accepted or f"{prefix}input_ids" not in accepted
-    }
-    if has_only_states(model):  # they need neither a mask nor positions
-        given = {"input_ids": given["input_ids"]}
-    given |= {} if encoded is None else {"encoder_outputs": (encoded,)}
-    if (name := cache_argument(model, given)) is None:
-        raise ExportError("its forward has no argument for a cache")
-    return {**given, name: cache}
-
-
 def window_sizes(model: nn.Module) -> list[int]:
     """Return the number of tokens that each layer of a model of transformers attends to; 0 for all."""
-    # The model is one of transformers, which takes seconds to import.
-    layers = importlib.import_module("transformers.cache_utils").DynamicCache(config=model.config).layers
+    layers = _cache_classes().DynamicCache(config=model.config).layers
     return [getattr(layer, "sliding_window", 0) if layer.is_sliding else 0 for layer in layers]
 
 
@@ -231,8 +355,8 @@ def cached_call(
     Raises:
         ExportError: the model fails, or keeps something else than keys and values in its cache.
     """
-    encoded = encoder_states(model, others or {})
-    return step_arguments(model, tokens, empty_cache(model, slots, tokens, encoded), 0, slots, encoded, mask)
+    cached = CachedModel(model, slots, encoder_states(model, others or {}))
+    return cached.arguments(tokens, cached.empty_cache(tokens), 0, mask)
 
 
 def stepwise_call(
@@ -255,15 +379,15 @@ def stepwise_call(
     Raises:
         ExportError: the model fails.
     """
-    (rows, length), cache = tokens.shape, empty_cache(model, slots, tokens, has_windows=has_windows)
+    (rows, length), cached = tokens.shape, CachedModel(model, slots, has_windows=has_windows)
+    cache = cached.empty_cache(tokens)
     register_caches(model)
     structure = pytree.tree_structure(cache)
-    states: list[list[torch.Tensor]] = []
+    states: list[list[torch.Tensor]] = []  # the tensors of the cache before each step
     logits = []
     for step in range(length):
         states.append([leaf.clone() for leaf in pytree.tree_leaves(cache)])
-        with torch.no_grad():
-            output = model(**step_arguments(model, tokens[:, step : step + 1], cache, step, slots))
+        output = cached.call(tokens[:, step : step + 1], cache, step)
         cache = step_cache(model, output)
         logits.append(logits_of(output))
     stacked = [
@@ -271,13 +395,13 @@ def stepwise_call(
         for items in zip(*states, strict=True)
     ]
     whole = pytree.tree_unflatten(stacked, structure)
-    arguments = step_arguments(model, tokens.reshape(-1, 1), whole, length - 1, slots)
-    places = torch.arange(length, device=tokens.device)
-    if slots:
-        used = (torch.arange(slots, device=tokens.device) <= places[:, None]).long().repeat(rows, 1)
+    arguments = cached.arguments(tokens.reshape(-1, 1), whole, length - 1)
+    steps = torch.arange(length, device=tokens.device)
+    if slots:  # the first columns of the mask are used, else the last ones
+        used = (torch.arange(slots, device=tokens.device) <= steps[:, None]).long().repeat(rows, 1)
     else:
-        used = (places >= length - 1 - places[:, None]).long().repeat(rows, 1)[:, -getattr(whole, "kept", length) - 1 :]
-    others = {"attention_mask": used, "position_ids": places.repeat(rows)[:, None]}
+        used = (steps >= length - 1 - steps[:, None]).long().repeat(rows, 1)[:, -getattr(whole, "kept", length) - 1 :]
+    others = {"attention_mask": used, "position_ids": steps.repeat(rows)[:, None]}
     return arguments | {name: item for name, item in others.items() if name in arguments}, torch.cat(logits, 1)
 
 
@@ -285,109 +409,6 @@ def _on_the_right(item: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     """Return keys or values with further rows before them, up to a shape; states as they are."""
     missing = 0 if item.shape == shape else shape[2] - item.shape[2]
     return nn.functional.pad(item, (0, 0, missing, 0)) if missing else item
-
-
-def empty_cache(
-    model: nn.Module,
-    slots: int,
-    tokens: torch.Tensor,
-    encoded: torch.Tensor | None = None,
-    *,
-    has_windows: bool = False,
-) -> Any:
-    """Return a cache of transformers without tokens, which has all its tensors.
-
-    All its layers keep all tokens, unless it has windows: those that attend to a window have a mask for that. Recurrent
-    states are 0.
-
-    Args:
-        model: the model.
-        slots: the number of slots of a static cache; 0 for a dynamic one.
-        tokens: of as many sequences as the cache will have, int64 in the shape [rows, any length].
-        encoded: see `encoder_states`; the keys and values of these stay in the cache.
-        has_windows: whether layers with a sliding window keep the last keys and values only.
-
-    Raises:
-        ExportError: the model fails, or keeps something else than keys and values in its cache.
-    """
-    # The model is one of transformers, which takes seconds to import.
-    module = importlib.import_module("transformers.cache_utils")
-    name, is_recurrent = type(model).__name__, has_recurrent_states(model)
-    if has_windows and (is_recurrent or encoded is not None):
-        what = "recurrent states" if is_recurrent else "an encoder"
-        raise ExportError(f"{name} has {what}: it is exported with a dynamic cache, not with a window")
-    if slots and is_recurrent:
-        raise ExportError(f"{name} has recurrent states, which have no static cache: use a dynamic one")
-    if slots and encoded is not None:
-        raise ExportError(f"{name} has an encoder: it is exported with a dynamic cache, not with a static one")
-    cache = module.DynamicCache(config=model.config) if is_recurrent else module.DynamicCache()
-    cache = cache if encoded is None else module.EncoderDecoderCache(cache, module.DynamicCache())
-    try:
-        with torch.no_grad():
-            used = step_cache(model, model(**step_arguments(model, tokens[:, :1], cache, 0, 0, encoded)))
-        own = used if encoded is None else used.self_attention_cache
-        layers = [(layer.keys, layer.values) for layer in own.layers if not hasattr(layer, "recurrent_states")]
-    except Exception as error:
-        why = error if isinstance(error, ExportError) else reason(error)
-        raise ExportError(f"{name} does not take the cache of a causal language model: {why}") from error
-    if is_recurrent:
-        if any(hasattr(layer, "recurrent_states") and getattr(layer, "is_sliding", False) for layer in used.layers):
-            raise ExportError(f"{name} has layers with recurrent states and a window of keys, which are not exported")
-        used.layers = [_emptied(layer) for layer in used.layers]
-        return used
-    if has_windows:
-        return _with_windows(model, layers, slots)
-    if not slots:
-        empty = module.DynamicCache([tuple(item[:, :, :0].clone() for item in layer) for layer in layers])
-        return empty if encoded is None else module.EncoderDecoderCache(empty, used.cross_attention_cache)
-    static = module.StaticCache(config=model.config, max_cache_len=slots)
-    static.layers = [module.StaticLayer(max_cache_len=slots) for _ in layers]
-    for layer, states in zip(static.layers, layers, strict=True):
-        layer.lazy_initialization(*states)
-    return static
-
-
-def _with_windows(model: nn.Module, states: list[tuple[torch.Tensor, torch.Tensor]], slots: int) -> Any:
-    """Return a cache without tokens, whose layers with a window keep the last ones, for states of these shapes."""
-    module = importlib.import_module("._window_cache", __package__)
-    windows = window_sizes(model)
-    if not any(windows):
-        kind = "static" if slots else "dynamic"
-        raise ExportError(f"{type(model).__name__} has no layer with a sliding window: export it with a {kind} cache")
-    if slots:
-        sizes = [min(window or slots, slots) for window in windows]
-        cache = module.SlotCache()
-        cache.layers = [
-            module.SlotLayer(size, is_sliding=bool(window)) for size, window in zip(sizes, windows, strict=True)
-        ]
-        for layer, (keys, values) in zip(cache.layers, states, strict=True):
-            layer.lazy_initialization(keys, values)
-        register_caches(model)
-        return cache
-    if any(0 < window < _LEAST_WINDOW for window in windows):
-        raise ExportError(f"a window of less than {_LEAST_WINDOW} tokens is not exported: torch would fix its size")
-    cache = module.WindowCache()
-    cache.layers = [module.WindowLayer(window) if window else module.DynamicLayer() for window in windows]
-    for layer, (keys, values) in zip(cache.layers, states, strict=True):
-        layer.lazy_initialization(keys, values)
-        layer.keys, layer.values = keys[:, :, :0].clone(), values[:, :, :0].clone()
-    register_caches(model)
-    return cache
-
-
-def _emptied(layer: Any) -> Any:
-    """Return a layer of a cache without tokens, or with states that are 0."""
-    keys = [item for name in ("keys", "values") if (item := getattr(layer, name, None)) is not None]
-    if not hasattr(layer, "recurrent_states"):
-        layer = importlib.import_module("transformers.cache_utils").DynamicLayer()
-        layer.lazy_initialization(*keys)
-    if keys:
-        layer.keys, layer.values = (item[:, :, :0].clone() for item in keys)
-    for states in (getattr(layer, "conv_states", {}), getattr(layer, "recurrent_states", {})):
-        for state in states.values():
-            if state is not None:
-                state.zero_()
-    return layer
 
 
 @contextlib.contextmanager
@@ -420,6 +441,7 @@ def with_cache_names(program: Program) -> Program:
 
 
 def _input_name(path: str) -> str:
+    """Return the new name of an input by the path of the argument; `""` if it keeps its name."""
     if path.startswith("encoder_outputs"):
         return "encoder_hidden_states"
     return path.removeprefix("decoder_") if path.startswith("decoder_") else _cache_name(path, "past_key_values")
@@ -431,6 +453,12 @@ _SIDES = {"": "", ".self_attention_cache": "decoder.", ".cross_attention_cache":
 
 
 def _cache_name(path: str, prefix: str) -> str:
+    """Return the name of a tensor of a cache by its path; `""` for another tensor.
+
+    Args:
+        path: such as `past_key_values.layers[0].keys`.
+        prefix: of the name: `past_key_values` for an input, `present` for an output.
+    """
     found = _OF_CACHE.search(path)
     if found is None or found[3] not in _NAMES:
         return ""
@@ -438,7 +466,7 @@ def _cache_name(path: str, prefix: str) -> str:
 
 
 def _renamed(program: Program, names: Mapping[str, str]) -> Program:
-    """Return a program with other names for some values."""
+    """Return a program, and its exported program, with other names for some values."""
     original = program.original
     if original is None:
         raise ExportError("only a new export has its exported program")
@@ -446,8 +474,12 @@ def _renamed(program: Program, names: Mapping[str, str]) -> Program:
         values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
         for value in values:
             value.name = names.get(value.name or "", value.name)
+
+    def renamed_ports(ports: Iterable[Port]) -> tuple[Port, ...]:
+        return tuple(replace(port, value=names.get(port.value or "", port.value)) for port in ports)
+
     calls = {
-        key: ModuleCall(*key, *(tuple(_new_port(port, names) for port in side) for side in (call.inputs, call.outputs)))
+        key: ModuleCall(*key, renamed_ports(call.inputs), renamed_ports(call.outputs))
         for key, call in program.module_calls.items()
     }
     return replace(
@@ -458,7 +490,3 @@ def _renamed(program: Program, names: Mapping[str, str]) -> Program:
         operators=tuple(replace(item, value=names.get(item.value or "", item.value)) for item in program.operators),
         original=Original.of(renamed_program(original.program, names), original.model),
     )
-
-
-def _new_port(port: Any, names: Mapping[str, str]) -> Any:
-    return replace(port, value=names.get(port.value, port.value))

@@ -2,8 +2,8 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -105,12 +105,28 @@ def export(
         def next_step(name: str) -> None:
             steps.next(name, _STEPS[name])
 
-        return _export(model, args, kwargs, dynamic_shapes, next_step, onnx_only=onnx_only)
+        return _export(_ExportedCall(model, args, kwargs, dynamic_shapes), next_step, onnx_only=onnx_only)
+
+
+@dataclass(frozen=True)
+class _ExportedCall:
+    """The call of a model that is exported; see `export` for the attributes."""
+
+    model: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    dynamic_shapes: Any
+
+    @property
+    def torch_shapes(self) -> Any:
+        """The dynamic shapes as torch.export takes them."""
+        return _dimensions(self.dynamic_shapes)
 
 
 def _export_with_cache(
     model: nn.Module, args: tuple[Any, ...], others: dict[str, Any], cache: CacheKind, slots: int
 ) -> Program:
+    """Export a language model with a cache; `others` are the inputs besides the tokens."""
     name = "decoder_input_ids" if "decoder_input_ids" in others else "input_ids"
     tokens = args[0] if len(args) == 1 else others.pop(name, None)
     with exportable_experts(model):
@@ -118,22 +134,15 @@ def _export_with_cache(
         return with_cache_names(export(model, (), kwargs, dynamic_shapes=shapes))
 
 
-def _export(
-    model: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    dynamic_shapes: Any,
-    next_step: Callable[[str], None],
-    *,
-    onnx_only: bool,
-) -> Program:
+def _export(call: _ExportedCall, next_step: Callable[[str], None], *, onnx_only: bool) -> Program:
     """Export a model; see `export`. `next_step` is called with the name of each step."""
+    model = call.model
     register_caches(model)
     next_step("running the model")
-    eager_calls = record_calls(model, args, kwargs)
+    eager_calls = record_calls(model, call.args, call.kwargs)
     with _frozen(model):
         next_step("torch.export")
-        exported, strategy = _torch_export(model, args, kwargs, dynamic_shapes, eager_calls)
+        exported, strategy = _torch_export(call, eager_calls)
         signatures = _pop_signatures(exported, eager_calls)
         _drop_tracepoints(exported)
         _keep_lines(exported)
@@ -143,7 +152,7 @@ def _export(
         refusal = ""
         with plain_weight_names(exported) as restore_names:
             try:
-                decomposed, onnx_model = _translated(exported, dynamic_shapes)
+                decomposed, onnx_model = _translated(exported, call.dynamic_shapes)
             except ExportError as error:
                 if onnx_only:
                     raise
@@ -155,44 +164,48 @@ def _export(
     next_step("module calls")
     graph = graph_from_onnx(onnx_model)
     names = Names(exported, decomposed, graph)
-    # The model's own call has no signature: its inputs and outputs are the program's.
-    followed = {("", 0): _sides(eager_calls["", 0], _user_inputs(exported), _user_outputs(exported), names)}
-    for key, signature in signatures.items():
-        if key in eager_calls and _is_filled(signature, eager_calls[key]):
-            followed[key] = _sides(eager_calls[key], signature.inputs, signature.outputs, names)
-    calls = {key: call for key, sides in followed.items() if (call := _module_call(key, sides)) is not None}
+    followed = _followed_calls(exported, eager_calls, signatures, names)
+    calls = {key: found for key, sides in followed.items() if (found := _module_call(key, sides)) is not None}
     # Captures and inputs of programs are on the CPU, so references are computed there.
     original = Original.of(program_on(decomposed, torch.device("cpu")), onnx_model)
-    inputs = {name: path for name, path in _inputs(model, exported, args, kwargs).items() if name in graph.inputs}
+    paths = {name: path for name, path in _input_paths(call, exported).items() if name in graph.inputs}
     missing = [key for key in eager_calls if key not in calls]
     if missing:
-        values = capture_calls(model, args, kwargs, missing)
-        calls |= find_by_value(missing, values, original, inputs, followed)
+        records = capture_calls(model, call.args, call.kwargs, missing)
+        calls |= find_by_value(missing, records, original, paths, followed)
     ordered = {key: calls[key] for key in eager_calls}
     operators = model_operators(model, exported, names)
     kind = ModuleInfo.of(model).type_name
-    program = Program(onnx_model, inputs, ordered, kind, operators, original, outputs=graph.outputs, strategy=strategy)
+    program = Program(onnx_model, paths, ordered, kind, operators, original, outputs=graph.outputs, strategy=strategy)
     return replace(program, untranslated=refusal)
 
 
-def _torch_export(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any, calls: EagerCalls
-) -> tuple[ExportedProgram, str]:
+def _followed_calls(
+    exported: ExportedProgram, eager_calls: EagerCalls, signatures: Signatures, names: Names
+) -> dict[tuple[str, int], Sides]:
+    """Return the ports of the calls that torch.export has followed, by module path and iteration."""
+    interface = exported.graph_signature
+    inputs, outputs = map(_user_arguments, (interface.input_specs, interface.output_specs))
+    # The model's own call has no signature: its inputs and outputs are the program's.
+    followed = {("", 0): _sides(eager_calls["", 0], inputs, outputs, names)}
+    for key, signature in signatures.items():
+        if key in eager_calls and _is_filled(signature, eager_calls[key]):
+            followed[key] = _sides(eager_calls[key], signature.inputs, signature.outputs, names)
+    return followed
+
+
+def _torch_export(call: _ExportedCall, eager_calls: EagerCalls) -> tuple[ExportedProgram, str]:
     """Return the exported program and the strategy that succeeded (see `Program.strategy`)."""
 
     def attempt(preserve: Sequence[str]) -> ExportedProgram:
+        options: dict[str, Any] = {"dynamic_shapes": call.torch_shapes, "strict": False}
         with quiet():
             return torch.export.export(
-                model,
-                args,
-                kwargs,
-                dynamic_shapes=_dimensions(dynamic_shapes),
-                strict=False,
-                preserve_module_call_signature=tuple(preserve),
+                call.model, call.args, call.kwargs, preserve_module_call_signature=tuple(preserve), **options
             )
 
     try:
-        return attempt(plain_modules(calls)), "strict=False"
+        return attempt(plain_modules(eager_calls)), "strict=False"
     except Exception as error:  # noqa: BLE001  torch.export raises exceptions of any type
         first = error
     try:
@@ -200,33 +213,38 @@ def _torch_export(
         # found by comparing their inputs and outputs.
         exported, strategy = attempt(()), "strict=False"
     except Exception as error:
-        result = _fall_back(model, args, kwargs, dynamic_shapes)
+        result = _fall_back(call)
         if result is None:
-            raise ExportError(f"torch can't export {type(model).__name__}: {reason(error)}") from error
+            raise ExportError(f"torch can't export {type(call.model).__name__}: {reason(error)}") from error
         exported, strategy = result
         first = error
     _log.info("exported by %s without module signatures: %s", strategy, reason(first))
     return exported, strategy
 
 
-def _fall_back(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
-) -> tuple[ExportedProgram, str] | None:
-    """Export with the first of torch.onnx's strategies that succeeds; return the program and the strategy's name."""
+def _fall_back(call: _ExportedCall) -> tuple[ExportedProgram, str] | None:
+    """Export with the first of torch.onnx's strategies that succeeds; return the program and the strategy's name.
+
+    None if none succeeds.
+    """
     try:
         from torch.onnx._internal.exporter._capture_strategies import CAPTURE_STRATEGIES  # noqa: PLC0415  private, may move
     except ImportError:
         return None
     for strategy in CAPTURE_STRATEGIES:
         with quiet():
-            result = strategy()(model, args, kwargs, _dimensions(dynamic_shapes))
+            result = strategy()(call.model, call.args, call.kwargs, call.torch_shapes)
         if result.exported_program is not None:
             return result.exported_program, _STRATEGIES.get(result.strategy, result.strategy)
     return None
 
 
 def _dimensions(shapes: Any) -> Any:
-    """Convert the `dynamic_shapes` of torch.onnx.export to those of torch.export: a name becomes `Dim.DYNAMIC`."""
+    """Convert the `dynamic_shapes` of torch.onnx.export to those of torch.export: a name becomes `Dim.DYNAMIC`.
+
+    Args:
+        shapes: any nesting of lists, tuples and dictionaries.
+    """
     if isinstance(shapes, str):
         return torch.export.Dim.DYNAMIC
     if isinstance(shapes, dict):
@@ -264,6 +282,7 @@ def _keep_lines(exported: ExportedProgram) -> None:
 
 
 def _interpreted(module: torch.fx.GraphModule, *args: Any) -> Any:
+    """Run a graph module node by node."""
     return torch.fx.Interpreter(module).run(*args)
 
 
@@ -337,26 +356,30 @@ def _sides(call: EagerCall, inputs: Sequence[Any], outputs: Sequence[Any], names
 
 
 def _ports(paths: Sequence[str | None], arguments: Sequence[Any], names: Names) -> tuple[Port | None, ...]:
+    """Return the ports of the tensors among some arguments; None for one whose value is not in the graph.
+
+    Args:
+        paths: see `EagerCall.inputs`.
+        arguments: the arguments of the exported program, in the same order.
+        names: the names of their values in the graph.
+    """
     pairs = zip(paths, arguments, strict=True)
     return tuple(names.port(path, argument.name) for path, argument in pairs if path is not None and argument.name)
 
 
-def _user_inputs(exported: ExportedProgram) -> list[Any]:
-    return [spec.arg for spec in exported.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
+def _user_arguments(specs: Iterable[Any]) -> list[Any]:
+    """Return the arguments of input or output specifications that are the model's own, not weights or buffers."""
+    return [spec.arg for spec in specs if spec.kind.name in ("USER_INPUT", "USER_OUTPUT")]
 
 
-def _user_outputs(exported: ExportedProgram) -> list[Any]:
-    return [spec.arg for spec in exported.graph_signature.output_specs if spec.kind.name == "USER_OUTPUT"]
-
-
-def _inputs(
-    model: nn.Module, exported: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, str]:
-    """Return the path of the argument for each input of the graph."""
-    order = exported.call_spec.in_spec.children()[1].context if exported.call_spec.in_spec is not None else kwargs
-    arguments = argument_tensors(ModuleInfo.of(model).parameters, args, kwargs)
-    paths = leaf_paths((args, {key: kwargs[key] for key in order}), arguments)
-    return {arg.name: path for arg, path in zip(_user_inputs(exported), paths, strict=True) if path is not None}
+def _input_paths(call: _ExportedCall, exported: ExportedProgram) -> dict[str, str]:
+    """Return the path of the argument for each input of the graph, by the name of the input."""
+    in_spec = exported.call_spec.in_spec
+    order = call.kwargs if in_spec is None else in_spec.children()[1].context
+    arguments = argument_tensors(ModuleInfo.of(call.model).parameters, call.args, call.kwargs)
+    paths = leaf_paths((call.args, {key: call.kwargs[key] for key in order}), arguments)
+    inputs = _user_arguments(exported.graph_signature.input_specs)
+    return {arg.name: path for arg, path in zip(inputs, paths, strict=True) if path is not None}
 
 
 @contextlib.contextmanager

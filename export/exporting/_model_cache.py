@@ -50,7 +50,7 @@ def _argument_by_calls(
 
 
 def _call(model: nn.Module, kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return the parts of what a model returns; none if it fails."""
+    """Return the items of what a model returns, by name or position; none if it fails."""
     try:
         with torch.no_grad():
             return list(_fields(model(**kwargs)))
@@ -82,10 +82,12 @@ def is_cache(value: object) -> bool:
 
 
 def _cache_class() -> type | None:
+    """Return the class `Cache` of transformers; None if that library is not imported."""
     return getattr(sys.modules.get("transformers.cache_utils"), "Cache", None)
 
 
 def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a model's forward by name, with annotations that are text evaluated if possible."""
     try:
         return inspect.signature(model.forward, eval_str=True).parameters
     except (AttributeError, NameError, SyntaxError, TypeError):  # an annotation is text that can't be evaluated
@@ -103,7 +105,7 @@ def _is_cache_type(annotation: Any) -> bool:
 
 
 def _fields(output: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of what a model returned, by name or position."""
+    """Yield the items of what a model returned, by name or position: of a mapping, a tuple or list, or an object."""
     if isinstance(output, Mapping):
         yield from output.items()
     elif isinstance(output, tuple | list):

@@ -71,13 +71,13 @@ class _CallRecorder:
     def __init__(self, model: nn.Module) -> None:
         self.calls: EagerCalls = {}
         self._counts: Counter[str] = Counter()
-        self._running: list[tuple[EagerCall, list[int]]] = []  # with the identities of the arguments
+        self._running: list[tuple[EagerCall, list[int]]] = []  # with the `_identities` of the arguments
         self._paths = {id(module): path for path, module in model.named_modules()}
         self._parameters = {path: ModuleInfo.of(module).parameters for path, module in model.named_modules()}
         names = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
-        # torch counts the calls of each name separately
+        # Modules by id; torch counts the calls of each name separately.
         self._has_several_names = {module for module, count in names.items() if count > 1}
-        self._forms: dict[str, Any] = {}
+        self._forms: dict[str, Any] = {}  # the structure of the arguments of each module's first call, by path
 
     def before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Record the inputs of a call; a forward pre-hook."""
@@ -160,7 +160,10 @@ def _identities(args: Any, kwargs: Any) -> list[int]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether torch can flatten and rebuild a value without a visible effect; a rebuilt cache is another object."""
+    """Whether torch can flatten and rebuild a value without a visible effect, as it does with the arguments of a call.
+
+    It rebuilds tuples, lists and dictionaries; a cache that is rebuilt is another object than the one that was passed.
+    """
     if isinstance(value, _SCALARS):
         return True
     if type(value) in (tuple, list) or (isinstance(value, tuple) and hasattr(value, "_fields")):

@@ -29,11 +29,13 @@ def plain_weight_names(exported: ExportedProgram) -> Iterator[Restore]:
 
 
 def _is_plain(target: str) -> bool:
+    """Return whether generated Python code can have a weight of this path as an attribute."""
     parts = target.split(".")
     return not any(keyword.iskeyword(part) or json.dumps(part, ensure_ascii=False) != f'"{part}"' for part in parts)
 
 
 def _restore(program: ExportedProgram, model: ir.Model, names: dict[str, str]) -> None:
+    """Give the weights of a program and its ONNX model their own names."""
     _rename(program, names)
     for value in [value for name, value in model.graph.initializers.items() if name in names]:
         del model.graph.initializers[value.name or ""]
@@ -42,6 +44,7 @@ def _restore(program: ExportedProgram, model: ir.Model, names: dict[str, str]) -
 
 
 def _rename(program: ExportedProgram, names: dict[str, str]) -> None:
+    """Rename weights in the signature and the state of a program."""
     if not names:
         return
     for spec in (*program.graph_signature.input_specs, *program.graph_signature.output_specs):

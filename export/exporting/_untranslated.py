@@ -47,10 +47,12 @@ def untranslated(program: ExportedProgram) -> ir.Model:
 
 
 def _is_graph_argument(spec: Any, kind: str) -> bool:
+    """Return whether a specification is of this kind, and not of a constant."""
     return spec.kind.name == kind and not isinstance(spec.arg, ConstantArgument)
 
 
 def _nodes(program: ExportedProgram, values: Mapping[fx.Node, ir.Value]) -> Iterator[ir.Node]:
+    """Yield a node for each operation of the program."""
     for node in (node for node in program.graph.nodes if node.op == "call_function"):
         settings = settings_of(node.target, node.args, node.kwargs)
         yield ir.Node(
@@ -83,10 +85,12 @@ def _metadata(node: fx.Node) -> dict[str, str]:
 
 
 def _is_value(node: fx.Node) -> bool:
+    """Return whether a node of the program is a value of the graph: an input, a weight or a result."""
     return node.op in ("placeholder", "call_function")
 
 
 def _value(node: fx.Node, name: str) -> ir.Value:
+    """Return a value with the dtype and shape that were traced."""
     traced = node.meta.get("val")
     if not isinstance(traced, torch.Tensor):
         return ir.Value(name=name)

@@ -88,8 +88,8 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]  # as above
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `CacheLayerMixin.update`."""
         length = self.cumulative_length[:, None, None, None]
-        places = torch.arange(self.slots, device=length.device)[:, None]
-        is_new = places == length.clamp(max=self.slots - 1)
+        slots = torch.arange(self.slots, device=length.device)[:, None]
+        is_new = slots == length.clamp(max=self.slots - 1)
         is_full = length >= self.slots
         held: tuple[Any, Any] = self.keys, self.values
         self.keys, self.values = (

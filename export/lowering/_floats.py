@@ -109,7 +109,7 @@ class _Converter:
             self._round(value, node)
 
     def _lower(self, value: ir.Value, node: ir.Node) -> None:
-        """Convert a value, and cast it back to float32 for kept nodes and graph outputs."""
+        """Convert a value, and cast it back to float32 for nodes that stay float32 and for graph outputs."""
         _, others = self._uses(value)
         name, is_output = value.name, value.is_graph_output()
         if is_output:
@@ -121,7 +121,7 @@ class _Converter:
         self._retype(value)
 
     def _round(self, value: ir.Value, node: ir.Node) -> None:
-        """Round a value; the rounded one gets its name."""
+        """Round a value to the lower dtype and back; the rounded one gets its name, the other is `x_unrounded`."""
         name, users = value.name, list(value.uses())
         value.name = f"{name}_unrounded"
         low = _cast(value, f"{name}{self._suffix}", self._dtype)
@@ -163,6 +163,7 @@ class _Converter:
         return rounded.astype(np.float32) if self._simulate else rounded
 
     def _retype(self, value: ir.Value) -> None:
+        """Declare that a value has the lower dtype, unless it is only simulated."""
         if not self._simulate:
             value.type = ir.TensorType(self._dtype)
 
@@ -186,6 +187,7 @@ class _Converter:
 
 
 def _cast(value: ir.Value, name: str, dtype: ir.DataType) -> ir.Node:
+    """Return a Cast node that computes a new value of this name."""
     output = ir.Value(name=name, shape=value.shape, type=ir.TensorType(dtype))
     return ir.node("Cast", [value], {"to": int(dtype)}, outputs=[output], name=f"{name}_cast")
 

@@ -33,6 +33,7 @@ class _CalibrationReader(CalibrationDataReader):  # type: ignore[misc] # onnxrun
         self._feeds = iter([{name: torch_to_array(call[name]) for name in names} for call in calls])
 
     def get_next(self) -> Mapping[str, object] | None:  # pyright: ignore[reportIncompatibleMethodOverride]  None is the end
+        """Return the inputs of the next call; None after the last one."""
         return next(self._feeds, None)
 
 
@@ -111,6 +112,7 @@ def _preserve_logging() -> Iterator[None]:
 
 
 def _from_proto(proto: onnx.ModelProto) -> ir.Model:
+    """Return a model that a tool returned, without the entry that `quantize_int8` added."""
     model = serde.deserialize_model(proto)
     model.metadata_props.pop(_PREPARED[0], None)
     return model

@@ -1,6 +1,5 @@
 """Lower the precision of a program, except for the nodes in `keep`."""
 
-import difflib
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from filch.steal.files._scratch import Scratch
 from .._errors import ExportError, reason
 from ..common._onnxruntime import require_onnxruntime
 from ..common._quiet import quiet
-from ..common._suggestions import dtype_hint
+from ..common._suggestions import dtype_hint, suggestion
 from ..graph._graph import Graph
 from ..graph._nodes import Node
 from ..program._program import Program, follow_changes
@@ -76,9 +75,8 @@ class Lowering:
         simulate: bool | None = None,
     ) -> None:
         if to not in get_args(Precision):
-            raise ExportError(
-                f"there is no precision {to!r}; there are {', '.join(get_args(Precision))}{dtype_hint(to)}"
-            )
+            choices = ", ".join(get_args(Precision))
+            raise ExportError(f"there is no precision {to!r}; there are {choices}{dtype_hint(to)}")
         if simulate and to.startswith("int"):
             raise ExportError(f"only float16 and bfloat16 are simulated: ONNX Runtime computes {to} as it is")
         if to == "int8" and not calibration:
@@ -102,9 +100,7 @@ class Lowering:
         names = [node.name for node in self._graph.nodes]
         for name in keep:
             if name not in names:
-                close = difflib.get_close_matches(name, names, n=1)
-                hint = f"; did you mean {close[0]!r}?" if close else ""
-                raise ExportError(f"the program has no node {name!r} to keep in float32{hint}")
+                raise ExportError(f"the program has no node {name!r} to keep in float32{suggestion(name, names)}")
         return self._lowered(keep) if keep else self._all_lowered
 
     def _lowered(self, keep: Collection[str]) -> Program:
@@ -115,6 +111,7 @@ class Lowering:
         return follow_changes(replace(self._program, model=self._lower_model(model, keep), path=None))
 
     def _lower_model(self, model: ir.Model, keep: Collection[str]) -> ir.Model:
+        """Lower a copy of the model, except for the nodes in `keep`."""
         if self._to in ("float16", "bfloat16"):
             convert_floats(model, ir.DataType[self._to.upper()], keep, simulate=self._simulate)
             return model
@@ -132,15 +129,11 @@ class Lowering:
 
 def lowered_nodes(before: Graph, after: Graph) -> tuple[str, ...]:
     """Return the names of the nodes of `before` that differ in `after`."""
-    now = {node.name: node for node in after.nodes}
-    return tuple(
-        node.name for node in before.nodes if _signature(node, before) != _signature(now.get(node.name), after)
-    )
+    lowered = {node.name: _signature(node, after) for node in after.nodes}
+    return tuple(node.name for node in before.nodes if _signature(node, before) != lowered.get(node.name))
 
 
-def _signature(node: Node | None, graph: Graph) -> object:
+def _signature(node: Node, graph: Graph) -> object:
     """Return the properties of a node that lowering may change."""
-    if node is None:
-        return None
     types = [graph.values[name].dtype for name in (*node.reads, *node.outputs) if name in graph.values]
     return node.op, node.reads, node.outputs, types

@@ -62,6 +62,7 @@ def _function(
 
 
 def _names(inputs: Iterable[str], nodes: Iterable[Node]) -> Iterable[str]:
+    """Return the names of inputs and of what nodes compute, without those that are left out."""
     return filter(None, (*inputs, *(name for node in nodes for name in node.outputs)))
 
 
@@ -81,19 +82,23 @@ class _ValueConverter:
 
 
 def _typed(serialized: bytes) -> Value:
+    """Return a value without a name, of a serialized type."""
     return value_of("", *_type(TypeProto.FromString(serialized)))
 
 
 def _type(proto: TypeProto) -> tuple[ir.DataType | None, ir.Shape | None]:
+    """Return the dtype and the shape of a type; None for one that it does not declare."""
     kind = serde.deserialize_type_proto_for_type(proto)
     return None if kind is None else kind.dtype, serde.deserialize_type_proto_for_shape(proto)
 
 
 def _nodes(nodes: Sequence[NodeProto]) -> tuple[Node, ...]:
+    """Convert the nodes of a graph."""
     return tuple(map(_node, nodes, node_names(nodes)))
 
 
 def _node(node: NodeProto, name: str) -> Node:
+    """Convert a node, which has this name in its graph."""
     attributes = node.attribute
     return node_of(
         node,
@@ -107,6 +112,7 @@ def _node(node: NodeProto, name: str) -> Node:
 
 
 def _attribute(attribute: AttributeProto) -> Any:
+    """Return the value of an attribute as `Node.attributes` has it; graphs as short text."""
     if attribute.type == AttributeProto.GRAPH:
         return graph_text(len(attribute.g.node))
     if attribute.type == AttributeProto.GRAPHS:

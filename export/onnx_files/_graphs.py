@@ -64,6 +64,7 @@ def check_graphs(model: ModelProto, check_tensor: CheckTensor) -> None:
 
 
 def _check_versions(imports: Iterable[OperatorSetIdProto]) -> None:
+    """Refuse a version of ONNX's operators that does not exist."""
     for entry in imports:
         if entry.domain in ("", "ai.onnx") and entry.version > _NEWEST:
             raise ValueError(f"it imports version {entry.version:,} of ONNX's operators, which does not exist")
@@ -77,6 +78,7 @@ class _GraphChecker:
         self._check_tensor = check_tensor
 
     def graph(self, graph: GraphProto) -> _GraphSummary:
+        """Check a graph and those in it; return a summary."""
         for tensor in graph.initializer:
             self._check_tensor(tensor)
         inputs = [value.name for value in graph.input]
@@ -86,6 +88,7 @@ class _GraphChecker:
         return self._summary(inputs, weights, graph.node, [value.name for value in graph.output])
 
     def function(self, function: FunctionProto) -> _GraphSummary:
+        """Check a function, which can't read values around it; return a summary."""
         summary = self._summary(list(function.input), set(), function.node, list(function.output))
         if summary.free:
             raise ValueError(f"no node of the function {function.name!r:.80} computes {summary.free[0]!r:.80}")
@@ -94,10 +97,17 @@ class _GraphChecker:
     def _summary(
         self, inputs: Sequence[str], weights: set[str], nodes: _Nodes, outputs: Sequence[str]
     ) -> _GraphSummary:
-        """Check that names are defined once and before their use, sorting the nodes if needed."""
+        """Check that names are defined once and before their use, sorting the nodes if needed; return a summary.
+
+        Args:
+            inputs: the names of the inputs.
+            weights: the names of the initializers.
+            nodes: the nodes.
+            outputs: the names of the outputs.
+        """
         if len(set(inputs)) < len(inputs):
             raise ValueError("two of its inputs have the same name")
-        known = weights.union(inputs)
+        known = weights.union(inputs)  # the names that are defined so far
         early: list[tuple[int, str]] = []  # values that nodes read before they are defined, by the nodes' indices
         captured: dict[int, list[str]] = {}
         count, calls = len(nodes), Counter[_Function]()
@@ -141,12 +151,21 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
     return (graph for attribute in node.attribute for graph in _graphs(attribute))
 
 
+def all_graphs(graphs: Iterable[GraphProto]) -> Iterator[GraphProto]:
+    """Yield graphs and all graphs inside of them."""
+    for graph in graphs:
+        yield graph
+        for node in graph.node:
+            yield from all_graphs(subgraphs(node))
+
+
 def _graphs(attribute: AttributeProto) -> list[GraphProto]:
+    """Return the graphs of an attribute, whatever its declared type is."""
     return [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else ())]
 
 
 def _define(known: set[str], node: NodeProto) -> None:
-    """Add the outputs of a node to the defined names."""
+    """Add the outputs of a node to the defined names; refuse one that is defined twice."""
     for name in node.output:
         if name in known:
             raise ValueError(f"two nodes or inputs define {name!r:.80}")
@@ -190,12 +209,14 @@ def _cycle(error: CycleError) -> list[Any]:
 
 
 def _chain(names: Iterable[str]) -> str:
+    """Return the names of a cycle as text; the middle of a long one is left out."""
     listed = [name if name.isprintable() and len(name) <= 80 else f"{name!r:.80}" for name in names]
     shown = listed if len(listed) <= _SHOWN else [*listed[: _SHOWN - 1], "…", listed[-1]]
     return " → ".join([*shown, listed[0]])
 
 
 def _name_of(node: NodeProto) -> str:
+    """Return a text that identifies a node in a message."""
     return node.name or next((name for name in node.output if name), node.op_type)
 
 

@@ -59,9 +59,11 @@ class KnownShapes:
                 self.add_constant(name, vector(shape[ends.get("start") : ends.get("end")]))
 
     def _inferred(self, node: NodeProto) -> Mapping[str, TypeProto]:
+        """Return the types of what a node computes from integers of known shapes alone, by name; else none."""
         types = {name: self._types[name] for name in node.input if name in self._types}
-        is_known = types.keys() == {*filter(None, node.input)} and self._are_integers(types)
-        if not types or not is_known or any(True for _ in subgraphs(node)):
+        are_integers = all(item.tensor_type.elem_type in _INTEGERS for item in types.values())
+        are_all_known = types.keys() == {*filter(None, node.input)}
+        if not (types and are_all_known and are_integers) or next(subgraphs(node), None) is not None:
             return {}
         contents = {name: self._constants[name] for name in types if name in self._constants}
         try:
@@ -70,11 +72,8 @@ class KnownShapes:
         except _MISFITS:  # the backend reports what is wrong with the node
             return {}
 
-    @staticmethod
-    def _are_integers(types: Mapping[str, TypeProto]) -> bool:
-        return all(item.tensor_type.elem_type in _INTEGERS for item in types.values())
-
     def _set(self, name: str, known: TypeProto | None) -> None:
+        """Set the type of a value, if all its dimensions are numbers; else forget what is known of it."""
         self._constants.pop(name, None)
         self._types.pop(name, None)
         dims = () if known is None else known.tensor_type.shape.dim

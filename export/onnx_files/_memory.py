@@ -77,9 +77,19 @@ def check_room(contents: bytes) -> None:
 
 # One loop, because a function call for each field takes three times as long.
 def _remaining(contents: bytes, fields: Mapping[int, _Field], left: int, types: dict[bytes, int]) -> int:  # noqa: C901, PLR0912, PLR0915
-    """Return the memory that remains of `left` after a message; `types` caches the cost of short types."""
+    """Return the memory that remains after a message.
+
+    Each field begins with a tag: its number and its wire type. Messages in it are walked after it.
+
+    Args:
+        contents: the serialized message.
+        fields: the fields of the message, by tag.
+        left: the memory before it.
+        types: caches the cost of short types.
+    """
+    # The messages that are still to be walked: where each begins and ends, its fields, and how deep its graph is.
     spans: list[tuple[int, int, Mapping[int, _Field], int]] = [(0, len(contents), fields, 0)]
-    unknown = 0
+    unknown = 0  # fields so far that are not known
     while spans:
         at, stop, known, depth = spans.pop()
         if depth > DEEPEST:
@@ -102,15 +112,17 @@ def _remaining(contents: bytes, fields: Mapping[int, _Field], left: int, types: 
                     length, at = _varint(contents, at - 1)
                 once, each, inside, deeper, text, same = field
                 left -= once + each * length
-                if text and (part := contents[at : at + length]).isascii():
-                    pass
+                if text:
+                    part = contents[at : at + length]
+                    if not part.isascii() and inside is None:
+                        _check_text(part)
+                    elif not part.isascii():  # the strings of a pair are checked one by one
+                        spans.append((at, at + length, inside or {}, depth))
                 elif same and length < _SHORT:
                     part = contents[at : at + length]
                     if part not in types:
                         types[part] = left - _remaining(part, inside or {}, left, types)
                     left -= types[part]
-                elif text and inside is None:
-                    _check_text(part)  # pyright: ignore[reportPossiblyUnboundVariable]  set above if `text`
                 elif inside is not None:
                     spans.append((at, at + length, inside, depth + deeper))
                 at += length
@@ -132,6 +144,7 @@ def _remaining(contents: bytes, fields: Mapping[int, _Field], left: int, types: 
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return the number that is encoded at an offset, and the offset after it."""
     value = 0
     for shift in range(0, 7 * _LONGEST, 7):
         byte = data[at]
@@ -143,6 +156,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _check_text(part: bytes) -> None:
+    """Refuse a string that is not UTF-8."""
     try:
         part.decode("utf-8")
     except UnicodeDecodeError:
@@ -150,7 +164,7 @@ def _check_text(part: bytes) -> None:
 
 
 def _fields(message: Descriptor, cache: dict[str, dict[int, _Field]]) -> dict[int, _Field]:
-    """Return the fields of a message, by tag."""
+    """Return the fields of a message, by tag; `cache` has those of the messages that were visited, by name."""
     if message.full_name in cache:
         return cache[message.full_name]
     fields = cache[message.full_name] = {}
@@ -162,6 +176,7 @@ def _fields(message: Descriptor, cache: dict[str, dict[int, _Field]]) -> dict[in
 
 
 def _field(field: FieldDescriptor, cache: dict[str, dict[int, _Field]]) -> _Field:
+    """Return the cost of a field; `cache` has the fields of messages that were visited, by name."""
     inner, holder = field.message_type, field.containing_type.name  # pyright: ignore[reportOptionalMemberAccess]  a message's
     if inner is not None:
         if inner.name in _ENTRIES:

@@ -2,14 +2,14 @@
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, TypeProto, helper, numpy_helper
 
-from ._graphs import CheckTensor, subgraphs
+from ._graphs import CheckTensor, all_graphs, subgraphs
 from ._memory import MEMORY
 
 _MAP = "filch.map "  # begins the entry of a model's metadata with the classes of a map that was replaced
@@ -71,12 +71,19 @@ class _Dense:
         if min(dims, default=0) < 0 or self._left < 0:
             raise ValueError(f"the sparse tensor {name!r:.80} would take more than {MEMORY // 2**20} MB as a dense one")
         result = np.zeros(math.prod(dims), values.dtype)
-        result[_places(name, indices, dims, len(values))] = values
+        result[_flat_indices(name, indices, dims, len(values))] = values
         return numpy_helper.from_array(result.reshape(dims), name)
 
 
-def _places(name: str, indices: np.ndarray, dims: list[int], count: int) -> np.ndarray:
-    """Return the places of a sparse tensor's numbers in the flattened dense one."""
+def _flat_indices(name: str, indices: np.ndarray, dims: list[int], count: int) -> np.ndarray:
+    """Return the indices of a sparse tensor's numbers in the flattened dense one.
+
+    Args:
+        name: the name of the tensor, for the error.
+        indices: its indices: those in the flattened tensor, or a row of one for each dimension.
+        dims: its shape.
+        count: how many numbers it has.
+    """
     by_axis = indices.T if indices.ndim == 2 else indices[None]
     sizes = dims if indices.ndim == 2 else [math.prod(dims)]
     limits = np.array(sizes, np.int64)[:, None]
@@ -87,7 +94,10 @@ def _places(name: str, indices: np.ndarray, dims: list[int], count: int) -> np.n
 
 
 def _replace_maps(model: ModelProto, graph: GraphProto) -> None:
-    """Let the nodes that make maps return the tensors that they read, whose columns they sort by class."""
+    """Let the nodes that make maps return the tensors that they read, whose columns they sort by class.
+
+    The classes become entries of the model's metadata; see `classes_of_maps`.
+    """
     made: dict[str, str] = {}
     used = _names(model)
     for node in filter(_makes_map, graph.node):
@@ -98,7 +108,7 @@ def _replace_maps(model: ModelProto, graph: GraphProto) -> None:
         order = np.array(sorted(range(len(classes)), key=classes.__getitem__), np.int64)
         made |= dict.fromkeys(node.output, _text_of([classes[index] for index in order]))
         name = "order"
-        while name in used:
+        while name in used:  # by a value of the model
             name += "_"
         used.add(name)
         graph.initializer.append(numpy_helper.from_array(order, name))
@@ -126,10 +136,9 @@ def _text_of(classes: Sequence[Any]) -> str:
     texts = [repr(item.decode(errors="replace") if isinstance(item, bytes) else item) for item in classes]
     if len(texts) <= _FEW and max(map(len, texts)) <= _SHORT:
         return f"{len(texts)} classes ({', '.join(texts)})"
-    ends = [f"{text:.{_SHORT}}" for text in (texts[0], texts[-1])]
-    return (
-        f"{len(texts)} classes ({', …, '.join(ends)}; hash {hashlib.sha256(repr(classes).encode()).hexdigest()[:16]})"
-    )
+    first, last = (f"{text:.{_SHORT}}" for text in (texts[0], texts[-1]))
+    digest = hashlib.sha256(repr(classes).encode()).hexdigest()[:16]
+    return f"{len(texts)} classes ({first}, …, {last}; hash {digest})"
 
 
 def classes_of_maps(metadata: Mapping[str, str]) -> dict[str, str]:
@@ -138,38 +147,37 @@ def classes_of_maps(metadata: Mapping[str, str]) -> dict[str, str]:
 
 
 def _makes_map(node: NodeProto) -> bool:
+    """Return whether a node makes maps: `ZipMap`, which classifiers of scikit-learn have."""
     return (node.domain, node.op_type) == ("ai.onnx.ml", "ZipMap")
 
 
 def _is_map(kind: TypeProto) -> bool:
+    """Return whether a type is a map or a sequence of maps."""
     while kind.HasField("sequence_type"):
         kind = kind.sequence_type.elem_type
     return bool(kind.HasField("map_type"))
 
 
 def _is_rare(graph: GraphProto) -> bool:
+    """Return whether a graph has sparse weights or maps."""
     types = (value.type for value in (*graph.output, *graph.input))
     return bool(graph.sparse_initializer) or any(map(_is_map, types)) or any(map(_makes_map, graph.node))
 
 
 def _is_sparse(node: NodeProto) -> bool:
+    """Return whether a node is a `Constant` with a sparse tensor."""
     return node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].HasField("sparse_tensor")
 
 
 def _graphs(model: ModelProto) -> Iterator[GraphProto]:
-    yield from _all_graphs([model.graph])
+    """Yield all graphs of a model, also those in its functions."""
+    yield from all_graphs([model.graph])
     for function in model.functions:
         for node in function.node:
-            yield from _all_graphs(subgraphs(node))
-
-
-def _all_graphs(graphs: Iterable[GraphProto]) -> Iterator[GraphProto]:
-    for graph in graphs:
-        yield graph
-        for node in graph.node:
-            yield from _all_graphs(subgraphs(node))
+            yield from all_graphs(subgraphs(node))
 
 
 def _nodes(model: ModelProto) -> Iterator[NodeProto]:
+    """Yield the nodes of all graphs and functions of a model."""
     for owner in (*_graphs(model), *model.functions):
         yield from owner.node

@@ -55,8 +55,8 @@ class _Ranks:
     def __init__(self, known: KnownShapes) -> None:
         self._known = known
         self.are_known = True
-        self._ranks: dict[str, int] = {}
-        self._numbers: dict[str, int] = {}
+        self._ranks: dict[str, int] = {}  # upper bounds for the number of dimensions
+        self._numbers: dict[str, int] = {}  # upper bounds for the number of elements
         self._shapes: dict[str, list[int]] = {}  # upper bounds for what `Shape` returns
         self._joined: set[str] = set()  # concatenated shapes
         self._sum = self._sum_joined = 0
@@ -81,6 +81,7 @@ class _Ranks:
         return max((self._ranks.get(value.name, 0) for value in graph.output), default=0)
 
     def _add_tensor(self, name: str, tensor: TensorProto) -> None:
+        """Add a constant."""
         self._known.add_constant(name, tensor)
         self._ranks[name] = len(tensor.dims)
         if tensor.data_type in _INTEGERS:
@@ -102,9 +103,8 @@ class _Ranks:
         for name in filter(None, node.output):
             self._add_output(name, rank, numbers, is_joined=is_joined)
         for name in node.output if node.op_type == "Shape" else ():
-            self._shapes[name] = [
-                self._numbers[read] for read in node.input if self._rank(read) == 1 and read in self._numbers
-            ]
+            vectors = [read for read in node.input if self._rank(read) == 1]
+            self._shapes[name] = [self._numbers[read] for read in vectors if read in self._numbers]
         if self._sum > _MOST_RANKS or self._sum_joined > _MOST_NUMBERS:
             raise ValueError("its values would have millions of dimensions")
 
@@ -126,6 +126,7 @@ class _Ranks:
         return self._shapes.get(name, []) if content is None else content
 
     def _add_constant(self, node: NodeProto) -> None:
+        """Add the value of a `Constant`."""
         tensors = [tensor for attribute in node.attribute if (tensor := _constant(attribute)) is not None]
         self._known.add_outputs(node)
         for name in node.output:
@@ -134,6 +135,7 @@ class _Ranks:
                 self._add_tensor(name, tensors[0])
 
     def _rank(self, name: str) -> int:
+        """Return the largest number of dimensions that a value can have; 0 if it is not known."""
         return self._ranks.get(name, 0)
 
     def _known_inputs(self, node: NodeProto, most: int) -> KnownInputs:

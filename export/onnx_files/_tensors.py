@@ -51,6 +51,7 @@ class Tensors:
             raise ValueError(f"tensor {tensor.name!r:.80} has {stored:,} {unit}, but its shape requires {required:,}")
 
     def _check_external(self, tensor: TensorProto, dtype: ir.DataType, elements: int, *, load: bool) -> None:
+        """Refuse external data that are too short or not in the file's folder; see `check`."""
         entries = {entry.key: entry.value for entry in tensor.external_data}
         location, offset, length = entries.get("location", ""), entries.get("offset", "0"), entries.get("length", "")
         if dtype == ir.DataType.STRING or not _is_count(offset) or (length and not _is_count(length)):
@@ -69,6 +70,7 @@ class Tensors:
             tensor.ClearField("data_location")
 
     def _size(self, location: str) -> int:
+        """Return the size of a file of external data."""
         if location not in self._sizes:
             try:
                 with open_companion(self._path, location) as file:

@@ -1,12 +1,11 @@
 """Refuse programs with a value that is far larger than all inputs and weights; a few bytes can require terabytes."""
 
 import math
-from collections.abc import Iterator
 
 import onnx_ir as ir
-from onnx import GraphProto, ModelProto, ValueInfoProto, inliner, shape_inference
+from onnx import ModelProto, ValueInfoProto, inliner, shape_inference
 
-from ._graphs import subgraphs
+from ._graphs import all_graphs
 from ._ranks import check_ranks
 
 _ALWAYS_ALLOWED = 2**31  # bytes of a value
@@ -35,7 +34,7 @@ def check_values(model: ModelProto, weights: int) -> None:
     except Exception:  # noqa: BLE001  the backend reports what is wrong with the model
         return
     total = weights + sum(map(_nbytes, model.graph.input))
-    for value in (value for graph in _graphs(inferred.graph) for value in (*graph.value_info, *graph.output)):
+    for value in (value for graph in all_graphs([inferred.graph]) for value in (*graph.value_info, *graph.output)):
         size = _nbytes(value)
         if size > _ALWAYS_ALLOWED and size > _MAX_GROWTH * total:
             raise ValueError(
@@ -51,25 +50,17 @@ def _bare(model: ModelProto) -> ModelProto | None:
         bare = inliner.inline_local_functions(model) if calls else ModelProto.FromString(model.SerializeToString())
     except Exception:  # noqa: BLE001  the backend reports what is wrong with the model
         return None
-    for graph in _graphs(bare.graph):
+    for graph in all_graphs([bare.graph]):
         graph.ClearField("value_info")
     for value in bare.graph.output:
         value.type.tensor_type.ClearField("shape")
     return bare
 
 
-def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """Yield a graph and all graphs inside of it."""
-    yield graph
-    for node in graph.node:
-        for inner in subgraphs(node):
-            yield from _graphs(inner)
-
-
 def _nbytes(value: ValueInfoProto) -> int:
     """Return the smallest size of a value in bytes; unknown dimensions count as 1."""
     tensor = value.type.tensor_type
     dims = [dim.dim_value for dim in tensor.shape.dim if dim.HasField("dim_value") and dim.dim_value >= 0]
-    kind = ir.DataType(tensor.elem_type)
-    known = kind not in (ir.DataType.UNDEFINED, ir.DataType.STRING)
-    return int(math.prod(dims) * (kind.itemsize if known else 1))
+    dtype = ir.DataType(tensor.elem_type)
+    has_size = dtype not in (ir.DataType.UNDEFINED, ir.DataType.STRING)
+    return int(math.prod(dims) * (dtype.itemsize if has_size else 1))

@@ -66,11 +66,9 @@ class Archive:
         """
         member = self._member(name)
         self._file.seek(member.header_offset)
-        header = self._file.read(_LOCAL_HEADER.size)
-        if len(header) < _LOCAL_HEADER.size:
-            raise StoredError(f"its member {name!r} is damaged")
+        header = self._file.read(_LOCAL_HEADER.size).ljust(_LOCAL_HEADER.size)  # cut short at the end of the file
         signature, *lengths = _LOCAL_HEADER.unpack(header)
-        begin = member.header_offset + _LOCAL_HEADER.size + sum(lengths)
+        begin = member.header_offset + _LOCAL_HEADER.size + sum(lengths)  # after the name and the extra field
         if signature != b"PK\3\4" or begin + member.file_size > self._size:
             raise StoredError(f"its member {name!r} is damaged")
         contents = torch.empty(member.file_size, dtype=torch.uint8)
@@ -81,11 +79,13 @@ class Archive:
         return contents
 
     def _member(self, name: str) -> zipfile.ZipInfo:
+        """Return the entry of a member; refuse a name that does not exist."""
         if name not in self._members:
             raise StoredError(f"it has no member {name!r}")
         return self._members[name]
 
     def _read_members(self) -> Mapping[str, zipfile.ZipInfo]:
+        """Return the entries by their names without the top-level folder."""
         members = stored_members(self._file)
         for name, member in members.items():
             if member.flag_bits & _ENCRYPTED or not _is_valid(name):
@@ -120,6 +120,7 @@ def stored_members(file: BinaryIO) -> dict[str, zipfile.ZipInfo]:
 
 
 def _is_valid(name: str) -> bool:
+    """Return whether the name of a member is a path inside of the archive."""
     return _NAME.fullmatch(name) is not None and not {".", ".."} & set(name.split("/"))
 
 
@@ -131,6 +132,7 @@ class _LimitedFile:
         self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
 
     def read(self, size: int = -1) -> bytes:
+        """Read bytes, as `zipfile` asks for them."""
         if size > _DIRECTORY:
             raise StoredError("it has too many members")
         return self._file.read(_DIRECTORY if size < 0 else size)

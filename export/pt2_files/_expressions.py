@@ -77,6 +77,7 @@ def expression(text: str) -> sympy.Basic:
 
 
 def _expression(text: str, budget: Budget) -> sympy.Basic:
+    """Parse an expression; its steps count against the budget."""
     if len(text) > _MAX_CHARACTERS or text.count("(") > _MAX_CALLS:
         raise StoredError("a symbolic size in it is too long")
     try:
@@ -118,6 +119,7 @@ def _parse(node: ast.expr) -> Any:
 
 
 def _symbol(name: str, keywords: list[ast.keyword]) -> sympy.Symbol:
+    """Return a symbol with the assumptions that are keywords of the call."""
     assumed = {item.arg: item.value.value for item in keywords if isinstance(item.value, ast.Constant)}
     known = {name: value for name, value in assumed.items() if name in _ASSUMPTIONS and isinstance(value, bool)}
     if len(known) != len(keywords):
@@ -126,6 +128,7 @@ def _symbol(name: str, keywords: list[ast.keyword]) -> sympy.Symbol:
 
 
 def _integer(value: Any) -> sympy.Integer:
+    """Return an integer of SymPy; refuse any other value."""
     if not isinstance(value, int):
         raise StoredError(f"{value!r:.80} is not an integer")
     return sympy.Integer(value)
@@ -152,7 +155,7 @@ def _term_count(name: str, arguments: Sequence[Any]) -> int:
 
 
 def _bounded(value: Any) -> Any:
-    """Return a value, or raise an error if it is a number whose numerator or denominator is too large."""
+    """Return a value; refuse a number whose numerator or denominator is too large."""
     numbers = (value.p, value.q) if isinstance(value, sympy.Rational) else (value,) if isinstance(value, int) else ()
     if any(int(number).bit_length() > _MAX_BITS for number in numbers):
         raise StoredError("a symbolic size in it has too large a number")
@@ -161,5 +164,6 @@ def _bounded(value: Any) -> Any:
 
 @cache
 def _functions() -> Mapping[str, Callable[..., Any]]:
+    """Return the functions that an expression may call, by name."""
     of_sympy = {function.__name__: function for function in _OF_SYMPY}
     return of_sympy | {name: getattr(functions, name) for name in _OF_TORCH if hasattr(functions, name)}

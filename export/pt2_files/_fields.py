@@ -20,7 +20,7 @@ def record(cls: type[Any], **fields: Reader) -> Reader:
     required = {name for name, item in known.items() if item.default is item.default_factory is dataclasses.MISSING}
 
     def read(data: Any) -> Any:
-        members = _object(data)
+        members = members_of(data)
         values = {name: _at(name, reader, members[name]) for name, reader in readers.items() if name in members}
         if missing := required - values.keys():
             raise StoredError(f"it has no {min(missing)!r}")
@@ -35,7 +35,7 @@ def union(cls: type[Any], **fields: Reader) -> Reader:
     readers = {name: reader for name, reader in fields.items() if name in known}
 
     def read(data: Any) -> Any:
-        members = _object(data)
+        members = members_of(data)
         tag = next(iter(members), None)
         if len(members) != 1 or tag not in readers:
             raise StoredError(f"{tag!r:.80} is not one of {', '.join(readers)}")
@@ -48,8 +48,7 @@ def list_of(reader: Reader, most: int | None = None) -> Reader:
     """Return a reader of lists of at most `most` items."""
 
     def read(data: Any) -> list[Any]:
-        if not isinstance(data, list):
-            raise StoredError(f"{data!r:.80} is not a list")
+        expect(isinstance(data, list), data, "a list")
         if most is not None and len(data) > most:
             raise StoredError(f"there are {len(data):,}, and at most {most:,} are read")
         return [reader(item) for item in data]
@@ -59,7 +58,7 @@ def list_of(reader: Reader, most: int | None = None) -> Reader:
 
 def dict_of(key: Reader, reader: Reader) -> Reader:
     """Return a reader of objects as dictionaries."""
-    return lambda data: {key(name): reader(value) for name, value in _object(data).items()}
+    return lambda data: {key(name): reader(value) for name, value in members_of(data).items()}
 
 
 def optional(reader: Reader) -> Reader:
@@ -83,8 +82,8 @@ def enum_of(cls: type[enum.IntEnum], allowed: Collection[int] | None = None) -> 
     """Return a reader of enum members, given by their numbers."""
 
     def read(data: Any) -> enum.IntEnum:
-        if type(data) is not int or data not in {*cls} or (allowed is not None and data not in allowed):
-            raise StoredError(f"{data!r:.80} is not a supported {cls.__name__}")
+        is_member = type(data) is int and data in {*cls}
+        expect(is_member and (allowed is None or data in allowed), data, f"a supported {cls.__name__}")
         return cls(data)
 
     return read
@@ -92,15 +91,13 @@ def enum_of(cls: type[enum.IntEnum], allowed: Collection[int] | None = None) -> 
 
 def integer(data: Any) -> int:
     """Read an integer of 64 bits."""
-    if type(data) is not int or not -(2**63) <= data < 2**64:
-        raise StoredError(f"{data!r:.80} is not a 64-bit integer")
-    return data
+    expect(type(data) is int and -(2**63) <= data < 2**64, data, "a 64-bit integer")
+    return int(data)
 
 
 def size(data: Any) -> int:
     """Read the size of a dimension, or a stride."""
-    if integer(data) < 0 or data >= 2**63:
-        raise StoredError(f"{data!r:.80} is not a size")
+    expect(0 <= integer(data) < 2**63, data, "a size")
     return int(data)
 
 
@@ -122,15 +119,14 @@ def boolean(data: Any) -> bool:
 
 def text(data: Any) -> str:
     """Read a single line of text."""
-    if not isinstance(data, str) or len(data) > _LONGEST or not data.isprintable():
-        raise StoredError(f"{data!r:.80} is not a single line of text")
-    return data
+    expect(isinstance(data, str) and len(data) <= _LONGEST and data.isprintable(), data, "a single line of text")
+    return str(data)
 
 
 def identifier(data: Any) -> str:
     """Read the name of a value; torch writes it into the Python code that it generates for a graph."""
-    if not data or not text(data).isidentifier() or keyword.iskeyword(data):
-        raise StoredError(f"{data!r:.80} is not a valid name of a value")
+    is_identifier = bool(data) and text(data).isidentifier() and not keyword.iskeyword(data)
+    expect(is_identifier, data, "a valid name of a value")
     return str(data)
 
 
@@ -141,17 +137,21 @@ def optional_identifier(data: Any) -> str:
 
 def path(data: Any) -> str:
     """Read the path of a weight; torch may write it into Python code, between quotation marks."""
-    if any(mark in text(data) for mark in "\"'\\"):
-        raise StoredError(
-            f"{data!r:.80} is not a valid name of a weight: it has a quotation mark or a backslash; rename the module"
-        )
+    problem = "it has a quotation mark or a backslash; rename the module"
+    expect(not {*"\"'\\"} & {*text(data)}, data, f"a valid name of a weight: {problem}")
     return str(data)
 
 
-def _object(data: Any) -> dict[str, Any]:
-    if not isinstance(data, dict):
-        raise StoredError(f"{data!r:.80} is not an object")
-    return data
+def members_of(data: Any) -> dict[str, Any]:
+    """Read the members of a JSON object by name, whatever they are."""
+    expect(isinstance(data, dict), data, "an object")
+    return dict(data)
+
+
+def expect(holds: bool, data: Any, what: str) -> None:  # noqa: FBT001  the condition comes first, as in `assert`
+    """Raise a `StoredError` that says that the data are not what was expected, unless a condition holds."""
+    if not holds:
+        raise StoredError(f"{data!r:.80} is not {what}")
 
 
 def _at(name: str, reader: Reader, data: Any) -> Any:

@@ -71,6 +71,7 @@ def load_extra(archive: Archive, name: str, default: bytes | None = None) -> byt
 
 
 def _read(archive: Archive, target: Callable[[str], str]) -> schema.ExportedProgram:
+    """Read and check the program of an archive; `target` checks the name of each operator."""
     name = _OLD_MODEL if _OLD_MODEL in archive else _MODEL
     if name == _MODEL and archive.get("archive_format", b"") != b"pt2":
         raise StoredError("it is not an archive of torch.export")
@@ -98,6 +99,7 @@ def _flat_call(signature: schema.GraphSignature) -> ModuleCallEntry:
 def _deserialized(
     stored: schema.ExportedProgram, weights: dict[str, torch.Tensor], constants: dict[str, torch.Tensor]
 ) -> ExportedProgram:
+    """Let torch's deserializer build the program, in limited time."""
     from torch._export.serde.serialize import ExportedProgramDeserializer  # noqa: PLC0415  it imports Dynamo: seconds
 
     seconds = budget_of("exported program").kind.seconds + _PER_NODE * len(stored.graph_module.graph.nodes)

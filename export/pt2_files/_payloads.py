@@ -62,10 +62,12 @@ def meta_weights(program: schema.ExportedProgram) -> tuple[dict[str, torch.Tenso
 
 
 def _device(device: schema.Device) -> torch.device:
+    """Return the device of a tensor."""
     return torch.device(device.type) if device.index is None else torch.device(device.type, device.index)
 
 
 def _meta_tensor(values: Mapping[str, schema.TensorMeta], name: str) -> torch.Tensor:
+    """Return a meta tensor with the dtype and shape of a value of the graph."""
     if name not in values:
         raise StoredError(f"it has no metadata of the tensor {name!r:.200}")
     sizes = [size.value for size in values[name].sizes if size.type == "as_int"]

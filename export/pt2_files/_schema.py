@@ -18,9 +18,11 @@ from ._fields import (
     dict_of,
     empty,
     enum_of,
+    expect,
     identifier,
     integer,
     list_of,
+    members_of,
     number,
     optional,
     optional_identifier,
@@ -83,6 +85,7 @@ def read_payloads(data: Any) -> dict[str, schema.PayloadMeta]:
 
 @cache
 def _program(target: _Target) -> Reader:
+    """Return the reader of a program, with this reader of the names of operators."""
     bound = optional(_bound)
     return record(
         schema.ExportedProgram,
@@ -96,12 +99,17 @@ def _program(target: _Target) -> Reader:
 
 
 def _module(target: _Target) -> Reader:
+    """Return the reader of the program's graph module, without its module calls.
+
+    These describe the structures of inputs and outputs, which may name classes.
+    """
     signature = record(schema.GraphSignature, input_specs=list_of(_input()), output_specs=list_of(_output()))
     reader = record(schema.GraphModule, graph=_graph(target), signature=signature, module_call_graph=lambda _: [])
     return lambda data: reader({**data, "module_call_graph": []} if isinstance(data, dict) else data)
 
 
 def _graph(target: _Target) -> Reader:
+    """Return the reader of a graph, with this reader of the names of operators."""
     argument = _argument(target)
     named = record(schema.NamedArgument, name=optional_identifier, arg=argument, kind=optional(enum_of(ArgumentKind)))
     node = record(
@@ -128,6 +136,7 @@ def _graph(target: _Target) -> Reader:
 
 
 def _argument(target: _Target) -> Reader:
+    """Return the reader of an operator's argument, which may be a graph."""
     tensor, device = _named(schema.TensorArgument), _device()
     sym_int = union(schema.SymIntArgument, as_name=identifier, as_int=integer)
     sym_float = union(schema.SymFloatArgument, as_name=identifier, as_float=number)
@@ -172,6 +181,7 @@ def _argument(target: _Target) -> Reader:
 
 
 def _input() -> Reader:
+    """Return the reader of an input of the program: what it is, and the name of the weight."""
     tensor, user = _named(schema.TensorArgument), record(schema.UserInputSpec, arg=_argument(_no_operator))
     constant = union(
         schema.ConstantValue, as_none=boolean, as_int=integer, as_float=number, as_string=text, as_bool=boolean
@@ -188,6 +198,7 @@ def _input() -> Reader:
 
 
 def _output() -> Reader:
+    """Return the reader of an output of the program: what it is, and the name of what it updates."""
     tensor, user = _named(schema.TensorArgument), record(schema.UserOutputSpec, arg=_argument(_no_operator))
     return union(
         schema.OutputSpec,
@@ -202,11 +213,13 @@ def _output() -> Reader:
 
 
 def _named(cls: type[Any]) -> Reader:
+    """Return the reader of an object that has only the name of a value."""
     return record(cls, name=identifier)
 
 
 @cache
 def _tensor() -> Reader:
+    """Return the reader of a tensor's dtype, sizes, strides and device."""
     extent = _symbolic(schema.SymInt, as_int=size)
     return record(
         schema.TensorMeta,
@@ -221,33 +234,36 @@ def _tensor() -> Reader:
 
 
 def _device() -> Reader:
+    """Return the reader of a device."""
     return record(schema.Device, type=_device_type, index=optional(size))
 
 
 def _symbolic(cls: type[Any], **plain: Reader) -> Reader:
+    """Return the reader of a number that may be an expression of symbols; `plain` reads one that is not."""
     hint = union(schema.SymExprHint, as_int=integer, as_bool=boolean, as_float=number)
     return union(cls, as_expr=record(schema.SymExpr, expr_str=_expression, hint=optional(hint)), **plain)
 
 
 def _expression(data: Any) -> Any:
-    if not isinstance(data, str):
-        raise StoredError(f"{data!r:.80} is not a symbolic size")
-    return expression(data)  # torch uses a parsed expression as it is, but evaluates a string as Python
+    """Read an expression. Torch uses a parsed expression as it is, but evaluates a string as Python."""
+    expect(isinstance(data, str), data, "a symbolic size")
+    return expression(data)
 
 
 def _bound(data: Any) -> int:
-    if type(data) is not int or data.bit_length() > 64:
-        raise StoredError(f"{data!r:.80} is not a bound of a size")
-    return data
+    """Read the smallest or largest value of a symbol."""
+    expect(type(data) is int and data.bit_length() <= 64, data, "a bound of a size")
+    return int(data)
 
 
 def _device_type(data: Any) -> str:
-    if data not in _DEVICES:
-        raise StoredError(f"{data!r:.80} is not a supported device")
+    """Read the type of a device."""
+    expect(data in _DEVICES, data, "a supported device")
     return str(data)
 
 
 def _no_operator(data: Any) -> str:
+    """Refuse an operator where only values are allowed."""
     raise StoredError(f"{data!r:.80} is an operator among the inputs or outputs")
 
 
@@ -256,10 +272,8 @@ def _metadata(data: Any) -> dict[str, str]:
 
     Torch writes locations into generated code as comments, which a line break would end: only printable text is kept.
     """
-    if not isinstance(data, dict):
-        raise StoredError(f"{data!r:.80} is not an object")
-    metadata = {}
-    modules, lines = data.get("nn_module_stack"), data.get("stack_trace")
+    metadata, members = {}, members_of(data)
+    modules, lines = members.get("nn_module_stack"), members.get("stack_trace")
     if isinstance(modules, str) and len(modules) <= _STACK and modules.isprintable():
         metadata["nn_module_stack"] = modules
     if isinstance(lines, str) and len(lines) <= _STACK:

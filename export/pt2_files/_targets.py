@@ -15,7 +15,7 @@ _OPERATORS = {"add", "and_", "eq", "floordiv", "ge", "getitem", "gt", "le", "lt"
 _OPERATORS |= {"pos", "pow", "sub", "truediv"}
 _SYMBOLIC = ("sym_float", "sym_int", "sym_ite", "sym_max", "sym_min", "sym_not", "sym_sqrt")
 PYTHON = frozenset(
-    {f"_operator.{name}" for name in _OPERATORS} | {f"torch.{name}" for name in _SYMBOLIC} | {"math.trunc"}
+    {"math.trunc", *(f"_operator.{name}" for name in _OPERATORS), *(f"torch.{name}" for name in _SYMBOLIC)}
 )
 
 # These always end; `while_loop` may not.
@@ -102,6 +102,7 @@ def _overload(target: str) -> Any:
 
 
 def _is_higher(target: str, known: frozenset[str]) -> bool:
+    """Return whether a name is that of one of these higher-order operators, and torch has it."""
     match = _HIGHER.fullmatch(target)
     return match is not None and match[1] in known and hasattr(torch.ops.higher_order, match[1])
 

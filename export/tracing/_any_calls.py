@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import dropwhile
+from itertools import dropwhile, groupby
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -14,7 +14,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..graph._nodes import Frame
-from ._call_sites import is_filch, is_library, line_frame, line_of, module_call
+from ._call_sites import caller_outside, callers, is_filch, is_library, line_frame, line_of, module_call
 from ._module_calls import ModuleCallStack, class_of
 
 _WRAPPERS = (torch._compile.__file__, str(Path(torch.__file__).parent / "_dynamo"))  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]
@@ -34,7 +34,7 @@ class AnyModelCallStack(ModuleCallStack):
         super().__init__(None)
         self._is_observed = is_observed
         self._label = label
-        self._owners: Any = WeakIdKeyDictionary()  # by parameter or buffer, the path of its module and its own
+        self._owners: Any = WeakIdKeyDictionary()  # by parameter or buffer: the path of its module, and its own path
 
     @contextmanager
     def observed(self) -> Iterator[None]:
@@ -50,20 +50,23 @@ class AnyModelCallStack(ModuleCallStack):
 
     def path_of(self, tensor: torch.Tensor) -> str | None:
         """Return the path of a parameter or buffer in its model, if a call of the model was observed."""
-        return self._owners.get(tensor, (None, None))[1]  # type: ignore[no-any-return]
+        _, path = self._owners.get(tensor, ("", None))
+        return path  # type: ignore[no-any-return]
 
     def owner_of(self, tensor: torch.Tensor) -> str:
         """Return the path of the module that owns a parameter or buffer."""
-        return self._owners.get(tensor, ("", None))[0]  # type: ignore[no-any-return]
+        module_path, _ = self._owners.get(tensor, ("", None))
+        return module_path  # type: ignore[no-any-return]
 
     def _enter(self, module: nn.Module, args: Any) -> None:
+        """Add a call to the stack, if this thread is observed; a forward pre-hook."""
         if self._is_observed():
             super()._enter(module, args)
 
     def _leave(self, module: nn.Module, _args: Any, _output: Any) -> None:
         """Remove the module from the stack, with calls in it that raised errors: these may have no `_leave`."""
-        if self._is_observed() and any(running is module for running, _, _ in self._running):
-            while self._running.pop()[0] is not module:
+        if self._is_observed() and any(call.module is module for call in self._running):
+            while self._running.pop().module is not module:
                 pass
 
     def _path(self, module: nn.Module) -> str:
@@ -101,20 +104,12 @@ def _model_of(frame: FrameType | None, module: nn.Module) -> tuple[str, nn.Modul
 
 def _variables(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
     """Yield the variables visible in a frame: local ones, attributes of `self`, and global ones."""
-    frame = _user_frame(frame)
-    if frame is None:
-        return
-    owner = _self(frame)
-    yield from list(frame.f_locals.items())
-    yield from vars(owner).items() if hasattr(owner, "__dict__") else ()
-    yield from list(frame.f_globals.items())
-
-
-def _user_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost of a frame and its callers that runs the user's code."""
-    while frame is not None and is_library(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame
+    user_frame = caller_outside(frame, is_library)
+    if user_frame is not None:
+        owner = _self(user_frame)
+        yield from list(user_frame.f_locals.items())
+        yield from vars(owner).items() if hasattr(owner, "__dict__") else ()
+        yield from list(user_frame.f_globals.items())
 
 
 def variable_of(frame: FrameType | None, target: Any) -> str | None:
@@ -123,7 +118,12 @@ def variable_of(frame: FrameType | None, target: Any) -> str | None:
 
 
 def object_calls(frame: FrameType | None, block: CodeType | None) -> tuple[Frame, ...]:
-    """Return the running constructors of modules and methods of optimizers, outermost first."""
+    """Return the running constructors of modules and methods of optimizers, outermost first.
+
+    Args:
+        frame: the innermost frame.
+        block: the code in which the traced block is; calls outside of it are left out.
+    """
     calls: dict[int, Frame] = {}
     in_user_code = False  # whether there is user code between this frame and `frame`
     for inner in callers(frame, block):
@@ -145,19 +145,15 @@ def _self(frame: FrameType) -> Any:
 
 def _object_call(frame: FrameType, owner: Any, *, is_constructor: bool) -> Frame:
     """Return a frame for a method of an object, named after the caller's variable or else the object's class."""
-    caller = _user_frame(frame.f_back)
+    caller = caller_outside(frame.f_back, is_library)
     name = None if is_constructor else variable_of(caller, owner)
     return Frame(name or f"{type(owner).__name__}_init", class_of(owner), None if caller is None else line_of(caller))
 
 
 def user_lines(frame: FrameType | None, block: CodeType | None) -> Iterator[str]:
-    """Yield the lines of user code that lead to a frame, innermost first."""
-    last = None
-    for inner in callers(frame, block):
-        line = line_of(inner)
-        if not is_library(inner.f_code.co_filename) and line != last:
-            last = line
-            yield line
+    """Return the lines of user code that lead to a frame, innermost first."""
+    lines = (line_of(inner) for inner in callers(frame, block) if not is_library(inner.f_code.co_filename))
+    return (line for line, _ in groupby(lines))  # a comprehension has a frame of its own on the same line
 
 
 def all_frames(frame: FrameType | None, block: CodeType | None) -> tuple[Frame, ...]:
@@ -170,12 +166,3 @@ def all_frames(frame: FrameType | None, block: CodeType | None) -> tuple[Frame, 
 def _is_wrapper(file: str) -> bool:
     """Return whether a file is part of Filch, or of torch's wrappers that keep Dynamo from compiling Filch."""
     return is_filch(file) or file.startswith(_WRAPPERS)
-
-
-def callers(frame: FrameType | None, block: CodeType | None) -> Iterator[FrameType]:
-    """Yield a frame and its callers up to the one that runs `block`, or all if there is none."""
-    while frame is not None:
-        yield frame
-        if frame.f_code is block:
-            return
-        frame = frame.f_back

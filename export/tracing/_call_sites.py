@@ -1,9 +1,9 @@
 """Call sites in Python code, as `file:line`."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -25,7 +25,7 @@ def is_filch(file: str) -> bool:
 
 @cache
 def is_machinery(file: str) -> bool:
-    """Return whether a file contains machinery instead of call sites of the user."""
+    """Return whether a file is Filch's or torch's, or none: code that torch generates has names like `<string>`."""
     return is_filch(file) or file.startswith((_TORCH, "<"))
 
 
@@ -37,6 +37,22 @@ def is_library(file: str) -> bool:
 def line_of(frame: FrameType) -> str:
     """Return the current line of a frame."""
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def caller_outside(frame: FrameType | None, is_inside: Callable[[str], bool]) -> FrameType | None:
+    """Return the innermost of a frame and its callers whose file is not `is_inside`; None if there is none."""
+    while frame is not None and is_inside(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def callers(frame: FrameType | None, block: CodeType | None) -> Iterator[FrameType]:
+    """Yield a frame and its callers up to the one that runs `block`, or all if there is none."""
+    while frame is not None:
+        yield frame
+        if frame.f_code is block:
+            return
+        frame = frame.f_back
 
 
 def innermost_frames(lines: Iterable[str]) -> tuple[Frame, ...]:
@@ -51,17 +67,13 @@ def line_frame(line: str) -> Frame:
 
 def module_call(hook: FrameType) -> FrameType | None:
     """Return the frame that calls the module whose hook runs; it may be in torch, for a container."""
-    frame = hook.f_back
-    while frame is not None and frame.f_code.co_filename == _CALLS:
-        frame = frame.f_back
-    return frame
+    return caller_outside(hook.f_back, _CALLS.__eq__)
 
 
 def outside(frame: FrameType | None) -> str | None:
     """Return the innermost line of a frame and its callers that is neither torch's nor ours."""
-    while frame is not None and is_machinery(frame.f_code.co_filename):
-        frame = frame.f_back
-    return None if frame is None else line_of(frame)
+    caller = caller_outside(frame, is_machinery)
+    return None if caller is None else line_of(caller)
 
 
 def lines_within(frame: FrameType | None, run: CodeType) -> list[str]:
@@ -69,9 +81,8 @@ def lines_within(frame: FrameType | None, run: CodeType) -> list[str]:
 
     Returns nothing if `run` is not a caller of the frame. The line of a comprehension is that of its function.
     """
-    lines: list[str] = []
-    while frame is not None and frame.f_code is not run:
-        if not is_machinery(frame.f_code.co_filename) and (line := line_of(frame)) not in lines[-1:]:
-            lines.append(line)
-        frame = frame.f_back
-    return lines if frame is not None else []
+    frames = list(callers(frame, run))
+    if not frames or frames[-1].f_code is not run:
+        return []
+    lines = (line_of(inner) for inner in frames[:-1] if not is_machinery(inner.f_code.co_filename))
+    return [line for line, _ in groupby(lines)]

@@ -13,14 +13,15 @@ from torch import fx
 from torch._dynamo import config as dynamo
 
 from .._errors import TraceError
-from ..backends.inductor._compiled_fx import CompiledGraph, CompiledPart
-from ..backends.inductor._kernel_graph import kernels_of_part
+from ..backends.inductor._compiled_fx import CompiledGraph, GeneratedCode
+from ..backends.inductor._kernels import Kernel
+from ..backends.inductor._named_kernels import NamedKernels
 from ..common._quiet import quiet
 from ..graph._graph import Graph
 from ..graph._nodes import Node, Value
 from ._dispatched import DispatchTracer, TracingMode
 from ._module_calls import ModuleCallStack
-from ._recorded_part import JointGraph, PartReader, RecordedOperations
+from ._recorded_operations import JointGraph, OperationRecorder, RecordedOperations
 from ._step import Function, TracedStep, Tracer, run, trace_errors
 
 
@@ -117,20 +118,22 @@ class CompiledStep(DispatchTracer):
         self._executed.append(replace(node, origins=(node.name,)))
 
     def graph(self) -> Graph:
-        """See `DispatchTracer.graph`."""
+        """See `DispatchTracer.graph`: the executed nodes, which read values in memory instead of views of them."""
         operations = super().graph()
         in_memory = {*operations.inputs, *operations.constants}
         in_memory.update(name for node in self._executed for name in node.outputs)
         nodes: list[Node] = []
-        computed: dict[str, int] = {}  # the index of the last node that computed an operation
+        last_execution: dict[str, int] = {}  # by operation, the index of the last node that computed it
         for node in self._executed:
             inputs = tuple(dict.fromkeys(self._base(name, in_memory) for name in node.inputs))
-            for name in (name for name in inputs if name not in in_memory and name in operations.producer):
-                index = computed.get(operations.producer[name].name)
-                if index is not None:  # Inductor does not report which of its buffers holds it
+            for name in inputs:
+                producer = None if name in in_memory else operations.producer.get(name)
+                if producer is not None and producer.name in last_execution:
+                    # Inductor does not report which buffer holds the value: it is added to what the node computes.
+                    index = last_execution[producer.name]
                     nodes[index] = replace(nodes[index], outputs=(*nodes[index].outputs, name))
                     in_memory.add(name)
-            computed.update(dict.fromkeys(node.origins, len(nodes)))
+            last_execution.update(dict.fromkeys(node.origins, len(nodes)))
             nodes.append(replace(node, inputs=inputs))
         outputs = tuple(self._base(name, in_memory) for name in operations.outputs)
         values = {**operations.values, **self._buffers}
@@ -138,7 +141,7 @@ class CompiledStep(DispatchTracer):
 
     def _base(self, name: str, in_memory: Container[str]) -> str:
         """Return a value that is in memory: the value itself, or one of which it is a view."""
-        for _ in self._bases:
+        for _ in self._bases:  # no chain of views is longer
             if name in in_memory or name not in self._bases:
                 break
             name = self._bases[name]
@@ -147,47 +150,56 @@ class CompiledStep(DispatchTracer):
     def compile(self, module: fx.GraphModule, inputs: Sequence[Any]) -> CompiledGraph:
         """Compile a graph for Dynamo."""
         compiled = CompiledGraph(module, inputs, {})
-        compiled.observer = partial(_run_part_with, ref(self), JointGraph(self.calls.frames))
+        compiled.observer = partial(_run_with, ref(self), JointGraph(self.calls.frames))
         return compiled
 
-    def run_part(self, joint: JointGraph, part: CompiledPart, inputs: list[Any]) -> Any:
-        """Run generated code and record its kernels."""
-        copied = list(inputs)  # running the part empties the list
-        reader = PartReader(part, copied, self.recording, joint, self.calls.running)
+    def run_code(self, joint: JointGraph, code: GeneratedCode, inputs: list[Any]) -> Any:
+        """Run generated code and record its operations and its kernels."""
+        copied = list(inputs)  # running the code empties the list
+        recorder = OperationRecorder(code, copied, self.recording, joint, self.calls.running)
         paused, self.paused = self.paused, True
         try:
-            outputs = part.plain(inputs)
+            outputs = code.run(inputs)
         finally:
             self.paused = paused
         self.compiled = True
-        operations = reader.read(outputs)
+        operations = recorder.record(outputs)
         for node in operations.nodes:
             super().add_node(node)
         if operations.nodes:
             self.sequence_numbers.assign(operations.nodes[-1].name, operations.nodes[-1].op)
-        self._executed += self._kernels(part, operations)
+        self._executed += self._kernels(code, operations)
         return outputs
 
-    def _kernels(self, part: CompiledPart, operations: RecordedOperations) -> Iterator[Node]:
-        """Yield the kernels of a part with the names of the recording."""
-        kernels = kernels_of_part(part)
+    def _kernels(self, code: GeneratedCode, operations: RecordedOperations) -> Iterator[Node]:
+        """Yield the kernels of generated code with the names of the recording."""
+        kernels = NamedKernels.of_aot_graph(code)
+        nodes = kernels.compiled().graph.nodes
         names = {name: values[0] for name, values in operations.values.items()}
-        for name in (name for node in kernels.graph.nodes for name in node.outputs if name not in names):
+        for name in (name for node in nodes for name in node.outputs if name not in names):
             names[name] = self.recording.unique(name)
             self._buffers[names[name]] = Value(names[name])
         self._bases |= operations.views
-        buffers = ((operations.values[name][0], names[buffer]) for name, buffer in kernels.buffers.items())
-        self._bases |= {name: buffer for name, buffer in buffers if name != buffer}
-        for node in kernels.graph.nodes:
-            origins = (operations.by_name.get(name) for name in kernels.computed[node.name])
+        held = ((operations.values[name][0], names[label]) for name, label in kernels.labels_by_value.items())
+        self._bases |= {name: label for name, label in held if name != label}
+        for node, kernel in zip(nodes, code.lowered.kernels, strict=True):
+            origins = (operations.by_name.get(name) for name in kernels.buffers.all_computed[node.name])
             computed = {origin.name: origin for origin in origins if origin is not None}
-            yield self._kernel(node, names, [*computed.values()])
+            yield self._kernel_node(node, kernel, names, [*computed.values()])
 
-    def _kernel(self, node: Node, names: Mapping[str, str], computed: Sequence[Node]) -> Node:
-        """Return a kernel with the names of the recording, and the stack of the last operation that it computes."""
+    def _kernel_node(self, node: Node, kernel: Kernel, names: Mapping[str, str], computed: Sequence[Node]) -> Node:
+        """Return a kernel with the names of the recording, and the stack of the last operation that it computes.
+
+        Args:
+            node: the kernel as a node, with the names of AOTAutograd's graph.
+            kernel: the kernel. The attribute `wrapper` is where it is called; `Node.code` is its own file, if any.
+            names: the names of values in the recording, by those in AOTAutograd's graph.
+            computed: the recorded operations that it computes, in order.
+        """
         # A value that is written back to an input does not always have a buffer of its own.
-        back = [name for item in computed for name in item.outputs if "@" in name]
-        outputs = [name for name in (*(names[name] for name in node.outputs), *back) if name not in self._written]
+        written_back = [name for item in computed for name in item.outputs if "@" in name]
+        stored = [*(names[name] for name in node.outputs), *written_back]
+        outputs = tuple(dict.fromkeys(name for name in stored if name not in self._written))
         self._written.update(outputs)
         derivatives = [item.gradient_of for item in computed if item.gradient_of is not None]
         last = computed[-1] if computed else node
@@ -195,7 +207,9 @@ class CompiledStep(DispatchTracer):
             node,
             name=self.recording.unique(node.name),
             inputs=tuple(dict.fromkeys(names.get(name, name) for name in node.inputs)),
-            outputs=tuple(dict.fromkeys(outputs)),
+            outputs=outputs,
+            attributes={**node.attributes, "wrapper": kernel.code},
+            code=f"{kernel.source_file}:1" if kernel.source_file else kernel.code,
             module=last.module,
             stack=last.stack,
             origins=tuple(item.name for item in computed),
@@ -205,10 +219,12 @@ class CompiledStep(DispatchTracer):
 
 # Dynamo keeps backends and their results forever; weak references let the tracer and the model be freed.
 def _compile_with(tracer: "ref[CompiledStep]", module: fx.GraphModule, inputs: Sequence[Any]) -> Function:
+    """Compile a graph, or leave it as it is if its tracer no longer exists."""
     alive = tracer()
     return module.forward if alive is None else alive.compile(module, inputs)
 
 
-def _run_part_with(tracer: "ref[CompiledStep]", joint: JointGraph, part: CompiledPart, inputs: list[Any]) -> Any:
+def _run_with(tracer: "ref[CompiledStep]", joint: JointGraph, code: GeneratedCode, inputs: list[Any]) -> Any:
+    """Run generated code, and record it if its tracer still exists."""
     alive = tracer()
-    return part.plain(inputs) if alive is None else alive.run_part(joint, part, inputs)
+    return code.run(inputs) if alive is None else alive.run_code(joint, code, inputs)

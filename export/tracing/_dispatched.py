@@ -115,7 +115,15 @@ class DispatchTracer(Tracer):
     def _record(
         self, operator: Any, settings: dict[str, Any], inputs: list[str], output: Any, written: list[torch.Tensor]
     ) -> None:
-        """Add a node for a call that has run, and the values that it computed or changed in place."""
+        """Add a node for a call that has run, and the values that it computed or changed in place.
+
+        Args:
+            operator: the operator.
+            settings: its arguments that are no tensors, by name.
+            inputs: the names of the values that it read.
+            output: what it returned.
+            written: the tensors that it changed in place.
+        """
         op = operator_name(operator)
         name = self.recording.unique(op)
         results = [item for item in leaves_of(output) if isinstance(item, torch.Tensor)]
@@ -132,7 +140,11 @@ class DispatchTracer(Tracer):
         self.sequence_numbers.assign(name, op)
 
     def _with_stack(self, node: Node) -> Node:
-        """Return the node that has just run, with its stack."""
+        """Return the node that has just run, with its stack.
+
+        In a backward pass that is the stack of the operation whose derivative it computes, after `grad`; of the sum of
+        a parameter's gradients, that of the first call of the module which owns the parameter.
+        """
         running = self.sequence_numbers.running_node()
         if running is None:
             return self.with_call_stack(node)

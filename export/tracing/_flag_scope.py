@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from .._errors import TraceError
 from ..graph._nodes import Node
 from ..views._trace import trace_of
-from ._any_calls import AnyModelCallStack, all_frames, callers, object_calls, user_lines
-from ._call_sites import innermost_frames, is_filch
+from ._any_calls import AnyModelCallStack, all_frames, object_calls, user_lines
+from ._call_sites import caller_outside, callers, innermost_frames, is_filch
 from ._dispatched import DispatchTracer, TracingMode, mark_derivative
 from ._recording import GraphRecording
 from ._sequence_numbers import SequenceNumbers
@@ -157,6 +157,7 @@ class ScopeTracer(DispatchTracer):
             yield
 
     def _set_flags(self, flags: _Flags) -> None:
+        """Record with these flags from now on."""
         self._flags = flags
         self.recording.copies_data = flags.copies_data
         self._set_paused(paused=flags.level == 0)
@@ -201,9 +202,8 @@ class ScopeTracer(DispatchTracer):
         else:
             lines = user_lines(frame, opened_by)
             stack = self.calls.running or object_calls(frame, opened_by) or innermost_frames(lines)
-        return replace(
-            node, stack=stack, module=self.calls.innermost_path, source=next(user_lines(frame, opened_by), None)
-        )
+        source = next(user_lines(frame, opened_by), None)
+        return replace(node, stack=stack, module=self.calls.innermost_path, source=source)
 
     def owner(self, parameter: torch.Tensor) -> str | None:
         """See `DispatchTracer.owner`."""
@@ -225,9 +225,8 @@ _MAX_BETWEEN = 13  # frames of Filch and torch
 
 def _opened_by(frame: FrameType | None) -> CodeType | None:
     """Return the code that opens the scope, from a frame inside of `flag_scope`."""
-    while frame is not None and (is_filch(frame.f_code.co_filename) or frame.f_code.co_filename == contextlib.__file__):
-        frame = frame.f_back
-    return frame.f_code if frame is not None else None
+    caller = caller_outside(frame, lambda file: is_filch(file) or file == contextlib.__file__)
+    return None if caller is None else caller.f_code
 
 
 def _text(tensor: torch.Tensor) -> str | None:

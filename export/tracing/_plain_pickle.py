@@ -54,6 +54,7 @@ class _Unpickler(pickle.Unpickler):
     """Imports nothing, even if `_check` misses an opcode that imports."""
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
+        """Refuse to import a class."""
         raise TraceError(f"asks for {module_name}.{global_name}")
 
 

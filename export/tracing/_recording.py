@@ -44,6 +44,7 @@ class GraphRecording:
     alive.
 
     Attributes:
+        inputs: the names of the inputs.
         nodes: the nodes by name, in the order in which they ran.
         producers: the node that computed each value, by the value's name.
         labels: maps the names of values to the path of the parameter or buffer of which they are a state.
@@ -55,27 +56,22 @@ class GraphRecording:
     """
 
     def __init__(self, name_of: Callable[[torch.Tensor], str | None] = lambda _: None) -> None:
+        self.inputs: list[str] = []
         self.nodes: dict[str, Node] = {}
         self.producers: dict[str, Node] = {}
         self.labels: dict[str, str] = {}
         self.copies_data = False
         self.data: dict[str, torch.Tensor] = {}
         self._name_of = name_of
-        self._inputs: list[str] = []
         self._constants: dict[str, None] = {}  # an ordered set
         self._values: dict[str, Value] = {}
-        self._states: Any = WeakIdKeyDictionary()  # by tensor
+        self._states: Any = WeakIdKeyDictionary()  # the `_State` of each tensor
         self._memories: dict[int, _Memory] = {}
         self._names: Counter[str] = Counter()
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The names of the inputs."""
-        return tuple(self._inputs)
-
     def add_input(self, tensor: torch.Tensor, name: str) -> None:
         """Add an input."""
-        self._inputs.append(self.add_result(tensor, self.unique(name)))
+        self.inputs.append(self.add_result(tensor, self.unique(name)))
 
     def add_constant(self, tensor: torch.Tensor, name: str) -> str:
         """Add a parameter, a buffer or another constant, and return its name."""
@@ -132,7 +128,7 @@ class GraphRecording:
         return self._state(tensor) is not None
 
     def add_result(self, tensor: torch.Tensor, name: str) -> str:
-        """Add the result of a node, and return its name."""
+        """Add the result of a node under a name, and return the name; later writes to its memory are noticed."""
         memory = self._memory(tensor)
         self._states[tensor] = state = (name, memory.writes if memory is not None else 0)
         if memory is not None:
@@ -170,10 +166,10 @@ class GraphRecording:
     def graph(self, name: str, outputs: tuple[str, ...]) -> Graph:
         """Return the graph so far."""
         nodes, values = tuple(self.nodes.values()), dict(self._values)
-        return Graph(name, tuple(self._inputs), outputs, tuple(self._constants), nodes, values)
+        return Graph(name, tuple(self.inputs), outputs, tuple(self._constants), nodes, values)
 
     def _state(self, tensor: torch.Tensor) -> _State | None:
-        """Return the recorded value of a tensor, found by identity or by its layout in memory."""
+        """Return the recorded value of a tensor, found by identity or by its layout in memory; else None."""
         memory = self._memory(tensor)
         state = self._states.get(tensor)
         return state or (memory.states.get(_layout(tensor)) if memory is not None else None)
@@ -190,4 +186,5 @@ class GraphRecording:
 
 
 def _layout(tensor: torch.Tensor) -> _Layout:
+    """Return what tells the tensors in one storage apart."""
     return tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype

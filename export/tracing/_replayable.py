@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from ._step import Function, TracedStep, run, trace_errors
 
 Visit = Callable[[str, torch.Tensor], None]
 Kind = Literal["returned", "argument", "buffer"]
-Left = Callable[["RunResult", torch.Tensor], None]
+OnResult = Callable[["RunResult", torch.Tensor], None]
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def record_run(
     visit: Visit,
     *,
     within: Callable[[], AbstractContextManager[object]] = nullcontext,
-    left: Left = lambda *_: None,
+    on_result: OnResult = lambda *_: None,
 ) -> RecordedRun:
     """Call a model without gradients, and record its operations.
 
@@ -146,13 +146,13 @@ def record_run(
         visit: called with the name and tensor of each value as soon as it is there: inputs, weights, constants and
             results. The model may change the tensor later.
         within: returns a context in which the model is called; a dispatch mode in it sees the same calls.
-        left: called with each result, and its tensor, when the model has returned. That of a string has its bytes.
+        on_result: called with each result, and its tensor, when the model has returned. That of a string has its bytes.
 
     Raises:
         TraceError: the model fails on these inputs.
     """
     name = type(model).__name__
-    tracer = _ReplayTracer(ModuleCallStack(model), name, visit, within, left)
+    tracer = _ReplayTracer(ModuleCallStack(model), name, visit, within, on_result)
     with (
         trace_errors(f"{name} itself fails on these inputs"),
         torch.compiler.set_stance("force_eager"),  # compiled functions would be recorded only in part
@@ -174,18 +174,16 @@ class _ReplayTracer(DispatchTracer):
         name: str,
         visit: Visit,
         within: Callable[[], AbstractContextManager[object]],
-        left: Left,
+        on_result: OnResult,
     ) -> None:
         super().__init__(calls, name)
-        self._within = within
+        self._visit, self._within, self._on_result = visit, within, on_result
         self.recorded: list[RecordedCall] = []
         self.sources: dict[int, str] = {}
         self.outputs: list[ModuleOutput] = []
         self.results: list[RunResult] = []
-        self._visit, self._left = visit, left
-        self._given: dict[
-            tuple[Kind, str], tuple[torch.Tensor, tuple[str, ...]]
-        ] = {}  # tensors before the call, with their names
+        # Arguments and buffers before the call, by kind and path: the tensor, and the names of its value.
+        self._given: dict[tuple[Kind, str], tuple[torch.Tensor, tuple[str, ...]]] = {}
         self._calls = Counter[str]()  # of modules so far
         self._handles: Any = WeakIdKeyDictionary()  # by tensor
         self._last_handle = 0
@@ -210,12 +208,12 @@ class _ReplayTracer(DispatchTracer):
             with self._within():
                 with TracingMode(self):
                     result = function(model, args, kwargs)
-                self._leave(model, result, argument_tensors(ModuleInfo.of(model).parameters, args, kwargs))
+                self._record_results(model, result, argument_tensors(ModuleInfo.of(model).parameters, args, kwargs))
             return result
 
         return recorded
 
-    def _leave(self, model: nn.Module, result: Any, arguments: Mapping[str, torch.Tensor]) -> None:
+    def _record_results(self, model: nn.Module, result: Any, arguments: Mapping[str, torch.Tensor]) -> None:
         """Record what the call leaves to its caller."""
         for path, tensor in tensors(result).items():
             self._add_result("returned", path, tensor)
@@ -223,7 +221,7 @@ class _ReplayTracer(DispatchTracer):
             if isinstance(leaf, int | float | complex | str):
                 number = RunResult("returned", pytree.keystr(keys), "")
                 self.results.append(number)
-                self._left(number, _as_tensor(leaf))
+                self._on_result(number, _as_tensor(leaf))
         for path, tensor in model.named_buffers():
             self._add_result("buffer", path, tensor)
         for path, tensor in arguments.items():
@@ -236,48 +234,48 @@ class _ReplayTracer(DispatchTracer):
         if tensor is not before or names != given:
             result = RunResult(kind, path, names[-1], self._handle(tensor), given[0])
             self.results.append(result)
-            self._left(result, tensor)
+            self._on_result(result, tensor)
 
     def call(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Execute and record a call."""
+        """Execute a call, and record it if a node was recorded for it."""
         count = len(self.recording.nodes)
-        references: Any = (tuple(args), dict(kwargs))
+        arguments: Any = (tuple(args), dict(kwargs))
         if not self.paused:
-            references = map_leaves(self._reference, references)
+            arguments = map_leaves(self._reference, arguments)
         output = super().call(operator, args, kwargs)
         if len(self.recording.nodes) > count:
             node = next(reversed(self.recording.nodes.values()))
             results = list(tensors_of([output], {}))
             written = tensors_of(written_arguments(operator, args, kwargs), {})
             results += [tensor for tensor in written if not any(tensor is item for item in results)]
-            pairs = list(zip(results, node.outputs, strict=False))
-            for tensor, name in pairs:
+            named_results = list(zip(results, node.outputs, strict=False))
+            for tensor, name in named_results:
                 self._visit(name, tensor)
-            handles = tuple((self._handle(tensor), name) for tensor, name in pairs)
-            self.recorded.append(RecordedCall(node.name, operator, references[0], references[1], handles))
+            handles = tuple((self._handle(tensor), name) for tensor, name in named_results)
+            self.recorded.append(RecordedCall(node.name, operator, arguments[0], arguments[1], handles))
         return output
 
     @contextmanager
     def module_outputs(self, model: nn.Module) -> Iterator[None]:
         """Record what modules return inside of the block."""
-        modules = [item for item in model.named_modules() if not isinstance(item[1], torch.jit.ScriptModule)]
-        hooks = [
-            module.register_forward_hook(partial(self._after_module, path), prepend=True) for path, module in modules
-        ]
-        try:
+        with ExitStack() as stack:
+            for path, module in model.named_modules():
+                if not isinstance(module, torch.jit.ScriptModule):  # these do not support hooks
+                    hook = module.register_forward_hook(partial(self._after_module, path), prepend=True)
+                    stack.callback(hook.remove)
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
-    def _after_module(self, record: str, _module: nn.Module, _args: Any, output: Any) -> None:
-        label, count = self.calls.innermost_path or "", self._calls[record]
-        self._calls[record] += 1
-        record = f"{record}@{count}" if count else record
-        for path, tensor in tensors(output).items():
-            self.outputs.append(ModuleOutput(label, path, self.recording.names_of(tensor)[0], record))
+    def _after_module(self, path: str, _module: nn.Module, _args: Any, output: Any) -> None:
+        """Record the tensors that the module at a path returned; a forward hook."""
+        count = self._calls[path]
+        self._calls[path] += 1
+        record = f"{path}@{count}" if count else path
+        for tensor_path, tensor in tensors(output).items():
+            value = self.recording.names_of(tensor)[0]
+            self.outputs.append(ModuleOutput(self.calls.innermost_path or "", tensor_path, value, record))
 
     def _reference(self, item: Any) -> Any:
+        """Return a `TensorReference` for a tensor, and any other argument as it is."""
         return TensorReference(self._handle(item)) if isinstance(item, torch.Tensor) else item
 
     def _handle(self, tensor: torch.Tensor) -> int:

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from filch.steal import FilchError, ModuleInfo, tensors
 from filch.steal.values._arguments import argument_tensors
+from filch.steal.values._dtypes import dtype_name
 
 from .._errors import TraceError, reason
 from ._preserve_state import preserve_state
@@ -116,13 +117,10 @@ def step_optimizer(optimizer: torch.optim.Optimizer) -> None:
 def _check_loss(loss: Any) -> torch.Tensor:
     """Return the loss; refuse all but a tensor with one number that requires a gradient."""
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
-        description = (
-            f"{str(loss.dtype).removeprefix('torch.')}{list(loss.shape)}"
-            if isinstance(loss, torch.Tensor)
-            else type(loss).__name__
-        )
+        is_tensor = isinstance(loss, torch.Tensor)
+        found = f"{dtype_name(loss.dtype)}{list(loss.shape)}" if is_tensor else type(loss).__name__
         raise TraceError(
-            f"the loss has to be one number that depends on a parameter, not {description}: "
+            f"the loss has to be one number that depends on a parameter, not {found}: "
             "give loss, a function from what the model returns to a scalar tensor"
         )
     return loss

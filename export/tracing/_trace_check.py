@@ -1,4 +1,8 @@
-"""Check the format of a trace."""
+"""Check the format of a trace.
+
+In the functions that yield problems, `place` is where an object is in the trace, as messages write it; `nodes` are all
+nodes by id, and `valid` those of them that have no problem by themselves.
+"""
 
 import re
 from collections import Counter
@@ -50,6 +54,8 @@ def check_trace(trace: Any) -> list[str]:
 
 def unreadable(trace: Any, most: int = _MAX_VALUES) -> str | None:
     """Return why an object is too large or too deep for a trace, or None.
+
+    The values are visited without recursion: `opened` has an iterator over the rest of each container around a value.
 
     Args:
         trace: any object. A value in two places counts twice, because printing or copying visits it twice.
@@ -148,9 +154,8 @@ class _Edges:
     """The edges of a trace, which both ends list."""
 
     def __init__(self, nodes: Mapping[Any, Any], valid: Mapping[int, Any]) -> None:
-        self._nodes = nodes
-        self._valid = valid
-        self._counted: dict[tuple[int, str], Counter[int]] = {}
+        self._nodes, self._valid = nodes, valid
+        self._counted: dict[tuple[int, str], Counter[int]] = {}  # by node and end
 
     def problems(self, place: str, key: int, node: Mapping[str, Any]) -> Iterator[str]:
         """Yield the problems of the edges of a node."""
@@ -222,21 +227,25 @@ def _dict_problems(place: str, item: Any, wanted: Mapping[str, type]) -> Iterato
 
 
 def _key_problems(place: str, key: Any) -> Iterator[str]:
+    """Yield a problem if the key of a node or an execution is not an id."""
     if not _is_id(key):
         yield f"{place}: the key is {_short(key)}, and has to be an int{_RANGE}"
 
 
 def _id_problems(place: str, items: list[Any]) -> Iterator[str]:
+    """Yield a problem for each item of a list that is not an id."""
     for index, item in enumerate(items):
         if not _is_id(item):
             yield f"{place}[{index}] is {_short(item)}, and has to be of type int{_RANGE}"
 
 
 def _is_id(item: Any) -> bool:
+    """Return whether an object is an id: an int in the range of ids."""
     return type(item) is int and 0 <= item < _MAX_ID
 
 
 def _text_problems(place: str, attrs: Mapping[Any, Any]) -> Iterator[str]:
+    """Yield a problem for each attribute whose key or value is not a string."""
     for key, value in attrs.items():
         if type(key) is not str or type(value) is not str:
             yield f"{place}[{_short(key)}] is {_short(value)}: keys and values of attributes are text"

@@ -49,8 +49,8 @@ def trace(
     >>> [node["attrs"]["name"] for node in data["node_data"].values()]
     ['', 'weight', 'bias', 't', '', 'addmm', '']
     """
-    options: dict[str, Any] = {"kwargs": kwargs, "train": train, "loss": loss, "optimizer": optimizer}
-    return trace_of(trace_graph(model, inputs, backend=backend, **options))
+    graph = trace_graph(model, inputs, kwargs=kwargs, train=train, backend=backend, loss=loss, optimizer=optimizer)
+    return trace_of(graph)
 
 
 def trace_graph(

@@ -1,47 +1,30 @@
 """Record which collectives run, in which module, and over which ranks."""
 
 from collections import Counter
-from contextlib import ExitStack
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._key import Key
 from .._records import Origin
 from ..capture._calls import graph_task_id
-from ..capture._recorder import Extra, Recorder
 from ..values._describe import describe
 from ..values._sharding import is_dtensor_type
+from ._dispatch import DispatchExtra
 
 _NAMESPACES = ("c10d", "_c10d_functional", "c10d_functional")
-_NAMES = (  # an operator is the first one with which its name begins, if underscores are left out
+_NAMES = (  # an operator is the first collective with which its name begins, if underscores are left out
     *("all_reduce", "all_gather", "all_to_all", "reduce_scatter"),
     *("broadcast", "scatter", "gather", "reduce", "send", "recv"),
 )
 
 
-class Collectives(TorchDispatchMode, Extra):  # type: ignore[no-untyped-call]
-    """A dispatch mode that sees the collectives of the forward and the backward pass, and runs none of its own."""
+class Collectives(DispatchExtra):  # type: ignore[no-untyped-call]
+    """Sees the collectives of the forward and the backward pass, and runs none of its own."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._counts: Counter[str] = Counter()
-        self._modes = ExitStack()
-
-    def start(self, recorder: Recorder) -> None:
-        """Enter the mode."""
-        super().start(recorder)
-        self._modes.enter_context(self)
-
-    def stop(self) -> None:
-        """Exit the mode."""
-        self._modes.close()
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let torch.compile work as usual."""
-        return True
+        super().__init__()
+        self._counts: Counter[str] = Counter()  # of the records under each name
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -79,6 +79,7 @@ class _GradientRecord:
         self.is_stored = False
 
     def remove_hooks(self) -> None:
+        """Remove the hooks on the tensors."""
         for handle in self.handles:
             handle.remove()
         self.handles.clear()
@@ -106,6 +107,7 @@ class _GradientRecord:
         self.spec = encode(value, hook_tensor, exact=False, local=False)
 
     def _register(self, tensor: torch.Tensor, hook: _TensorHook) -> None:
+        """Hook a tensor."""
         self.handles.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
 
 

@@ -1,18 +1,16 @@
 """Record the ATen calls inside of captured module calls."""
 
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._errors import FilchError
 from .._key import Key
 from ..capture._calls import RunningCall, graph_task_id
-from ..capture._recorder import Extra, Recorder
 from ..capture._selection import compile_patterns, matching
+from ._dispatch import DispatchExtra
 from ._source import runs_in, source_line
 from ._uninitialized import UninitializedMemory
 from ._watch import Watch
@@ -22,8 +20,8 @@ Operator = Any  # torch._ops.OpOverload or HigherOrderOperator (`torch.cond`)
 _is_compiling = torch.compiler.is_compiling
 
 
-class Operators(TorchDispatchMode, Extra):  # type: ignore[no-untyped-call]
-    """A dispatch mode in the thread that opened the block.
+class Operators(DispatchExtra):  # type: ignore[no-untyped-call]
+    """Records the selected ATen calls inside of module calls.
 
     All calls inside a module call are numbered, whether recorded or not, so that numbers are comparable between
     captures.
@@ -32,33 +30,22 @@ class Operators(TorchDispatchMode, Extra):  # type: ignore[no-untyped-call]
     supports_higher_order_operators = True  # otherwise `torch.cond` and flex attention raise
 
     def __init__(self, wanted: bool | str | Iterable[str], watch: Watch | None = None) -> None:  # noqa: FBT001  as users write it
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         patterns: list[Any] = [wanted] if isinstance(wanted, str) or not isinstance(wanted, Iterable) else list(wanted)
         if wanted is not True and not (patterns and all(isinstance(pattern, str) for pattern in patterns)):
             raise FilchError(f"operators must be True or patterns like 'aten.mm.default', not {wanted!r}")
         self._wanted = compile_patterns(None if wanted is True else patterns)
-        self._matched: set[str] = set()
-        self._names: dict[Operator, tuple[str, bool]] = {}
+        self._matched: set[str] = set()  # patterns that have matched a call
+        self._names: dict[Operator, tuple[str, bool]] = {}  # the name of each operator, and whether it is recorded
         self._uninitialized = UninitializedMemory()
         self._watch = watch
-        self._modes = ExitStack()
-
-    def start(self, recorder: Recorder) -> None:
-        """Enter the mode."""
-        super().start(recorder)
-        self._modes.enter_context(self)
 
     def stop(self) -> None:
         """Exit the mode, and warn of a pattern that matched no call."""
-        self._modes.close()
+        super().stop()
         if (missed := sorted(self._wanted.keys() - self._matched)) and self._names:
             names = sorted(name for name, _ in self._names.values())
             self._recorder.warn_once(f"no ATen call matches {missed[0]!r}; some calls are {', '.join(names[:5])}")
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let torch.compile work as usual; by default it compiles nothing inside a dispatch mode."""
-        return True
 
     def __torch_dispatch__(
         self, func: Operator, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -110,11 +110,13 @@ class Parameters(Extra):
                     self._record(names, "GF", gradient, None)
 
     def _record_gradient(self, names: _Names, parameter: torch.Tensor) -> None:
+        """Record a parameter's gradient that was just accumulated."""
         with self._recorder.guarded(names[0]):
             if parameter.grad is not None:
                 self._record(names, "GP", parameter.grad, None)
 
     def _record(self, names: _Names, kind: str, tensor: torch.Tensor, call: int | None) -> None:
+        """Record a tensor under each name of a parameter, at the outermost call `call`, if any."""
         for name in names:
             iteration = self._record_counts[name, kind]
             self._record_counts[name, kind] += 1

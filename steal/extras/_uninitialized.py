@@ -38,6 +38,7 @@ class UninitializedMemory:
                 self._storages.pop(tensor.untyped_storage()._cdata, None)  # noqa: SLF001  likewise
 
     def _skip_uninitialized(self, tensor: torch.Tensor) -> Any:
+        """Return a placeholder for a tensor with uninitialized memory; any other tensor as it is."""
         storage = self._storages.get(tensor.untyped_storage()._cdata) if _has_storage(tensor) else None  # noqa: SLF001  likewise
         if storage is None or storage.expired():  # type: ignore[no-untyped-call]
             return tensor
@@ -52,4 +53,5 @@ def _written_arguments(operator: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def _has_storage(value: Any) -> bool:
+    """Return whether a value is a tensor whose memory can be read."""
     return isinstance(value, torch.Tensor) and is_storable(value)

@@ -80,10 +80,11 @@ class Watch(Extra):
             self._report(Key(frame.name, frame.iteration, "O"), path, (frame.name, None), (args, kwargs), output)
 
     def before_operator(self, operator: Any, args: Any, kwargs: Any) -> Callable[[], frozenset[str]] | None:
-        """Return a function that returns which non-finite kinds an ATen call may have; None to skip the check.
+        """Return what `after_operator` takes as `allowed_kinds`; None for an ATen call that is not checked.
 
-        A call may return what it is asked to write (`masked_fill(mask, -inf)`) and infinities of its inputs, as masks
-        are created and added that way. A NaN of an input is reported again.
+        It is a function, because the inputs are read only if the output has a NaN or an infinity. A call may return
+        what it is asked to write (`masked_fill(mask, -inf)`) and infinities of its inputs, as masks are created and
+        added that way. A NaN of an input is reported again.
         """
         if isinstance(operator, OpOverload):
             if operator.is_view or allocates_uninitialized(operator):
@@ -103,13 +104,22 @@ class Watch(Extra):
         *,
         allowed_kinds: Callable[[], frozenset[str]],
     ) -> None:
-        """Check the output of an ATen call."""
+        """Check the output of an ATen call.
+
+        Args:
+            key: the key of the output.
+            frame: the module call in which it runs.
+            operator: its name.
+            inputs: its arguments.
+            output: what it returned.
+            allowed_kinds: returns which of `"nan"` and `"inf"` the output may contain.
+        """
         path = self._find_nonfinite(output, allowed_kinds)
         if path is not None:
             self._report(key, path, (frame.name, operator), inputs, output)
 
     def _find_nonfinite(self, output: Any, allowed_kinds: Callable[[], frozenset[str]]) -> str | None:
-        """Return the path of the first tensor with a non-finite value that wasn't merely passed on, or None."""
+        """Return the path of the first tensor with a NaN or an infinity that is not allowed; None if there is none."""
         for path, tensor in tensors(output).items():
             kinds = nonfinite_kinds(tensor) & self._wanted
             if kinds and kinds - allowed_kinds():

@@ -118,10 +118,8 @@ def attributes(value: Any) -> list[tuple[str, Any]]:
 
 def slots_of(cls: type) -> dict[str, MemberDescriptorType]:
     """Return the slots that a class and its bases declare, by name."""
-    declared = [base for base in cls.__mro__ if "__slots__" in vars(base)]
-    return {
-        name: slot for base in declared for name, slot in vars(base).items() if isinstance(slot, MemberDescriptorType)
-    }
+    declared = [pair for base in cls.__mro__ if "__slots__" in vars(base) for pair in vars(base).items()]
+    return {name: slot for name, slot in declared if isinstance(slot, MemberDescriptorType)}
 
 
 def _has_value(slot: MemberDescriptorType, value: Any) -> bool:

@@ -159,6 +159,7 @@ class _ValueDecoder:
             raise ValueError("too many keys have the same hash")
 
     def _leaf(self, tag: str, spec: Spec) -> Any:
+        """Return the value of a spec that has neither items nor a stored tensor of its own."""
         if tag in PART_TAGS:
             return self._composite(tag, spec)
         if tag == "numpy":
@@ -344,10 +345,12 @@ def _imported_class(class_name: str) -> type | None:
 
 
 def _decode_float(spec: Spec) -> float:
+    """Return a float that JSON has no number for: an infinity or a NaN."""
     return _doubles(spec["bits"], 1)[0] if "bits" in spec else float(spec["float"])
 
 
 def _decode_complex(spec: Spec) -> complex:
+    """Return a complex number."""
     return complex(*_doubles(spec["bits"], 2) if "bits" in spec else map(float.fromhex, spec["complex"]))
 
 
@@ -360,11 +363,13 @@ def _doubles(bits: str, count: int) -> tuple[float, ...]:
 
 
 def _decode_bytes(spec: Spec) -> bytes | bytearray:
+    """Return bytes or a bytearray."""
     value = bytes.fromhex(spec["bytes"])
     return bytearray(value) if spec.get("class") == "builtins:bytearray" else value
 
 
 def _decode_enum(spec: Spec) -> Any:
+    """Return a member of an enumeration, or a combination of flags; a `Foreign` if it is not imported."""
     cls, name = _imported_class(spec["class"]), spec["enum"]
     if cls is not None and issubclass(cls, enum.Enum):
         if name in cls.__members__:
@@ -376,6 +381,7 @@ def _decode_enum(spec: Spec) -> Any:
 
 
 def _foreign_enum(spec: Spec) -> Foreign:
+    """Return a placeholder for a member of an enumeration."""
     return Foreign(spec["class"], {"value" if isinstance(spec["enum"], int) else "name": spec["enum"]})
 
 
@@ -393,6 +399,7 @@ def _decode_type(spec: Spec) -> Any:
 
 
 def _decode_torch(spec: Spec) -> Any:
+    """Return a dtype, layout or memory format of torch by its name."""
     name = spec["torch"]
     value = dtype_of(name) or getattr(torch, name)
     if not isinstance(value, torch.dtype | torch.layout | torch.memory_format):
@@ -401,6 +408,7 @@ def _decode_torch(spec: Spec) -> Any:
 
 
 def _decode_integer(spec: Spec) -> int | None:
+    """Return an end of a slice or a range; a large integer is written in hexadecimal."""
     value = int(spec["int"], 16) if isinstance(spec, dict) else spec
     if not (value is None or isinstance(value, int)):
         raise TypeError(f"{value!r} is not an integer")
@@ -408,6 +416,7 @@ def _decode_integer(spec: Spec) -> int | None:
 
 
 def _decode_size(spec: Spec) -> torch.Size:
+    """Return a `torch.Size`."""
     if any(not -(2**63) <= dim < 2**63 for dim in spec["size"]):
         raise ValueError("a dimension is out of range")  # torch would notice much later
     return torch.Size(spec["size"])

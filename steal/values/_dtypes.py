@@ -38,7 +38,6 @@ def _carriers() -> dict[torch.dtype, Carrier]:
     carriers = {
         getattr(torch, name): Carrier(getattr(TensorProto, onnx_name), getattr(torch, name), short, _opset(onnx_name))
         for name, (onnx_name, short) in names.items()
-        if hasattr(torch, name)
     }
     # ONNX has complex types, but no runtime loads them as constants. Pairs of reals are readable everywhere.
     carriers[torch.complex64] = Carrier(TensorProto.FLOAT, torch.float32, "c64")
@@ -52,6 +51,7 @@ def _carriers() -> dict[torch.dtype, Carrier]:
 
 
 def _opset(onnx_type: str) -> int:
+    """Return the oldest version of ONNX's operators, of at least 13, whose `Constant` has a type of this name."""
     return 24 if onnx_type == "FLOAT8E8M0" else 19 if onnx_type.startswith("FLOAT8") else 13
 
 
@@ -66,7 +66,6 @@ OPAQUE_DTYPES = {
     )
     if hasattr(torch, name)
 }
-_BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in CARRIERS}
 is_functorch_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]  there is no public API
 _PLAIN_CLASSES = {torch.Tensor, nn.Parameter}
 
@@ -74,6 +73,9 @@ _PLAIN_CLASSES = {torch.Tensor, nn.Parameter}
 def dtype_name(dtype: torch.dtype) -> str:
     """Return the name of a dtype without `torch.`, such as `"float32"`."""
     return str(dtype).removeprefix("torch.")
+
+
+_BY_NAME = {dtype_name(dtype): dtype for dtype in CARRIERS}
 
 
 def dtype_of(name: str) -> torch.dtype | None:

@@ -86,7 +86,7 @@ class _State:
         self.budget -= parts + size
 
     def count_copy(self, value: Any) -> None:
-        """Count a leaf that is copied for its spec; the first copy is free."""
+        """Count the bytes of a leaf that is copied for its spec, unless it is the first copy of the object."""
         if not self.exact and issubclass(type(value), bytes | bytearray | torch.Size | np.ndarray):
             size = (value.nbytes if isinstance(value, np.ndarray) else len(value)) if id(value) in self.traversed else 0
             self.count(value, "", 0, size)
@@ -110,10 +110,12 @@ class _State:
 
 
 def _encode_as_is(_state: _State, value: Any, _path: str, _depth: int) -> Spec:
+    """Return a value that is its own spec."""
     return value
 
 
 def _encode_int(state: _State, value: int, _path: str, _depth: int) -> Spec:
+    """Encode an integer; one that other JSON readers would round, in hexadecimal."""
     if -MAX_EXACT_INT <= value <= MAX_EXACT_INT:
         return value
     state.budget -= 0 if state.exact else value.bit_length() // _PART_SIZE
@@ -121,6 +123,7 @@ def _encode_int(state: _State, value: int, _path: str, _depth: int) -> Spec:
 
 
 def _encode_float(state: _State, value: float, _path: str, _depth: int) -> Spec:
+    """Encode a float; a NaN with another payload than Python's with its bits."""
     if math.isfinite(value):
         return value
     spec = {"float": str(value)}
@@ -130,6 +133,7 @@ def _encode_float(state: _State, value: float, _path: str, _depth: int) -> Spec:
 
 
 def _encode_complex(state: _State, value: complex, _path: str, _depth: int) -> Spec:
+    """Encode a complex number; see `_encode_float`."""
     both = value.real, value.imag
     spec: Spec = {"complex": [part.hex() for part in both]}
     if state.exact and any(math.isnan(part) and struct.pack(">d", part) != _NAN for part in both):
@@ -187,6 +191,7 @@ def _encode_dict(state: _State, value: dict[Any, Any], path: str, depth: int) ->
 
 
 def _too_large(value: Any, depth: int) -> Spec:
+    """Return the placeholder of a value that is too deep or has too many parts."""
     return skipped(value, "it is nested too deeply" if depth > MAX_DEPTH else f"it has more than {MAX_PARTS} parts")
 
 
@@ -197,6 +202,7 @@ def _encode_repeated(state: _State, value: Any) -> Spec:
 
 
 def _encode_tensor(state: _State, value: torch.Tensor, path: str, depth: int) -> Spec:  # noqa: ARG001  as the other encoders
+    """Encode a tensor, which may have occurred before."""
     if not state.exact:
         return _encode_any_tensor(state, value, path)
     if id(value) in state.seen:
@@ -301,7 +307,15 @@ def _encode_other(state: _State, value: Any, path: str, depth: int) -> Spec:
 
 
 def _encode_container(state: _State, tag: str, child_list: list[Child], path: str, depth: int) -> Spec:
-    """Return the spec of a container from its tag and children (see `children`)."""
+    """Return the spec of a container.
+
+    Args:
+        state: the state of the `encode` call.
+        tag: the kind of the container (see `children`).
+        child_list: its children (see `children`).
+        path: its path.
+        depth: the depth of its children.
+    """
     items: list[Spec] = []
     attributes: list[Spec] = []
     for index, (step, key, child) in enumerate(child_list):
@@ -317,6 +331,7 @@ def _encode_container(state: _State, tag: str, child_list: list[Child], path: st
 
 
 def _encode_key(state: _State, key: Any, path: str, index: int) -> Spec:
+    """Encode a key of a dictionary, by its index."""
     return _encode_hashable(state, key, f"{path}.keys()[{index}]", f"key {index} of a dictionary")
 
 

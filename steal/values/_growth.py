@@ -13,7 +13,7 @@ MIN_BYTES = 1024  # bytes; smaller tensors are stored whole
 MIN_RANK = 3  # the smallest rank of a cache: heads or batches come before the tokens
 MAX_RATIO = 16  # size of the grown tensors of one value, relative to all that is stored
 _Hashes = npt.NDArray[np.int64]
-_Place = tuple[str, str, str]
+_Place = tuple[str, str, str]  # module name, kind of record and path of a tensor
 
 
 class GrownTensor(NamedTuple):
@@ -56,7 +56,7 @@ class GrowthTracker:
         """Return how `raw` extends the last tensor at `place`, or None if it doesn't begin with it bit for bit.
 
         Args:
-            place: module name, kind and path of the tensor.
+            place: where the tensor occurs.
             raw: a contiguous CPU tensor with at least `MIN_RANK` dimensions.
         """
         last = self._last.get(place)
@@ -71,7 +71,14 @@ class GrowthTracker:
         return GrownTensor(last.reference, dim, last.shape[dim], hashes)
 
     def remember(self, place: _Place, raw: torch.Tensor, reference: int, grown: GrownTensor | None) -> None:
-        """Remember `raw`, stored as `reference`, as the last tensor at `place`."""
+        """Remember a tensor as the last one at a place, with its hashes if it has grown.
+
+        Args:
+            place: where the tensor occurs.
+            raw: see `find`.
+            reference: the reference under which it was stored.
+            grown: the result of `find`.
+        """
         if raw.nbytes < MIN_BYTES:
             return
         if grown is not None:

@@ -23,5 +23,12 @@ def unpack(packed: Packed, kind: str) -> Spec:
 
 
 def spec_of_one(tensor: Spec, kind: str) -> Spec:
-    """Return the spec of a record of this kind whose value is one tensor, or inputs that are one, by its spec."""
+    """Return the spec of a record of this kind whose value is one tensor.
+
+    The inputs of a call are its positional and keyword arguments: the tensor is the only positional one then.
+
+    Args:
+        tensor: the spec of the tensor.
+        kind: the kind of the record; `"I"` for inputs.
+    """
     return {"tuple": [[0, {"tuple": [[0, tensor]]}], [1, {"dict": []}]]} if kind == "I" else tensor

@@ -205,6 +205,7 @@ class Sharding:
 
 
 def _sizes(value: Spec) -> tuple[int, ...]:
+    """Return a list of sizes from untrusted JSON."""
     if not isinstance(value, list | tuple) or any(type(item) is not int or item < 0 for item in value):
         raise ValueError(f"{reprlib.repr(value)} is not a list of sizes")
     return tuple(value)
@@ -294,6 +295,7 @@ def _sharding_on(mesh: Mesh, placements: tuple[Any, ...], shape: tuple[int, ...]
 
 
 def _placement_of(placement: Any, rank: int) -> Placement | None:
+    """Return the placement that one of torch's is; None for an unknown class. `rank` is that of the tensor."""
     if placement.is_partial():
         return Placement("partial", reduce_op=placement.reduce_op)
     if placement.is_replicate():

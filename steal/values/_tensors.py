@@ -298,15 +298,18 @@ def distinct_bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def _join_nested(entries: Spec, _: dict[str, torch.Tensor], rows: list[torch.Tensor]) -> torch.Tensor:
+    """Return a nested tensor of its rows."""
     layout = {"jagged": torch.jagged, "strided": torch.strided}[entries["layout"]]
     return torch.nested.nested_tensor(rows, layout=layout)
 
 
 def _join_masked(_: Spec, parts: dict[str, torch.Tensor], __: list[torch.Tensor]) -> torch.Tensor:
+    """Return a masked tensor."""
     return MaskedTensor(parts["data"], parts["mask"])  # type: ignore[no-untyped-call]
 
 
 def _join_sparse(entries: Spec, parts: dict[str, torch.Tensor], _: list[torch.Tensor]) -> torch.Tensor:
+    """Return a sparse tensor of its indices and values, after checking them."""
     layout, shape = _LAYOUTS[entries["layout"]], check_integers(entries["shape"])
     if any(size < 0 for size in shape) or math.prod(shape) >= _MAX_ELEMENTS:
         raise ValueError(f"{reprlib.repr(shape)} is not a valid shape")
@@ -321,6 +324,7 @@ def _join_sparse(entries: Spec, parts: dict[str, torch.Tensor], _: list[torch.Te
 
 
 def _join_quantized(entries: Spec, parts: dict[str, torch.Tensor], _: list[torch.Tensor]) -> torch.Tensor:
+    """Return a quantized tensor of its integers, scales and zero points."""
     values = parts["values"]
     if "axis" not in entries:
         scale, zero_point = float(entries["scale"]), int(entries["zero_point"])

@@ -1,6 +1,5 @@
 """The Inductor backend: compiles the exported program and returns what its kernels store."""
 
-import copy
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -8,13 +7,14 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, OutputSpec
 
 from filch.steal._tf32 import tf32_products
 from filch.steal.text._python import python_literal
 
 from ..._errors import BackendError
-from ...evaluation._devices import module_on
+from ...evaluation._devices import changed_copy, module_on
 from ...evaluation._eager import placeholder_values, weight_names
 from ...evaluation._unpredictable import random_nodes
 from ...graph._from_fx import graph_from_fx
@@ -44,34 +44,26 @@ class InductorBackend:
     def compile(self, program: Program, *, optimize: bool) -> Compiled:  # noqa: ARG002  it always does
         """See `Backend.compile`."""
         exported = unchanged_export(program, self.name)
-        inputs, specs = exported.graph_signature.input_specs, exported.graph_signature.output_specs
+        task = self._task(program, exported)
+        options = _with_eager_random(self.options, task.module)
+        # Compile it for the shapes that it was exported with; `run` compiles again for others.
+        compiled = KernelGraphs(task, options).compiled_for(placeholder_values(exported, _traced_zeros(exported)))
+        return _with_note(replace(compiled, tf32=tf32_products(task.device)), options, self.options)
+
+    def _task(self, program: Program, exported: ExportedProgram) -> CompileTask:
+        """Return what to compile: the graph of an exported program on the backend's device."""
+        inputs, outputs = exported.graph_signature.input_specs, exported.graph_signature.output_specs
         device = None if self.device is None else torch.device(self.device)
         module = exported.graph_module if device is None else _with_reshapes(module_on(exported.graph_module, device))
-        without_prims = _without_prims(module)
-        placeholders = (graph.find_nodes(op="placeholder") for graph in (without_prims.graph, module.graph))
-        # A copied graph may give other names to its inputs, such as to one called `input`.
-        renamed = {copied.name: node.name for copied, node in zip(*placeholders, strict=True)}
-        task = CompileTask(
-            without_prims,
+        return CompileTask(
+            _without_prims(module),
             program.graph,
             partial(placeholder_values, exported),
-            exported_names={**renamed, **weight_names(exported)},
-            outputs=tuple(index for index, spec in enumerate(specs) if _is_graph_output(spec)),
+            value_names=weight_names(exported),
+            outputs=tuple(index for index, spec in enumerate(outputs) if _is_graph_output(spec)),
             read_only=frozenset(index for index, spec in enumerate(inputs) if spec.kind == InputKind.PARAMETER),
             device=device or torch.device("cpu"),
         )
-        options = _with_eager_random(self.options, task.module)
-        graphs = KernelGraphs(task, options)
-        # Compile it for the shapes that it was exported with; `run` compiles again for others.
-        exported_inputs = exported.graph.find_nodes(op="placeholder")
-        traced = {
-            node.name: node.meta.get("val")
-            for node, spec in zip(exported_inputs, inputs, strict=True)
-            if spec.kind == InputKind.USER_INPUT
-        }
-        zeros = {name: _zeros_like(value) for name, value in traced.items() if isinstance(value, torch.Tensor)}
-        compiled = graphs.compiled_for(placeholder_values(exported, zeros))
-        return _with_note(replace(compiled, tf32=tf32_products(task.device)), options, self.options)
 
     def compile_graph(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
         """See `CompilesTorch.compile_graph`."""
@@ -95,7 +87,7 @@ class InductorBackend:
         graphs: KernelGraphs = compiled.handle
         known = torch._inductor.config.get_config_copy()  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]  as list_options, which torch documents
         return CompiledVariant(
-            compiled, switches_of(options, options.settings(), known), fingerprint_of(graphs.codes())
+            compiled, switches_of(options, options.settings(), known), fingerprint_of(graphs.source_codes())
         )
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
@@ -173,16 +165,17 @@ def _without_prims(module: fx.GraphModule) -> fx.GraphModule:
     These are views, which can't be functionalized, and `prims.var`, which has no lowering. The exporter's
     decompositions make them; the functions that implement them are of ATen operations.
     """
-    copied = fx.GraphModule(module, copy.deepcopy(module.graph))
-    for node in copied.graph.find_nodes(op="call_function", target=torch.ops.prims.var.default):
-        values, dims, *correction = node.args
-        node.target = torch.ops.aten.var.correction
-        node.args, node.kwargs = (values, dims), {"correction": correction[0] if correction else 1}
-    for node in copied.graph.nodes:
-        if getattr(node.target, "namespace", "") == "prims" and views_of(node) is not None:
-            node.target = node.target.prim_impl
-    copied.recompile()
-    return copied
+
+    def change(node: fx.Node) -> None:
+        target: Any = node.target
+        if target is torch.ops.prims.var.default:
+            values, dims, *correction = node.args
+            node.target = torch.ops.aten.var.correction
+            node.args, node.kwargs = (values, dims), {"correction": correction[0] if correction else 1}
+        elif getattr(target, "namespace", "") == "prims" and views_of(node) is not None:
+            node.target = target.prim_impl
+
+    return changed_copy(module, change)
 
 
 def _with_reshapes(module: fx.GraphModule) -> fx.GraphModule:
@@ -196,6 +189,12 @@ def _with_reshapes(module: fx.GraphModule) -> fx.GraphModule:
     return module
 
 
-def _zeros_like(value: torch.Tensor) -> torch.Tensor:
-    """Return zeros of the shape and dtype of a traced tensor."""
-    return torch.zeros([size_hint(size) for size in value.shape], dtype=value.dtype)
+def _traced_zeros(exported: ExportedProgram) -> dict[str, torch.Tensor]:
+    """Return zeros of the shapes and dtypes with which the inputs of a program were traced, by name."""
+    pairs = zip(exported.graph.find_nodes(op="placeholder"), exported.graph_signature.input_specs, strict=True)
+    traced = {node.name: node.meta.get("val") for node, spec in pairs if spec.kind == InputKind.USER_INPUT}
+    return {
+        name: torch.zeros([size_hint(size) for size in value.shape], dtype=value.dtype)
+        for name, value in traced.items()
+        if isinstance(value, torch.Tensor)
+    }

@@ -1,7 +1,7 @@
 """Map the buffers of compiled code to the values of the graph that Inductor compiled."""
 
-import itertools
 import operator
+from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -54,56 +54,48 @@ class Stored:
     def overwrite(self, tensor: torch.Tensor) -> None:
         """Replace the value for later kernels; a value that does not share the memory of the buffer stays as it is."""
         shares_memory = self.tensor.untyped_storage().data_ptr() == self.buffer.untyped_storage().data_ptr()
-        expanded = any(
-            size > 1 and not stride for size, stride in zip(self.tensor.shape, self.tensor.stride(), strict=True)
-        )
-        if shares_memory and not expanded:
+        sizes = zip(self.tensor.shape, self.tensor.stride(), strict=True)
+        is_expanded = any(stride == 0 and size > 1 for size, stride in sizes)
+        if shares_memory and not is_expanded:
             self.tensor.copy_(tensor)
 
 
 class BufferMap:
     """Maps the buffers and kernels of a compiled graph to the values and nodes of the graph before compilation.
 
-    Each operation that tracing, a decomposition or a pass creates records its source nodes. The last operation created
-    from a node computes the value of that node. A buffer holds that value, or a tensor of which it is a view.
+    There are three torch graphs: the source graph, before compilation; the one that AOTAutograd makes of it; and
+    Inductor's, which its passes make of that. Each node that tracing, a decomposition or a pass creates records the
+    nodes from which it was created. Of the nodes created from one node, the last computes the value of that node. A
+    buffer holds that value, or a tensor of which it is a view.
 
     Args:
-        source: the graph before compilation; its nodes have the names of the values.
+        source: the source graph; its nodes have the names of the values. It may be AOTAutograd's.
         lowered: the result of the compilation.
     """
 
     def __init__(self, source: fx.Graph, lowered: LoweredGraph) -> None:
         self.source = source
-        self._nodes = {node.name: node for node in source.nodes}
         self._lowered = lowered
-        self._inner = {node.name: node for node in lowered.graph.nodes}
+        self._source_nodes = {node.name: node for node in source.nodes}
         self._aot_nodes = {node.name: node for node in lowered.aot_graph.nodes}
-        same_graph = source is lowered.aot_graph  # Inductor's passes keep the names of the nodes that they keep
-        self._sources = {
-            node: self._original_names(node) if same_graph else _sources(node, id(source))
+        self._inductor_nodes = {node.name: node for node in lowered.graph.nodes}
+        is_aot_graph = source is lowered.aot_graph
+        # For each node of Inductor's graph, the names of the source nodes from which it was created.
+        self._source_names = {
+            node: self._aot_names(node) if is_aot_graph else _recorded_sources(node, id(source))
             for node in lowered.graph.nodes
         }
 
-    def operation(self, buffer: str) -> str | None:
-        """Return the name of the operation of AOTAutograd's graph whose result a buffer holds at the end, or None."""
-        node = self._inner.get(self._lowered.operations.get(buffer, ""))
-        if node is None:
-            return None
-        written = self._is_written(buffer, node)
-        if not written and _is_same(self._aot_nodes.get(node.name), node):
-            return str(node.name)
-        replaced = (item for item in self._replaced(node) if written or item.target == node.target)
-        return next((item.name for item in replaced if item is not self._aot_nodes.get(node.name)), None)
+    def _aot_names(self, node: fx.Node) -> set[str]:
+        """Return the name of AOTAutograd's node that a node of Inductor's graph is, or that a pattern replaced by it.
 
-    def _original_names(self, node: fx.Node) -> set[str]:
-        """Return the name of a node of Inductor's graph, or of the operation that a pattern has replaced by it.
-
-        Patterns name the nodes that they insert, and in a backward graph do not record their sources. But unchanged
-        consumers of the node read the replaced operation before.
+        Inductor's passes keep the names of the nodes that they keep. Patterns name the nodes that they insert, and in a
+        backward graph do not record their sources. But unchanged consumers of the node read the replaced one before.
         """
         if _is_same(self._aot_nodes.get(node.name), node):
             return {node.name}
-        return {item.name for item in itertools.islice(self._replaced(node), 1)}
+        replaced = next(self._replaced(node), None)
+        return set() if replaced is None else {replaced.name}
 
     def _replaced(self, node: fx.Node) -> Iterator[fx.Node]:
         """Yield what unchanged consumers of a node of Inductor's graph read in its place in AOTAutograd's graph."""
@@ -112,22 +104,41 @@ class BufferMap:
             if before is not None and _is_same(before, user):
                 read, read_before = (pytree.tree_leaves((item.args, item.kwargs)) for item in (user, before))
                 replaced = [other for item, other in zip(read, read_before, strict=False) if item is node]
-                if len(read) == len(read_before) and replaced and _type(replaced[0]) == _type(node) is not None:
+                if len(read) == len(read_before) and replaced and _same_type(replaced[0], node):
                     yield replaced[0]
+
+    def _held_node(self, buffer: str) -> fx.Node | None:
+        """Return the node of Inductor's graph whose result a buffer holds, or None."""
+        return self._inductor_nodes.get(self._lowered.operations.get(buffer, ""))
+
+    def operation(self, buffer: str) -> str | None:
+        """Return the name of the operation of AOTAutograd's graph whose result a buffer holds at the end, or None."""
+        node = self._held_node(buffer)
+        if node is None:
+            return None
+        same_name = self._aot_nodes.get(node.name)
+        is_written = self._is_written(buffer, node)
+        if not is_written and _is_same(same_name, node):
+            return str(node.name)
+        # If the kernel also writes to the result, the operation is what consumers read in place of the node.
+        replaced = (item for item in self._replaced(node) if is_written or item.target == node.target)
+        return next((item.name for item in replaced if item is not same_name), None)
 
     def values(self, buffer: str) -> Iterator[tuple[str, View]]:
         """Yield the names of the source graph's values that a buffer holds, and the view that computes each from it."""
-        result = self._inner.get(self._lowered.operations.get(buffer, ""))  # the node whose result the buffer holds
-        pending: list[tuple[fx.Node, View]] = [] if result is None else [(result, _identity)]
-        if result is not None and self._is_written(buffer, result):  # a scatter became a write within the kernel
-            pending = []
+        held = self._held_node(buffer)
+        if held is None:
+            return
+        if self._is_written(buffer, held):  # a scatter became a write within the kernel: `held` is what it writes to
             if self.source is self._lowered.aot_graph and (name := self.operation(buffer)) is not None:
                 yield name, _identity
+            return
+        pending: deque[tuple[fx.Node, View]] = deque([(held, _identity)])
         while pending:
-            node, view = pending.pop(0)
+            node, view = pending.popleft()
             for name in self._values_by_node.get(node, ()):
                 yield name, view
-            pending += [(user, _compose(view, user)) for user in node.users if views_of(user) is node]
+            pending.extend((user, _compose(view, user)) for user in node.users if views_of(user) is node)
 
     def _is_written(self, buffer: str, node: fx.Node) -> bool:
         """Return whether the kernel that computes a node into a buffer also writes to the result or to a view of it."""
@@ -138,37 +149,23 @@ class BufferMap:
             for user in node.users
         )
 
-    def labels(self, exported_names: Mapping[str, str], preferred: Container[str] = ()) -> dict[str, Label]:
+    def labels(self, value_names: Mapping[str, str], preferred: Container[str] = ()) -> dict[str, Label]:
         """Return the labels of the stored buffers, by the names of the buffers.
 
         Args:
-            exported_names: maps names of values to the names for the labels; other values get no label.
+            value_names: maps names of values to the names for the labels; other values get no label.
             preferred: the names to prefer for a buffer that holds several values.
         """
         result: dict[str, Label] = {}
         # A copy of an input is not that input: it keeps the buffer's name.
-        taken = {exported_names.get(node.name) for node in self._nodes.values() if node.op == "placeholder"}
+        taken = {value_names.get(node.name) for node in self.source.find_nodes(op="placeholder")}
         for buffer in (name for kernel in self._lowered.kernels for name in kernel.writes):
-            candidates = [
-                (exported_names[value], view) for value, view in self.values(buffer) if value in exported_names
-            ]
+            candidates = [(value_names[value], view) for value, view in self.values(buffer) if value in value_names]
             value, view = min(candidates, key=lambda item: item[0] not in preferred, default=(None, _identity))
             name = buffer if value is None or value in taken else value
             taken.add(name)
             result[buffer] = Label(name, value, view)
         return result
-
-    def _computed(self, kernel: Kernel) -> set[str]:
-        """Return the names of the source graph's nodes that a kernel computes, according to Inductor."""
-        others = {
-            name
-            for other in self._lowered.kernels
-            if len(other.origins) == 1 != len(kernel.origins)
-            for name in other.origins
-        }
-        nodes = [self._inner[name] for name in kernel.origins if name in self._inner and name not in others]
-        computing = [node for node in nodes if not views_of(node)]
-        return {name for node in computing or nodes for name in self._sources[node]}
 
     @cached_property
     def all_computed(self) -> Mapping[str, tuple[str, ...]]:
@@ -177,39 +174,53 @@ class BufferMap:
         A pattern that replaces two operations by one records only the last of them. So an operation without a kernel is
         assigned to the kernels of its consumers; likewise a view.
         """
-        kernel_nodes = {kernel.name: self._computed(kernel) for kernel in self._lowered.kernels}
-        result: dict[str, list[str]] = {name: [] for name in kernel_nodes}
-        users: dict[str, set[str]] = {}
-        for node in reversed(self._nodes.values()):
-            kernels = {kernel for kernel, names in kernel_nodes.items() if node.name in names}
-            users[node.name] = kernels or {kernel for user in node.users for kernel in users[user.name]}
-            if node.op == "call_function":
-                for kernel in users[node.name]:
-                    result[kernel].insert(0, node.name)
-        return {kernel: tuple(names) for kernel, names in result.items()}
+        reported = {kernel.name: self._reported_nodes(kernel) for kernel in self._lowered.kernels}
+        kernels_of: dict[str, set[str]] = {}  # the kernels that compute a source node
+        for node in reversed(self._source_nodes.values()):
+            kernels = {kernel for kernel, names in reported.items() if node.name in names}
+            kernels_of[node.name] = kernels or {kernel for user in node.users for kernel in kernels_of[user.name]}
+        calls = [name for name, node in self._source_nodes.items() if node.op == "call_function"]
+        return {kernel: tuple(name for name in calls if kernel in kernels_of[name]) for kernel in reported}
+
+    def _reported_nodes(self, kernel: Kernel) -> set[str]:
+        """Return the names of the source graph's nodes that a kernel computes, according to Inductor.
+
+        An operation that is the only one of another kernel is not fused into this one, although it may be reported. The
+        views that a kernel reads are not computed, unless it computes nothing else.
+        """
+        computed_alone = {
+            other.origins[0] for other in self._lowered.kernels if len(other.origins) == 1 and len(kernel.origins) != 1
+        }
+        names = [name for name in kernel.origins if name not in computed_alone]
+        nodes = [self._inductor_nodes[name] for name in names if name in self._inductor_nodes]
+        computing = [node for node in nodes if not views_of(node)]
+        return {name for node in computing or nodes for name in self._source_names[node]}
 
     @cached_property
     def _values_by_node(self) -> Mapping[fx.Node, list[str]]:
-        """The names of the values that each node of Inductor's graph computes."""
-        created: dict[str, list[fx.Node]] = {}  # by the name of the source node
-        for node, names in self._sources.items():
+        """The names of the source graph's values that each node of Inductor's graph computes."""
+        created: dict[str, list[fx.Node]] = {}  # the nodes of Inductor's graph by the name of their source node
+        for node, names in self._source_names.items():
             for name in names:
                 created.setdefault(name, []).append(node)
         result: dict[fx.Node, list[str]] = {}
-        inputs = [node for node in self._lowered.graph.nodes if node.op == "placeholder"]
-        input_names = [node.name for node in self._nodes.values() if node.op == "placeholder"]
-        if len(input_names) == len(inputs):
-            result |= {node: [name] for node, name in zip(inputs, input_names, strict=True)}
-        for name, node in self._nodes.items():
-            item = _item(node, created)
-            node_of_value = _computing_node(node, created[name]) if item is None and name in created else item
-            if node_of_value is not None:
-                result.setdefault(node_of_value, []).append(name)
+        inputs, source_inputs = (graph.find_nodes(op="placeholder") for graph in (self._lowered.graph, self.source))
+        if len(source_inputs) == len(inputs):
+            result |= {node: [source.name] for node, source in zip(inputs, source_inputs, strict=True)}
+        for name, source in self._source_nodes.items():
+            node = _same_item(source, created) or _computing_node(source, created.get(name, []))
+            if node is not None:
+                result.setdefault(node, []).append(name)
         return result
 
 
-def _item(source: fx.Node, created: Mapping[str, Sequence[fx.Node]]) -> fx.Node | None:
-    """Return the item of an operation's result that is the same item of the same operation as `source`, or None."""
+def _same_item(source: fx.Node, created: Mapping[str, Sequence[fx.Node]]) -> fx.Node | None:
+    """Return the node of Inductor's graph that reads the same item of the same operation's result as `source`, or None.
+
+    Args:
+        source: a node of the source graph.
+        created: the nodes of Inductor's graph, by the name of the source node from which they were created.
+    """
     if source.target is not operator.getitem or not isinstance(before := source.args[0], fx.Node):
         return None
     items = (
@@ -224,14 +235,19 @@ def _item(source: fx.Node, created: Mapping[str, Sequence[fx.Node]]) -> fx.Node 
     return next(items, None)
 
 
-def _computing_node(source: fx.Node, created: list[fx.Node]) -> fx.Node | None:
+def _computing_node(source: fx.Node, created: Sequence[fx.Node]) -> fx.Node | None:
     """Return the last of the nodes created from `source` that others use or that writes to an input.
 
     None if there is none, or if its result has another type than that of `source`.
     """
     used = [node for node in created if any(user not in created for user in node.users)]
     used = used or [node for node in created if node.target == torch.ops.aten.copy_.default]
-    return used[-1] if used and _type(used[-1]) == _type(source) is not None else None
+    return used[-1] if used and _same_type(used[-1], source) else None
+
+
+def _same_type(a: Any, b: Any) -> bool:
+    """Return whether the results of two nodes are tensors of the same dtype and shape."""
+    return _type(a) is not None and _type(a) == _type(b)
 
 
 def _type(node: Any) -> tuple[torch.dtype, str] | None:
@@ -245,8 +261,8 @@ def size_hint(size: Any) -> Any:
     return size.node.hint if isinstance(size, torch.SymInt) else size
 
 
-def _sources(node: fx.Node, graph_id: int) -> set[str]:
-    """Return the names of the nodes of one graph from which a node was created."""
+def _recorded_sources(node: fx.Node, graph_id: int) -> set[str]:
+    """Return the names of the nodes of the graph with this `id` from which a node was created, as torch recorded."""
     result, pending = set(), list(node.meta.get("from_node") or ())
     while pending:
         source = pending.pop()
@@ -279,6 +295,5 @@ def views_of(node: fx.Node) -> fx.Node | None:
 def _compose(view: View, node: fx.Node) -> View:
     """Compose two views; computed sizes are those of the inputs for which the graph was compiled."""
     target: Any = node.target
-
     args, kwargs = fx.map_arg((node.args[1:], node.kwargs), lambda item: size_hint(item.meta["val"]))
     return lambda tensor: target(view(tensor), *args, **kwargs)

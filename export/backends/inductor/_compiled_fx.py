@@ -19,23 +19,23 @@ _PROVENANCE = {"trace.provenance_tracking_level": 1, "fx_graph_cache": False, "f
 
 
 @dataclass(frozen=True)
-class CompiledPart:
-    """One graph that Inductor generated: a graph with gradients has two, forward and backward.
+class GeneratedCode:
+    """The code that Inductor generated for one graph; for training there are two, of the forward and backward graphs.
 
     Attributes:
-        lowered: the generated kernels.
-        buffers: maps the buffers to the values of the graph before compilation.
-        plain: runs the generated code; empties its argument.
-        watched: like `plain`, but calls a function with the buffers of each kernel.
+        lowered: the graph and its kernels.
+        buffers: maps the buffers to the nodes of the graph before compilation.
+        run: runs the code; empties its argument.
+        run_observed: like `run`, but calls a function with each kernel and its buffers.
     """
 
     lowered: LoweredGraph
     buffers: BufferMap
-    plain: Call
-    watched: Callable[[list[Any], Observe], Any]
+    run: Call
+    run_observed: Callable[[list[Any], Observe], Any]
 
 
-Observer = Callable[[CompiledPart, list[Any]], Any]
+Observer = Callable[[GeneratedCode, list[Any]], Any]
 
 
 class CompiledGraph:
@@ -49,15 +49,15 @@ class CompiledGraph:
         config: Inductor's settings, by its own names.
 
     Attributes:
-        parts: the generated graphs; a backward graph may be compiled only when it is needed.
-        observer: called with a part and its inputs to run the part; None runs it without observation.
+        codes: the generated code of each graph; a backward graph may be compiled only when it is needed.
+        observer: called with code and its inputs in order to run it; None runs it without observation.
 
     Raises:
         BackendError: Inductor can't compile the graph.
     """
 
     def __init__(self, module: fx.GraphModule, examples: Sequence[Any], config: Mapping[str, Any]) -> None:
-        self.parts: list[CompiledPart] = []
+        self.codes: list[GeneratedCode] = []
         self.observer: Observer | None = None
         self._source = module.graph
         try:
@@ -73,23 +73,31 @@ class CompiledGraph:
         """Run the graph."""
         return self._call(*inputs)
 
+    @property
+    def forward(self) -> GeneratedCode:
+        """The code of the forward graph."""
+        if not self.codes:
+            raise BackendError("backend 'inductor' has nothing to compile: the program computes nothing")
+        return next(code for code in self.codes if not code.lowered.backward)
+
     def _compiled(
         self, module: fx.GraphModule, examples: Sequence[Any], settings: dict[str, Any]
     ) -> Callable[..., Any]:
+        """Compile the graph; each graph that AOTAutograd makes of it is recorded by `_add_code`."""
         with quiet():
             from torch._functorch import config as functorch_config  # noqa: PLC0415  seconds that others need not wait
             from torch._inductor.compile_fx import compile_fx, compile_fx_inner  # noqa: PLC0415  as above
 
-        def inner(aot_module: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
-            with quiet(), record_lowering(aot_module, self._add_part, backward=bool(options.get("is_backward"))):
+        def compile_aot_graph(aot_module: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+            with quiet(), record_lowering(aot_module, self._add_code, backward=bool(options.get("is_backward"))):
                 return compile_fx_inner(aot_module, inputs, **options)
 
         with quiet(), preserve_process_state(), functorch_config.patch(enable_autograd_cache=False):
-            return compile_fx(module, list(examples), inner_compile=inner, config_patches=settings)  # type: ignore[return-value]
+            return compile_fx(module, list(examples), inner_compile=compile_aot_graph, config_patches=settings)  # type: ignore[return-value]
 
-    def _add_part(self, lowered: LoweredGraph, plain: Call) -> Call:
-        part = CompiledPart(
-            lowered, BufferMap(self._source, lowered), plain, instrument(lowered.module, lowered.kernels)
-        )
-        self.parts.append(part)
-        return lambda inputs: plain(inputs) if self.observer is None else self.observer(part, inputs)
+    def _add_code(self, lowered: LoweredGraph, run: Call) -> Call:
+        """Add the code of a graph; return the function that runs in place of `run`."""
+        buffers, run_observed = BufferMap(self._source, lowered), instrument(lowered.module, lowered.kernels)
+        code = GeneratedCode(lowered, buffers, run, run_observed)
+        self.codes.append(code)
+        return lambda inputs: run(inputs) if self.observer is None else self.observer(code, inputs)

@@ -18,24 +18,19 @@ def to_float16(module: fx.GraphModule) -> fx.GraphModule:
     Masks of -3.4e38 become the lowest finite float16. This is for inference: in-place changes of the inputs are lost.
     """
     copied = copy.deepcopy(module)
-    outputs = list(dict.fromkeys(filter(_is_float, results(copied.graph))))
-    for node in list(copied.graph.nodes):
-        if node.op == "placeholder":
-            if _is_float(node):
-                with copied.graph.inserting_after(node):
-                    cast = copied.graph.call_function(_TO, (node,), {"dtype": torch.float16})
-                node.replace_all_uses_with(cast, delete_user_cb=lambda user, cast=cast: user is not cast)
-        elif node.op == "output":
-            for result in outputs:
-                with copied.graph.inserting_before(node):
-                    cast = copied.graph.call_function(_TO, (result,), {"dtype": torch.float32})
-                node.replace_input_with(result, cast)
-        else:
-            node.target = "half" if node.op == "call_method" and node.target == "float" else node.target
-            node.args = map_aggregate(node.args, _to_float16_argument)
-            node.kwargs = map_aggregate(node.kwargs, _to_float16_argument)
-            if _is_float(node):
-                node.meta |= {name: node.meta[name].half() for name in _VALUES if name in node.meta}
+    graph = copied.graph
+    outputs = list(dict.fromkeys(filter(_is_float, results(graph))))
+    for node in list(graph.nodes):
+        if node.op == "placeholder" and _is_float(node):
+            with graph.inserting_after(node):
+                cast = graph.call_function(_TO, (node,), {"dtype": torch.float16})
+            node.replace_all_uses_with(cast, delete_user_cb=lambda user, cast=cast: user is not cast)
+        elif node.op not in ("placeholder", "output"):
+            _lower(node)
+    for result in outputs:
+        with graph.inserting_before(graph.output_node()):
+            cast = graph.call_function(_TO, (result,), {"dtype": torch.float32})
+        graph.output_node().replace_input_with(result, cast)
     copied.recompile()
     return copied
 
@@ -45,11 +40,22 @@ _TO = torch.ops.aten._to_copy.default  # noqa: SLF001  the operator's name
 
 
 def _is_float(node: fx.Node) -> bool:
+    """Return whether a node's result is a float32 tensor."""
     value = node.meta.get("val", node.meta.get("example_value"))
     return isinstance(value, torch.Tensor) and value.dtype == torch.float32
 
 
-def _to_float16_argument(item: Any) -> Any:
-    if item is torch.float32:
+def _lower(node: fx.Node) -> None:
+    """Let an operation compute in float16, and its fake tensors have this dtype."""
+    if node.op == "call_method" and node.target == "float":
+        node.target = "half"
+    node.args, node.kwargs = map_aggregate(node.args, _lowered), map_aggregate(node.kwargs, _lowered)
+    if _is_float(node):
+        node.meta |= {name: node.meta[name].half() for name in _VALUES if name in node.meta}
+
+
+def _lowered(argument: Any) -> Any:
+    """Return an argument of an operation in float16: its dtype, or a number that float16 can hold."""
+    if argument is torch.float32:
         return torch.float16
-    return max(item, _LOWEST) if isinstance(item, float) else item
+    return max(argument, _LOWEST) if isinstance(argument, float) else argument

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
@@ -33,7 +33,6 @@ _TRITON = re.compile(r"^# kernel path: (\S+)\n(?:#.*\n|\n)*(\w+) = async_compile
 _ONE_AT_A_TIME = threading.RLock()  # the patched functions are shared by the process
 
 Call = Callable[[list[Any]], Any]  # flat inputs to flat outputs; empties the list, so that inputs can be freed
-Provenance = tuple[Sequence[str], Sequence[str], Sequence[str]]  # reads, writes and origins of a kernel
 
 
 @dataclass(frozen=True)
@@ -144,10 +143,12 @@ def _recording(record: Callable[..., int | None], recorded: dict[int, Kernel]) -
     def recording(schedule: Any, kernel_name: str, is_extern: bool = False) -> int | None:  # noqa: FBT001, FBT002  torch's
         handle = record(schedule, kernel_name, is_extern)
         if handle is not None:
-            reads, writes, origins = _extern_provenance(schedule) if is_extern else _fused_provenance(schedule)
-            inputs = tuple(name for name in dict.fromkeys(reads) if name not in writes)
+            function = _extern_provenance if is_extern else _fused_provenance
+            provenance = function(schedule)
+            reads = tuple(name for name in dict.fromkeys(provenance.reads) if name not in provenance.writes)
+            origins = tuple(dict.fromkeys(provenance.origins))
             name = f"{kernel_name}:{handle}"
-            recorded[handle] = Kernel(name, kernel_name, inputs, tuple(writes), tuple(dict.fromkeys(origins)))
+            recorded[handle] = Kernel(name, kernel_name, reads, tuple(provenance.writes), origins)
         return handle
 
     return recording
@@ -163,26 +164,37 @@ def _with_comment(codegen: Callable[[Any, Any], None]) -> Callable[[Any, Any], N
     return with_comment
 
 
-def _extern_provenance(operation: Any) -> Provenance:
+class _Provenance(NamedTuple):
+    """The names of the buffers that a kernel reads and writes, and of the FX nodes that it computes."""
+
+    reads: Sequence[str]
+    writes: Sequence[str]
+    origins: Sequence[str]
+
+
+def _extern_provenance(operation: Any) -> _Provenance:
     """Return the provenance of a call of a library function."""
     node = _fx_node(operation) or (_result_node(operation.origins) if operation.get_mutation_names() else None)
     origins = operation.origins if node is None else [node]
-    return _input_names(operation), _output_names(operation), [item.name for item in origins]
+    return _Provenance(_input_names(operation), _output_names(operation), [item.name for item in origins])
 
 
-def _fused_provenance(schedule: Sequence[Any]) -> Provenance:
-    """Return the provenance of a generated kernel."""
-    # Others are markers between reductions.
-    items = [item for item in schedule if getattr(item, "node", None) is not None]
+def _fused_provenance(schedule: Sequence[Any]) -> _Provenance:
+    """Return the provenance of a generated kernel from the operations that Inductor has fused into it."""
+    items = [item for item in schedule if getattr(item, "node", None) is not None]  # others separate reductions
     reads = [dep.name for item in items for dep in item.read_writes.reads]
     writes = [name for item in items for name in item.get_buffer_names()]
-    return reads, writes, [node.name for item in items for node in item.node.origins]
+    return _Provenance(reads, writes, [node.name for item in items for node in item.node.origins])
 
 
 def _fx_node(operation: Any) -> fx.Node | None:
     """Return the FX node that a library call computes; its other origins belong to its inputs."""
-    same_operator = [node for node in operation.origins if node.target == getattr(operation, "op_overload", None)]
-    return operation.origin_node if operation.origin_node is not None else same_operator[0] if same_operator else None
+    origin: fx.Node | None = operation.origin_node
+    if origin is not None:
+        return origin
+    operator = getattr(operation, "op_overload", None)
+    same_operator: Iterator[fx.Node] = (node for node in operation.origins if node.target == operator)
+    return next(same_operator, None)
 
 
 def _result_node(nodes: Collection[fx.Node]) -> fx.Node | None:
@@ -215,23 +227,18 @@ def _output_names(operation: Any) -> list[str]:
 def _lowered_graph(
     aot_module: fx.GraphModule, lowering: Any, module: ModuleType, recorded: dict[int, Kernel], *, backward: bool
 ) -> LoweredGraph:
-    """Return what Inductor made of a graph, with the recorded kernels and their generated code."""
+    """Return what Inductor made of a graph, with the recorded kernels and their generated code.
+
+    Args:
+        aot_module: the graph from AOTAutograd.
+        lowering: Inductor's `GraphLowering` of it.
+        module: the generated code.
+        recorded: the recorded kernels by their provenance handles, which are in comments of the code.
+        backward: whether the graph computes gradients.
+    """
     if module.__file__ is None:
         raise BackendError("the code that Inductor generated has no file")
     code = Path(module.__file__).read_text("utf-8")
-    lines = {int(match[2]): _line(code, match) for match in _HANDLE.finditer(code)}
-    sources = {match[1]: _line(code, match) for match in _SOURCE.finditer(code)}
-    triton_files = {match[2]: match[1] for match in _TRITON.finditer(code)}
-    kernels = [
-        replace(
-            kernel,
-            line=lines[handle],
-            code=f"{module.__file__}:{sources.get(kernel.op, lines[handle] + 1)}",
-            source_file=triton_files.get(kernel.op, "") or _cpp_file(getattr(module, kernel.op, None)),
-        )
-        for handle, kernel in sorted(recorded.items())
-        if handle in lines
-    ]
     unstored = lowering.removed_buffers | lowering.inplaced_to_remove  # only the kernel itself uses them
     buffers = {
         name: buffer
@@ -240,17 +247,50 @@ def _lowered_graph(
     }
     # A buffer gets a new name each time that it is written; this maps it to the first one.
     first_names: dict[str, str] = lowering.scheduler.mutation_real_name
+    kernels = _with_items(_with_code(recorded, module, code), buffers)
+    defined = {*re.findall(r"^\s*(\w+) = ", code, re.MULTILINE), *lowering.graph_inputs}
+    named_kernels = _with_current_names(kernels, first_names)
+    alive = tuple(_without_freed(kernel, code, defined, buffers) for kernel in named_kernels)
     copies = _layout_copies(lowering.operations, first_names)
     operations = {**copies, **_stored_operations(lowering, buffers, first_names)}
-    defined = {*re.findall(r"^\s*(\w+) = ", code, re.MULTILINE), *lowering.graph_inputs}
-    kernels = [
-        _without_freed(kernel, code, defined, buffers)
-        for kernel in _with_current_names(_with_items(kernels, buffers), first_names)
+    return LoweredGraph(aot_module, lowering.module.graph, alive, operations, module, backward)
+
+
+def _with_code(recorded: Mapping[int, Kernel], module: ModuleType, code: str) -> list[Kernel]:
+    """Return the recorded kernels that the code calls, in order, with where it calls and defines them."""
+    call_lines = {int(match[2]): _line(code, match) for match in _HANDLE.finditer(code)}
+    definition_lines = {match[1]: _line(code, match) for match in _SOURCE.finditer(code)}
+    triton_files = {match[2]: match[1] for match in _TRITON.finditer(code)}
+    return [
+        replace(
+            kernel,
+            line=call_lines[handle],
+            code=f"{module.__file__}:{definition_lines.get(kernel.op, call_lines[handle] + 1)}",
+            source_file=triton_files.get(kernel.op, "") or _cpp_file(getattr(module, kernel.op, None)),
+        )
+        for handle, kernel in sorted(recorded.items())
+        if handle in call_lines
     ]
-    return LoweredGraph(aot_module, lowering.module.graph, tuple(kernels), operations, module, backward)
 
 
-def _with_current_names(kernels: Sequence[Kernel], first_names: Mapping[str, str]) -> Iterator[Kernel]:
+def _with_items(kernels: Sequence[Kernel], buffers: Mapping[str, Any]) -> Iterator[Kernel]:
+    """Yield the kernels, with the buffers that have no kernel of their own among those that they write.
+
+    These are the items of a kernel's result, and concatenations of buffers that are adjacent in memory.
+    """
+    writer = {name: index for index, kernel in enumerate(kernels) for name in kernel.writes}
+    added: dict[int, list[str]] = {}  # by the index of the kernel
+    for name, buffer in buffers.items():
+        if name not in writer and type(buffer).__name__ in ("MultiOutput", "ConcatKernel"):
+            sources = [writer[source] for source in _input_names(buffer) if source in writer]
+            if sources:
+                writer[name] = max(sources)  # it is complete when the last of them has run
+                added.setdefault(writer[name], []).append(name)
+    for index, kernel in enumerate(kernels):
+        yield replace(kernel, writes=(*kernel.writes, *added.get(index, ())))
+
+
+def _with_current_names(kernels: Iterable[Kernel], first_names: Mapping[str, str]) -> Iterator[Kernel]:
     """Yield the kernels in order, with the names that the buffers have before and after each kernel."""
     current: dict[str, str] = {}  # by first name
     for kernel in kernels:
@@ -258,6 +298,24 @@ def _with_current_names(kernels: Sequence[Kernel], first_names: Mapping[str, str
         written = {first_names.get(name, name): name for name in kernel.writes}
         current |= written
         yield replace(kernel, reads=tuple(reads), writes=tuple(written.values()), variables=tuple(written))
+
+
+def _without_freed(kernel: Kernel, code: str, defined: Collection[str], tensors: Collection[str]) -> Kernel:
+    """Return the kernel without written buffers whose memory another buffer reuses, or that are not tensors.
+
+    Args:
+        kernel: the kernel.
+        code: the generated code, which deletes a variable when its memory is reused.
+        defined: the names of all its variables.
+        tensors: the names of the buffers that are tensors.
+    """
+    preceding = "\n".join(code.splitlines()[: kernel.line])
+    freed = set(re.findall(r"\bdel (\w+)", preceding))
+    pairs = zip(kernel.variables, kernel.writes, strict=True)
+    alive = {
+        variable: name for variable, name in pairs if name in tensors and variable in defined and variable not in freed
+    }
+    return replace(kernel, writes=tuple(alive.values()), variables=tuple(alive))
 
 
 def _stored_operations(lowering: Any, buffers: Mapping[str, Any], first_names: Mapping[str, str]) -> dict[str, str]:
@@ -276,10 +334,11 @@ def _stored_operations(lowering: Any, buffers: Mapping[str, Any], first_names: M
             first = first_names.get(name, name)
             end = lowering.try_get_buffer(first).get_origin_node()
             node = end if end in operation.origins else _result_node(operation.origins)
-            if node is not None:
-                source = _overwritten_input(node) if last_names.get((first, node)) == first else None
-                nodes |= {first: source} if source is not None else {}
-                last_names[first, node] = name
+            if node is None:
+                continue
+            if last_names.get((first, node)) == first and (source := _overwritten_input(node)) is not None:
+                nodes[first] = source  # recorded twice: the first time, the buffer got a copy of the input
+            last_names[first, node] = name
     nodes |= {name: node for (_, node), name in last_names.items()}
     return {
         name: node.name
@@ -289,7 +348,11 @@ def _stored_operations(lowering: Any, buffers: Mapping[str, Any], first_names: M
 
 
 def _layout_copies(operations: Sequence[Any], first_names: Mapping[str, str]) -> dict[str, str]:
-    """Return the buffers with copies of a library function's inputs in the layout that it needs."""
+    """Return the name of the operation that is copied, for each copy of a library function's input in another layout.
+
+    Returns:
+        a mapping by the name of the buffer that holds the copy.
+    """
     copies: dict[str, str] = {}
     current: dict[str, str] = {}  # by first name
     for operation in operations:
@@ -320,42 +383,16 @@ def _has_dtype_of(buffer: Any, node: fx.Node) -> bool:
 
 
 def _shape(sizes: Iterable[Any]) -> list[str]:
+    """Return sizes, which may be symbolic, as text."""
     return [str(size) for size in sizes]
 
 
 def _shape_of(node: fx.Node) -> list[str] | None:
+    """Return the sizes of a node's result as text; None if it is not a tensor."""
     value = node.meta.get("val")
     return _shape(value.shape) if isinstance(value, torch.Tensor) else None
 
 
 def _line(code: str, match: re.Match[str]) -> int:
+    """Return the number of the line in which a match begins."""
     return code.count("\n", 0, match.start()) + 1
-
-
-def _without_freed(kernel: Kernel, code: str, defined: Collection[str], buffers: Collection[str]) -> Kernel:
-    """Return the kernel without buffers that are not tensors or whose memory another buffer reuses."""
-    preceding = "\n".join(code.splitlines()[: kernel.line])
-    freed = set(re.findall(r"\bdel (\w+)", preceding))
-    pairs = zip(kernel.variables, kernel.writes, strict=True)
-    alive = {
-        variable: name for variable, name in pairs if name in buffers and variable in defined and variable not in freed
-    }
-    return replace(kernel, writes=tuple(alive.values()), variables=tuple(alive))
-
-
-def _with_items(kernels: Sequence[Kernel], buffers: dict[str, Any]) -> tuple[Kernel, ...]:
-    """Add the buffers without a kernel of their own to the kernels.
-
-    These are the items of a kernel's result, and concatenations of buffers that are adjacent in memory.
-    """
-    writer = {name: index for index, kernel in enumerate(kernels) for name in kernel.writes}
-    added: dict[int, list[str]] = {}
-    for name, buffer in buffers.items():
-        if name not in writer and type(buffer).__name__ in ("MultiOutput", "ConcatKernel"):
-            sources = [writer[source] for source in _input_names(buffer) if source in writer]
-            if sources:
-                writer[name] = max(sources)
-                added.setdefault(writer[name], []).append(name)
-    return tuple(
-        replace(kernel, writes=(*kernel.writes, *added.get(index, ()))) for index, kernel in enumerate(kernels)
-    )

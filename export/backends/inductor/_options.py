@@ -1,7 +1,6 @@
 """Options of the Inductor backend, by hidet's and by Inductor's names."""
 
 import contextlib
-import difflib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import torch
 
 from ..._errors import BackendError
+from ...common._suggestions import suggestion
 from .._option_text import boolean, integer, literal, mapping
 
 _SEARCH: Mapping[int, Mapping[str, Any]] = {
@@ -19,6 +19,7 @@ _SEARCH: Mapping[int, Mapping[str, Any]] = {
 
 
 def _parse_config(value: Any) -> Any:
+    """Parse settings of Inductor, which are `name=value,…` on the command line."""
     return {name: literal(text) for name, text in mapping(value).items()} if isinstance(value, str) else value
 
 
@@ -77,16 +78,13 @@ class InductorOptions:
         known: list[str] = torch._inductor.list_options()  # noqa: SLF001  torch documents it
         for name in self.config:
             if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                raise BackendError(
-                    f"Inductor has no setting {name!r}{f'; did you mean {close[0]!r}?' if close else ''}"
-                )
+                raise BackendError(f"Inductor has no setting {name!r}{suggestion(name, known)}")
         cuda_graph = {} if self.use_cuda_graph is None else {"triton.cudagraphs": self.use_cuda_graph}
         return {**modes.get(self.mode or "", {}), **_SEARCH[self.search_space or 0], **cuda_graph, **self.config}
 
     @contextlib.contextmanager
     def reductions(self) -> Iterator[None]:
-        """Set, inside of the block, how matrix products accumulate: a setting of torch, not of Inductor."""
+        """Set, inside of the block, how torch's matrix products accumulate; Inductor has no setting for it."""
         matmul = torch.backends.cuda.matmul
         names = ("allow_fp16_reduced_precision_reduction", "allow_fp16_accumulation")
         before = {name: getattr(matmul, name) for name in names}

@@ -43,16 +43,16 @@ def instrument(module: ModuleType, kernels: Sequence[Kernel]) -> Callable[[list[
     namespace: dict[str, Any] = {**vars(module)}
     code = compile(ast.fix_missing_locations(ast.Module(body, [])), module.__file__ or "", "exec")
     exec(code, namespace)  # noqa: S102  Inductor's own code
-    call = namespace["call"]
 
     def run(inputs: list[Any], observe: Observe) -> Any:
         namespace[_OBSERVER] = lambda name, variables: _call_observer(by_name[name], variables, observe)
-        return call(inputs)
+        return namespace["call"](inputs)
 
     return run
 
 
 def _call_observer(kernel: Kernel, variables: Mapping[str, Any], observe: Observe) -> None:
+    """Call the observer with the tensors that a kernel has written, of the variables of the generated code."""
     stored = {name: variables.get(variable) for name, variable in zip(kernel.writes, kernel.variables, strict=True)}
     observe(kernel, {name: tensor for name, tensor in stored.items() if isinstance(tensor, torch.Tensor)})
 
@@ -75,6 +75,7 @@ class _Instrumented(ast.NodeTransformer):
         self.remaining = sorted(kernels, key=lambda kernel: kernel.line)
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
+        """Insert the calls into each list of statements of a node."""
         for name, body in ast.iter_fields(node):
             if isinstance(body, list) and all(isinstance(item, ast.stmt) for item in body):
                 setattr(node, name, self._with_observer_calls(body))
@@ -85,7 +86,11 @@ class _Instrumented(ast.NodeTransformer):
         return node
 
     def _with_observer_calls(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        """Return the statements with calls of the observer after those that write buffers."""
+        """Return the statements with calls of the observer after those that write buffers.
+
+        A kernel's call may return a tuple, of which later statements assign the items to variables: the observer is
+        called again with each of these.
+        """
         statements: list[ast.stmt] = []
         called: dict[str, Kernel] = {}
         for statement in body:
@@ -100,19 +105,16 @@ class _Instrumented(ast.NodeTransformer):
 
     def _calls_next(self, statement: ast.stmt) -> bool:
         """Return whether a statement is the call of the next kernel."""
-        if (
-            not self.remaining
-            or statement.lineno <= self.remaining[0].line
-            or not isinstance(statement, ast.Expr | ast.Assign)
-        ):
+        if not self.remaining or not isinstance(statement, ast.Expr | ast.Assign):
             return False
-        return isinstance(statement.value, ast.Call) and _is_called(
-            self.remaining[0].op, ast.unparse(statement.value.func)
-        )
+        kernel, call = self.remaining[0], statement.value
+        is_after_comment = statement.lineno > kernel.line
+        return is_after_comment and isinstance(call, ast.Call) and _is_called(kernel.op, ast.unparse(call.func))
 
 
 def _is_called(op: str, function: str) -> bool:
-    return function == op or function.removesuffix(".run") == op or function.endswith(op.rpartition(".")[2])
+    """Return whether the called expression `function` is the kernel: `op`, `op.run` (Triton) or another path to it."""
+    return function.removesuffix(".run") == op or function.endswith(op.rpartition(".")[2])
 
 
 def _assigned_name(statement: ast.stmt) -> str:
@@ -123,4 +125,5 @@ def _assigned_name(statement: ast.stmt) -> str:
 
 
 def _observer_call(kernel: Kernel, variables: str) -> ast.stmt:
+    """Return the statement that calls the observer with a kernel and its variables (an expression)."""
     return ast.parse(f"{_OBSERVER}({kernel.name!r}, {variables})").body[0]

@@ -1,14 +1,14 @@
 """ONNX Runtime: runs its optimized graph and returns the values in it.
 
 Marking values as outputs changes what is fused. So the unchanged program is optimized first and the optimized graph
-saved. Then the values of that graph are made outputs, and it runs with optimizations disabled: part by part, so that
-the values need not all be in memory at once.
+saved. Then the values of that graph are made outputs, and it runs with optimizations disabled: segment by segment, so
+that the values need not all be in memory at once.
 """
 
 import contextlib
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -40,7 +40,7 @@ from ._log import record_transformers
 from ._options import CPU, TENSORRT, OrtOptions
 from ._probe import block_size
 from ._run import OrtValues, feeds_of, node_seconds, run
-from ._segments import cut, order_like, segments, type_proto
+from ._segments import Segment, cut, order_like, segments, type_proto
 from ._switches import switches_of, without
 from ._values import DTYPES, array_to_ort, is_plain, size_of, to_comparable, to_ort, to_torch
 from ._versions import run_in
@@ -80,8 +80,8 @@ class OnnxRuntimeBackend:
             compiled = in_folder(partial(backend._compile, program, optimize=True, changed=changed))  # noqa: SLF001  its own
         except BackendError as error:
             raise NotCompiledError(str(error), switches_of(changed, backend.options, self.provider)) from error
-        model = compiled.graph.onnx
         switches = switches_of(changed, backend.options, self.provider)
+        model = compiled.graph.onnx
         return CompiledVariant(compiled, switches, "" if model is None else fingerprint(model))
 
     def run_in(self, interpreter: str, program: Program, inputs: Sequence[Values]) -> tuple[str, list[Values]]:
@@ -136,13 +136,18 @@ class OnnxRuntimeBackend:
         return {name: array_to_ort(tensor.numpy()) for name, tensor in given.items()}
 
     def _is_frugal(self, path: Path) -> bool:
-        """Return whether sessions of the program in a file have to save memory: it runs on the CPU and is large."""
+        """Return whether sessions of a program have to save memory: it is large, and runs on the CPU."""
         return self.provider == CPU and path.with_name(DATA).exists()
 
     def _kept(self, session: ort.InferenceSession, path: Path) -> ort.InferenceSession | None:
         """Return a session that was created to see that it can be; None where it would be in memory with others.
 
-        One that has optimized a program has the weights twice, and can't free them.
+        One that has optimized a large program has the weights twice, and can't free them: it is created again when it
+        is needed.
+
+        Args:
+            session: the session.
+            path: the file of the program.
         """
         return None if self._is_frugal(path) else session
 
@@ -165,8 +170,8 @@ class OnnxRuntimeBackend:
         return {name: tensor if name in computed else tensor.clone() for name, tensor in tensors.items()}
 
     def observe(self, compiled: Compiled, inputs: Values, *, buffer: int) -> Iterator[tuple[str, torch.Tensor]]:
-        """See `Observes.observe`: the saved graph runs part by part, with optimizations disabled."""
-        return self._run_parts(compiled, inputs, buffer)
+        """See `Observes.observe`: the saved graph runs segment by segment, with optimizations disabled."""
+        return self._run_segments(compiled, inputs, buffer)
 
     def isolate(
         self,
@@ -178,9 +183,9 @@ class OnnxRuntimeBackend:
         buffer: int,
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """See `Isolates.isolate`: like `observe`, but nodes read the references."""
-        return self._run_parts(compiled, inputs, buffer, references, nodes)
+        return self._run_segments(compiled, inputs, buffer, references, nodes)
 
-    def _run_parts(
+    def _run_segments(
         self,
         compiled: Compiled,
         inputs: Values,
@@ -188,28 +193,26 @@ class OnnxRuntimeBackend:
         references: ReferenceLookup | None = None,
         selected: Collection[str] | None = None,
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Run the graph, or the selected nodes, part by part and yield each value; nodes read references if given."""
+        """Run the graph, or the selected nodes, and yield each value; nodes read references if given."""
         handle: _CompiledFile = compiled.handle
         handle.release_session(buffer)
-        nodes, specs = handle.graph.nodes, handle.specs_of(inputs)
-        if references is not None and handle.rare_outputs:
-            references = partial(_reference_of_numbers, references, handle.rare_outputs)
+        graph, specs = handle.graph, handle.specs_of(inputs)
         size = buffer if references is None else buffer // 2  # the other half is for the references
-        order = [index for index in handle.order if selected is None or nodes[index].name in selected]
-        parts = segments(handle.graph, order, value_sizes(handle.graph, inputs), size)
-        last_part = {name: number for number, part in enumerate(parts) for index in part for name in nodes[index].reads}
-        available = feeds_of([name for name in handle.graph.inputs if name in last_part], inputs)
-        for number, part in enumerate(parts):
-            tensors = {} if references is None else _references_of(handle.graph, part, references)
-            read = {name for index in part for name in nodes[index].reads}
+        order = [index for index in handle.order if selected is None or graph.nodes[index].name in selected]
+        parts = segments(graph, order, value_sizes(graph, inputs), size)
+        last_reader = {name: number for number, segment in enumerate(parts) for name in segment.reads}
+        available = feeds_of([name for name in graph.inputs if name in last_reader], inputs)  # until the last reader
+        for number, segment in enumerate(parts):
+            replacements = {} if references is None else handle.references_of(segment, references)
             if references is not None and selected is not None:
-                computed = {name for index in part for name in nodes[index].outputs}
-                available |= handle.given_values(read - computed - available.keys(), references, specs)
-            feeds = {name: available[name] for name in read & available.keys()}
-            values, replaced = self._run_part(handle, part, feeds, tensors, specs, keep=handle.weights <= buffer)
+                not_computed = segment.reads - {*segment.computed} - available.keys()
+                available |= handle.given_values(not_computed, references, specs)
+            feeds = {name: available[name] for name in segment.reads & available.keys()}
+            keep = handle.weights <= buffer
+            values, replaced = self._run_segment(handle, segment, feeds, replacements, specs, keep=keep)
             for name in list(values):
                 value = values.pop(name)
-                if last_part.get(name, -1) > number:
+                if last_reader.get(name, -1) > number:
                     available[name] = replaced.get(name, value)
                 if is_plain(value):
                     tensor = to_torch(value)
@@ -217,46 +220,45 @@ class OnnxRuntimeBackend:
                     yield name, handle.form(name).to_exported(tensor.cpu())
                 elif name in handle.rare_outputs and (comparable := to_comparable(value)) is not None:
                     yield name, comparable
-            for name in read:
-                if last_part[name] == number:
+            for name in segment.reads:
+                if last_reader[name] == number:
                     available.pop(name, None)
 
-    def _run_part(
+    def _run_segment(
         self,
         handle: "_CompiledFile",
-        part: Sequence[int],
+        segment: Segment,
         inputs: OrtValues,
         references: Values,
         specs: dict[str, TensorSpec],
         *,
         keep: bool,
     ) -> tuple[dict[str, ort.OrtValue], OrtValues]:
-        """Return the values that the nodes of a part compute, and the references that replace some of them.
+        """Return the values that the nodes of a segment compute, and the references that replace some of them.
 
         The dtype and shape of a value are known only after it was computed, and may change when its node reads
-        references. So the part runs again until they no longer change; each run settles at least one more value.
+        references. So the segment runs again until they no longer change; each run settles at least one more value.
 
         Args:
             handle: the compiled program.
-            part: the indices of the nodes.
+            segment: the nodes.
             inputs: the values of other nodes that they read, by name.
             references: the references of values that they compute, by name.
             specs: see `_CompiledFile.specs_of`.
             keep: whether to keep the session for the next run.
         """
-        read = {name for index in part for name in handle.graph.nodes[index].reads}
         replaced, values = handle.to_ort_values(references, specs), {}
-        for _ in (*part, None):
-            before = {name: specs[name] for name in replaced if name in read}
+        for _ in (*segment.nodes, None):
+            specs_before = {name: specs[name] for name in replaced if name in segment.reads}
             feeds = {**inputs, **replaced}
-            session = self._part_session(handle, part, feeds, before, keep=keep)
+            session = self._segment_session(handle, segment, feeds, specs_before, keep=keep)
             results = run(session, {entry.name: feeds[entry.name] for entry in session.get_inputs()}, self._device)
             values = {name.removesuffix(AGAIN): value for name, value in results.items()}
             if not references:
                 break
             specs |= {name: spec_of(to_torch(value)) for name, value in values.items() if is_plain(value)}
             replaced = handle.to_ort_values(references, specs)
-            if before == {name: specs[name] for name in replaced if name in read}:
+            if specs_before == {name: specs[name] for name in replaced if name in segment.reads}:
                 break
         return values, replaced
 
@@ -287,15 +289,23 @@ class OnnxRuntimeBackend:
         settings = self.options.provider_settings(replay=replay)
         return [(first, settings) if settings else first, *others, *fallbacks]
 
-    def _part_session(
-        self, handle: "_CompiledFile", part: Sequence[int], feeds: OrtValues, replaced: Collection[str], *, keep: bool
+    def _segment_session(
+        self, handle: "_CompiledFile", segment: Segment, feeds: OrtValues, replaced: Collection[str], *, keep: bool
     ) -> ort.InferenceSession:
-        """Return the session of some nodes that read some references, created or kept from an earlier run."""
-        key = tuple(part), frozenset(replaced)
-        if key in handle.parts:
-            return handle.parts[key]
+        """Return the session of a segment, in which references replace some values; it may be kept from an earlier run.
+
+        Args:
+            handle: the compiled program.
+            segment: the nodes.
+            feeds: the inputs, which have the types of those of the session.
+            replaced: the names of the values that are replaced.
+            keep: whether to keep the session for the next run.
+        """
+        key = segment.indices, frozenset(replaced)
+        if key in handle.sessions:
+            return handle.sessions[key]
         types = {name: type_proto(value.data_type()) for name, value in feeds.items()}
-        model = cut(handle.model, handle.graph, part, handle.initializers, types, replaced=replaced)
+        model = cut(handle.model, segment, handle.initializers, types, replaced=replaced)
         path = handle.path.with_name(f"part-{handle.path.name}")
         onnx.save(model, path)
         given = handle.given and {
@@ -303,7 +313,7 @@ class OnnxRuntimeBackend:
         }
         session = self._session(path, _OFF, weights=given)
         if keep:
-            handle.parts[key] = session
+            handle.sessions[key] = session
         return session
 
     def _save_optimized(self, options: ort.SessionOptions, path: Path, save_to: Path) -> None:
@@ -318,6 +328,16 @@ class OnnxRuntimeBackend:
             options.add_session_config_entry("session.optimized_model_external_initializers_file_name", _WEIGHTS)
         if self._is_frugal(path):
             options.add_session_config_entry("session.disable_prepacking", "1")
+
+    def _session_options(self, path: Path, level: ort.GraphOptimizationLevel, *, profile: bool) -> ort.SessionOptions:
+        """Return the options of a session of the program in the file `path`; with `profile`, it measures its nodes."""
+        options = self.options.session(level)
+        if profile:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(path.with_name("profile"))
+        elif level == _OFF or self._is_frugal(path):
+            options.enable_cpu_mem_arena = False  # each session has its own arena, which the next one can't reuse
+        return options
 
     def _session(
         self,
@@ -335,21 +355,17 @@ class OnnxRuntimeBackend:
         The optimized graph is saved to `save_to`, and the names of the optimizers that change it are added to
         `changed`, if given. See `OrtOptions.provider_settings` for `replay`.
         """
-        options = self.options.session(level)
-        if level != _OFF and self._is_frugal(path):
-            release_memory()  # what was freed by now, before the weights take as much memory again
-        if changed is not None:
-            options.log_severity_level = 1
-        if profile:
-            options.enable_profiling = True
-            options.profile_file_prefix = str(path.with_name("profile"))
-        elif level == _OFF or self._is_frugal(path):
-            options.enable_cpu_mem_arena = False  # each session has its own arena, which the next one can't reuse
+        options = self._session_options(path, level, profile=profile)
         _add_weights(options, weights, are_constants=level != _OFF)
         if save_to is not None:
             self._save_optimized(options, path, save_to)
+        recording: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if changed is not None:
+            options.log_severity_level = 1
+            recording = record_transformers(changed)
         off = {"disabled_optimizers": self.options.disabled_optimizers} if self.options.disabled_optimizers else {}
-        recording = contextlib.nullcontext() if changed is None else record_transformers(changed)
+        if level != _OFF and self._is_frugal(path):
+            release_memory()  # what was freed by now, before the weights take as much memory again
         try:
             with recording:
                 session = ort.InferenceSession(
@@ -369,7 +385,7 @@ class OnnxRuntimeBackend:
 
 
 def _dtypes_read(path: Path, message: str) -> str:
-    """Return the dtypes that the node in an error message reads: it may be these that it has no kernel for."""
+    """Return the dtypes that the node in an error message reads, as text: it may have no kernel for these."""
     found = re.search(r"node with name '([^']+)'", message)
     dtypes: list[str] = []
     with contextlib.suppress(Exception):  # the file may be damaged
@@ -388,11 +404,11 @@ class _CompiledFile:
         path: the file of the graph.
         order: the indices of its nodes in the order in which they are observed.
         forms: the forms of the values that the exported graph has in another form, by name.
-        parts: sessions that observe parts of it, by the indices of their nodes and the names of the references.
+        sessions: sessions of segments, by the indices of their nodes and the names of the values that are replaced.
         running: the session that runs the graph without watched values, if there is one at the moment.
         specs: dtype and shape of each value when it was first computed, or last computed from references, by name; for
             each of the shapes that the inputs have had.
-        given: the weights that sessions of the graph or of a part of it are given, by name; the file has the others.
+        given: the weights that sessions of the graph or of a segment are given, by name; the file has the others.
     """
 
     graph: Graph
@@ -400,7 +416,7 @@ class _CompiledFile:
     path: Path
     order: Sequence[int]
     forms: Mapping[str, Form] = field(default_factory=dict)
-    parts: dict[tuple[tuple[int, ...], frozenset[str]], ort.InferenceSession] = field(default_factory=dict)
+    sessions: dict[tuple[tuple[int, ...], frozenset[str]], ort.InferenceSession] = field(default_factory=dict)
     running: ort.InferenceSession | None = None
     specs: dict[tuple[torch.Size, ...], dict[str, TensorSpec]] = field(default_factory=dict)
     given: OrtValues = field(default_factory=dict)
@@ -421,7 +437,7 @@ class _CompiledFile:
         return sum(file.stat().st_size for file in files if file.exists())
 
     def release_session(self, buffer: int) -> None:
-        """Release the session if its weights exceed `buffer`: the sessions of the parts load them, too."""
+        """Release the session if its weights exceed `buffer`: the sessions of the segments load them, too."""
         if self.weights > buffer:
             self.running = None
             release_memory()
@@ -444,13 +460,24 @@ class _CompiledFile:
         self, names: Collection[str], references: ReferenceLookup, specs: dict[str, TensorSpec]
     ) -> dict[str, ort.OrtValue]:
         """Return the references of values that are not computed, in the form that they have in the graph."""
-        tensors = {name: tensor for name in names if (tensor := references(name)) is not None}
+        tensors = self._references(names, references)
         for name in tensors.keys() - self.forms.keys():
             specs.setdefault(name, spec_of(tensors[name]))
         return self.to_ort_values(tensors, specs)
 
+    def references_of(self, segment: Segment, references: ReferenceLookup) -> dict[str, torch.Tensor]:
+        """Return the references of the values that a segment computes and any node reads, constants excepted."""
+        computed = (name for node in segment.nodes if node.op != "Constant" for name in node.outputs)
+        return self._references([name for name in computed if name in self.graph.consumers], references)
+
+    def _references(self, names: Iterable[str], references: ReferenceLookup) -> dict[str, torch.Tensor]:
+        """Return the references of values that have one and are tensors of numbers."""
+        found = {name: references(name) for name in names if name not in self.rare_outputs}
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
+
     @cached_property
     def model(self) -> onnx.ModelProto:
+        """The model in the file, without its external weights."""
         return onnx.load(self.path, load_external_data=False)
 
     @cached_property
@@ -462,14 +489,14 @@ class _CompiledFile:
 
     @cached_property
     def initializers(self) -> Mapping[str, onnx.TensorProto]:
+        """The weights in the file, by name."""
         return {tensor.name: tensor for tensor in self.model.graph.initializer}
 
 
 def _add_weights(options: ort.SessionOptions, weights: OrtValues, *, are_constants: bool) -> None:
     """Give weights to a session; `are_constants` lets it optimize them and convert them to other layouts."""
-    if are_constants:
-        if weights:
-            options.add_external_initializers([*weights], [*weights.values()])
+    if are_constants and weights:
+        options.add_external_initializers([*weights], [*weights.values()])
         return
     for name, value in weights.items():
         options.add_initializer(name, value)
@@ -482,17 +509,6 @@ def _with_shapes(program: Program) -> Graph:
 
 
 def _constant(model: ir.Model, name: str) -> list[int] | None:
-    """Return the content of a constant, or None if there is no constant of this name."""
+    """Return the numbers of a constant, such as the shape of a Reshape; None if there is no such constant."""
     value = model.graph.initializers.get(name)
     return None if value is None or value.const_value is None else value.const_value.numpy().tolist()
-
-
-def _reference_of_numbers(references: ReferenceLookup, rare: Collection[str], name: str) -> torch.Tensor | None:
-    return None if name in rare else references(name)
-
-
-def _references_of(graph: Graph, part: Sequence[int], references: ReferenceLookup) -> dict[str, torch.Tensor]:
-    """Return the references of the values that nodes of a part compute and any node reads, constants excepted."""
-    nodes = (graph.nodes[index] for index in part)
-    names = (name for node in nodes if node.op != "Constant" for name in node.outputs if name in graph.consumers)
-    return {name: tensor for name in names if (tensor := references(name)) is not None}

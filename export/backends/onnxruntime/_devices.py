@@ -75,6 +75,7 @@ def _gpu_options(backend: str, provider: str, options: dict[str, Any], problem: 
 
 
 def _without_gpu() -> str:
+    """Return the part of a message that says that there is no GPU, if torch sees none."""
     return "" if torch.cuda.is_available() else " needs a CUDA device, and torch sees none"
 
 

@@ -184,7 +184,10 @@ def read_options(backend: str, provider: str, values: Mapping[str, Any]) -> OrtO
 
 
 def _optimizers(name: str) -> list[str]:
-    """Return the optimizers of a name, which may be that in an error message: those of each level."""
+    """Return the names in ONNX Runtime that a user means by a name.
+
+    A message of ONNX Runtime may name an optimizer that it has once for each level, without the level.
+    """
     found = [f"{name}L{level}" for level in (1, 2, 3) if _is_known(f"{name}L{level}")]
     return found if found and not is_optimizer(name) else [name]
 
@@ -222,6 +225,7 @@ _RESERVED = {
 
 
 def _check_attribute(name: str, value: Any, defaults: ort.SessionOptions) -> None:
+    """Refuse an attribute of `SessionOptions` that does not exist, has another type or is set by Filch."""
     if name in _RESERVED:
         raise BackendError(f"session option {name!r} can't be set here: {_RESERVED[name]}")
     settable = [item for item in dir(defaults) if not item.startswith("_") and not callable(getattr(defaults, item))]
@@ -281,12 +285,14 @@ def _libraries() -> list[mmap.mmap]:
 
 
 def _level(value: Any) -> str:
+    """Parse the name of an optimization level."""
     if value not in _LEVELS:
         raise ValueError(f"there is no level {value!r}; there are {', '.join(_LEVELS)}")
     return str(value)
 
 
 def _search_space(value: Any) -> int:
+    """Parse a number of `_SEARCH`."""
     if integer(value) not in _SEARCH:
         raise ValueError(f"there is no search_space {value!r}; there are 0, 1 and 2")
     return integer(value)
@@ -303,6 +309,7 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 
 def _typed(text: str) -> Any:
+    """Parse the value of a session attribute: the name of an enumeration's member, or a literal."""
     for kind in (ort.ExecutionMode, ort.ExecutionOrder):
         if hasattr(kind, text):
             return getattr(kind, text)

@@ -32,6 +32,7 @@ def block_size() -> int:
 
 
 def _model(op: str, domain: str, shape: list[int]) -> bytes:
+    """Return a serialized model of one node, which reads and computes float32 values of this shape."""
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy"]
     graph = helper.make_graph([helper.make_node(op, ["x"], ["y"], domain=domain)], "probe", ends[:1], ends[1:])
     opsets = [helper.make_opsetid(name, 1 if name else 18) for name in {"", domain}]

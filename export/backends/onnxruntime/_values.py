@@ -50,6 +50,7 @@ def _elements(sequence: ort.OrtValue) -> list[np.ndarray]:
 
 @cache
 def _identity(element_type: int) -> ort.InferenceSession:
+    """Return a session that returns a sequence of tensors of this ONNX type."""
     kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(element_type, None))
     given, same = (helper.make_value_info(name, kind) for name in ("given", "same"))
     graph = helper.make_graph([helper.make_node("Identity", ["given"], ["same"])], "identity", [given], [same])
@@ -73,6 +74,7 @@ def array_to_ort(array: np.ndarray) -> ort.OrtValue:
 
 @cache
 def _torch_dtype(element_type: int) -> torch.dtype:
+    """Return the torch dtype of an ONNX type, by its number."""
     return tensor_adapters.to_torch_dtype(ir.DataType(element_type))
 
 

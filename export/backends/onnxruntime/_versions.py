@@ -28,7 +28,7 @@ folder = Path(sys.argv[1])
 task = json.loads((folder / "task.json").read_text("utf-8"))
 for call, names in enumerate(task["inputs"]):
     with np.load(folder / f"inputs-{{call}}.npz") as arrays:
-        feeds = {{name: arrays[f"arr_{{place}}"] for place, name in enumerate(names)}}
+        feeds = {{name: arrays[f"arr_{{index}}"] for index, name in enumerate(names)}}
     np.savez(folder / f"outputs-{{call}}.npz", *run(task["model"], task["outputs"], feeds))
 (folder / "version.json").write_text(json.dumps({module}.__version__), "utf-8")
 """
@@ -55,6 +55,7 @@ def run_in(interpreter: str, program: Program, inputs: Sequence[Values], script:
 
 
 def _run(interpreter: str, folder: Path) -> None:
+    """Run `main.py` of a folder with an interpreter; its error names the interpreter."""
     try:
         run = subprocess.run([interpreter, folder / "main.py", folder], capture_output=True, text=True, check=False)  # noqa: S603  the user's own
     except OSError as error:
@@ -65,6 +66,7 @@ def _run(interpreter: str, folder: Path) -> None:
 
 
 def _array(name: str, value: torch.Tensor) -> "np.ndarray[tuple[int, ...], np.dtype[np.generic]]":
+    """Return an input as an array; a complex one gets a last dimension with the real and the imaginary part."""
     plain = torch.view_as_real(value) if value.is_complex() else value
     try:
         return plain.detach().cpu().numpy()
@@ -73,9 +75,10 @@ def _array(name: str, value: torch.Tensor) -> "np.ndarray[tuple[int, ...], np.dt
 
 
 def _outputs(path: Path, graph: Graph) -> Values:
+    """Read the outputs that the other interpreter has written, by name, with the dtypes of the graph."""
     try:
         with np.load(path) as arrays:
-            tensors = {name: torch.from_numpy(arrays[f"arr_{place}"]) for place, name in enumerate(graph.outputs)}
+            tensors = {name: torch.from_numpy(arrays[f"arr_{index}"]) for index, name in enumerate(graph.outputs)}
     except (TypeError, ValueError) as error:
         raise BackendError(f"can't read an output of another interpreter: {first_line(error)}") from error
     narrow = {name for name in tensors if graph.values[name].dtype == "bfloat16"}  # the script returns float32

@@ -1,11 +1,7 @@
-"""The OpenVINO backend: runs a program and returns the values between the executed layers.
-
-Making a value an output can prevent layers from being fused. So only values between two layers are requested, and a
-value counts only if the compilation without further outputs has the layer that computes it, too.
-"""
+"""The OpenVINO backend: runs a program and returns the values between the executed layers (see `_search`)."""
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -15,19 +11,18 @@ import openvino as ov
 import torch
 
 from ..._errors import BackendError
-from ...common._arrays import torch_to_array
+from ...common._arrays import same_bits, torch_to_array
 from ...common._suggestions import hint
 from ...graph._graph import Graph
 from ...program._program import Program
 from .._backend import Compiled, ReferenceLookup, Script, Stage, Values
 from .._files import in_folder, write_model
 from .._isolate import CutProgram
-from ._layers import Border, ExecutedLayers, Owners, Port, apart_from_neighbors, by_pattern, owners_of, shape_of
-from ._scalars import move_scalars
+from ._layers import ExecutedLayers, NodesByLayer, RequestedOutput, shape_of, translated_nodes
+from ._search import Compilation, ValueSearch
 
 _PRECISION = "INFERENCE_PRECISION_HINT"
 _PERF_COUNT = "PERF_COUNT"
-_ATTEMPTS = 4  # compilations in search of outputs that change no layer
 _LARGE = 2**27  # bytes of weights, of which each compiled model has a copy: larger models are compiled for each run
 _AS_ARRAY = '''\
 def as_array(result, kind):
@@ -37,7 +32,7 @@ def as_array(result, kind):
 
 '''
 _VIRTUAL_DEVICES = ("AUTO", "HETERO", "MULTI", "BATCH")
-# Types that NumPy lacks, by OpenVINO's names, and the dtypes of the arrays as which OpenVINO exposes them, by size.
+# Types that NumPy lacks, by OpenVINO's names, and the dtypes of the arrays as which OpenVINO exposes them, by itemsize.
 _TYPES = {"bf16": torch.bfloat16, "f8e4m3": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2}
 _ARRAY_DTYPES = {1: torch.uint8, 2: torch.float16}
 
@@ -80,18 +75,21 @@ class OpenVinoBackend:
         return cut.computed_values(self.run(cut_compiled, cut.inputs))
 
     def _compile(self, program: Program, folder: Path, *, watched: bool = True) -> Compiled:
+        """Compile a program; with `watched`, also find the values that can be observed."""
         path = write_model(program.model, folder / "program.onnx")
         with _backend_errors("refuses the program"):
             model = ov.Core().read_model(path)
         exported = program.graph
-        owners = owners_of(model, exported)
-        plain = self._compile_with(model, (), owners)
+        compile_with = partial(self._compile_with, translated_nodes(model, exported))
+        plain = compile_with(model, ())
         layers = plain.layers
-        compilations, ports = self._search(model, owners, layers, layers.borders(exported)) if watched else ([], {})
-        handle = _CompiledModels(program, plain, tuple(compilations))
-        graph = layers.graph(exported, ports)
+        search = ValueSearch(compile_with, plain, layers.boundary_values(exported))
+        if watched:
+            search.run(model)
+        handle = _CompiledModels(program, plain, tuple(search.compilations))
+        graph = layers.graph(exported, search.ports)
         notes = (*plain.notes, *_float64_note(exported, self.device))
-        return Compiled(graph, handle, layers.origins(exported, ports), notes=notes)
+        return Compiled(graph, handle, layers.origins(exported, search.ports), notes=notes)
 
     def run(self, compiled: Compiled, inputs: Values, watch: Collection[str] = ()) -> Values:
         """See `Backend.run`.
@@ -102,7 +100,11 @@ class OpenVinoBackend:
         """
         outputs = _infer(compiled.handle.plain.model(), inputs)
         results = [_infer(observing.model(), inputs) for observing in compiled.handle.observing] if watch else []
-        unchanged = [values for values in results if all(_same_bits(values[name], outputs[name]) for name in outputs)]
+        unchanged = [
+            values
+            for values in results
+            if all(same_bits(torch_to_array(values[name]), torch_to_array(outputs[name])) for name in outputs)
+        ]
         observed: dict[str, torch.Tensor] = {}
         for values in unchanged or results:
             observed = {name: values[name] for name in values if name in watch or name in outputs} | observed
@@ -116,10 +118,8 @@ class OpenVinoBackend:
         with _backend_errors("can't run the program"):
             request.infer(_feeds(plain, inputs))
         seconds = {item.node_name: item.real_time.total_seconds() for item in request.profiling_info}
-        return {
-            node.name: sum(seconds.get(layer, 0.0) for layer in node.attributes["layers"])
-            for node in compiled.graph.nodes
-        }
+        layers = {node.name: node.attributes["layers"] for node in compiled.graph.nodes}
+        return {name: sum(seconds.get(layer, 0.0) for layer in executed) for name, executed in layers.items()}
 
     def script(self, *, optimize: bool) -> Script:  # noqa: ARG002  it always does
         """See `ProvidesScript.script`."""
@@ -133,68 +133,13 @@ class OpenVinoBackend:
         imports = ("import openvino as ov", "import numpy as np")
         return Script("onnx", imports, _AS_ARRAY + "\n    ".join(lines), "openvino")
 
-    def _search(
-        self, model: ov.Model, owners: Owners, plain: ExecutedLayers, borders: Mapping[str, Border]
-    ) -> tuple[list["_Compilation"], dict[str, Port]]:
-        """Compile with further outputs until as many of the values `borders` as possible are found.
-
-        Returns the compilations, and the port of a layer of `plain` that computes each value that was found. `plain`
-        are the layers of the compilation without further outputs.
-        """
-        named = {name for op in model.get_ordered_ops() for port in op.outputs() for name in port.get_names()}
-        wanted = requested = [name for name in borders if name in named and name not in plain.results]
-        for _ in range(_ATTEMPTS):
-            compilation = self._compile_with(model, wanted, owners)
-            missing = plain.missing_in(compilation.layers)
-            suspects = plain.near_changed(missing, {name: borders[name] for name in wanted})
-            if not suspects:
-                break
-            wanted = [name for name in wanted if name not in suspects]
-        compilation = self._without_missing(model, wanted, compilation, owners, plain)  # pyright: ignore[reportPossiblyUnboundVariable]  there are attempts
-        compilations = [compilation]
-        ports = dict(plain.ports_of(compilation.layers))
-
-        def search(changed: ov.Model, names: Collection[str]) -> None:
-            compilation = self._compile_with(changed, names, owners)
-            compilation = self._without_missing(changed, names, compilation, owners, plain)
-            found = plain.ports_of(compilation.layers)
-            new = {name: port for name, port in found.items() if port not in ports.values()}
-            compilations.extend([compilation] if new.keys() & {*names} else [])
-            ports.update(new)
-
-        for partition in (by_pattern, apart_from_neighbors):
-            for part in partition({name: borders[name] for name in requested if name not in ports}):
-                search(model, part)
-        moved = model.clone()
-        if factors := move_scalars(moved, [name for name in requested if name not in ports]):
-            search(moved, factors)
-        # A result may be a copy in another layout of the value that was found; the name belongs to the copy.
-        return compilations, {name: plain.results.get(name, port) for name, port in ports.items()}
-
-    def _without_missing(
-        self,
-        model: ov.Model,
-        names: Collection[str],
-        compilation: "_Compilation",
-        owners: Owners,
-        plain: ExecutedLayers,
-    ) -> "_Compilation":
-        """Compile again without the values that were not found, which may be the cause, if layers have changed."""
-        ports = plain.ports_of(compilation.layers)
-        found = [name for name in names if name in ports]
-        changed = plain.missing_in(compilation.layers) or compilation.layers.missing_in(plain)
-        if not found or len(found) == len(names) or not changed:
-            return compilation
-        again = self._compile_with(model, found, owners)
-        return again if {*found} <= plain.ports_of(again.layers).keys() else compilation
-
-    def _compile_with(self, model: ov.Model, names: Collection[str], owners: Owners) -> "_Compilation":
+    def _compile_with(self, nodes: NodesByLayer, model: ov.Model, names: Collection[str]) -> Compilation:
         """Compile a model with further outputs.
 
         Args:
+            nodes: the exported nodes that each layer translates; see `translated_nodes`.
             model: the model, which is copied.
             names: names of the values to return besides the outputs.
-            owners: the exported nodes that each layer translates; see `owners_of`.
         """
         extended = model.clone()
         properties = self._properties()
@@ -206,17 +151,17 @@ class OpenVinoBackend:
         with _backend_errors("refuses the program"):
             extended.add_outputs(list(names))
             compiled = compile_model()
-            results = {  # the names and shape of each output, by the layer that returns it
-                result.get_friendly_name(): (
+            requested = {
+                result.get_friendly_name(): RequestedOutput(
                     tuple(result.input(0).get_source_output().get_names()),
                     shape_of(result.get_output_partial_shape(0)),
                 )
                 for result in extended.get_results()
             }
-            layers = ExecutedLayers(compiled.get_runtime_model(), owners, results)
+            layers = ExecutedLayers(compiled.get_runtime_model(), nodes, requested)
         constants = (op for op in model.get_ops() if op.get_type_name() == "Constant")
         kept = compiled if sum(op.get_byte_size() for op in constants) <= _LARGE else None
-        return _Compilation(compile_model, layers, self._precision_notes(compiled), kept)
+        return Compilation(compile_model, layers, self._precision_notes(compiled), kept)
 
     def _properties(self) -> dict[str, Any]:
         """Return the properties of the compilation; the time of each layer is always measured."""
@@ -239,33 +184,12 @@ class OpenVinoBackend:
 
 
 @dataclass(frozen=True)
-class _Compilation:
-    """One compilation.
-
-    Attributes:
-        compile: compiles the model again.
-        layers: the layers of the compiled model.
-        notes: remarks on its precision.
-        compiled: the compiled model; None if it is large.
-    """
-
-    compile: Callable[[], ov.CompiledModel]
-    layers: ExecutedLayers
-    notes: tuple[str, ...]
-    compiled: ov.CompiledModel | None
-
-    def model(self) -> ov.CompiledModel:
-        """Return the compiled model, compiled again if it was not kept."""
-        return self.compile() if self.compiled is None else self.compiled
-
-
-@dataclass(frozen=True)
 class _CompiledModels:
     """A program, compiled without further outputs and several times with further ones."""
 
     program: Program
-    plain: _Compilation
-    observing: tuple[_Compilation, ...]
+    plain: Compilation
+    observing: tuple[Compilation, ...]
 
 
 def _float64_note(graph: Graph, device: str) -> tuple[str, ...]:
@@ -297,6 +221,7 @@ def _infer(compiled: ov.CompiledModel, inputs: Values) -> dict[str, torch.Tensor
 
 
 def _feeds(compiled: ov.CompiledModel, inputs: Values) -> dict[ov.ConstOutput, ov.Tensor]:
+    """Return the inputs by port; raise an error if one is missing."""
     feeds = {}
     for port in compiled.inputs:
         tensors = [inputs[name] for name in port.get_names() if name in inputs]
@@ -307,6 +232,7 @@ def _feeds(compiled: ov.CompiledModel, inputs: Values) -> dict[ov.ConstOutput, o
 
 
 def _to_openvino(tensor: torch.Tensor) -> ov.Tensor:
+    """Convert a tensor; a complex one gets a last dimension with the real and the imaginary part."""
     plain = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).detach().contiguous().cpu()
     for name, dtype in _TYPES.items():
         if plain.dtype == dtype:
@@ -317,14 +243,10 @@ def _to_openvino(tensor: torch.Tensor) -> ov.Tensor:
 
 
 def _to_torch(tensor: ov.Tensor) -> torch.Tensor:
+    """Copy a tensor of OpenVINO."""
     copied = torch.from_numpy(tensor.data.copy())
     dtype = _TYPES.get(tensor.element_type.get_type_name())
     return copied if dtype is None else copied.view(dtype)
-
-
-def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Return whether two tensors have the same bits."""
-    return a.shape == b.shape and torch_to_array(a).tobytes() == torch_to_array(b).tobytes()
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ further outputs has the same layer, it computes that value there, too.
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,9 +18,8 @@ from ...operators._operator import Operator
 from ...operators._registry import operator_of
 
 Port = tuple[str, int]  # the name of a layer, and the index of one of its outputs
-Owners = Mapping[str, tuple[str, ...]]
-Results = Mapping[str, tuple[tuple[str, ...], tuple[Dim, ...]]]  # names and shape, by the name of a layer
-Key = tuple[str, str, str, tuple[str, ...]]
+NodesByLayer = Mapping[str, tuple[str, ...]]  # names of exported nodes, by the name of a layer
+Key = tuple[str, str, str, tuple[str, ...]]  # see `Layer.key`
 _NO_NODES = frozenset({"Const", "Input", "Output"})
 _KINDS = {"f": "float", "i": "int", "u": "uint"}
 _DTYPES = {f"{short}{bits}": f"{kind}{bits}" for short, kind in _KINDS.items() for bits in (8, 16, 32, 64)}
@@ -37,10 +36,11 @@ class Layer:
         kind: the type of the layer.
         primitive: the kernel that runs it.
         precision: the type in which it computes.
-        computes: names of exported nodes.
-        key: identifies the layer across compilations.
-        inputs: the sources of its inputs.
-        values: types and shapes of its outputs.
+        computes: the names of the exported nodes that it computes, as OpenVINO reports.
+        key: kind, primitive, precision, and the names of the layers from which it was made; the same in each
+            compilation. Equal layers have the same key.
+        inputs: the ports that it reads.
+        values: types and shapes of its outputs, without names.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Border:
+class BoundaryValue:
     """An exported value between layers.
 
     Attributes:
@@ -83,16 +83,27 @@ class Border:
     op: str
 
 
-def owners_of(model: Any, graph: Graph) -> Owners:
-    """Return the exported nodes that each layer of an imported model translates (in part), by the name of the layer."""
-    owners: dict[str, tuple[str, ...]] = {}
+@dataclass(frozen=True)
+class RequestedOutput:
+    """An output of the model that is compiled: all names of the value, and its shape before compilation."""
+
+    names: tuple[str, ...]
+    shape: tuple[Dim, ...]
+
+
+def translated_nodes(model: Any, graph: Graph) -> NodesByLayer:
+    """Return the exported nodes that each layer of an imported model translates (in part), by the name of the layer.
+
+    A layer without an exported value belongs to the nodes of the layers that read it.
+    """
+    nodes_by_layer: dict[str, tuple[str, ...]] = {}
     for op in reversed(model.get_ordered_ops()):
         names = [name for port in op.outputs() for name in port.get_names()]
         named = [graph.producer[name].name for name in names if name in graph.producer]
         users = [user.get_node().get_friendly_name() for port in op.outputs() for user in port.get_target_inputs()]
-        nodes = named or [owner for user in users for owner in owners.get(user, ())]
-        owners[op.get_friendly_name()] = tuple(dict.fromkeys(nodes))
-    return owners
+        nodes = named or [node for user in users for node in nodes_by_layer.get(user, ())]
+        nodes_by_layer[op.get_friendly_name()] = tuple(dict.fromkeys(nodes))
+    return nodes_by_layer
 
 
 class ExecutedLayers:
@@ -100,32 +111,36 @@ class ExecutedLayers:
 
     Args:
         model: the result of `get_runtime_model`.
-        owners: see `owners_of`.
-        results: the requested values, by the names of the layers that return them. A value with another number of
-            elements is discarded: OpenVINO 2026 returns the result of RoPE for all channels under the name of the sum
-            of the rotated ones.
+        nodes: see `translated_nodes`.
+        requested: the outputs of the model by the names of the layers that return them. One whose result has another
+            number of elements is discarded: OpenVINO 2026 returns the result of RoPE for all channels under the name of
+            the sum of the rotated ones.
+
+    Attributes:
+        layers: the layers by name.
+        results: the port that each output is returned from, by each of its names.
     """
 
-    def __init__(self, model: Any, owners: Owners, results: Results) -> None:
+    def __init__(self, model: Any, nodes: NodesByLayer, requested: Mapping[str, RequestedOutput]) -> None:
         ops = sorted(model.get_ordered_ops(), key=lambda op: int(_info(op, "execOrder")))
-        self.layers = {layer.name: layer for layer in (_layer(op, owners) for op in ops)}
+        self.layers = {layer.name: layer for layer in (_layer(op, nodes) for op in ops)}
         self.results: dict[str, Port] = {}
-        for layer in [layer for layer in self.layers.values() if layer.kind == "Output"]:
-            names, shape = results.get(layer.name, ((), ()))
-            source, index = layer.inputs[0]
-            if _may_have_same_size(self.layers[source].values[index].shape, shape):
-                self.results |= dict.fromkeys(names, (source, index))
+        for layer in self.layers.values():
+            if layer.kind == "Output" and (output := requested.get(layer.name)) is not None:
+                source, index = layer.inputs[0]
+                if _may_have_same_size(self.layers[source].values[index].shape, output.shape):
+                    self.results |= dict.fromkeys(output.names, (source, index))
 
     @cached_property
-    def by_key(self) -> Mapping[Key, tuple[Layer, ...]]:
+    def by_key(self) -> Mapping[Key, list[Layer]]:
         """The layers that compute something, by `key`."""
-        layers: dict[Key, tuple[Layer, ...]] = {}
+        layers: dict[Key, list[Layer]] = {}
         for layer in self.layers.values():
             if layer.is_node:
-                layers[layer.key] = (*layers.get(layer.key, ()), layer)
+                layers.setdefault(layer.key, []).append(layer)
         return layers
 
-    def borders(self, graph: Graph) -> Mapping[str, Border]:
+    def boundary_values(self, graph: Graph) -> Mapping[str, BoundaryValue]:
         """Return the exported values between layers, and those that a layer reads and none is reported to compute."""
         nodes = {node.name: node for node in graph.nodes}
         producers: dict[str, set[str]] = {}
@@ -141,7 +156,7 @@ class ExecutedLayers:
             for name in {name for node in inside for name in node.reads} - computed:
                 readers.setdefault(name, set()).add(layer.name)
         return {
-            name: Border(frozenset(producers.get(name, readers.get(name, ()))), name in producers, node.op)
+            name: BoundaryValue(frozenset(producers.get(name, readers.get(name, ()))), name in producers, node.op)
             for node in graph.nodes
             for name in node.outputs
             if name not in graph.constant_values and (name in read_outside or name in readers)
@@ -149,44 +164,52 @@ class ExecutedLayers:
 
     def missing_in(self, other: "ExecutedLayers") -> tuple[str, ...]:
         """Return the layers that another compilation lacks, except copies, which depend on the outputs."""
-        counts = {key: len(layers) for key, layers in other.by_key.items()}
         return tuple(
             layer.name
             for key, layers in self.by_key.items()
-            for layer in layers[counts.get(key, 0) :]
+            for layer in layers[len(other.by_key.get(key, ())) :]
             if not layer.copies
         )
 
-    def near_changed(self, changed: Collection[str], requested: Mapping[str, Border]) -> set[str]:
+    def nearest_values(self, changed: Collection[str], requested: Mapping[str, BoundaryValue]) -> set[str]:
         """Return the requested values that are nearest to changed layers: they may have caused the change.
+
+        Of equally near ones, those that may be inside of a layer are returned, if there are any.
 
         Args:
             changed: names of layers.
             requested: the requested values.
         """
         near = {*changed} | {name for layer in changed for name, _ in self.layers[layer].inputs}
-        while near:
-            values = {name for name, border in requested.items() if border.layers & near}
-            if values:
+        while True:
+            values = {name for name, value in requested.items() if value.layers & near}
+            wider = near.union(*map(self._neighbors, near))
+            if values or wider == near:
                 return {name for name in values if not requested[name].computed} or values
-            wider = near.union(*(self._neighbors(name) for name in near))
-            if wider == near:
-                break
             near = wider
-        return set()
+
+    def _neighbors(self, name: str) -> set[str]:
+        """Return the names of the layers that a layer reads or that read it."""
+        read = (source for source, _ in self.layers[name].inputs)
+        return {source for source in read if self.layers[source].is_node} | self._users[name]  # constants are shared
 
     def ports_of(self, other: "ExecutedLayers") -> Mapping[str, Port]:
-        """Map the results of another compilation to layers of this one that compute them from the same inputs."""
+        """Return the ports of this compilation that have the results of another one, by the names of the values.
+
+        The layer of a port computes the same from the same inputs in both. It is identified by its key, and among equal
+        layers by its position.
+        """
         ports = {}
-        for value, end in other.results.items():
-            name, index = self._before_copies(other, end)
+        for value, returned_from in other.results.items():
+            name, index = self._before_copies(other, returned_from)
             layer = other.layers[name]
             if layer.is_node and self._has_layer(other, layer) and self._has_input_layers(other, layer):
-                ports[value] = (self.by_key[layer.key][other.by_key[layer.key].index(layer)].name, index)
+                position = other.by_key[layer.key].index(layer)
+                ports[value] = (self.by_key[layer.key][position].name, index)
         return ports
 
     def _has_layer(self, other: "ExecutedLayers", layer: Layer) -> bool:
-        """Return whether this compilation has as many layers like a layer of another one."""
+        """Return whether this compilation has as many layers like a layer of another one as that has."""
         return len(self.by_key.get(layer.key, ())) == len(other.by_key[layer.key])
 
     def _has_input_layers(self, other: "ExecutedLayers", layer: Layer) -> bool:
@@ -202,49 +225,51 @@ class ExecutedLayers:
         )
 
     def _before_copies(self, other: "ExecutedLayers", port: Port) -> Port:
-        """Return the port before the copies and casts that OpenVINO adds for an output."""
+        """Return the port of another compilation before the copies and casts that OpenVINO added for an output."""
         layer = other.layers[port[0]]
         sources = [source for source in layer.inputs if other.layers[source[0]].is_node]
-        if len(sources) != 1 or (layer.computes and layer.key in self.by_key):
+        is_in_both = bool(layer.computes) and layer.key in self.by_key
+        if len(sources) != 1 or is_in_both:
             return port
-        repeats = {*layer.computes} <= {*other.layers[sources[0][0]].computes}
-        return self._before_copies(other, sources[0]) if layer.copies or repeats else port
+        repeats_source = {*layer.computes} <= {*other.layers[sources[0][0]].computes}
+        return self._before_copies(other, sources[0]) if layer.copies or repeats_source else port
 
-    def _neighbors(self, name: str) -> set[str]:
-        """Return the names of the layers that a layer reads or that read it."""
-        read = (source for source, _ in self.layers[name].inputs)
-        return {source for source in read if self.layers[source].is_node} | self._users[name]  # constants are shared
-
-    def origins(self, exported: Graph, known: Mapping[str, Port]) -> Mapping[str, tuple[str, ...]]:
+    def origins(self, exported: Graph, found: Mapping[str, Port]) -> Mapping[str, tuple[str, ...]]:
         """Return the exported nodes that each layer computes, by the name of the layer.
 
         Nodes that no layer reports (because OpenVINO moved a factor, for example) belong to the layer that computes the
-        next known value.
+        next value that was found.
+
+        Args:
+            exported: the exported graph.
+            found: the ports of exported values, by their names.
         """
-        mapped = {name for name, _ in [*known.values(), *self.results.values()]}
-        named = {name for layer in self.layers.values() for name in layer.computes}
+        reported = {name for layer in self.layers.values() for name in layer.computes}
+        mapped = {name for name, _ in [*found.values(), *self.results.values()]}
         origins = {
-            head: dict.fromkeys(node for layer in layers for node in layer.computes)
-            for head, layers in self.groups(mapped).items()
+            last: dict.fromkeys(node for layer in layers for node in layer.computes)
+            for last, layers in self.groups(mapped).items()
         }
-        stop = frozenset({*known, *self.results, *exported.constant_values})
-        for value, (name, _) in known.items():
-            origins[name] |= dict.fromkeys(node.name for node in exported.cone([value], stop) if node.name not in named)
+        stop = frozenset({*found, *self.results, *exported.constant_values})
+        for value, (name, _) in found.items():
+            computed = exported.cone([value], stop)
+            origins[name] |= dict.fromkeys(node.name for node in computed if node.name not in reported)
         return {name: tuple(nodes) for name, nodes in origins.items() if nodes}
 
-    def graph(self, exported: Graph, known: Mapping[str, Port]) -> Graph:
+    def graph(self, exported: Graph, found: Mapping[str, Port]) -> Graph:
         """Return a graph of the layers; layers without an exported value between them are one node.
 
         Args:
             exported: the exported graph.
-            known: the ports of exported values, by their names.
+            found: the ports of exported values, by their names.
         """
         names: dict[Port, str] = {}
-        for value, port in [*self.results.items(), *known.items()]:
+        for value, port in [*self.results.items(), *found.items()]:
             names.setdefault(port, value)
+        groups = self.groups({name for name, _ in names})
         names |= {(name, 0): name for name, layer in self.layers.items() if not layer.is_node}
         values = [
-            replace(value, name=names.get((name, index), f"{name}:{index}"))
+            replace(value, name=_name_of((name, index), names))
             for name, layer in self.layers.items()
             for index, value in enumerate(layer.values)
         ]
@@ -253,7 +278,7 @@ class ExecutedLayers:
             inputs=exported.inputs,
             outputs=exported.outputs,
             constants=tuple(name for name, layer in self.layers.items() if layer.kind == "Const"),
-            nodes=tuple(_node(layers, names) for layers in self.groups({name for name, _ in names}).values()),
+            nodes=tuple(_node(layers, names) for layers in groups.values()),
             values={value.name: value for value in values},
         )
 
@@ -266,23 +291,24 @@ class ExecutedLayers:
         Args:
             mapped: names of layers with an exported value.
         """
-        heads: dict[str, str] = {}  # the last layer of the group of each layer
+        last: dict[str, str] = {}  # the last layer of the group of each layer
         groups: dict[str, tuple[Layer, ...]] = {}
-        for layer in reversed(self.layers.values()):
-            users = {heads.get(user, user) for user in self._users[layer.name]}
-            head = users.pop() if len(users) == 1 and layer.name not in mapped else ""
-            if layer.is_node:
-                heads[layer.name] = head if head in groups and _belongs_to(layer, groups[head]) else layer.name
-                groups[heads[layer.name]] = (layer, *groups.get(heads[layer.name], ()))
+        for layer in reversed([layer for layer in self.layers.values() if layer.is_node]):
+            consumers = {last.get(user, user) for user in self._users[layer.name]}
+            consumer = consumers.pop() if len(consumers) == 1 and layer.name not in mapped else ""
+            is_grouped = consumer in groups and _belongs_to(layer, groups[consumer])
+            last[layer.name] = consumer if is_grouped else layer.name
+            groups[last[layer.name]] = (layer, *groups.get(last[layer.name], ()))
         return {name: groups[name] for name in self.layers if name in groups}
 
     @cached_property
-    def _users(self) -> Mapping[str, frozenset[str]]:
+    def _users(self) -> Mapping[str, set[str]]:
+        """The names of the layers that read each layer."""
         users: dict[str, set[str]] = {name: set() for name in self.layers}
         for layer in self.layers.values():
             for name, _ in layer.inputs:
                 users[name].add(layer.name)
-        return {name: frozenset(names) for name, names in users.items()}
+        return users
 
 
 def _belongs_to(layer: Layer, group: tuple[Layer, ...]) -> bool:
@@ -291,17 +317,11 @@ def _belongs_to(layer: Layer, group: tuple[Layer, ...]) -> bool:
     return not layer.computes or shared or bool(group[0].operator.movement)
 
 
-def _layer(op: Any, owners: Owners) -> Layer:
-    """Return a layer from a node of OpenVINO's runtime model."""
+def _layer(op: Any, nodes: NodesByLayer) -> Layer:
+    """Return a layer from a node of OpenVINO's runtime model; `nodes` is that of `ExecutedLayers`."""
     kind, primitive, precision = (_info(op, name) for name in ("layerType", "primitiveType", "runtimePrecision"))
-    layer_names = [name for name in _info(op, "originalLayersNames").split(",") if name]
-    computed = [owner for name in layer_names if kind not in _NO_NODES for owner in _owners(name, owners)]
-    wholes = {_without_suffix(name) for name in layer_names}
-    # A layer may be a part of a node (`…/WithoutBiases`) in one compilation and the whole node in another.
-    parts = {name for name in layer_names if "/" in name and name.partition("/")[0] not in wholes}
-    others = [
-        _NUMBER.sub("", _without_suffix(name)) for name in layer_names if name in parts or not _owners(name, owners)
-    ]
+    original_layers = [name for name in _info(op, "originalLayersNames").split(",") if name]
+    computed = [node for name in original_layers if kind not in _NO_NODES for node in _nodes_of(name, nodes)]
     sources = [port.get_source_output() for port in op.inputs()]
     precisions = _info(op, "outputPrecisions").split(",")
     return Layer(
@@ -310,7 +330,7 @@ def _layer(op: Any, owners: Owners) -> Layer:
         primitive=primitive,
         precision=precision,
         computes=tuple(dict.fromkeys(computed)),
-        key=(kind, primitive, precision, tuple(sorted({*computed, *others}))),
+        key=(kind, primitive, precision, tuple(sorted({*computed, *_unnumbered(original_layers, nodes)}))),
         inputs=tuple((source.get_node().get_friendly_name(), source.get_index()) for source in sources),
         values=tuple(
             Value("", _DTYPES.get(dtype, dtype), shape_of(port.get_partial_shape()))
@@ -319,13 +339,28 @@ def _layer(op: Any, owners: Owners) -> Layer:
     )
 
 
+def _unnumbered(original_layers: Sequence[str], nodes: NodesByLayer) -> list[str]:
+    """Return the names, without numbers, of the original layers that exported nodes do not identify.
+
+    These are parts of a node, and layers of none. A layer may be a part (`…/WithoutBiases`) in one compilation and the
+    whole node in another; then only the node identifies it.
+    """
+    whole = {_without_suffix(name) for name in original_layers}
+    return [
+        _NUMBER.sub("", _without_suffix(name))
+        for name in original_layers
+        if ("/" in name and name.partition("/")[0] not in whole) or not _nodes_of(name, nodes)
+    ]
+
+
 def _without_suffix(name: str) -> str:
     """Remove the suffix of a layer whose result is cast."""
     return re.sub(r"(\.\d+)+$", "", name)
 
 
-def _owners(name: str, owners: Owners) -> tuple[str, ...]:
-    return owners.get(name) or owners.get(_without_suffix(name)) or owners.get(name.partition("/")[0], ())
+def _nodes_of(name: str, nodes: NodesByLayer) -> tuple[str, ...]:
+    """Return the exported nodes of an original layer: of its name, or without its suffix, or of the whole of a part."""
+    return nodes.get(name) or nodes.get(_without_suffix(name)) or nodes.get(name.partition("/")[0], ())
 
 
 def _info(op: Any, name: str) -> str:
@@ -349,34 +384,38 @@ def shape_of(shape: Any) -> tuple[Dim, ...]:
     return tuple(None if dim.is_dynamic else dim.get_length() for dim in shape)
 
 
+def _name_of(port: Port, names: Mapping[Port, str]) -> str:
+    """Return the name of the exported value at a port, or else one made of the layer's name."""
+    return names.get(port, f"{port[0]}:{port[1]}")
+
+
 def _node(layers: tuple[Layer, ...], names: Mapping[Port, str]) -> Node:
     """Return a group of layers as one node."""
     inside = {layer.name for layer in layers}
-    read = [port for layer in layers for port in layer.inputs if port[0] not in inside]
-    head = layers[-1]
+    read = dict.fromkeys(port for layer in layers for port in layer.inputs if port[0] not in inside)
+    last = layers[-1]
     return Node(
-        name=head.name,
+        name=last.name,
         op="+".join(layer.kind for layer in layers),
-        inputs=tuple(names.get(port, f"{port[0]}:{port[1]}") for port in dict.fromkeys(read)),
-        outputs=tuple(names.get((head.name, index), f"{head.name}:{index}") for index in range(len(head.values))),
+        inputs=tuple(_name_of(port, names) for port in read),
+        outputs=tuple(_name_of((last.name, index), names) for index in range(len(last.values))),
         attributes={
             "layers": [layer.name for layer in layers],
             "primitives": [layer.primitive for layer in layers],
-            "precision": head.precision,
+            "precision": last.precision,
         },
     )
 
 
-def by_pattern(borders: Mapping[str, Border]) -> tuple[tuple[str, ...], ...]:
+def by_pattern(boundary: Mapping[str, BoundaryValue]) -> Collection[Collection[str]]:
     """Partition values by operator and by name without its number: equal blocks of a model behave in the same way."""
-    parts: dict[tuple[str, str, bool], tuple[str, ...]] = {}
-    for name, border in borders.items():
-        kind = border.op, _NUMBER.sub("", name), border.computed
-        parts[kind] = (*parts.get(kind, ()), name)
-    return tuple(parts.values())
+    parts: dict[tuple[str, str, bool], list[str]] = {}
+    for name, value in boundary.items():
+        parts.setdefault((value.op, _NUMBER.sub("", name), value.computed), []).append(name)
+    return parts.values()
 
 
-def apart_from_neighbors(borders: Mapping[str, Border]) -> tuple[tuple[str, ...], ...]:
-    """Partition the computed values so that no two within a distance of two are together."""
-    values = [name for name, border in borders.items() if border.computed]
-    return tuple(tuple(part) for part in (values[::3], values[1::3], values[2::3]) if part)
+def every_third(boundary: Mapping[str, BoundaryValue]) -> Collection[Collection[str]]:
+    """Partition the values that layers are reported to compute, so that of three in a row no two are together."""
+    values = [name for name, value in boundary.items() if value.computed]
+    return [part for part in (values[::3], values[1::3], values[2::3]) if part]

@@ -36,7 +36,17 @@ def move_scalars(model: ov.Model, names: Collection[str]) -> list[str]:
 
 
 def _move(product: ov.Node, side: int) -> bool:
-    """Move the scalar factor if input `side` of a product is a move and the other a scalar; return whether it is."""
+    """Multiply before a reshape or transpose instead of after it: `move(x) * scalar` becomes `move(x * scalar)`.
+
+    The output of the move is then the product, and gets its name.
+
+    Args:
+        product: a multiplication.
+        side: the index of its input that may be the output of a move; the other one has to be a scalar.
+
+    Returns:
+        whether the product has this form.
+    """
     moved, scalar = product.input_value(side), product.input_value(1 - side)
     move = moved.get_node()
     if operator_of(move.get_type_name()).movement not in ("reshape", "permute") or not _has_one_reader(moved):
@@ -56,7 +66,7 @@ def _move(product: ov.Node, side: int) -> bool:
 
 
 def _has_one_reader(port: ov.Output) -> bool:
-    """Return whether at most one node reads the numbers."""
+    """Return whether at most one node reads the numbers of a value; others may read its type or shape."""
     users = (user.get_node().get_type_name() for user in port.get_target_inputs())
     return sum(user not in _TYPE_ONLY for user in users) <= 1
 

@@ -174,10 +174,9 @@ class BackendContract:
             _same_bits(f"{stage}: after a run, input", inputs, self._case.inputs)
             if isinstance(self._backend, Observes):
                 list(self._backend.observe(compiled, inputs, buffer=_ALL))
-                _same_bits(f"{stage}: after `observe`, input", inputs, self._case.inputs)
             if isinstance(self._backend, Isolates):
                 list(self._backend.isolate(compiled, inputs, lambda _: None, buffer=_ALL))
-                _same_bits(f"{stage}: after `isolate`, input", inputs, self._case.inputs)
+            _same_bits(f"{stage}: after `observe` or `isolate`, input", inputs, self._case.inputs)
 
     def test_results_are_not_overwritten(self) -> None:
         """A later run does not write into the tensors that an earlier one returned."""
@@ -228,10 +227,8 @@ class BackendContract:
         if not self.deterministic:
             raise SkipTest("the backend does not promise it")
         for stage, compiled in self._stages():
-            plain = self._backend.run(compiled, self._case.inputs)
             watched = self._backend.run(compiled, self._case.inputs, compiled.graph.producer)
-            outputs = {name: watched[name] for name in compiled.graph.outputs if name in watched}
-            _same_bits(f"{stage}: in a watched run, output", outputs, plain)
+            self._same_outputs(f"{stage}: in a watched run", compiled, watched)
 
     def test_an_unknown_operator_is_a_backend_error(self) -> None:
         """`compile` or `run` raises a BackendError with a message."""
@@ -279,10 +276,8 @@ class BackendContract:
         if not self.deterministic:
             raise SkipTest("the backend does not promise it")
         for stage, compiled in self._stages():
-            plain = self._backend.run(compiled, self._case.inputs)
             observed = dict(backend.observe(compiled, self._case.inputs, buffer=_ALL))
-            outputs = {name: observed[name] for name in compiled.graph.outputs if name in observed}
-            _same_bits(f"{stage}: in an observed run, output", outputs, plain)
+            self._same_outputs(f"{stage}: in an observed run", compiled, observed)
 
     def test_isolated_nodes_read_the_given_values(self) -> None:
         """See `Isolates`: a reference changes what the nodes that read it compute, not the node that computes it."""
@@ -375,10 +370,12 @@ class BackendContract:
 
     @property
     def _backend(self) -> Backend:
+        """The backend, which all tests of the class share."""
         return self._shared("backend", self.make_backend)
 
     @property
     def _case(self) -> "_ContractCase":
+        """The program and its inputs, which all tests of the class share."""
         return self._shared("case", lambda: _ContractCase(*self.make_model()))
 
     def _backend_with(self, protocol: type) -> Any:
@@ -406,7 +403,13 @@ class BackendContract:
             if known is not None:
                 self._one_close(where, name, tensor, known)
 
+    def _same_outputs(self, where: str, compiled: Compiled, values: Values) -> None:
+        """Check that the outputs among some values have the bits of those of a plain run."""
+        outputs = {name: values[name] for name in compiled.graph.outputs if name in values}
+        _same_bits(f"{where}, output", outputs, self._backend.run(compiled, self._case.inputs))
+
     def _close_outputs(self, where: str, values: Any) -> None:
+        """Check that outputs, in the order of the program's, are close to those of the model."""
         outputs = self._case.program.graph.outputs
         for name, value in zip(outputs, values, strict=True):
             expected = self._case.expected[name]
@@ -416,12 +419,14 @@ class BackendContract:
             self._one_close(where, name, tensor, expected)
 
     def _one_close(self, where: str, name: str, actual: Any, expected: torch.Tensor) -> None:
+        """Check that one value is close to the expected one."""
         _require(isinstance(actual, torch.Tensor), f"{where}: {name!r} is a {type(actual).__name__}, not a tensor")
         torch.testing.assert_close(
             actual.detach(), expected, rtol=self.rtol, atol=self.atol, msg=lambda text: f"{where}: {name!r}: {text}"
         )
 
     def _in_order(self, where: str, graph: Graph, names: list[str]) -> None:
+        """Check that values of the graph were yielded once each, and after those that they are computed from."""
         _require(len({*names}) == len(names), f"{where} yields a value twice: {names}")
         _known(f"{where} yields values", names, graph.producer.keys() | {*graph.outputs})
         position = {name: index for index, name in enumerate(names)}
@@ -473,16 +478,19 @@ def _modules(code: str) -> set[str]:
 
 
 def _require(condition: object, message: str) -> None:
+    """Fail with a message unless a condition holds."""
     if not condition:
         raise AssertionError(message)
 
 
 def _known(what: str, names: Iterable[str], known: Container[str]) -> None:
+    """Fail unless all names are known; `what` begins the message."""
     unknown = sorted({name for name in names if name not in known})
     _require(not unknown, f"{what} that do not exist: {unknown}")
 
 
 def _same_bits(what: str, values: Values, expected: Values) -> None:
+    """Fail unless each value has the bits, dtype and shape of the expected one; `what` begins the message."""
     for name, tensor in values.items():
         one, other = (item.detach().reshape(-1).view(torch.uint8) for item in (tensor, expected[name]))
         same = tensor.dtype == expected[name].dtype and tensor.shape == expected[name].shape
@@ -490,6 +498,7 @@ def _same_bits(what: str, values: Values, expected: Values) -> None:
 
 
 def _refused(what: str, call: Callable[..., Any], *args: Any) -> None:
+    """Fail unless a call raises a `BackendError` with a message; `what` begins the message."""
     try:
         call(*args)
     except BackendError as error:

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from ..backends.inductor._buffer_map import views_of
-from ..backends.inductor._compiled_fx import CompiledPart
+from ..backends.inductor._compiled_fx import GeneratedCode
 from ..graph._arguments import settings_of
 from ..graph._from_fx import (
     adds_gradients,
@@ -28,12 +28,14 @@ from ._recording import GraphRecording
 
 @dataclass(frozen=True)
 class RecordedOperations:
-    """The operations of one part.
+    """The operations of generated code in a recording.
 
     Attributes:
         nodes: the operations, in order.
-        by_name: maps the name of a node of the torch graph to its operation; an item to the operation that returns it.
-        values: maps the same names to the names of values: one, and a later one that was written over it.
+        by_name: maps the name of a node of AOTAutograd's graph to its operation; an item of a result to the operation
+            that returns it.
+        values: maps the same names to the names of recorded values: that of the node, and that of a later value which
+            was written to the same memory, if any.
         views: maps the name of a view to the name of its base.
     """
 
@@ -77,35 +79,35 @@ class JointGraph:
         return self.forward[min(near, key=lambda number: abs(number - _number(node)))][0] if near else None
 
 
-class PartReader:
-    """Adds the operations of a part to a recording.
+class OperationRecorder:
+    """Adds the operations that generated code computes to a recording.
 
     Args:
-        part: the part that ran.
+        code: the code that ran.
         inputs: its inputs.
-        recording: has the inputs; the results are added.
+        recording: has the inputs; the operations and what they compute are added.
         joint: the graphs of the compilation.
-        running: the calls in which the part ran.
+        running: the calls in which the code ran.
     """
 
     def __init__(
         self,
-        part: CompiledPart,
+        code: GeneratedCode,
         inputs: Sequence[Any],
         recording: GraphRecording,
         joint: JointGraph,
         running: tuple[Frame, ...],
     ) -> None:
-        self._graph = part.lowered.aot_graph
-        self._is_backward = part.lowered.backward
+        self._graph = code.lowered.aot_graph
+        self._is_backward = code.lowered.backward
         self._recording = recording
         self._joint = joint
         self._running = running
         self._inputs = dict(zip(self._graph.find_nodes(op="placeholder"), inputs, strict=True))
         self._operations = RecordedOperations()
 
-    def read(self, results: Sequence[Any]) -> RecordedOperations:
-        """Record the operations of the part's graph, and the tensors that it returned."""
+    def record(self, results: Sequence[Any]) -> RecordedOperations:
+        """Record the operations of the graph, and the tensors that the code returned."""
         values = self._operations.values
         for node in self._graph.nodes:
             if node.op == "call_function":
@@ -137,7 +139,11 @@ class PartReader:
             operations.views.update(dict.fromkeys(operation.outputs, operations.values[base.name][0]))
 
     def _operation(self, node: fx.Node) -> Node:
-        """Convert a node of the torch graph, with its stack, or with the operation whose derivative it computes."""
+        """Convert a node of the torch graph, and add what it computes.
+
+        The operation has its own stack. One that computes a derivative has that of the differentiated operation, and
+        one that the backward graph recomputes has that of the forward operation.
+        """
         name = self._recording.unique(node.name)
         frames = python_lines(node)
         lines = list(dict.fromkeys(f"{file}:{line}" for file, line, _ in frames if not is_machinery(file)))
@@ -156,9 +162,7 @@ class PartReader:
         )
         if is_gradient(node):
             return mark_derivative(operation, self._joint.differentiated(node))
-        original = (
-            self._joint.forward_operation(node) if self._is_backward else None
-        )  # recomputed in the backward graph
+        original = self._joint.forward_operation(node) if self._is_backward else None  # which is recomputed here
         if original is None and not operation.stack and len(node.all_input_nodes) > 1:  # a `copy_` without source lines
             original = self._operations.by_name.get(node.all_input_nodes[-1].name)
         if original is not None:
@@ -182,6 +186,7 @@ def _number(node: fx.Node) -> int:
 
 
 def _trace(node: fx.Node) -> str:
+    """Return the recorded lines of Python that lead to a node, as one text."""
     return node.meta.get("stack_trace") or ""
 
 
