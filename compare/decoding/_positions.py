@@ -26,7 +26,7 @@ ROOT, RESULT = "model", "result"  # the paths of the model in a `Decoder`, and o
 Operation = tuple[str, str]  # the path of a module, and an operator
 
 
-class Place(NamedTuple):
+class ValueKey(NamedTuple):
     """What identifies a value in a call of the model: it has the same place in other calls.
 
     Attributes:
@@ -89,13 +89,13 @@ class PositionedRun:
         return [self.execution.roots[name] for call, name in calls if call.is_judged]
 
     @cached_property
-    def values(self) -> list[Mapping[Place, str]]:
+    def values(self) -> list[Mapping[ValueKey, str]]:
         """The names of the values of each call by their places."""
         graph = self.execution.graph
         ends = [graph.node_indices[graph.producer[name].name] + 1 for name in self.logits]
         return [dict(self._placed(graph.nodes[start:end])) for start, end in pairwise([0, *ends])]
 
-    def _placed(self, nodes: Sequence[Node]) -> Iterator[tuple[Place, str]]:
+    def _placed(self, nodes: Sequence[Node]) -> Iterator[tuple[ValueKey, str]]:
         """Yield the place and the name of each floating-point value that the nodes of a call compute."""
         totals = Counter(map(_operation, nodes))
         counts: Counter[Operation] = Counter()
@@ -104,10 +104,10 @@ class PositionedRun:
             for index, name in enumerate(node.outputs):
                 value = self.execution.values.get(name)
                 if value is not None and value.is_floating_point() and value.numel():
-                    yield Place(operation, counts[operation], totals[operation], index), name
+                    yield ValueKey(operation, counts[operation], totals[operation], index), name
             counts[operation] += 1
 
-    def fixed_axes(self, call: int, place: Place) -> frozenset[int]:
+    def fixed_axes(self, call: int, place: ValueKey) -> frozenset[int]:
         """Return the axes of a value whose size does not depend on the number of tokens, as far as that is known."""
         if self.shorter is None or (name := self.shorter.values[call].get(place)) is None:
             return frozenset()

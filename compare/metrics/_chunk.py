@@ -9,7 +9,7 @@ _LEAST, _MOST = 1e-15, 1e15  # beyond these, squares overflow or underflow in fl
 _FAST = frozenset({torch.float32, torch.float16, torch.bfloat16})
 
 
-class Measured(NamedTuple):
+class ChunkMeasures(NamedTuple):
     """The measures of one chunk; see `Difference` for the terms.
 
     Attributes:
@@ -38,7 +38,9 @@ def scratch_memory(count: int, device: torch.device) -> torch.Tensor:
     return torch.empty(3, count, device=device)
 
 
-def measure(actual: torch.Tensor, expected: torch.Tensor, max_so_far: float, scratch: torch.Tensor) -> Measured | None:
+def measure(
+    actual: torch.Tensor, expected: torch.Tensor, max_so_far: float, scratch: torch.Tensor
+) -> ChunkMeasures | None:
     """Measure a chunk; return None if it needs float64, as float32 can't represent its measures.
 
     The difference of two float32 numbers that are near to each other is exact in float32.
@@ -67,4 +69,4 @@ def measure(actual: torch.Tensor, expected: torch.Tensor, max_so_far: float, scr
         worst_index = int(error.numpy().argmax() if error.device.type == "cpu" else error.argmax())
     if not math.isfinite(relative):  # division by zero
         relative = float(distance.div_(torch.abs(e, out=magnitude)).nan_to_num_(nan=0.0, posinf=0.0).max())
-    return Measured(worst, worst_index, error_sum, absolute, largest, relative, signal, noise)
+    return ChunkMeasures(worst, worst_index, error_sum, absolute, largest, relative, signal, noise)

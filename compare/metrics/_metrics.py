@@ -9,7 +9,7 @@ import torch
 from filch.steal import describe
 
 from ..common._complex import complex_as_real
-from ._chunk import Measured, measure, scratch_memory
+from ._chunk import ChunkMeasures, measure, scratch_memory
 from ._repeated import repetition_problem, without_repetition
 from ._tolerance import ANY_ERROR, Tolerance, is_coarser, largest_of, tolerance_for
 
@@ -298,7 +298,7 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class _ChunkTotals:
-    """The measures of a tensor, which are added up from those of its chunks; see `Measured` for the terms.
+    """The measures of a tensor, which are added up from those of its chunks; see `ChunkMeasures` for the terms.
 
     Args:
         dtype_max: the largest number of the dtype that is judged.
@@ -370,14 +370,14 @@ class _ChunkTotals:
         )
 
 
-def _measured_in_float64(actual: torch.Tensor, expected: torch.Tensor) -> tuple[Measured, int]:
+def _measured_in_float64(actual: torch.Tensor, expected: torch.Tensor) -> tuple[ChunkMeasures, int]:
     """Measure a chunk that `measure` can't; also return how many elements are NaN or infinite on only one side."""
     distance, magnitude, nonfinite = _distances(actual, expected)
     error = distance / (magnitude + 1)
     worst, worst_index = error.max(dim=0)
     # Expected zeros have no relative difference, and elements that are not finite are counted separately.
     relative = (distance / magnitude).nan_to_num_(nan=0.0, posinf=0.0).max()
-    measured = Measured(
+    measured = ChunkMeasures(
         worst=float(worst),
         worst_index=int(worst_index),
         error_sum=float(error.sum()),

@@ -23,7 +23,7 @@ DIVERGED = frozenset({"different", "shape or dtype differs"})
 JUDGED = DIVERGED | {"same"}
 
 
-class _Measured:
+class _HasDifference:
     """A row with the difference of a value from its reference, or None if one of them is missing."""
 
     difference: Difference | None
@@ -35,7 +35,7 @@ class _Measured:
 
 
 @dataclass(frozen=True)
-class Row(_Measured):
+class Row(_HasDifference):
     """One value of a graph, compared with its reference.
 
     Attributes:
@@ -172,7 +172,7 @@ class Row(_Measured):
 
 
 @dataclass(frozen=True)
-class ModuleRow(_Measured):
+class ModuleRow(_HasDifference):
     """One input or output tensor of a captured module call, and its value in the graph.
 
     Attributes:
@@ -244,7 +244,7 @@ class ModelOperation:
 
 
 @dataclass(frozen=True)
-class DiffRow(_Measured):
+class DiffRow(_HasDifference):
     """One tensor of two dumps, or one record with different structures.
 
     Attributes:
