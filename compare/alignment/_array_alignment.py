@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
 from filch.export import Graph, Node, Value
 from filch.export.common._memory import release_memory
@@ -169,11 +168,7 @@ def align_arrays(reference: Source, actual: Source, given: ValueMap, parts: Part
     with phase("matching values"):
         pairs = Correspondence(reference_side, actual_side, weights)
         result = alignment(pairs, (), (), (), given)
-    found, found_of_a = pairs.found_in_reference, pairs.found_in_actual
-    if are_of_b:
-        left = leaving(actual_side, found, reference_side, found_of_a, pairs.owners)
-    else:
-        left = leaving(reference_side, found_of_a, actual_side, found, pairs.owned)
+    left = leaving(pairs, are_of_actual=are_of_b)
     judged = _judged_outputs(reference, actual, reference_side, actual_side)
     are_unsaved = are_of_b and _are_unsaved(judged, pairs)
     lost = [item for item in judged.judged if item.problem and are_unsaved]
@@ -181,7 +176,7 @@ def align_arrays(reference: Source, actual: Source, given: ValueMap, parts: Part
     wrong += _wrong_arrays(left, *("BA" if are_of_b else "AB"))
     wrong += [] if wrong or lost else judged.problems
     are_two = isinstance(reference, NamedArrays) and are_of_b
-    if are_two and not wrong and found.isdisjoint(arrays.recognizable):
+    if are_two and not wrong and pairs.found_in_reference.isdisjoint(arrays.recognizable):
         wrong.append("no array has enough different numbers to be compared")
     departures = () if left.first is None else (_departure(left.first, left.node),)
     unsaved = (Gap(output_name(item.reference), "no array of B has its numbers") for item in lost)
@@ -242,23 +237,23 @@ def _sides(reference: Source, actual: Source, parts: Parts) -> tuple[ValueSide, 
     Where an implementation runs beside arrays of a lower precision than float64, its side has rounding levels, which
     tell how far the arrays may be from it. Of two sides of arrays, A has assumed levels.
     """
-    if not isinstance(reference, NamedArrays):
-        if not isinstance(actual, NamedArrays):
-            raise TypeError("two modules are compared by their operations")
-        run = _run(reference)
-        weights = actual.weights_among(run)
-        arrays = actual.execution(weights.by_weight)
-        return _measured(run, actual, arrays, parts=parts), ValueSide(arrays), weights
-    if not isinstance(actual, NamedArrays):
-        run = _run(actual)
-        arrays = reference.execution(reference.weights_among(run).by_weight)
-        side = _measured(run, reference, arrays)
-        weights = match_weights(arrays.weights, run.weights) if arrays.weights else WeightMap(())
-        return ValueSide(arrays), side, weights
-    first, second = reference.execution(reference.weights), actual.execution(actual.weights)
-    units = actual.units(second.values), reference.units(first.values)
-    levels = RoundingLevels(assumed(first.values), second.values, *units)
-    return ValueSide(first, levels=levels), ValueSide(second), match_weights(first.weights, second.weights)
+    if isinstance(reference, NamedArrays) and isinstance(actual, NamedArrays):
+        first, second = reference.execution(reference.weights), actual.execution(actual.weights)
+        units = actual.units(second.values), reference.units(first.values)
+        levels = RoundingLevels(assumed(first.values), second.values, *units)
+        return ValueSide(first, levels=levels), ValueSide(second), match_weights(first.weights, second.weights)
+    runnable, named = (actual, reference) if isinstance(reference, NamedArrays) else (reference, actual)
+    if isinstance(runnable, NamedArrays) or not isinstance(named, NamedArrays):
+        raise TypeError("two modules are compared by their operations")
+    with phase("running in float64"):
+        execution = run(runnable)
+    weights = named.weights_among(execution)
+    arrays = named.execution(weights.by_weight)
+    side = _measured(execution, named, arrays, parts=parts)
+    if named is actual:
+        return side, ValueSide(arrays), weights
+    weights = match_weights(arrays.weights, execution.weights) if arrays.weights else WeightMap(())
+    return ValueSide(arrays), side, weights
 
 
 def run(source: Runnable) -> Execution:
@@ -275,15 +270,15 @@ def run(source: Runnable) -> Execution:
     return execution
 
 
-def _run(source: Runnable) -> Execution:
-    with phase("running in float64"):
-        return run(source)
+def _measured(run: Execution, arrays: NamedArrays, execution: Execution, *, parts: Parts) -> ValueSide:
+    """Return the side of what was run; for arrays of a lower precision than float64, with the levels of its values.
 
-
-def _measured(
-    run: Execution, arrays: NamedArrays, execution: Execution, *, parts: Parts = MappingProxyType({})
-) -> ValueSide:
-    """Return the side of what was run; for arrays of a lower precision than float64, with the levels of its values."""
+    Args:
+        run: the implementation that was run.
+        arrays: the arrays of the other one.
+        execution: the same as an execution.
+        parts: what the arrays have of outputs; see `align`.
+    """
     units = arrays.units(execution.values)
     if max(units.values(), default=0.0) < FINEST or run.noisy is None:
         return ValueSide(with_parts(run, parts))

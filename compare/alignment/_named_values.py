@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from filch.export import Node
 
+from ..pairing._correspondence import Correspondence
 from ..pairing._values import ValueSide
 from ..provenance._ancestors import Ancestors
 from ..runs._execution import Execution
@@ -37,22 +38,18 @@ class Leaving:
     is_ordered: bool = True
 
 
-def leaving(
-    arrays: ValueSide,
-    found: Collection[str],
-    values: ValueSide,
-    found_values: Collection[str],
-    owners: Mapping[str, Collection[str]],
-) -> Leaving:
+def leaving(pairs: Correspondence, *, are_of_actual: bool) -> Leaving:
     """Return where named arrays leave the values of the other implementation.
 
     Args:
-        arrays: the arrays, in order.
-        found: those whose numbers are all numbers of values.
-        values: the other implementation.
-        found_values: its values whose numbers are all numbers of arrays.
-        owners: the values that each array has numbers of.
+        pairs: the values that correspond; one of both sides are arrays, in order.
+        are_of_actual: whether the arrays are those of B.
     """
+    owners: Mapping[str, Collection[str]] = pairs.owners  # the values that each array has numbers of
+    arrays, found = pairs.actual, pairs.found_in_reference
+    values, found_values = pairs.reference, pairs.found_in_actual
+    if not are_of_actual:
+        arrays, found, values, found_values, owners = values, found_values, arrays, found, pairs.owned
     names = [name for name in arrays.execution.values if name in arrays.recognizable]
     missing = [name for name in names if name not in found]
     if not missing:
