@@ -234,11 +234,11 @@ class DivergenceSearch:
 
     def _next(self, wrong: Collection[str], found: Collection[str]) -> Suspect | None:
         """Return the first suspect that explains a wrong value which those that were found do not explain."""
-        order, steps, run = self._actual.graph.node_indices, self._other_steps(), self._run
-        for name in sorted(wrong, key=lambda name: order[self._actual.graph.producer[name].name]):
+        steps, run, indices = self._other_steps(), self._run, self._actual.graph.node_indices
+        for name in sorted(wrong, key=lambda name: indices[self._actual.graph.producer[name].name]):
             first = self._actual.first_wrong([name], judged=steps.recognizable, found=run.found, forced=run.forced)
-            if any(node.name in found for node in first):  # which may explain it; others need evidence of their own
-                lines = {code_of(node) for node in first if node.name in found}
+            lines = {code_of(node) for node in first if node.name in found}
+            if lines:  # what was found may explain it; others need evidence of their own
                 first = [
                     node for node in first if code_of(node) not in lines and self._counterparts.has_right_peer(node)
                 ]

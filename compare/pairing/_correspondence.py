@@ -8,6 +8,7 @@ the same weight.
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -75,32 +76,31 @@ class Correspondence:
     @cached_property
     def owners(self) -> Mapping[str, frozenset[str]]:
         """The values of A that have numbers of each value of B, by its name; also weights and inputs."""
-        owners: dict[str, set[str]] = {}
-        for name, matches in self.from_reference.items():
-            owners.setdefault(name, set()).update(match.source for match in matches)
-        for name, matches in self.from_actual.items():
-            for match in matches:
-                owners.setdefault(match.source, set()).add(name)
+        owners: dict[str, set[str]] = defaultdict(set)
+        for match in itertools.chain(*self.from_reference.values()):
+            owners[match.value].add(match.source)
+        for match in itertools.chain(*self.from_actual.values()):
+            owners[match.source].add(match.value)
         for weight in self.weights.matches:
             exact = {part.weight for part in weight.parts if not part.factor}
-            owners.setdefault(weight.weight, set()).update(exact, weight.others if exact else ())
+            owners[weight.weight].update(exact, weight.others if exact else ())
         reference, actual = self.reference.execution, self.actual.execution
-        for name in actual.graph.inputs:
-            same = (item for item in reference.graph.inputs if _equal(reference.values[item], actual.values[name]))
-            owners.setdefault(name, set()).update(same)
+        for name, item in itertools.product(actual.graph.inputs, reference.graph.inputs):
+            if _equal(reference.values[item], actual.values[name]):
+                owners[name].add(item)
         for name, value in self._outputs_of_reference.items():
             if value in reference.values and name not in self.actual.recognizable:
-                owners.setdefault(name, set()).add(value)
+                owners[name].add(value)
         return {name: frozenset(items) for name, items in owners.items()}
 
     @cached_property
     def owned(self) -> Mapping[str, Sequence[str]]:
         """The computed values and inputs of B that have numbers of each value of A, by its name."""
-        owned: dict[str, list[str]] = {}
+        owned: dict[str, list[str]] = defaultdict(list)
         for name, owners in self.owners.items():
             for owner in owners if name in self.actual.execution.values else ():
-                owned.setdefault(owner, []).append(name)
-        return owned
+                owned[owner].append(name)
+        return dict(owned)
 
     @cached_property
     def found_in_reference(self) -> frozenset[str]:
@@ -111,14 +111,13 @@ class Correspondence:
 
     @cached_property
     def _outputs_of_reference(self) -> Mapping[str, str]:
-        """The values of B that are whole outputs of A, with those of A."""
+        """The roots of B's outputs that are right and whole, with the roots of those of A; `""` if A has no root."""
         reference, actual, found = self.reference.execution, self.actual.execution, dict[str, str]()
         for item in self.outputs.judged:
             if item.actual is not None and not item.problem:
                 name = actual.roots.get(item.actual.result.value, "")
-                value = reference.roots.get(item.reference.result.value, "")
                 if name in actual.values and actual.values[name].numel() == item.actual.tensor.numel():
-                    found[name] = value
+                    found[name] = reference.roots.get(item.reference.result.value, "")
         return found
 
     @cached_property
@@ -161,7 +160,7 @@ class Correspondence:
         return replace(judged, judged=tuple(map(self._if_inside, judged.judged)))
 
     def _if_inside(self, item: JudgedOutput) -> JudgedOutput:
-        """Return an output that B does not return, with the value of B that has its numbers."""
+        """Return an output with the value inside of B that has its numbers, if B does not return it, by name."""
         root = self.reference.execution.roots.get(item.reference.result.value, "")
         matches = self.from_actual.get(root, ())
         inner = next((match.source for match in matches if match.layout is not None), "")

@@ -141,14 +141,15 @@ class Counterparts:
         return None if is_usual else self._by_operands(anchor.node)
 
     def _by_operands(self, node: Node) -> Node | None:
-        """Return the operation of A that computes the same from the same values, with whatever weights."""
+        """Return the operation of A that computes the same from the same values, with whatever weights.
+
+        If there are several, it is the one in the place of the same operation of other layers. In place of one into
+        whose weights B may have folded a batch norm, which B lacks, it is the norm.
+        """
         owned = [self._run.owners_of(read) for read in node.reads]
         users = [user for items in owned for item in items for user in self._reference.readers.get(item, ())]
-        candidates = [
-            user
-            for user in {user.name: user for user in users if user.operator.kind == node.operator.kind}.values()
-            if self._has_size_of(node, user) and self._reads_only(user, owned)
-        ]
+        alike = {user.name: user for user in users if user.operator.kind == node.operator.kind}.values()
+        candidates = [user for user in alike if self._has_size_of(node, user) and self._reads_only(user, owned)]
         if len(candidates) > 1:
             places = self._usual_places(node)
             candidates = [item for item in candidates if place_of(item.module or "") in places]
